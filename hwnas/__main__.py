@@ -1,0 +1,156 @@
+"""``python -m hwnas <verb>``: from a verb to its Hydra application; errors become one line."""
+
+import errno
+import os
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+# A thread that waits for the others sleeps: spinning is no faster on a quiet machine, and more than
+# twice as slow where another process wants a core. Read when torch is first imported.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+from hwnas import __version__
+from hwnas.errors import ConfigError, HwnasError, unknown
+
+VERBS = {
+    "search": "find, verify and report a Pareto front of networks for a target",
+}
+_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
+
+
+def main() -> None:
+    """Run one verb and exit with its code."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one verb; return the exit code: 0, 2 for what the user can mend, 130 if interrupted."""
+    from hwnas.commands.help import overview
+
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(overview(VERBS))
+        return 0
+    if arguments[0] == "--version":
+        print(f"hwnas {__version__}")
+        return 0
+    try:
+        _run_verb(arguments[0], arguments[1:])
+    except HwnasError as error:
+        return _refuse(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        return _refuse("Interrupted; nothing is lost: run.resume=<run folder> continues.", 130)
+    except Exception as error:
+        if (message := _disk_problem(error)) is None:
+            raise
+        return _refuse(message, 2)
+    return 0
+
+
+def _refuse(message: str, code: int) -> int:
+    print(f"hwnas: {' '.join(message.split())}", file=sys.stderr)
+    return code
+
+
+def _run_verb(verb: str, arguments: Sequence[str]) -> None:
+    if verb not in VERBS:
+        raise ConfigError(unknown("verb", verb, VERBS))
+    if {"-h", "--help"} & {*arguments}:
+        from hwnas.commands.help import search_help
+        from hwnas.config import SCHEMAS
+
+        print(search_help(SCHEMAS[verb]))
+        return
+    _hydra(verb, _with_resumed(arguments))
+
+
+def _hydra(verb: str, arguments: Sequence[str]) -> None:
+    """Compose the configuration of a verb and run it."""
+    import hydra
+    from hydra.errors import HydraException
+    from omegaconf import DictConfig, OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    from hwnas import config, content
+    from hwnas.commands import search
+
+    config.register()
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors through to `run`, which words them
+    sys.argv = [f"hwnas {verb}", *arguments]
+
+    def task(composed: DictConfig) -> None:
+        try:
+            checked = OmegaConf.to_object(composed)
+        except OmegaConfBaseException as error:
+            raise ConfigError(_explain(error, verb)) from None
+        assert isinstance(checked, config.SearchConfig)
+        search.run(checked, arguments)
+
+    folder = str(content.ROOT / "conf")
+    application = hydra.main(version_base="1.3", config_path=folder, config_name=verb)(task)
+    try:
+        application()
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(_explain(error, verb)) from None
+
+
+def _explain(error: Exception, verb: str) -> str:
+    """Return one sentence for an error of Hydra or OmegaConf, with the nearest valid names."""
+    from hydra.errors import MissingConfigException
+
+    from hwnas import content
+    from hwnas.commands.help import options
+    from hwnas.config import SCHEMAS
+
+    text = " ".join(str(error).split())
+    if isinstance(error, MissingConfigException) and error.options is not None:
+        group, _, name = str(error.missing_cfg_file).rpartition("/")
+        return unknown(group or "configuration", name, error.options)
+    targets = content.entries(content.ROOT / "conf" / "target")
+    if "missing mandatory value: target" in text:
+        return f"No target. Give one with +target=<name>: {', '.join(targets)}."
+    match = re.search(r"[Cc]ould not (?:override|append to config.*?) '?([\w.]+)'?|Key '([^']+)'", text)
+    if match is not None:
+        key = match[1] or match[2]
+        if key == "target":
+            return f"The target has no default: write +target=<name>, one of {', '.join(targets)}."
+        full = re.search(r"full_key: ([\w.]+)", text)
+        known = [name for name, _ in options(SCHEMAS[verb])] + ["budget", "dataset", "sampler"]
+        return unknown("option", full[1] if full else key, known)
+    return text
+
+
+def _with_resumed(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments of the run to be resumed, if any, overridden by the new ones."""
+    resume = [a.partition("=")[2] for a in arguments if a.lstrip("+").startswith("run.resume=")]
+    if not resume:
+        return list(arguments)
+    from hwnas.results import read_manifest
+
+    def key(argument: str) -> str:
+        return argument.partition("=")[0].lstrip("+~")
+
+    renewed = {key(argument) for argument in arguments} | {"run.dir", "run.resume"}
+    recorded = read_manifest(Path(resume[-1]))["arguments"]
+    return [str(old) for old in recorded if key(str(old)) not in renewed] + list(arguments)
+
+
+def _disk_problem(error: Exception) -> str | None:
+    """Return a sentence if the disk is full or not writable, else ``None``."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno in _DISK:
+            where = f" ({cause.filename})" if cause.filename else ""
+            return (
+                f"Cannot write{where}: {os.strerror(cause.errno or 0)}. "
+                "Free space or choose another run.dir; run.resume=<run folder> continues."
+            )
+        if "database or disk is full" in str(cause) or "No space left on device" in str(cause):
+            return "Cannot write: the disk is full. Free space; run.resume=<run folder> continues."
+        cause = cause.__cause__ or cause.__context__
+    return None
+
+
+if __name__ == "__main__":
+    main()

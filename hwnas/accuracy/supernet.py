@@ -1,0 +1,95 @@
+"""Accuracy of a genotype with the weights it inherits from the supernet."""
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from hwnas.errors import ConfigError
+from hwnas.families.base import Family, Supernet
+from hwnas.families.blocks import fold_batch_norm
+from hwnas.figure import Figure, proportion
+from hwnas.space import Genotype, SearchSpace
+from hwnas.training.data import ImageData, Split
+
+_BATCH = 250  # images at once; larger ones were slower on the CPUs tried
+
+
+@dataclass
+class ScoringConfig:
+    """How a subnet is scored."""
+
+    n_recalibration: int = 1024  #: training images that batch norm is recalibrated on
+
+    def __post_init__(self) -> None:
+        if self.n_recalibration < 2:
+            raise ConfigError("scoring.n_recalibration must be at least 2.")
+
+
+@final
+class SupernetEvaluator:
+    """Extracts a subnet, recalibrates its batch norm and reads the validation split."""
+
+    def __init__(
+        self,
+        supernet: Supernet,
+        family: Family,
+        space: SearchSpace,
+        data: ImageData,
+        config: ScoringConfig,
+    ):
+        self._supernet, self._family, self._space, self._data = supernet, family, space, data
+        n = min(config.n_recalibration, len(data.train))
+        order = torch.randperm(len(data.train), generator=torch.Generator().manual_seed(0))
+        self._calibration = data.train.take(order[:n])
+        self._prepared: dict[tuple[str, int], Tensor] = {}
+
+    def accuracy(self, genotype: Genotype) -> Figure:
+        """Return the accuracy on the validation split, with its Wilson interval."""
+        resolution = self._family.resolution(self._space, genotype)
+        network = self.network(genotype)
+        images = self._at("validation", self._data.validation, resolution)
+        n_right = count_right(network, images, self._data.validation.labels)
+        return proportion(n_right, len(self._data.validation))
+
+    def network(self, genotype: Genotype) -> nn.Module:
+        """Return the plain network of a genotype, recalibrated and with batch norm folded."""
+        network = self._supernet.extract(genotype)
+        recalibrate(network, self.calibration_images(genotype))
+        return fold_batch_norm(network)
+
+    def calibration_images(self, genotype: Genotype) -> Tensor:
+        """Return normalised training images at the genotype's resolution, ``(N, C, R, R)``."""
+        resolution = self._family.resolution(self._space, genotype)
+        return self._at("calibration", self._calibration, resolution)
+
+    def _at(self, name: str, split: Split, resolution: int) -> Tensor:
+        """Return the normalised images of a split; kept, there are few resolutions."""
+        if (name, resolution) not in self._prepared:
+            self._prepared[name, resolution] = self._data.prepare(split.images, resolution)
+        return self._prepared[name, resolution]
+
+
+def recalibrate(network: nn.Module, images: Tensor) -> None:
+    """Set the statistics of every batch norm to those of ``images``, averaged over batches.
+
+    Source: Yu & Huang, 2019, "post-statistics of batch normalization",
+    https://arxiv.org/abs/1903.05134, section 3.3.
+    """
+    for module in network.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.reset_running_stats()
+            module.momentum = None  # a plain average over the batches
+    network.train()
+    with torch.inference_mode():
+        for batch in images.split(_BATCH):
+            network(batch)
+    network.eval()
+
+
+def count_right(network: nn.Module, images: Tensor, labels: Tensor) -> int:
+    """Return how many of ``images`` ``(N, C, R, R)`` the network classifies rightly."""
+    with torch.inference_mode():
+        batches = zip(images.split(_BATCH), labels.split(_BATCH), strict=True)
+        return sum(int((network(x).argmax(1) == y).sum()) for x, y in batches)

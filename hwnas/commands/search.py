@@ -1,0 +1,231 @@
+"""``python -m hwnas search``: build, search, verify, write."""
+
+import importlib.metadata
+import os
+import platform
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from hwnas import build
+from hwnas.commands.console import Phases
+from hwnas.config import SearchConfig
+from hwnas.errors import RunError
+from hwnas.figure import COLUMNS
+from hwnas.report.page import RunStory, render
+from hwnas.report.plot import front_png
+from hwnas.results import Candidate, Row, RunFolder, default_path
+from hwnas.search import loop, sampler
+from hwnas.search.study import Study
+from hwnas.search.verify import Member, verify
+
+_RECORDED = (
+    "hwnas", "torch", "optuna", "ethos-u-vela", "ai-edge-litert", "numpy", "datasets", "moocore",
+)  # fmt: skip
+_TABLE_ROWS = 24
+
+
+def run(config: SearchConfig, arguments: Sequence[str]) -> None:
+    """Search, verify the front and write everything into the run folder."""
+    console = Console()
+    resumed = config.run.resume
+    folder = RunFolder(Path(resumed or config.run.dir or default_path("search")))
+    manifest = folder.reopen() if resumed else folder.create()
+    try:
+        console.print(f"Run folder: [bold]{folder.path}[/]", highlight=False)
+        with Phases(console) as phases:
+            with phases.timed("Load data"):
+                parts = build.parts(config, phases)
+            manifest = _manifest(parts, arguments, manifest)
+            folder.write_json("manifest.json", manifest)
+            candidates, members = _search(parts, folder, phases)
+            with phases.timed("Write reports"):
+                manifest |= _finished(phases, candidates, members)
+                _write(parts, folder, manifest, candidates, members)
+        _print(console, parts, folder, candidates, members)
+        _print_phases(console, phases)
+    finally:
+        folder.close()
+
+
+def _search(
+    parts: build.Parts, folder: RunFolder, phases: Phases
+) -> tuple[list[Candidate], list[Member]]:
+    config = parts.config
+    evaluator = build.TrainedOnDemand(lambda: build.trained_evaluator(parts, phases))
+    problem = loop.Problem(parts.space, config.budget, parts.cost_model(), evaluator)
+    study = Study(folder.study, parts.space, config.objectives)
+    try:
+        candidates = loop.search(
+            problem,
+            study,
+            lambda number: sampler.make(config.sampler, config.seed, number),
+            config.n_trials,
+            phases,
+        )
+    finally:
+        study.close()
+        if study.candidates:
+            rows = [candidate.row(parts.space) for candidate in study.candidates]
+            folder.write_parquet("candidates.parquet", rows)
+    front = loop.front(candidates, config.objectives)
+    if not front:
+        raise loop.nothing_fits(candidates, config.budget, str(folder.path))
+    bench = build.workbench(parts, evaluator.evaluator)
+    return candidates, verify(front, bench, config.budget, config.objectives, folder, phases)
+
+
+def _manifest(parts: build.Parts, arguments: Sequence[str], earlier: Row | None) -> Row:
+    """Return the manifest of a new or a resumed run.
+
+    Raises:
+        RunError: what decides the outcome differs from the run to be resumed.
+    """
+    digests = parts.digests()
+    for name, digest in (earlier or {}).get("digests", {}).items():
+        if digests.get(name) != digest:
+            raise RunError(
+                f"run.resume={parts.config.run.resume}: {name} differs from that of the run. "
+                "Resume with the same settings (only n_trials may grow), or start a new run."
+            )
+    starts = [*(earlier or {}).get("started", []), time.strftime("%Y-%m-%dT%H:%M:%S%z")]
+    return {
+        "verb": "search",
+        "status": "running",
+        "arguments": list(arguments),
+        "command": " ".join(["python -m hwnas search", *arguments]),
+        "started": starts,
+        "seed": parts.config.seed,
+        "digests": digests,
+        "checkpoint": str(parts.checkpoint().path),
+        "versions": {name: importlib.metadata.version(name) for name in _RECORDED},
+        "python": platform.python_version(),
+        "machine": {
+            "system": platform.platform(),
+            "cores": os.cpu_count(),
+            "torch_threads": torch.get_num_threads(),
+        },
+        "n_genotypes": parts.space.n_genotypes(),
+        "classes": list(parts.data.classes),
+        "normalisation": {"mean": parts.data.mean, "std": parts.data.std},
+        "images": {name: len(getattr(parts.data, name)) for name in ("train", "validation", "test")},
+        "config": asdict(parts.config),
+    }
+
+
+def _finished(phases: Phases, candidates: list[Candidate], members: list[Member]) -> Row:
+    return {
+        "status": "finished",
+        "n_candidates": len(candidates),
+        "n_distinct": len({candidate.id for candidate in candidates}),
+        "n_infeasible": sum(candidate.state == "infeasible" for candidate in candidates),
+        "n_front": len(members),
+        "seconds": {name: round(seconds, 2) for name, seconds in phases.seconds.items()},
+    }
+
+
+def _write(
+    parts: build.Parts,
+    folder: RunFolder,
+    manifest: Row,
+    candidates: list[Candidate],
+    members: list[Member],
+) -> None:
+    config = parts.config
+    rows = [member.row(parts.space) for member in members]
+    folder.write_csv("front.csv", rows)
+    folder.write_json(
+        "front.json",
+        {
+            "objectives": {n: "max" if COLUMNS[n].maximise else "min" for n in config.objectives},
+            "target": config.target.name,
+            "caveat": config.target.caveat,
+            "energy_model": asdict(config.target.energy),
+            "budget": config.budget.limits,
+            "members": rows,
+        },
+    )
+    title = f"{config.search_space} on {config.target.name}, {parts.data.name}"
+    costs = [name for name in config.objectives if name != "accuracy"]
+    folder.write_bytes("front.png", front_png(candidates, members, costs[0], config.budget, title))
+    facts = [
+        ("target", config.target.caveat),
+        ("energy", f"modelled, {config.target.energy.technology}: {config.target.energy.source}"),
+        ("budget", ", ".join(f"{n} <= {v:g}" for n, v in config.budget.limits.items()) or "none"),
+        ("search space", f"{config.search_space}, {manifest['n_genotypes']:.3g} genotypes"),
+        (
+            "candidates",
+            f"{manifest['n_candidates']}, {manifest['n_distinct']} different, "
+            f"{manifest['n_infeasible']} infeasible",
+        ),
+        ("command", manifest["command"]),
+        *((f"version of {name}", version) for name, version in manifest["versions"].items()),
+    ]
+    story = RunStory(f"hwnas: {title}", facts, config.budget, config.objectives)
+    folder.write_bytes("report.html", render(story, candidates, members).encode())
+    folder.write_json("manifest.json", manifest)
+
+
+def _print(
+    console: Console,
+    parts: build.Parts,
+    folder: RunFolder,
+    candidates: list[Candidate],
+    members: list[Member],
+) -> None:
+    table = Table(
+        "id", "int8", "95 % interval", "searched", "ms", "mJ", "SRAM", "flash", "",
+        title="Verified front: int8 on the whole test split, compiled for the target",
+        box=box.SIMPLE_HEAD, padding=(0, 1),
+    )  # fmt: skip
+    for column in table.columns:
+        column.justify, column.no_wrap = "right", True
+    shown = _spread(members, _TABLE_ROWS)
+    for member in shown:
+        int8, costs = member.figures["accuracy_int8"], member.figures
+        table.add_row(
+            member.candidate.id,
+            f"{int8.value:.4f}",
+            f"{int8.low:.3f} to {int8.high:.3f}",
+            f"{member.candidate.figures['accuracy'].value:.4f}",
+            f"{costs['latency_ms'].value:.4f}",
+            f"{costs['energy_mj'].value:.5f}",
+            f"{costs['sram_kib'].value:.1f}",
+            f"{costs['flash_kib'].value:.1f}",
+            member.label,
+        )
+    console.print(table)
+    if len(shown) < len(members):
+        console.print(f"{len(members) - len(shown)} more members in front.csv.")
+    left = sum(bool(member.label) for member in members)
+    infeasible = sum(candidate.state == "infeasible" for candidate in candidates)
+    console.print(
+        f"{len(candidates)} candidates, {infeasible} infeasible; front of {len(members)}, "
+        f"of which {left} left the front or the budget after verification."
+    )
+    target = parts.config.target
+    console.print("Searched: accuracy on the validation split, supernet weights, fp32.")
+    console.print(f"Latency, SRAM, flash (KiB): compiler-estimate ({target.caveat}).")
+    console.print(f"Energy: modelled ({target.energy.technology}; {target.energy.source}).")
+    for name in ("front.csv", "front.json", "candidates.parquet", "front.png", "report.html"):
+        console.print(f"  {folder.path / name}", highlight=False)
+    console.print(f"  {folder.study}   (optuna-dashboard sqlite:///{folder.study})", highlight=False)
+    console.print(f"  {folder.models}/   TFLite files", highlight=False)
+
+
+def _spread(members: list[Member], n: int) -> list[Member]:
+    """Return at most ``n`` members, evenly over the front, both ends included."""
+    if len(members) <= n:
+        return members
+    return [members[round(i * (len(members) - 1) / (n - 1))] for i in range(n)]
+
+
+def _print_phases(console: Console, phases: Phases) -> None:
+    costs = ", ".join(f"{name.lower()} {s:.1f} s" for name, s in phases.seconds.items())
+    console.print(f"Took {sum(phases.seconds.values()):.1f} s: {costs}.")

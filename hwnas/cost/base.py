@@ -1,0 +1,41 @@
+"""What a cost model says of a candidate."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from hwnas.figure import Figures
+from hwnas.space import Genotype
+
+
+@dataclass(frozen=True)
+class LayerCost:
+    """One operator as the compiler scheduled it."""
+
+    name: str
+    operator: str
+    placement: str  #: ``NPU`` or ``CPU``
+    cycles: float
+    macs: int
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The figures of one network on one target, by column, and how they come about."""
+
+    figures: Figures
+    details: Mapping[str, float] = field(default_factory=dict)
+    layers: tuple[LayerCost, ...] = ()
+    reason: str = ""  #: why the target cannot run the network, if it cannot
+
+
+class CostModel(Protocol):
+    """Says what a genotype costs on a target."""
+
+    def cost(self, genotype: Genotype) -> Cost:
+        """Return the cost of one genotype.
+
+        Raises:
+            CompileError: the target's compiler refuses the network.
+        """
+        ...

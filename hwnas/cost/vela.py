@@ -1,0 +1,137 @@
+"""Costs on Arm Ethos-U NPUs, from Arm's compiler Vela. The only file that imports Vela.
+
+Vela schedules the whole network and estimates its cycles; nothing is measured. Its figures are for
+the NPU alone: no CPU or driver time.
+
+Source: https://pypi.org/project/ethos-u-vela/.
+"""
+
+import contextlib
+import csv
+import io
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+from ethosu.vela import vela
+
+from hwnas.cost.base import Cost, LayerCost
+from hwnas.errors import CompileError
+from hwnas.figure import Figure
+from hwnas.int8.network import stand_in
+from hwnas.int8.tflite import write
+from hwnas.op import Lowered, n_macs, n_params
+from hwnas.space import Genotype
+from hwnas.target import Target
+
+_MEMORIES = ("sram", "dram", "on_chip_flash", "off_chip_flash")
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What Vela made of a TFLite file: the optimised file and its cost."""
+
+    tflite: bytes
+    cost: Cost
+
+
+@final
+class VelaCostModel:
+    """Writes the int8 network of a genotype, with stand-in weights, and has Vela compile it."""
+
+    def __init__(self, target: Target, lower: Callable[[Genotype], Lowered]):
+        self._target, self._lower = target, lower
+
+    def cost(self, genotype: Genotype) -> Cost:
+        """Return latency, energy, memories, MACs and parameters, and cycles by layer."""
+        lowered = self._lower(genotype)
+        return compile_tflite(write(stand_in(lowered)), lowered, self._target).cost
+
+
+def compile_tflite(tflite: bytes, lowered: Lowered, target: Target) -> Compiled:
+    """Compile a TFLite file for an Ethos-U target.
+
+    Raises:
+        CompileError: Vela refuses the file.
+    """
+    options = target.vela
+    with tempfile.TemporaryDirectory(prefix="hwnas-vela-") as folder:
+        source = Path(folder, "network.tflite")
+        source.write_bytes(tflite)
+        arguments = [str(source), "--output-dir", folder, "--verbose-performance"]
+        arguments += ["--accelerator-config", options.accelerator, "--config", options.config]
+        arguments += ["--system-config", options.system_config]
+        arguments += ["--memory-mode", options.memory_mode]
+        _run_vela(arguments)
+        summary = _read_csv(Path(folder, f"network_summary_{options.system_config}.csv"))[0]
+        layers = _read_csv(Path(folder, "network_per-layer.csv"))
+        optimised = Path(folder, "network_vela.tflite").read_bytes()
+    return Compiled(optimised, _cost(summary, layers, lowered, target))
+
+
+def _run_vela(arguments: list[str]) -> None:
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+            status = vela.main(arguments)
+    except OSError:
+        raise  # a full disk is not the network's fault
+    except (Exception, SystemExit) as error:
+        raise CompileError(f"Vela refuses the network: {_last_words(printed, error)}") from error
+    if status:
+        raise CompileError(f"Vela refuses the network: {_last_words(printed, status)}")
+
+
+def _last_words(printed: io.StringIO, error: object) -> str:
+    lines = [line.strip() for line in printed.getvalue().splitlines() if "rror" in line]
+    return lines[-1] if lines else f"{type(error).__name__} {error}".strip()
+
+
+def _read_csv(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _cost(
+    summary: dict[str, str], rows: list[dict[str, str]], lowered: Lowered, target: Target
+) -> Cost:
+    layers = tuple(
+        LayerCost(
+            name=row["Name"],
+            operator=row["Original Operator"],
+            placement=row["Target"],
+            cycles=float(row["Op Cycles"]),
+            macs=int(float(row["MAC Count"])),
+        )
+        for row in rows
+        if row["Target"] != "NPU" or float(row["Op Cycles"])  # fused activations have a row of 0
+    )
+    moved = {memory: int(float(summary[f"{memory}_total_bytes"])) for memory in _MEMORIES}
+    macs = int(float(summary["nn_macs"]))
+    # On-chip flash is not modelled: no shipped target has any, and it is not SRAM's energy.
+    off_chip = moved["dram"] + moved["on_chip_flash"] + moved["off_chip_flash"]
+    energy, components = target.energy.energy(macs, moved["sram"], off_chip)
+    kept = float(summary["on_chip_flash_memory_used"]) + float(summary["off_chip_flash_memory_used"])
+    cycles = float(summary["cycles_total"])
+    figures = {
+        "latency_ms": Figure(float(summary["inference_time"]) * 1e3, "compiler-estimate"),
+        "energy_mj": energy,
+        "sram_kib": Figure(float(summary["sram_memory_used"]), "compiler-estimate"),
+        "flash_kib": Figure(kept, "compiler-estimate"),
+        "macs_m": Figure(n_macs(lowered) / 1e6, "modelled"),
+        "params_m": Figure(n_params(lowered) / 1e6, "modelled"),
+    }
+    details = {
+        **components,
+        "mac_utilisation": macs / (cycles * target.peak_macs_per_cycle),
+        "dram_kib": float(summary["dram_memory_used"]),
+        "cycles": cycles,
+    }
+    return Cost(figures, details, layers, _fallback(layers))
+
+
+def _fallback(layers: tuple[LayerCost, ...]) -> str:
+    on_cpu = [f"{layer.operator} ({layer.name})" for layer in layers if layer.placement != "NPU"]
+    return f"{len(on_cpu)} operators fall back to the CPU: {', '.join(on_cpu)}" if on_cpu else ""

@@ -1,0 +1,46 @@
+"""Errors that a user can cause and cure. Each becomes one line on stderr and an exit code."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class HwnasError(Exception):
+    """Something the user can mend: the message says what, where, what is allowed and the cure."""
+
+    exit_code = 2
+
+
+class ConfigError(HwnasError):
+    """An option, a target, a budget or another setting is wrong."""
+
+
+class SpaceError(HwnasError):
+    """A search space or a genotype contradicts itself."""
+
+
+class DataError(HwnasError):
+    """A data set cannot be read as images with labels."""
+
+
+class RunError(HwnasError):
+    """A run folder cannot be used as asked."""
+
+
+class TrainingError(HwnasError):
+    """Training went wrong in a way that more training does not cure."""
+
+
+class CompileError(HwnasError):
+    """The target's compiler refuses a network."""
+
+
+class BudgetError(HwnasError):
+    """No candidate meets the budget."""
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> str:
+    """Return a sentence that refuses ``name`` and offers the nearest valid names, or all of them."""
+    options = sorted(known)
+    near = difflib.get_close_matches(name, options, n=3, cutoff=0.6)
+    hint = f"Did you mean {' or '.join(repr(n) for n in near)}? " if near else ""
+    return f"Unknown {what} '{name}'. {hint}Allowed: {', '.join(options)}."

@@ -1,0 +1,59 @@
+"""What a family of networks must offer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from hwnas.op import Lowered, Task
+from hwnas.space import Genotype, SearchSpace
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+class Supernet(Protocol):
+    """Shared weights from which every genotype of a space can be computed."""
+
+    @property
+    def module(self) -> nn.Module:
+        """The module that holds the shared weights."""
+        ...
+
+    def forward(self, images: Tensor, genotype: Genotype) -> Tensor:
+        """Return the logits of one subnet.
+
+        Shapes:
+            ``(N, C, R, R)`` with the genotype's resolution ``R`` to ``(N, n_classes)``.
+        """
+        ...
+
+    def extract(self, genotype: Genotype) -> nn.Module:
+        """Return a plain network with a copy of the weights, equal in its outputs."""
+        ...
+
+
+class Family(Protocol):
+    """Networks of one kind, described by the choices of their spaces."""
+
+    def check(self, space: SearchSpace) -> None:
+        """Raise ``SpaceError`` if the space is not one of this family."""
+        ...
+
+    def resolution(self, space: SearchSpace, genotype: Genotype) -> int:
+        """Return the height and width of the images that the network reads."""
+        ...
+
+    def lower(self, space: SearchSpace, genotype: Genotype, task: Task) -> Lowered:
+        """Return the operators that run on a target; needs no torch."""
+        ...
+
+    def build(self, space: SearchSpace, genotype: Genotype, task: Task) -> nn.Module:
+        """Return the plain network, freshly initialised.
+
+        Every lowered operator has the name of the module that computes it.
+        """
+        ...
+
+    def supernet(self, space: SearchSpace, task: Task) -> Supernet:
+        """Return a freshly initialised supernet; draws from torch's global generator."""
+        ...

@@ -1,0 +1,60 @@
+"""Plain layers that families share: each computes one operator of the lowered network."""
+
+from typing import final
+
+from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+
+def activation(name: str) -> nn.Module:
+    """Return the module of an activation."""
+    return {"relu6": nn.ReLU6, "relu": nn.ReLU, "": nn.Identity}[name]()
+
+
+@final
+class ConvNormAct(nn.Module):
+    """Convolution, batch norm and activation: one operator on the target."""
+
+    def __init__(self, shape: tuple[int, int], kernel: int, stride: int, groups: int, act: str):
+        super().__init__()
+        c_in, c_out = shape
+        self.conv = nn.Conv2d(c_in, c_out, kernel, stride, kernel // 2, groups=groups, bias=False)
+        self.norm: nn.Module = nn.BatchNorm2d(c_out)
+        self.act = activation(act)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(N, C, H, W)`` to ``(N, C', ceil(H / stride), ceil(W / stride))``."""
+        out: Tensor = self.act(self.norm(self.conv(x)))
+        return out
+
+    def fold(self) -> None:
+        """Move the batch norm, as it stands, into the convolution; for inference only."""
+        if isinstance(self.norm, nn.BatchNorm2d):
+            self.conv = fuse_conv_bn_eval(self.conv.eval(), self.norm.eval())
+            self.norm = nn.Identity()
+
+
+@final
+class Add(nn.Module):
+    """Sum of two tensors; a module, so that its output can be observed."""
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        """Both ``(N, C, H, W)``."""
+        return a + b
+
+
+@final
+class Mean(nn.Module):
+    """Mean over height and width."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(N, C, H, W)`` to ``(N, C)``."""
+        return x.mean((2, 3))
+
+
+def fold_batch_norm(network: nn.Module) -> nn.Module:
+    """Fold every batch norm of a plain network into its convolution, in place; return it."""
+    for module in network.modules():
+        if isinstance(module, ConvNormAct):
+            module.fold()
+    return network.eval()

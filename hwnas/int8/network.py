@@ -1,0 +1,80 @@
+"""An int8 network as data: what the TFLite writer writes and every int8 runtime computes.
+
+Source of the scheme: Jacob et al., "Quantization and Training of Neural Networks for Efficient
+Integer-Arithmetic-Only Inference", CVPR 2018, https://arxiv.org/abs/1712.05877; symmetric weights
+per output channel (per tensor in linear layers), asymmetric activations per tensor.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hwnas.op import Lowered, Node, Shape
+
+
+@dataclass(frozen=True)
+class Scale:
+    """``real = scale * (int8 - zero_point)``."""
+
+    scale: float
+    zero_point: int
+
+    @staticmethod
+    def of_range(low: float, high: float) -> "Scale":
+        """Return the scale that covers ``low`` to ``high``, with zero exactly representable."""
+        low, high = min(low, 0.0), max(high, 0.0)
+        scale = max((high - low) / 255.0, 1e-9)
+        return Scale(scale, int(np.clip(round(-128 - low / scale), -128, 127)))
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Weight in torch's layout, one scale an output channel (or one), bias in int32."""
+
+    weight: NDArray[np.int8]
+    scales: NDArray[np.float32]
+    bias: NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class QuantisedOp:
+    """An operator with its weights, if it has any, and the scale of its output."""
+
+    node: Node
+    weights: Weights | None
+    out: Scale
+
+
+@dataclass(frozen=True)
+class QuantisedNetwork:
+    """A whole int8 network; ``input`` is the scale of the normalised image."""
+
+    input_shape: Shape
+    input: Scale
+    ops: tuple[QuantisedOp, ...]
+
+
+# Trained weights are close to Laplacian. A deterministic pool stands in for them, so that weight
+# compression in the compiler sees realistic entropy; finalists are compiled with their own weights.
+_POOL_SIZE = 1 << 16
+_STAND_IN_SPREAD = 18  # of 127
+
+
+def stand_in(lowered: Lowered) -> QuantisedNetwork:
+    """Return an int8 network of the right shape with stand-in weights and scales."""
+    rng = np.random.default_rng(0)
+    pool = np.clip(np.round(rng.laplace(0, _STAND_IN_SPREAD, _POOL_SIZE)), -127, 127)
+    pool = pool.astype(np.int8)
+    ops, used = [], 0
+    for node in lowered:
+        weights = None
+        if shape := node.op.weight_shape:
+            n, c_out = int(np.prod(shape)), shape[0]
+            weight = np.take(pool, np.arange(used, used + n), mode="wrap").reshape(shape)
+            n_scales = 1 if node.op.base == "linear" else c_out
+            scales = np.full(n_scales, 0.01, np.float32)
+            weights = Weights(weight, scales, np.zeros(c_out, np.int32))
+            used += n
+        ops.append(QuantisedOp(node, weights, Scale(0.05, 0)))
+    return QuantisedNetwork(lowered[0].op.in_shape, Scale(0.05, 0), tuple(ops))

@@ -1,0 +1,207 @@
+"""Writes an int8 network as a TFLite flatbuffer (NHWC, batch 1)."""
+
+from typing import Any, final
+
+import flatbuffers
+import numpy as np
+from ai_edge_litert import schema_py_generated as schema
+from numpy.typing import NDArray
+
+from hwnas.int8.network import QuantisedNetwork, QuantisedOp, Scale, Weights
+from hwnas.op import INPUT, OpSpec
+
+_OP = schema.BuiltinOperator
+_OPTIONS = schema.BuiltinOptions
+_ACTIVATIONS = {
+    "relu6": schema.ActivationFunctionType.RELU6,
+    "relu": schema.ActivationFunctionType.RELU,
+}
+# The operator versions that introduced int8, as the TFLite converter writes them.
+_VERSIONS = {
+    _OP.CONV_2D: 3,
+    _OP.DEPTHWISE_CONV_2D: 3,
+    _OP.FULLY_CONNECTED: 4,
+    _OP.ADD: 2,
+    _OP.MEAN: 2,
+    _OP.PAD: 2,
+}
+
+
+def write(network: QuantisedNetwork) -> bytes:
+    """Return the network as the bytes of a ``.tflite`` file; equal networks give equal bytes."""
+    c, h, w = network.input_shape
+    graph = _Graph()
+    tensors = {INPUT: graph.activation(INPUT, (1, h, w, c), network.input)}
+    scales = {INPUT: network.input}
+    for op in network.ops:
+        inputs = [tensors[name] for name in op.node.inputs]
+        tensors[op.node.name] = _add(graph, op, inputs, scales[op.node.inputs[0]])
+        scales[op.node.name] = op.out
+    return graph.pack(tensors[INPUT], tensors[network.ops[-1].node.name])
+
+
+def _add(graph: "_Graph", quantised: QuantisedOp, inputs: list[int], in_scale: Scale) -> int:
+    """Append one operator; return the index of its output tensor."""
+    op, name = quantised.node.op, quantised.node.name
+    c, h, w = op.out_shape
+    flat = op.base in ("linear", "mean")
+    out = graph.activation(name, (1, c) if flat else (1, h, w, c), quantised.out)
+    match op.base:
+        case "conv2d":
+            assert quantised.weights is not None
+            _add_conv(graph, quantised, inputs[0], out, in_scale)
+        case "linear":
+            assert quantised.weights is not None
+            weight = graph.weight(name, quantised.weights.weight, quantised.weights.scales, 0)
+            bias = graph.bias(name, quantised.weights, in_scale)
+            options = schema.FullyConnectedOptionsT()
+            inputs = [inputs[0], weight, bias]
+            graph.operator(_OP.FULLY_CONNECTED, inputs, out, "FullyConnectedOptions", options)
+        case "add":
+            graph.operator(_OP.ADD, inputs, out, "AddOptions", schema.AddOptionsT())
+        case "mean":
+            axes = graph.constant(f"{name}.axes", np.array([1, 2], np.int32))
+            inputs = [inputs[0], axes]
+            graph.operator(_OP.MEAN, inputs, out, "ReducerOptions", schema.ReducerOptionsT())
+        case _:
+            raise NotImplementedError(f"TFLite writer: operator '{op.kind}'")
+    return out
+
+
+def _add_conv(graph: "_Graph", quantised: QuantisedOp, x: int, out: int, in_scale: Scale) -> None:
+    op, name, weights = quantised.node.op, quantised.node.name, quantised.weights
+    assert weights is not None
+    same = _is_same(op)
+    if not same:
+        x = _add_pad(graph, quantised, x, in_scale)
+    if op.depthwise:
+        options: Any = schema.DepthwiseConv2DOptionsT()
+        options.depthMultiplier = 1
+        layout, axis = weights.weight.transpose(1, 2, 3, 0), 3
+    else:
+        options = schema.Conv2DOptionsT()
+        layout, axis = weights.weight.transpose(0, 2, 3, 1), 0
+    options.padding = schema.Padding.SAME if same else schema.Padding.VALID
+    options.strideH = options.strideW = op.stride
+    options.dilationHFactor = options.dilationWFactor = 1
+    options.fusedActivationFunction = _ACTIVATIONS.get(op.kind.rpartition("+")[2], 0)
+    code = _OP.DEPTHWISE_CONV_2D if op.depthwise else _OP.CONV_2D
+    kind = "DepthwiseConv2DOptions" if op.depthwise else "Conv2DOptions"
+    weight = graph.weight(name, layout, weights.scales, axis)
+    graph.operator(code, [x, weight, graph.bias(name, weights, in_scale)], out, kind, options)
+
+
+def _is_same(op: OpSpec) -> bool:
+    """Whether ``kernel // 2`` on every side is what TFLite's SAME padding does.
+
+    SAME pads an even side less at its start when the stride is 2.
+    """
+    return op.kernel == 1 or all(
+        (-(-size // op.stride) - 1) * op.stride + op.kernel - size == op.kernel - 1
+        for size in op.in_shape[1:]
+    )
+
+
+def _add_pad(graph: "_Graph", quantised: QuantisedOp, x: int, scale: Scale) -> int:
+    """Append an explicit padding, which Vela folds into the convolution."""
+    op, name = quantised.node.op, quantised.node.name
+    c, h, w = op.in_shape
+    p = op.kernel // 2
+    pads = graph.constant(f"{name}.pads", np.array([[0, 0], [p, p], [p, p], [0, 0]], np.int32))
+    padded = graph.activation(f"{name}.padded", (1, h + 2 * p, w + 2 * p, c), scale)
+    graph.operator(_OP.PAD, [x, pads], padded, "PadOptions", schema.PadOptionsT())
+    return padded
+
+
+@final
+class _Graph:
+    """The tables of one TFLite model under construction."""
+
+    def __init__(self) -> None:
+        self._tensors: list[Any] = []
+        self._buffers: list[Any] = [schema.BufferT()]  # buffer 0 is empty by convention
+        self._operators: list[Any] = []
+        self._codes: list[int] = []
+
+    def activation(self, name: str, shape: tuple[int, ...], scale: Scale) -> int:
+        scales, zero = np.array([scale.scale], np.float32), scale.zero_point
+        return self._tensor(name, shape, schema.TensorType.INT8, _quantisation(scales, zero))
+
+    def weight(
+        self, name: str, data: NDArray[np.int8], scales: NDArray[np.float32], axis: int
+    ) -> int:
+        quantisation = _quantisation(scales, 0, axis if len(scales) > 1 else 0)
+        kind = schema.TensorType.INT8
+        return self._tensor(f"{name}.weight", data.shape, kind, quantisation, data)
+
+    def bias(self, name: str, weights: Weights, in_scale: Scale) -> int:
+        quantisation = _quantisation(weights.scales * np.float32(in_scale.scale), 0)
+        kind, data = schema.TensorType.INT32, weights.bias
+        return self._tensor(f"{name}.bias", data.shape, kind, quantisation, data)
+
+    def constant(self, name: str, data: NDArray[np.int32]) -> int:
+        return self._tensor(name, data.shape, schema.TensorType.INT32, None, data)
+
+    def operator(
+        self, code: int, inputs: list[int], out: int, options_type: str, options: Any
+    ) -> None:
+        if code not in self._codes:
+            self._codes.append(code)
+        operator = schema.OperatorT()
+        operator.opcodeIndex = self._codes.index(code)
+        operator.inputs = np.array(inputs, np.int32)
+        operator.outputs = np.array([out], np.int32)
+        operator.builtinOptionsType = getattr(_OPTIONS, options_type)
+        operator.builtinOptions = options
+        self._operators.append(operator)
+
+    def pack(self, first: int, last: int) -> bytes:
+        subgraph = schema.SubGraphT()
+        subgraph.name = b"main"
+        subgraph.tensors, subgraph.operators = self._tensors, self._operators
+        subgraph.inputs = np.array([first], np.int32)
+        subgraph.outputs = np.array([last], np.int32)
+        model = schema.ModelT()
+        model.version = 3
+        model.description = b"hwnas"
+        model.subgraphs, model.buffers = [subgraph], self._buffers
+        model.operatorCodes = [_operator_code(code) for code in self._codes]
+        builder = flatbuffers.Builder(1 << 20)
+        builder.Finish(model.Pack(builder), file_identifier=b"TFL3")
+        return bytes(builder.Output())
+
+    def _tensor(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        kind: int,
+        quantisation: Any,
+        data: NDArray[Any] | None = None,
+    ) -> int:
+        tensor = schema.TensorT()
+        tensor.name, tensor.type = name.encode(), kind
+        tensor.shape = np.array(shape, np.int32)
+        tensor.quantization = quantisation
+        tensor.buffer = 0
+        if data is not None:
+            buffer = schema.BufferT()
+            buffer.data = np.frombuffer(np.ascontiguousarray(data).tobytes(), np.uint8)
+            self._buffers.append(buffer)
+            tensor.buffer = len(self._buffers) - 1
+        self._tensors.append(tensor)
+        return len(self._tensors) - 1
+
+
+def _quantisation(scales: NDArray[np.float32], zero_point: int, axis: int = 0) -> Any:
+    quantisation = schema.QuantizationParametersT()
+    quantisation.scale = scales.astype(np.float32)
+    quantisation.zeroPoint = np.full(scales.shape, zero_point, np.int64)
+    quantisation.quantizedDimension = axis
+    return quantisation
+
+
+def _operator_code(code: int) -> Any:
+    entry = schema.OperatorCodeT()
+    entry.builtinCode, entry.version = code, _VERSIONS[code]
+    entry.deprecatedBuiltinCode = min(code, 127)
+    return entry

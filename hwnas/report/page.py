@@ -1,0 +1,163 @@
+"""The run as one self-contained HTML page: interactive front and table, no network access."""
+
+import html
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import plotly.graph_objects as go
+
+from hwnas.figure import COLUMNS, Figure
+from hwnas.report.plot import DOMINATED, LEFT, LIMIT, SEARCHED, VERIFIED
+from hwnas.results import Candidate
+from hwnas.search.verify import Member
+from hwnas.target import Budget
+
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 76rem; padding: 0 1rem;
+  color: #222; }
+h1 { font-size: 1.5rem; margin-bottom: 0 } h2 { font-size: 1.15rem; margin-top: 2rem }
+.note { color: #555; max-width: 60rem }
+.scroll { overflow-x: auto }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 13px }
+th, td { padding: .25rem .6rem; text-align: right; border-bottom: 1px solid #e3e3e3;
+  white-space: nowrap }
+th { border-bottom: 2px solid #999 } td:first-child, th:first-child { font-family: monospace }
+td:first-child, th:first-child, td:last-child, th:last-child { text-align: left }
+td small { color: #777 } tr.left td { color: #B04A00 }
+"""
+
+
+@dataclass(frozen=True)
+class RunStory:
+    """What the page says of the run."""
+
+    title: str
+    facts: Sequence[tuple[str, str]]
+    budget: Budget
+    objectives: Sequence[str]
+
+
+def render(story: RunStory, candidates: Sequence[Candidate], members: Sequence[Member]) -> str:
+    """Return the page."""
+    costs = [name for name in story.objectives if name != "accuracy"]
+    plots = []
+    for i, cost in enumerate(costs):
+        figure = _front(candidates, members, cost, story.budget)
+        plots.append(figure.to_html(full_html=False, include_plotlyjs=i == 0, div_id=f"front-{i}"))
+    facts = "".join(
+        f"<tr><td>{html.escape(k)}</td><td>{html.escape(v)}</td></tr>" for k, v in story.facts
+    )
+    return f"""<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><title>{html.escape(story.title)}</title>
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<style>{_STYLE}</style></head><body>
+<h1>{html.escape(story.title)}</h1>
+<p class="note">Open circles: accuracy as search saw it (supernet weights, validation split, fp32).
+Filled points: the same networks verified from their compiled artefact (int8, whole test split, 95 %
+Wilson interval). Grey: dominated candidates. Dashed: the budget. Hover for genotype and figures.</p>
+{"".join(plots)}
+<h2>Verified front</h2>
+<div class="scroll">{_table(members)}</div>
+<h2>Run</h2>
+<div class="scroll"><table>{facts}</table></div>
+</body></html>
+"""
+
+
+def _front(
+    candidates: Sequence[Candidate], members: Sequence[Member], cost: str, budget: Budget
+) -> go.Figure:
+    on_front = {member.candidate.id for member in members}
+    rest = [c for c in candidates if c.state == "complete" and c.id not in on_front]
+    figure = go.Figure()
+    figure.add_scatter(
+        x=[c.figures[cost].value for c in rest],
+        y=[c.figures["accuracy"].value for c in rest],
+        mode="markers", name="dominated", opacity=0.5,
+        marker={"color": DOMINATED, "size": 5}, hovertext=[_hover(c) for c in rest],
+        hoverinfo="text",
+    )  # fmt: skip
+    figure.add_scatter(
+        x=[m.candidate.figures[cost].value for m in members],
+        y=[m.candidate.figures["accuracy"].value for m in members],
+        mode="markers", name="front as searched",
+        marker={"color": SEARCHED, "size": 8, "symbol": "circle-open"},
+        hovertext=[_hover(m.candidate) for m in members], hoverinfo="text",
+    )  # fmt: skip
+    for left, colour, name in ((False, VERIFIED, "verified"), (True, LEFT, "left front or budget")):
+        chosen = [m for m in members if bool(m.label) is left]
+        values = [m.figures["accuracy_int8"] for m in chosen]
+        figure.add_scatter(
+            x=[m.figures[cost].value for m in chosen],
+            y=[v.value for v in values],
+            error_y={
+                "type": "data", "symmetric": False, "thickness": 1, "width": 2,
+                "array": [(v.high or v.value) - v.value for v in values],
+                "arrayminus": [v.value - (v.value if v.low is None else v.low) for v in values],
+            },
+            mode="markers", name=name, marker={"color": colour, "size": 7},
+            hovertext=[_hover_verified(m) for m in chosen], hoverinfo="text",
+        )  # fmt: skip
+    if cost in budget.limits:
+        limit = budget.limits[cost]
+        text = f"budget {limit:g} {COLUMNS[cost].unit}"
+        figure.add_vline(x=limit, line_dash="dash", line_color=LIMIT, annotation_text=text)
+    figure.update_layout(
+        template="plotly_white", height=520, margin={"l": 60, "r": 20, "t": 30, "b": 50},
+        xaxis_title=COLUMNS[cost].title, yaxis_title="accuracy", hovermode="closest",
+        legend={"orientation": "h", "y": 1.08}, hoverlabel={"align": "left"},
+    )  # fmt: skip
+    return figure
+
+
+def _hover(candidate: Candidate) -> str:
+    figures = [f"{COLUMNS[n].label} {_text(f, n)}" for n, f in candidate.figures.items()]
+    options = [f"{name} = {value}" for name, value in candidate.genotype.options]
+    lines = [f"<b>{candidate.id}</b>", *figures, "", *options]
+    return "<br>".join(html.escape(line) if line[:3] != "<b>" else line for line in lines)
+
+
+def _hover_verified(member: Member) -> str:
+    verified = [f"verified {n} {_text(f, n)}" for n, f in member.figures.items()]
+    return "<br>".join([*map(html.escape, [*verified, member.label]), "", _hover(member.candidate)])
+
+
+def _table(members: Sequence[Member]) -> str:
+    costs = ("latency_ms", "energy_mj", "sram_kib", "flash_kib")
+    titles = [COLUMNS[name].title for name in costs]
+    head = ["id", "accuracy searched", "fp32 test", "int8 test", *titles, "after verification"]
+    rows = []
+    for member in members:
+        searched = member.candidate.figures
+        cells = [member.candidate.id, _cell(searched["accuracy"], "accuracy")]
+        cells += [_cell(member.figures[n], "accuracy") for n in ("accuracy_fp32", "accuracy_int8")]
+        cells += [_change(searched[name], member.figures[name], name) for name in costs]
+        cells.append(html.escape(member.label or "fits the budget, on the front"))
+        kind = ' class="left"' if member.label else ""
+        rows.append(f"<tr{kind}>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
+    heads = "".join(f"<th>{html.escape(title)}</th>" for title in head)
+    return f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+
+
+def _cell(figure: Figure, name: str) -> str:
+    if figure.low is None or figure.high is None:
+        return _number(figure.value, name)
+    low, high = _number(figure.low, name), _number(figure.high, name)
+    return f"{_number(figure.value, name)} <small>{low} to {high}</small>"
+
+
+def _change(searched: Figure, verified: Figure, name: str) -> str:
+    change = verified.value / searched.value - 1 if searched.value else 0.0
+    return f"{_number(verified.value, name)} <small>{change:+.1%}</small>"
+
+
+def _text(figure: Figure, name: str) -> str:
+    interval = ""
+    if figure.low is not None and figure.high is not None:
+        interval = f" ({_number(figure.low, name)} to {_number(figure.high, name)})"
+    unit = COLUMNS[name].unit if name in COLUMNS else ""
+    return f"{_number(figure.value, name)} {unit}{interval} [{figure.source}]"
+
+
+def _number(value: float, name: str) -> str:
+    return f"{value:.2%}" if name.startswith("accuracy") else f"{value:.4g}"

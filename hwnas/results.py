@@ -1,0 +1,197 @@
+"""Candidates and the run folder: the only place that reads or writes run files."""
+
+import csv
+import fcntl
+import io
+import json
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, Literal, final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from hwnas.errors import RunError
+from hwnas.figure import COLUMNS, Figure, Figures
+from hwnas.space import Genotype, SearchSpace
+
+State = Literal["complete", "infeasible"]
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A genotype with its figures, or the reason why it is infeasible."""
+
+    trial: int
+    genotype: Genotype
+    figures: Figures
+    details: Mapping[str, float] = field(default_factory=dict)
+    reason: str = ""
+
+    @property
+    def id(self) -> str:
+        """The genotype's id."""
+        return self.genotype.id
+
+    @property
+    def state(self) -> State:
+        """Whether the candidate fits the target and the budget, and was scored."""
+        return "infeasible" if self.reason else "complete"
+
+    def to_json(self) -> Row:
+        """Return what ``from_json`` needs, but for the trial and the genotype."""
+        return {
+            "id": self.id,
+            "state": self.state,
+            "reason": self.reason,
+            "figures": {name: figure.to_json() for name, figure in self.figures.items()},
+            "details": dict(self.details),
+        }
+
+    @staticmethod
+    def from_json(trial: int, genotype: Genotype, raw: Mapping[str, Any]) -> "Candidate":
+        """Return the candidate that ``to_json`` described."""
+        figures = {name: Figure(*values) for name, values in raw["figures"].items()}
+        return Candidate(trial, genotype, figures, dict(raw["details"]), raw["reason"])
+
+    def row(self, space: SearchSpace) -> Row:
+        """Return the candidate as one row: identity, choices (inactive ones empty), figures."""
+        options = self.genotype.to_dict()
+        row: Row = {"trial": self.trial, "id": self.id, "state": self.state, "reason": self.reason}
+        row |= {name: options.get(name) for name in space.choices}
+        for name in COLUMNS:
+            figure = self.figures.get(name)
+            absent = dict.fromkeys((name, f"{name}_low", f"{name}_high", f"{name}_source"))
+            row |= absent if figure is None else figure.columns(name)
+        return row | dict(self.details)
+
+
+@final
+class RunFolder:
+    """One folder of results, which one process at a time may write."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._lock: IO[str] | None = None
+
+    @property
+    def study(self) -> Path:
+        """The Optuna study."""
+        return self.path / "study.db"
+
+    @property
+    def models(self) -> Path:
+        """The networks of the front."""
+        return self.path / "models"
+
+    def create(self) -> None:
+        """Make the folder and lock it.
+
+        Raises:
+            RunError: it holds a run already, or another process works in it.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._acquire()
+        if (self.path / "manifest.json").exists():
+            raise RunError(
+                f"{self.path} holds a run already. Continue it with: "
+                f"python -m hwnas search run.resume={self.path}   or choose another run.dir."
+            )
+
+    def reopen(self) -> Row:
+        """Lock an existing run and return its manifest.
+
+        Raises:
+            RunError: it is not a run, or another process works in it.
+        """
+        manifest = read_manifest(self.path)
+        self._acquire()
+        return manifest
+
+    def close(self) -> None:
+        """Let others write."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def write_json(self, name: str, content: Any) -> Path:
+        """Write JSON atomically."""
+        return self.write_bytes(name, (json.dumps(content, indent=2) + "\n").encode())
+
+    def write_csv(self, name: str, rows: Sequence[Row]) -> Path:
+        """Write rows of equal columns as CSV, atomically."""
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, _columns(rows), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        return self.write_bytes(name, text.getvalue().encode())
+
+    def write_parquet(self, name: str, rows: Sequence[Row]) -> Path:
+        """Write rows as Parquet, atomically."""
+        columns = _columns(rows)
+        table = pa.table({column: [row.get(column) for row in rows] for column in columns})
+        sink = pa.BufferOutputStream()
+        pq.write_table(table, sink)
+        return self.write_bytes(name, sink.getvalue().to_pybytes())
+
+    def write_bytes(self, name: str, content: bytes) -> Path:
+        """Write a file atomically: it is the old or the new one at any moment."""
+        path = self.path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.tmp")
+        temporary.write_bytes(content)
+        os.replace(temporary, path)
+        return path
+
+    def read_json(self, name: str) -> Any:
+        """Return the content of a JSON file, or ``None`` where there is none."""
+        path = self.path / name
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+    def _acquire(self) -> None:
+        # The lock lives as long as the process: nothing to clean up after a kill.
+        lock = (self.path / ".lock").open("w", encoding="utf-8")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.close()
+            raise RunError(
+                f"Another process is working in {self.path}. Wait for it, or choose another run.dir."
+            ) from None
+        self._lock = lock
+
+
+def read_manifest(path: Path) -> Row:
+    """Return the manifest of a run folder.
+
+    Raises:
+        RunError: the folder is not a run's.
+    """
+    try:
+        manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
+        if not isinstance(manifest["arguments"], list):
+            raise ValueError("'arguments' is not a list")
+    except FileNotFoundError:
+        raise RunError(f"run.resume={path}: no manifest.json there, so it is not a run.") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunError(f"run.resume={path}: manifest.json cannot be read: {error}") from None
+    return dict(manifest)
+
+
+def default_path(verb: str) -> Path:
+    """Return ``runs/<verb>/<time>``, which does not exist yet."""
+    base = Path("runs", verb, time.strftime("%Y-%m-%d_%H-%M-%S"))
+    path, n = base, 1
+    while path.exists():
+        n += 1
+        path = base.with_name(f"{base.name}_{n}")
+    return path
+
+
+def _columns(rows: Iterable[Row]) -> list[str]:
+    """Return the columns of all rows, in order of appearance."""
+    return list(dict.fromkeys(column for row in rows for column in row))

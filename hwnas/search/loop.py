@@ -1,0 +1,132 @@
+"""The search: ask, cost, constrain, score, tell."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from optuna.samplers import BaseSampler
+
+from hwnas.accuracy.base import Evaluator
+from hwnas.cost.base import Cost, CostModel
+from hwnas.errors import BudgetError, CompileError
+from hwnas.figure import COLUMNS
+from hwnas.pareto import non_dominated
+from hwnas.progress import Progress
+from hwnas.results import Candidate
+from hwnas.search.study import Study
+from hwnas.space import Genotype, SearchSpace
+from hwnas.target import Budget
+
+_UNBUILDABLE = "target"  # name of the constraint that a network meets by running on the target
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is searched for."""
+
+    space: SearchSpace
+    budget: Budget
+    cost_model: CostModel
+    evaluator: Evaluator
+
+
+def search(
+    problem: Problem,
+    study: Study,
+    sampler: Callable[[int], BaseSampler],
+    n_trials: int,
+    progress: Progress,
+) -> list[Candidate]:
+    """Evaluate candidates until ``n_trials`` are finished, counting those of earlier runs.
+
+    The first trial is the smallest genotype: if anything fits a budget, it probably does.
+    A genotype that comes again is told its known figures. Only candidates that fit the target and
+    the budget are scored for accuracy.
+
+    Args:
+        problem: What is searched for.
+        study: Keeps the trials.
+        sampler: Gives the sampler that proposes a trial, by the trial's number.
+        n_trials: How many trials there are in the end.
+        progress: Is told of every trial.
+    """
+    known = {candidate.id: candidate for candidate in study.candidates}
+    with progress.phase("Search", n_trials, len(study.candidates)) as advance:
+        for number in range(len(study.candidates), n_trials):
+            if number == 0:
+                study.enqueue({name: options[0] for name, options in problem.space.choices.items()})
+            trial = study.ask(sampler(number))
+            genotype = problem.space.genotype(trial.params)
+            candidate = _evaluate(problem, genotype, number, known.get(genotype.id))
+            known[candidate.id] = candidate
+            study.tell(trial, candidate, violations(problem.budget, candidate))
+            advance(1)
+    return study.candidates
+
+
+def violations(budget: Budget, candidate: Candidate) -> dict[str, float]:
+    """Return by how much each constraint is violated, as a fraction of its limit; <= 0 fits."""
+    if not all(name in candidate.figures for name in budget.limits):
+        return {_UNBUILDABLE: 1.0}
+    over = budget.violations(candidate.figures)
+    unrunnable = bool(candidate.reason) and max(over.values(), default=0.0) <= 0
+    return {**over, _UNBUILDABLE: 1.0 if unrunnable else 0.0}
+
+
+def _evaluate(
+    problem: Problem, genotype: Genotype, number: int, known: Candidate | None
+) -> Candidate:
+    if known is not None:
+        return Candidate(number, genotype, known.figures, known.details, known.reason)
+    try:
+        cost = problem.cost_model.cost(genotype)
+    except CompileError as error:
+        return Candidate(number, genotype, {}, {}, str(error))
+    if reason := cost.reason or _over_budget(problem.budget, cost):
+        return Candidate(number, genotype, cost.figures, cost.details, reason)
+    figures = {"accuracy": problem.evaluator.accuracy(genotype), **cost.figures}
+    return Candidate(number, genotype, figures, cost.details)
+
+
+def _over_budget(budget: Budget, cost: Cost) -> str:
+    over = [name for name, by in budget.violations(cost.figures).items() if by > 0]
+    return "; ".join(
+        f"{name} {cost.figures[name].upper:.4g} over budget {budget.limits[name]:g}"
+        for name in over
+    )
+
+
+def front(candidates: Sequence[Candidate], objectives: Sequence[str]) -> list[Candidate]:
+    """Return the non-dominated feasible candidates, each genotype once, fastest first."""
+    distinct = {c.id: c for c in reversed(candidates) if c.state == "complete"}
+    feasible = sorted(distinct.values(), key=lambda c: c.trial)
+    points = np.array([[c.figures[name].value for name in objectives] for c in feasible])
+    mask = non_dominated(points, [COLUMNS[name].maximise for name in objectives])
+    members = [c for c, on_front in zip(feasible, mask, strict=True) if on_front]
+    return sorted(members, key=lambda c: (c.figures["latency_ms"].value, c.id))
+
+
+def nothing_fits(candidates: Sequence[Candidate], budget: Budget, folder: str) -> BudgetError:
+    """Return the error that names the binding limit and the nearest candidate."""
+    with_cost = [c for c in candidates if all(name in c.figures for name in budget.limits)]
+    if not with_cost or not budget.limits:
+        reasons = {c.reason for c in candidates}
+        return BudgetError(
+            f"The target can run none of {len(candidates)} candidates, for example: "
+            f"{min(reasons)} Everything tried is in {folder}."
+        )
+    nearest = min(with_cost, key=lambda c: max(violations(budget, c).values()))
+    over = budget.violations(nearest.figures)
+    limit = max(over, key=lambda name: over[name])
+    value = nearest.figures[limit].upper
+    if over[limit] <= 0:  # within the budget, but the target cannot run it
+        detail = f"the nearest, {nearest.id}, fits the limits but: {nearest.reason}."
+    else:
+        detail = (
+            f"the binding limit is budget.{limit}={budget.limits[limit]:g}: the nearest candidate, "
+            f"{nearest.id}, needs {value:.4g}."
+        )
+    return BudgetError(
+        f"None of {len(candidates)} candidates meets the budget; {detail} "
+        f"Everything tried is in {folder}."
+    )

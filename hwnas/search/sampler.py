@@ -1,0 +1,80 @@
+"""Optuna samplers by name.
+
+A sampler is made anew for every trial, from the run's seed and the trial's number: what it proposes
+depends on these and on the trials before it alone, so that a resumed run proposes the same.
+"""
+
+import random
+import warnings
+from dataclasses import dataclass
+
+import optuna
+from optuna.exceptions import ExperimentalWarning
+from optuna.samplers import BaseSampler, GPSampler, NSGAIISampler, RandomSampler, TPESampler
+from optuna.samplers.nsgaii._elite_population_selection_strategy import (
+    NSGAIIElitePopulationSelectionStrategy,
+)
+from optuna.trial import FrozenTrial
+
+from hwnas.errors import ConfigError, unknown
+
+
+@dataclass
+class SamplerConfig:
+    """Which sampler proposes candidates."""
+
+    name: str = "nsga2"
+    population_size: int = 50  #: of nsga2
+    n_startup_trials: int = 20  #: random trials before the model of tpe and gp
+
+    def __post_init__(self) -> None:
+        if self.name not in SAMPLERS:
+            raise ConfigError(unknown("sampler", self.name, SAMPLERS))
+        if self.population_size < 2 or self.n_startup_trials < 1:
+            raise ConfigError(
+                "sampler.population_size must be at least 2, n_startup_trials at least 1."
+            )
+
+
+SAMPLERS = ("gp", "nsga2", "random", "tpe")
+
+
+def make(config: SamplerConfig, seed: int, number: int) -> BaseSampler:
+    """Return the sampler that proposes trial ``number`` of a run."""
+    draw = random.Random(f"sampler {seed} {number}").getrandbits(32)
+    match config.name:
+        case "nsga2":
+            return _nsga2(draw, config.population_size)
+        case "tpe":
+            return TPESampler(seed=draw, n_startup_trials=config.n_startup_trials)
+        case "gp":
+            return GPSampler(seed=draw, n_startup_trials=config.n_startup_trials)
+        case _:
+            return RandomSampler(seed=draw)
+
+
+def _nsga2(seed: int, population_size: int) -> NSGAIISampler:
+    select = NSGAIIElitePopulationSelectionStrategy(population_size=population_size)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)  # the selection strategy
+        return NSGAIISampler(
+            seed=seed,
+            population_size=population_size,
+            elite_population_selection_strategy=_SelectInOrder(select),
+        )
+
+
+@dataclass(frozen=True)
+class _SelectInOrder:
+    """NSGA-II's elite selection, in order of trials.
+
+    Optuna gives the elite in order of selection when it computes it and in order of trials when it
+    finds it in its cache, which a resumed run does not have: the children would differ.
+    """
+
+    select: NSGAIIElitePopulationSelectionStrategy
+
+    def __call__(
+        self, study: optuna.Study, population: list[FrozenTrial]
+    ) -> list[FrozenTrial]:
+        return sorted(self.select(study, population), key=lambda trial: trial.number)

@@ -1,0 +1,132 @@
+"""Verification of a front: each member is judged by the file that goes onto the device."""
+
+import dataclasses
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor, nn
+
+from hwnas.accuracy.supernet import count_right
+from hwnas.cost.vela import Compiled
+from hwnas.figure import COLUMNS, COSTS, Figure, Figures, proportion
+from hwnas.int8.quantise import quantise
+from hwnas.int8.tflite import write
+from hwnas.op import Lowered
+from hwnas.pareto import non_dominated
+from hwnas.progress import Progress
+from hwnas.results import Candidate, Row, RunFolder
+from hwnas.runtimes.litert import LiteRTSession
+from hwnas.space import Genotype, SearchSpace
+from hwnas.target import Budget
+from hwnas.training.data import Split
+
+#: The verified figures, in the order of the columns ``verified_<name>``.
+VERIFIED = ("accuracy_fp32", "accuracy_int8", *COSTS)
+
+
+@dataclass(frozen=True)
+class Member:
+    """A member of the front with what its compiled artefact showed."""
+
+    candidate: Candidate
+    figures: Figures  #: by the names in ``VERIFIED``
+    files: dict[str, str]  #: sha256 by file name
+    over_budget: tuple[str, ...] = ()  #: limits that it leaves after verification
+    on_front: bool = True  #: whether no other member dominates it after verification
+
+    @property
+    def label(self) -> str:
+        """What verification changed, in words; empty if nothing."""
+        left = [f"over budget.{name}" for name in self.over_budget]
+        return "; ".join(left + ([] if self.on_front else ["left the front"]))
+
+    def row(self, space: SearchSpace) -> Row:
+        """Return searched and verified figures as one row."""
+        row = self.candidate.row(space)
+        for name in VERIFIED:
+            row |= self.figures[name].columns(f"verified_{name}")
+        row["verified_fits_budget"] = not self.over_budget
+        row["verified_on_front"] = self.on_front
+        for name, digest in self.files.items():
+            kind = "tflite_vela" if name.endswith("_vela.tflite") else "tflite"
+            row |= {kind: f"models/{name}", f"{kind}_sha256": digest}
+        return row
+
+
+@dataclass(frozen=True)
+class Workbench:
+    """What verification needs to make an artefact of a genotype and to judge it."""
+
+    network: Callable[[Genotype], nn.Module]  #: recalibrated, batch norm folded
+    lower: Callable[[Genotype], Lowered]
+    calibration_images: Callable[[Genotype], Tensor]  #: normalised training images
+    test_images: Callable[[Genotype], Tensor]  #: normalised test images
+    test: Split
+    compile: Callable[[bytes, Lowered], Compiled]
+
+
+def verify(
+    members: Sequence[Candidate],
+    bench: Workbench,
+    budget: Budget,
+    objectives: Sequence[str],
+    folder: RunFolder,
+    progress: Progress,
+) -> list[Member]:
+    """Verify each member, keeping its files; members that an earlier run verified are read."""
+    verified = []
+    with progress.phase("Verify front", len(members)) as advance:
+        for candidate in members:
+            verified.append(_verify_once(candidate, bench, folder))
+            advance(1)
+    return _judge(verified, budget, objectives)
+
+
+def _verify_once(candidate: Candidate, bench: Workbench, folder: RunFolder) -> Member:
+    record = f"models/{candidate.id}.json"
+    if (known := folder.read_json(record)) is not None:
+        figures = {name: Figure(*values) for name, values in known["figures"].items()}
+        return Member(candidate, figures, known["files"])
+    member = _verify(candidate, bench, folder)
+    figures_json = {name: figure.to_json() for name, figure in member.figures.items()}
+    folder.write_json(record, {"figures": figures_json, "files": member.files})
+    return member
+
+
+def _verify(candidate: Candidate, bench: Workbench, folder: RunFolder) -> Member:
+    genotype = candidate.genotype
+    network, lowered = bench.network(genotype), bench.lower(genotype)
+    quantised = quantise(network, lowered, bench.calibration_images(genotype))
+    tflite = write(quantised)
+    compiled = bench.compile(tflite, lowered)
+    images, labels = bench.test_images(genotype), bench.test.labels
+    outputs = LiteRTSession(tflite).run(images.numpy())
+    right = int(np.sum(outputs.argmax(axis=1) == labels.numpy()))
+    figures = {
+        "accuracy_fp32": proportion(count_right(network, images, labels), len(bench.test)),
+        "accuracy_int8": proportion(right, len(bench.test)),
+        **{name: compiled.cost.figures[name] for name in COSTS},
+    }
+    artefacts = {
+        f"{candidate.id}.tflite": tflite,
+        f"{candidate.id}_vela.tflite": compiled.tflite,
+    }
+    for name, content in artefacts.items():
+        folder.write_bytes(f"models/{name}", content)
+    files = {name: hashlib.sha256(content).hexdigest() for name, content in artefacts.items()}
+    return Member(candidate, figures, files)
+
+
+def _judge(members: list[Member], budget: Budget, objectives: Sequence[str]) -> list[Member]:
+    """Mark the members that leave the budget, and those that others now dominate."""
+    names = ["accuracy_int8" if name == "accuracy" else name for name in objectives]
+    points = np.array([[m.figures[name].value for name in names] for m in members])
+    on_front = non_dominated(points, [COLUMNS[name].maximise for name in objectives])
+    judged = []
+    for member, stays in zip(members, on_front, strict=True):
+        over = budget.violations(member.figures)
+        left = tuple(name for name, by in over.items() if by > 0)
+        judged.append(dataclasses.replace(member, over_budget=left, on_front=bool(stays)))
+    return judged

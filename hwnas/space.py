@@ -1,0 +1,212 @@
+"""Search spaces and genotypes: which networks can be built, as data."""
+
+import hashlib
+import json
+import math
+import random
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hwnas import content
+from hwnas.errors import SpaceError, unknown
+
+Option = int | float | str
+
+_BLOCK = re.compile(r"(?P<stage>.+)\.blocks\.(?P<index>\d+)\..+")
+
+
+@dataclass(frozen=True)
+class Genotype:
+    """One network of a space: an option for each choice that is active in it."""
+
+    space: str
+    options: tuple[tuple[str, Option], ...]
+
+    @property
+    def id(self) -> str:
+        """Twelve hex digits; equal for equal networks of a space."""
+        return hashlib.sha256(json.dumps([self.space, self.options]).encode()).hexdigest()[:12]
+
+    def to_dict(self) -> dict[str, Option]:
+        """Return the options by choice."""
+        return dict(self.options)
+
+
+@dataclass(frozen=True)
+class SearchSpace:
+    """Choices with their options, smallest first, and values that are fixed.
+
+    A choice ``<stage>.blocks.<i>.<...>`` is active where ``<stage>.depth`` is above ``i``;
+    a genotype holds active choices only, so that one network has one id.
+    """
+
+    name: str
+    family: str
+    choices: Mapping[str, tuple[Option, ...]]
+    fixed: Mapping[str, Option]
+
+    @property
+    def digest(self) -> str:
+        """Digest of what the space means (not of its comments)."""
+        meaning = [self.name, self.family, dict(self.choices), dict(self.fixed)]
+        return hashlib.sha256(json.dumps(meaning, sort_keys=True).encode()).hexdigest()[:16]
+
+    def options(self, name: str) -> tuple[Option, ...]:
+        """Return what ``name`` can be, whether it is a choice or fixed."""
+        return self.choices[name] if name in self.choices else (self.fixed[name],)
+
+    def genotype(self, assignment: Mapping[str, Option]) -> Genotype:
+        """Return the genotype of an assignment, which may hold inactive choices.
+
+        Raises:
+            SpaceError: a choice is missing or has an option that the space does not offer.
+        """
+        active = []
+        for name, options in self.choices.items():
+            if not self._is_active(name, assignment):
+                continue
+            if assignment.get(name) not in options:
+                raise SpaceError(
+                    f"Space '{self.name}': choice '{name}' is {assignment.get(name)!r}; "
+                    f"allowed: {', '.join(map(str, options))}."
+                )
+            active.append((name, assignment[name]))
+        return Genotype(self.name, tuple(sorted(active)))
+
+    def values(self, genotype: Genotype) -> dict[str, Option]:
+        """Return the chosen and the fixed values of a genotype."""
+        return {**self.fixed, **genotype.to_dict()}
+
+    def sample(self, rng: random.Random) -> Genotype:
+        """Return a genotype with every option drawn evenly."""
+        return self.genotype({name: rng.choice(opts) for name, opts in self.choices.items()})
+
+    def smallest(self) -> Genotype:
+        """Return the genotype of the first option of every choice."""
+        return self.genotype({name: options[0] for name, options in self.choices.items()})
+
+    def largest(self) -> Genotype:
+        """Return the genotype of the last option of every choice."""
+        return self.genotype({name: options[-1] for name, options in self.choices.items()})
+
+    def n_genotypes(self) -> int:
+        """Return the number of different genotypes."""
+        blocks: dict[str, dict[int, int]] = {}
+        for name, options in self.choices.items():
+            if match := _BLOCK.fullmatch(name):
+                stage = blocks.setdefault(match["stage"], {})
+                stage[int(match["index"])] = stage.get(int(match["index"]), 1) * len(options)
+        total = 1
+        for name, options in self.choices.items():
+            stage = blocks.get(name.removesuffix(".depth"), {}) if name.endswith(".depth") else {}
+            if stage:
+                total *= sum(
+                    math.prod(n for i, n in stage.items() if i < int(depth)) for depth in options
+                )
+            elif not _BLOCK.fullmatch(name):
+                total *= len(options)
+        for stage_name, stage in blocks.items():
+            if f"{stage_name}.depth" not in self.choices:
+                total *= math.prod(stage.values())
+        return total
+
+    def _is_active(self, name: str, assignment: Mapping[str, Option]) -> bool:
+        match = _BLOCK.fullmatch(name)
+        if match is None:
+            return True
+        depth = f"{match['stage']}.depth"
+        value = assignment[depth] if depth in self.choices else self.fixed[depth]
+        return int(match["index"]) < int(value)
+
+
+def find(name: str) -> Path:
+    """Return the file of a space that ships with hwnas, or of a path to a YAML file.
+
+    Raises:
+        SpaceError: there is none.
+    """
+    if name.endswith((".yaml", ".yml")):
+        if not Path(name).is_file():
+            raise SpaceError(f"search_space={name}: there is no such file.")
+        return Path(name)
+    folder = content.ROOT / "search_spaces"
+    if not (folder / f"{name}.yaml").is_file():
+        raise SpaceError(
+            unknown("search space", name, content.entries(folder))
+            + " A path to a YAML file works too."
+        )
+    return folder / f"{name}.yaml"
+
+
+def load(path: Path) -> SearchSpace:
+    """Read a space from YAML and check that it does not contradict itself.
+
+    What only the family can judge (missing stages, even kernels) the family checks.
+
+    Raises:
+        SpaceError: with the file, the key and what is allowed.
+    """
+    try:
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise SpaceError(f"{path}: not readable as YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(raw, dict):
+        raise SpaceError(f"{path}: expected the keys family, choices and fixed.")
+    for key in raw:
+        if key not in ("family", "choices", "fixed"):
+            raise SpaceError(f"{path}: {unknown('key', str(key), ['family', 'choices', 'fixed'])}")
+    if not isinstance(raw.get("family"), str):
+        raise SpaceError(f"{path}: 'family' must name a family, got {raw.get('family')!r}.")
+    choices, fixed = raw.get("choices") or {}, raw.get("fixed") or {}
+    if not isinstance(choices, dict) or not isinstance(fixed, dict) or not choices:
+        raise SpaceError(f"{path}: 'choices' and 'fixed' must map names to values.")
+    for name, options in choices.items():
+        _check_options(path, str(name), options)
+    for name, value in fixed.items():
+        if name in choices:
+            raise SpaceError(f"{path}: '{name}' is both a choice and fixed; keep one of them.")
+        if not isinstance(value, int | float | str):
+            raise SpaceError(f"{path}: fixed '{name}' must be a number or a word, got {value!r}.")
+    space = SearchSpace(
+        path.stem, raw["family"], {str(n): tuple(o) for n, o in choices.items()}, dict(fixed)
+    )
+    _check_depths(path, space)
+    return space
+
+
+def _check_options(path: Path, name: str, options: Any) -> None:
+    where = f"{path}: choice '{name}'"
+    if not isinstance(options, list) or not options:
+        raise SpaceError(f"{where} needs a list of at least one option, got {options!r}.")
+    if any(isinstance(o, bool) or not isinstance(o, int | float | str) for o in options):
+        raise SpaceError(f"{where}: options must be numbers or words, got {options!r}.")
+    if len({type(o) for o in options}) > 1 or len(set(options)) < len(options):
+        raise SpaceError(f"{where}: options must be different and of one type, got {options!r}.")
+    if not isinstance(options[0], str) and sorted(options) != options:
+        raise SpaceError(f"{where}: options must ascend, got {options!r}.")
+
+
+def _check_depths(path: Path, space: SearchSpace) -> None:
+    """Refuse blocks that no depth reaches, and depths without their blocks."""
+    known = {*space.choices, *space.fixed}
+    indices: dict[str, set[int]] = {}
+    for name in known:
+        if match := _BLOCK.fullmatch(name):
+            indices.setdefault(match["stage"], set()).add(int(match["index"]))
+    for stage, present in indices.items():
+        depth = f"{stage}.depth"
+        if depth not in known:
+            raise SpaceError(f"{path}: '{stage}' has blocks but no '{depth}'.")
+        if not all(isinstance(value, int) for value in space.options(depth)):
+            raise SpaceError(f"{path}: '{depth}' must be whole numbers.")
+        deepest = max(int(value) for value in space.options(depth))
+        if present != set(range(deepest)):
+            raise SpaceError(
+                f"{path}: '{depth}' goes to {deepest}, but '{stage}' has blocks "
+                f"{', '.join(map(str, sorted(present)))}; it needs 0 to {deepest - 1}."
+            )
