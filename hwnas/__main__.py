@@ -7,11 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-# A thread that waits for the others sleeps: spinning is no faster on a quiet machine, and more than
-# twice as slow where another process wants a core. Read when torch is first imported.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-
-from hwnas import __version__
+from hwnas import __version__, host
 from hwnas.errors import ConfigError, HwnasError, unknown
 
 VERBS = {
@@ -72,6 +68,7 @@ def _hydra(verb: str, arguments: Sequence[str]) -> None:
     from omegaconf import DictConfig, OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
+    host.tune()
     from hwnas import config, content
     from hwnas.commands import search
 

@@ -20,7 +20,7 @@ _BATCH = 250  # images at once; larger ones were slower on the CPUs tried
 class ScoringConfig:
     """How a subnet is scored."""
 
-    n_recalibration: int = 1024  #: training images that batch norm is recalibrated on
+    n_recalibration: int = 512  #: training images that batch norm is recalibrated on
 
     def __post_init__(self) -> None:
         if self.n_recalibration < 2:

@@ -7,8 +7,13 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 
 def activation(name: str) -> nn.Module:
-    """Return the module of an activation."""
-    return {"relu6": nn.ReLU6, "relu": nn.ReLU, "": nn.Identity}[name]()
+    """Return the module of an activation; in place, nothing else reads a batch norm's output."""
+    modules: dict[str, nn.Module] = {
+        "relu6": nn.ReLU6(inplace=True),
+        "relu": nn.ReLU(inplace=True),
+        "": nn.Identity(),
+    }
+    return modules[name]
 
 
 @final

@@ -17,6 +17,7 @@ from hwnas.search.study import Study
 from hwnas.space import Genotype, SearchSpace
 from hwnas.target import Budget
 
+_ENDS = (0, -1)  # of the options: the first trials are the smallest and the largest genotype
 _UNBUILDABLE = "target"  # name of the constraint that a network meets by running on the target
 
 
@@ -39,7 +40,8 @@ def search(
 ) -> list[Candidate]:
     """Evaluate candidates until ``n_trials`` are finished, counting those of earlier runs.
 
-    The first trial is the smallest genotype: if anything fits a budget, it probably does.
+    The first trials are the smallest genotype (if anything fits a budget, it probably does) and the
+    largest.
     A genotype that comes again is told its known figures. Only candidates that fit the target and
     the budget are scored for accuracy.
 
@@ -53,8 +55,9 @@ def search(
     known = {candidate.id: candidate for candidate in study.candidates}
     with progress.phase("Search", n_trials, len(study.candidates)) as advance:
         for number in range(len(study.candidates), n_trials):
-            if number == 0:
-                study.enqueue({name: options[0] for name, options in problem.space.choices.items()})
+            if number < len(_ENDS):
+                choices = problem.space.choices.items()
+                study.enqueue({name: options[_ENDS[number]] for name, options in choices})
             trial = study.ask(sampler(number))
             genotype = problem.space.genotype(trial.params)
             candidate = _evaluate(problem, genotype, number, known.get(genotype.id))
