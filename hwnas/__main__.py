@@ -107,7 +107,9 @@ def _explain(error: Exception, verb: str) -> str:
     targets = content.entries(content.ROOT / "conf" / "target")
     if "missing mandatory value: target" in text:
         return f"No target. Give one with +target=<name>: {', '.join(targets)}."
-    match = re.search(r"[Cc]ould not (?:override|append to config.*?) '?([\w.]+)'?|Key '([^']+)'", text)
+    match = re.search(
+        r"[Cc]ould not (?:override|append to config.*?) '?([\w.]+)'?|Key '([^']+)'", text
+    )
     if match is not None:
         key = match[1] or match[2]
         if key == "target":

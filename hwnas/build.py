@@ -63,9 +63,9 @@ class Parts:
 
     def checkpoint(self) -> Checkpoint:
         """Return where the supernet of this space, data, training and seed is kept."""
-        digests = self.digests()
-        names = ("search_space", "data", "dataset", "training", "seed")
-        key = _digest([torch.__version__, *(digests[name] for name in names)])
+        c = self.config
+        what = [self.space.digest, self.data.search_digest, c.seed, torch.__version__]
+        key = _digest([*what, asdict(c.dataset), asdict(c.training)])
         return Checkpoint(Path(self.config.run.supernets, key, "supernet.safetensors"))
 
 

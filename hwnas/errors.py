@@ -39,7 +39,7 @@ class BudgetError(HwnasError):
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> str:
-    """Return a sentence that refuses ``name`` and offers the nearest valid names, or all of them."""
+    """Return a sentence that refuses ``name`` and offers the nearest valid names and all."""
     options = sorted(known)
     near = difflib.get_close_matches(name, options, n=3, cutoff=0.6)
     hint = f"Did you mean {' or '.join(repr(n) for n in near)}? " if near else ""

@@ -160,7 +160,8 @@ class RunFolder:
         except BlockingIOError:
             lock.close()
             raise RunError(
-                f"Another process is working in {self.path}. Wait for it, or choose another run.dir."
+                f"Another process is working in {self.path}. "
+                "Wait for it, or choose another run.dir."
             ) from None
         self._lock = lock
 

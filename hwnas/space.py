@@ -17,6 +17,7 @@ from hwnas.errors import SpaceError, unknown
 
 Option = int | float | str
 
+_KEYS = ("family", "choices", "fixed")
 _BLOCK = re.compile(r"(?P<stage>.+)\.blocks\.(?P<index>\d+)\..+")
 
 
@@ -151,20 +152,8 @@ def load(path: Path) -> SearchSpace:
     Raises:
         SpaceError: with the file, the key and what is allowed.
     """
-    try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise SpaceError(f"{path}: not readable as YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(raw, dict):
-        raise SpaceError(f"{path}: expected the keys family, choices and fixed.")
-    for key in raw:
-        if key not in ("family", "choices", "fixed"):
-            raise SpaceError(f"{path}: {unknown('key', str(key), ['family', 'choices', 'fixed'])}")
-    if not isinstance(raw.get("family"), str):
-        raise SpaceError(f"{path}: 'family' must name a family, got {raw.get('family')!r}.")
-    choices, fixed = raw.get("choices") or {}, raw.get("fixed") or {}
-    if not isinstance(choices, dict) or not isinstance(fixed, dict) or not choices:
-        raise SpaceError(f"{path}: 'choices' and 'fixed' must map names to values.")
+    raw = _read(path)
+    choices, fixed = raw["choices"], raw.get("fixed") or {}
     for name, options in choices.items():
         _check_options(path, str(name), options)
     for name, value in fixed.items():
@@ -177,6 +166,26 @@ def load(path: Path) -> SearchSpace:
     )
     _check_depths(path, space)
     return space
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Return the content of a space's file, with all its keys in their place."""
+    try:
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise SpaceError(f"{path}: not readable as YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(raw, dict):
+        raise SpaceError(f"{path}: expected the keys {', '.join(_KEYS)}.")
+    for key in raw:
+        if key not in _KEYS:
+            raise SpaceError(f"{path}: {unknown('key', str(key), _KEYS)}")
+    if not isinstance(raw.get("family"), str):
+        raise SpaceError(f"{path}: 'family' must name a family, got {raw.get('family')!r}.")
+    if not raw.get("choices") or not all(
+        isinstance(raw.get(key) or {}, dict) for key in ("choices", "fixed")
+    ):
+        raise SpaceError(f"{path}: 'choices' and 'fixed' must map names to values.")
+    return raw
 
 
 def _check_options(path: Path, name: str, options: Any) -> None:

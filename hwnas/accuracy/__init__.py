@@ -1,0 +1,1 @@
+"""How accurate a candidate is."""

@@ -83,7 +83,7 @@ def recalibrate(network: nn.Module, images: Tensor) -> None:
             module.momentum = None  # a plain average over the batches
     network.train()
     with torch.inference_mode():
-        for batch in images.split(_BATCH):
+        for batch in torch.split(images, _BATCH):
             network(batch)
     network.eval()
 
@@ -91,5 +91,5 @@ def recalibrate(network: nn.Module, images: Tensor) -> None:
 def count_right(network: nn.Module, images: Tensor, labels: Tensor) -> int:
     """Return how many of ``images`` ``(N, C, R, R)`` the network classifies rightly."""
     with torch.inference_mode():
-        batches = zip(images.split(_BATCH), labels.split(_BATCH), strict=True)
+        batches = zip(torch.split(images, _BATCH), torch.split(labels, _BATCH), strict=True)
         return sum(int((network(x).argmax(1) == y).sum()) for x, y in batches)

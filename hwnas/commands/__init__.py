@@ -1,0 +1,1 @@
+"""One short file a verb: build, call, write."""

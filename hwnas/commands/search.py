@@ -3,6 +3,7 @@
 import importlib.metadata
 import os
 import platform
+import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -36,15 +37,17 @@ def run(config: SearchConfig, arguments: Sequence[str]) -> None:
     console = Console()
     resumed = config.run.resume
     folder = RunFolder(Path(resumed or config.run.dir or default_path("search")))
-    manifest = folder.reopen() if resumed else folder.create()
+    earlier = folder.reopen() if resumed else None
+    if not resumed:
+        folder.create()
     try:
         console.print(f"Run folder: [bold]{folder.path}[/]", highlight=False)
         with Phases(console) as phases:
             with phases.timed("Load data"):
                 parts = build.parts(config, phases)
-            manifest = _manifest(parts, arguments, manifest)
+            manifest = _manifest(parts, arguments, earlier)
             folder.write_json("manifest.json", manifest)
-            candidates, members = _search(parts, folder, phases)
+            candidates, members = _search(parts, folder, manifest, phases)
             with phases.timed("Write reports"):
                 manifest |= _finished(phases, candidates, members)
                 _write(parts, folder, manifest, candidates, members)
@@ -55,7 +58,7 @@ def run(config: SearchConfig, arguments: Sequence[str]) -> None:
 
 
 def _search(
-    parts: build.Parts, folder: RunFolder, phases: Phases
+    parts: build.Parts, folder: RunFolder, manifest: Row, phases: Phases
 ) -> tuple[list[Candidate], list[Member]]:
     config = parts.config
     evaluator = build.TrainedOnDemand(lambda: build.trained_evaluator(parts, phases))
@@ -76,6 +79,7 @@ def _search(
             folder.write_parquet("candidates.parquet", rows)
     front = loop.front(candidates, config.objectives)
     if not front:
+        folder.write_json("manifest.json", manifest | {"status": "nothing fits the budget"})
         raise loop.nothing_fits(candidates, config.budget, str(folder.path))
     bench = build.workbench(parts, evaluator.evaluator)
     return candidates, verify(front, bench, config.budget, config.objectives, folder, phases)
@@ -99,7 +103,7 @@ def _manifest(parts: build.Parts, arguments: Sequence[str], earlier: Row | None)
         "verb": "search",
         "status": "running",
         "arguments": list(arguments),
-        "command": " ".join(["python -m hwnas search", *arguments]),
+        "command": " ".join(["python -m hwnas search", shlex.join(arguments)]),
         "started": starts,
         "seed": parts.config.seed,
         "digests": digests,
@@ -114,7 +118,9 @@ def _manifest(parts: build.Parts, arguments: Sequence[str], earlier: Row | None)
         "n_genotypes": parts.space.n_genotypes(),
         "classes": list(parts.data.classes),
         "normalisation": {"mean": parts.data.mean, "std": parts.data.std},
-        "images": {name: len(getattr(parts.data, name)) for name in ("train", "validation", "test")},
+        "images": {
+            name: len(getattr(parts.data, name)) for name in ("train", "validation", "test")
+        },
         "config": asdict(parts.config),
     }
 
@@ -180,19 +186,20 @@ def _print(
     members: list[Member],
 ) -> None:
     table = Table(
-        "id", "int8", "95 % interval", "searched", "ms", "mJ", "SRAM", "flash", "",
-        title="Verified front: int8 on the whole test split, compiled for the target",
-        box=box.SIMPLE_HEAD, padding=(0, 1),
+        "id", "int8", "95 %", "searched", "ms", "mJ", "SRAM", "flash", "",
+        title="Verified front, fastest first", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0),
     )  # fmt: skip
-    for column in table.columns:
+    for column in table.columns[:-1]:
         column.justify, column.no_wrap = "right", True
     shown = _spread(members, _TABLE_ROWS)
     for member in shown:
         int8, costs = member.figures["accuracy_int8"], member.figures
+        assert int8.low is not None
+        assert int8.high is not None
         table.add_row(
             member.candidate.id,
             f"{int8.value:.4f}",
-            f"{int8.low:.3f} to {int8.high:.3f}",
+            f"±{(int8.high - int8.low) / 2:.3f}",
             f"{member.candidate.figures['accuracy'].value:.4f}",
             f"{costs['latency_ms'].value:.4f}",
             f"{costs['energy_mj'].value:.5f}",
@@ -201,22 +208,24 @@ def _print(
             member.label,
         )
     console.print(table)
-    if len(shown) < len(members):
-        console.print(f"{len(members) - len(shown)} more members in front.csv.")
+    target = parts.config.target
     left = sum(bool(member.label) for member in members)
     infeasible = sum(candidate.state == "infeasible" for candidate in candidates)
-    console.print(
+    lines = [
+        f"{len(members) - len(shown)} more members in front.csv." * (len(shown) < len(members)),
         f"{len(candidates)} candidates, {infeasible} infeasible; front of {len(members)}, "
-        f"of which {left} left the front or the budget after verification."
-    )
-    target = parts.config.target
-    console.print("Searched: accuracy on the validation split, supernet weights, fp32.")
-    console.print(f"Latency, SRAM, flash (KiB): compiler-estimate ({target.caveat}).")
-    console.print(f"Energy: modelled ({target.energy.technology}; {target.energy.source}).")
-    for name in ("front.csv", "front.json", "candidates.parquet", "front.png", "report.html"):
-        console.print(f"  {folder.path / name}", highlight=False)
-    console.print(f"  {folder.study}   (optuna-dashboard sqlite:///{folder.study})", highlight=False)
-    console.print(f"  {folder.models}/   TFLite files", highlight=False)
+        f"{left} left the front or the budget after verification.",
+        "int8: the TFLite file on the whole test split, measured; 95 % Wilson interval.",
+        "searched: supernet weights, fp32, validation split, measured.",
+        f"ms, SRAM and flash in KiB: compiler-estimate. {target.caveat}.",
+        f"mJ: modelled. {target.energy.technology}; {target.energy.source}.",
+        f"Files in {folder.path}:",
+        "  front.csv front.json front.png report.html candidates.parquet manifest.json models/",
+        "  study.db, which a dashboard shows:",
+        f"    optuna-dashboard sqlite:///{folder.study}",
+    ]
+    for line in filter(None, lines):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def _spread(members: list[Member], n: int) -> list[Member]:
@@ -228,4 +237,5 @@ def _spread(members: list[Member], n: int) -> list[Member]:
 
 def _print_phases(console: Console, phases: Phases) -> None:
     costs = ", ".join(f"{name.lower()} {s:.1f} s" for name, s in phases.seconds.items())
-    console.print(f"Took {sum(phases.seconds.values()):.1f} s: {costs}.")
+    total = sum(phases.seconds.values())
+    console.print(f"Took {total:.1f} s: {costs}.", highlight=False, soft_wrap=True)

@@ -29,6 +29,14 @@ class Cost:
     reason: str = ""  #: why the target cannot run the network, if it cannot
 
 
+@dataclass(frozen=True)
+class Compiled:
+    """A file as the target's compiler leaves it, and what it costs."""
+
+    artefact: bytes
+    cost: Cost
+
+
 class CostModel(Protocol):
     """Says what a genotype costs on a target."""
 

@@ -11,13 +11,12 @@ import csv
 import io
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
 from ethosu.vela import vela
 
-from hwnas.cost.base import Cost, LayerCost
+from hwnas.cost.base import Compiled, Cost, LayerCost
 from hwnas.errors import CompileError
 from hwnas.figure import Figure
 from hwnas.int8.network import stand_in
@@ -27,14 +26,6 @@ from hwnas.space import Genotype
 from hwnas.target import Target
 
 _MEMORIES = ("sram", "dram", "on_chip_flash", "off_chip_flash")
-
-
-@dataclass(frozen=True)
-class Compiled:
-    """What Vela made of a TFLite file: the optimised file and its cost."""
-
-    tflite: bytes
-    cost: Cost
 
 
 @final
@@ -113,7 +104,9 @@ def _cost(
     # On-chip flash is not modelled: no shipped target has any, and it is not SRAM's energy.
     off_chip = moved["dram"] + moved["on_chip_flash"] + moved["off_chip_flash"]
     energy, components = target.energy.energy(macs, moved["sram"], off_chip)
-    kept = float(summary["on_chip_flash_memory_used"]) + float(summary["off_chip_flash_memory_used"])
+    kept = float(summary["on_chip_flash_memory_used"]) + float(
+        summary["off_chip_flash_memory_used"]
+    )
     cycles = float(summary["cycles_total"])
     figures = {
         "latency_ms": Figure(float(summary["inference_time"]) * 1e3, "compiler-estimate"),

@@ -64,8 +64,8 @@ _STAND_IN_SPREAD = 18  # of 127
 def stand_in(lowered: Lowered) -> QuantisedNetwork:
     """Return an int8 network of the right shape with stand-in weights and scales."""
     rng = np.random.default_rng(0)
-    pool = np.clip(np.round(rng.laplace(0, _STAND_IN_SPREAD, _POOL_SIZE)), -127, 127)
-    pool = pool.astype(np.int8)
+    draws = rng.laplace(0, _STAND_IN_SPREAD, _POOL_SIZE)
+    pool = np.clip(np.round(draws), -127, 127).astype(np.int8)
     ops, used = [], 0
     for node in lowered:
         weights = None

@@ -52,9 +52,10 @@ def render(story: RunStory, candidates: Sequence[Candidate], members: Sequence[M
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <style>{_STYLE}</style></head><body>
 <h1>{html.escape(story.title)}</h1>
-<p class="note">Open circles: accuracy as search saw it (supernet weights, validation split, fp32).
-Filled points: the same networks verified from their compiled artefact (int8, whole test split, 95 %
-Wilson interval). Grey: dominated candidates. Dashed: the budget. Hover for genotype and figures.</p>
+<p class="note">Open circles: accuracy as search saw it (supernet weights, validation
+split, fp32). Filled points: the same networks verified from their compiled artefact (int8, whole
+test split, 95 % Wilson interval). Grey: dominated candidates. Dashed: the budget. Hover for
+genotype and figures.</p>
 {"".join(plots)}
 <h2>Verified front</h2>
 <div class="scroll">{_table(members)}</div>

@@ -1,0 +1,1 @@
+"""Runtimes that execute a network on this host or on a device."""

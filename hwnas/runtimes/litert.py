@@ -37,7 +37,8 @@ class LiteRTSession:
             self._interpreter.invoke()
             outputs[i] = self._interpreter.get_tensor(self._output["index"])[0]
         scale, zero_point = self._output["quantization"]
-        return (outputs.astype(np.float32) - zero_point) * np.float32(scale)
+        real: NDArray[np.float32] = (outputs.astype(np.float32) - zero_point) * np.float32(scale)
+        return real
 
 
 @contextlib.contextmanager

@@ -1,0 +1,1 @@
+"""The search itself, and the verification of its front."""

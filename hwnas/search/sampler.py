@@ -74,7 +74,5 @@ class _SelectInOrder:
 
     select: NSGAIIElitePopulationSelectionStrategy
 
-    def __call__(
-        self, study: optuna.Study, population: list[FrozenTrial]
-    ) -> list[FrozenTrial]:
+    def __call__(self, study: optuna.Study, population: list[FrozenTrial]) -> list[FrozenTrial]:
         return sorted(self.select(study, population), key=lambda trial: trial.number)

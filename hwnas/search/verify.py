@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from hwnas.accuracy.supernet import count_right
-from hwnas.cost.vela import Compiled
+from hwnas.cost.base import Compiled
 from hwnas.figure import COLUMNS, COSTS, Figure, Figures, proportion
 from hwnas.int8.quantise import quantise
 from hwnas.int8.tflite import write
@@ -111,7 +111,7 @@ def _verify(candidate: Candidate, bench: Workbench, folder: RunFolder) -> Member
     }
     artefacts = {
         f"{candidate.id}.tflite": tflite,
-        f"{candidate.id}_vela.tflite": compiled.tflite,
+        f"{candidate.id}_vela.tflite": compiled.artefact,
     }
     for name, content in artefacts.items():
         folder.write_bytes(f"models/{name}", content)

@@ -1,0 +1,1 @@
+"""Data, and how supernets are trained."""

@@ -78,13 +78,14 @@ class ImageData:
         return Task(self.train.images.shape[-1], len(self.classes))
 
     @property
+    def search_digest(self) -> str:
+        """Digest of what search may see: the train and the validation split."""
+        return _digest(self.train, self.validation)
+
+    @property
     def digest(self) -> str:
         """Digest of all images and labels and of how they are split."""
-        digest = hashlib.sha256()
-        for split in (self.train, self.validation, self.test):
-            digest.update(split.images.numpy().tobytes())
-            digest.update(split.labels.numpy().tobytes())
-        return digest.hexdigest()[:16]
+        return _digest(self.train, self.validation, self.test)
 
     def prepare(self, images: Tensor, resolution: int) -> Tensor:
         """Return normalised images ``(N, C, R, R)`` in channels-last order."""
@@ -94,6 +95,14 @@ class ImageData:
         mean = torch.tensor(self.mean).view(1, -1, 1, 1) * 255
         std = torch.tensor(self.std).view(1, -1, 1, 1) * 255
         return ((x - mean) / std).to(memory_format=torch.channels_last)
+
+
+def _digest(*splits: Split) -> str:
+    digest = hashlib.sha256()
+    for split in splits:
+        digest.update(split.images.numpy().tobytes())
+        digest.update(split.labels.numpy().tobytes())
+    return digest.hexdigest()[:16]
 
 
 def augment(images: Tensor, config: DatasetConfig, rng: torch.Generator) -> Tensor:
@@ -268,7 +277,7 @@ def _header(where: str, name: str, i: int, image: bytes) -> Image.Image:
 def _decode(
     where: str, name: str, i: int, image: bytes, shape: tuple[int, str]
 ) -> NDArray[np.uint8]:
-    """Return one image as ``(side, side, C)``; a larger one is resized and cropped to its centre."""
+    """Return one image as ``(side, side, C)``, resized and cropped to its centre if need be."""
     side, mode = shape
     picture = _header(where, name, i, image)
     try:

@@ -140,9 +140,7 @@ def _step(
     rng = random.Random(f"subnets {seed} {step}")
     genotypes = sandwich.draw(trainee.space, config.n_random, rng)
     optimiser.zero_grad()
-    loss = sandwich.step(
-        trainee.supernet, genotypes, at_resolution, labels, config.label_smoothing
-    )
+    loss = sandwich.step(trainee.supernet, genotypes, at_resolution, labels, config.label_smoothing)
     if not math.isfinite(loss):
         raise TrainingError(
             f"Training collapsed at step {step}: the loss is {loss}. "

@@ -1,8 +1,8 @@
 """Layers whose width and kernel are chosen per call; weights are those of the largest option.
 
 Weights are kept in channels-last order, in which these networks train about twice as fast on CPUs.
-``to(memory_format=...)`` is meant, not ``contiguous(...)``: where a dimension is 1 the latter leaves
-strides that convolution takes for channels-first, and everything behind it runs slowly.
+``to(memory_format=...)`` is meant, not ``contiguous(...)``: where a dimension is 1 the latter
+leaves strides that convolution takes for channels-first, and all behind it runs slowly.
 """
 
 from typing import final

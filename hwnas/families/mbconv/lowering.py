@@ -12,6 +12,7 @@ from hwnas.space import Genotype, Option, SearchSpace
 _PER_STAGE = ("depth", "width", "stride")
 _PER_BLOCK = ("kernel", "expansion")
 _ACTIVATIONS = ("relu6", "relu")
+_INELASTIC = ("activation", "stem.kernel")
 
 
 @dataclass(frozen=True)
@@ -133,22 +134,8 @@ def check(space: SearchSpace) -> None:
     Raises:
         SpaceError: with the name that is missing, unknown or out of range.
     """
-    stages = range(n_stages(space))
-    required = {"resolution", "activation", "head.width"}
-    required |= {f"stem.{key}" for key in ("width", "kernel", "stride")}
-    required |= {f"stages.{stage}.{key}" for stage in stages for key in _PER_STAGE}
-    names = {*space.choices, *space.fixed}
     where = f"Space '{space.name}'"
-    if not stages:
-        raise SpaceError(f"{where} has no stage; an mbconv space needs stages.0.depth and so on.")
-    for name in sorted(required - names):
-        raise SpaceError(f"{where}: '{name}' is missing; give it under choices or fixed.")
-    for stage in stages:
-        deepest = max(_numbers(space, f"stages.{stage}.depth"))
-        blocks = [f"stages.{stage}.blocks.{index}" for index in range(deepest)]
-        required |= {f"{block}.{key}" for block in blocks for key in _PER_BLOCK}
-    for name in sorted(required - names):
-        raise SpaceError(f"{where}: '{name}' is missing; give it under choices or fixed.")
+    names, required = {*space.choices, *space.fixed}, _required(space, where)
     for name in sorted(names - required):
         raise SpaceError(f"{where}: {unknown('name', name, required)}")
     for name in sorted(required - {"activation"}):
@@ -156,10 +143,31 @@ def check(space: SearchSpace) -> None:
     for option in space.options("activation"):
         if option not in _ACTIVATIONS:
             raise SpaceError(f"{where}: {unknown('activation', str(option), _ACTIVATIONS)}")
-    if "activation" in space.choices or any(f"stages.{s}.stride" in space.choices for s in stages):
-        raise SpaceError(f"{where}: activation and strides must be fixed, they are not elastic.")
-    if any(name in space.choices for name in ("stem.kernel", "stem.stride")):
-        raise SpaceError(f"{where}: stem.kernel and stem.stride must be fixed, they are not elastic.")
+    for name in space.choices:
+        if name in _INELASTIC or name.endswith(".stride"):
+            raise SpaceError(f"{where}: '{name}' must be fixed; it is not elastic.")
+
+
+def _required(space: SearchSpace, where: str) -> set[str]:
+    """Return the names that a space must give; refuse one that lacks any of them."""
+    stages = range(n_stages(space))
+    if not stages:
+        raise SpaceError(f"{where} has no stage; it needs stages.0.depth and so on.")
+    required = {"resolution", "activation", "head.width"}
+    required |= {f"stem.{key}" for key in ("width", "kernel", "stride")}
+    required |= {f"stages.{stage}.{key}" for stage in stages for key in _PER_STAGE}
+    _refuse_missing(space, where, required)
+    for stage in stages:
+        deepest = max(_numbers(space, f"stages.{stage}.depth"))
+        blocks = [f"stages.{stage}.blocks.{index}" for index in range(deepest)]
+        required |= {f"{block}.{key}" for block in blocks for key in _PER_BLOCK}
+    _refuse_missing(space, where, required)
+    return required
+
+
+def _refuse_missing(space: SearchSpace, where: str, required: set[str]) -> None:
+    for name in sorted(required - {*space.choices, *space.fixed}):
+        raise SpaceError(f"{where}: '{name}' is missing; give it under choices or fixed.")
 
 
 def _numbers(space: SearchSpace, name: str) -> tuple[int, ...]:

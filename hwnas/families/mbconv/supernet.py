@@ -24,7 +24,7 @@ class ElasticBlock(nn.Module):
 
     def forward(self, x: Tensor, block: Block) -> Tensor:
         """``(N, c_in, H, W)`` to ``(N, c_out, ceil(H / stride), ceil(W / stride))``."""
-        out = x
+        out: Tensor = x
         if block.expands:
             assert self.expand is not None
             out = self.expand(out, block.c_mid, 1)

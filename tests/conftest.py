@@ -1,0 +1,71 @@
+"""Small real things that tests share."""
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hydra.core.global_hydra import GlobalHydra
+
+from hwnas import content, space
+from hwnas.energy import EnergyModel
+from hwnas.op import Task
+from hwnas.progress import Silent
+from hwnas.space import SearchSpace
+from hwnas.target import Target, Vela
+from hwnas.training.data import DatasetConfig, ImageData, load
+
+SHARED = Path(__file__).parents[2] / "shared" / "data"
+
+needs_fashion_mnist = pytest.mark.skipif(
+    not (SHARED / "fashion_mnist").is_dir(), reason=f"no Fashion-MNIST in {SHARED}"
+)
+
+
+def target(name: str) -> Target:
+    raw = yaml.safe_load((content.ROOT / "conf" / "target" / f"{name}.yaml").read_text())
+    parts: dict[str, Any] = {"vela": Vela(**raw["vela"]), "energy": EnergyModel(**raw["energy"])}
+    return Target(**{**raw, **parts})
+
+
+@pytest.fixture(scope="session")
+def npu() -> Target:
+    return target("npu")
+
+
+@pytest.fixture(scope="session")
+def tiny() -> SearchSpace:
+    return space.load(space.find("tiny"))
+
+
+@pytest.fixture(scope="session")
+def small() -> SearchSpace:
+    return space.load(space.find("mbconv_small"))
+
+
+@pytest.fixture(scope="session")
+def task() -> Task:
+    return Task(in_channels=1, n_classes=10)
+
+
+@pytest.fixture(scope="session")
+def digits() -> ImageData:
+    return load(DatasetConfig("digits", validation=0.25), 28, Silent())
+
+
+@pytest.fixture(autouse=True)
+def _fresh_hydra() -> Iterator[None]:
+    yield
+    GlobalHydra.instance().clear()
+
+
+def space_yaml(space: SearchSpace) -> dict[str, Any]:
+    """Return the content of a space's file, to be changed by a test."""
+    raw = asdict(space)
+    return {
+        "family": raw["family"],
+        "choices": {name: list(options) for name, options in raw["choices"].items()},
+        "fixed": dict(raw["fixed"]),
+    }

@@ -1,0 +1,132 @@
+import dataclasses
+import random
+
+import flatbuffers
+import numpy as np
+import pytest
+from ai_edge_litert import schema_py_generated as schema
+
+from hwnas import families
+from hwnas.cost.base import CostModel
+from hwnas.cost.vela import VelaCostModel, compile_tflite
+from hwnas.errors import CompileError
+from hwnas.int8.network import stand_in
+from hwnas.int8.tflite import write
+from hwnas.op import INPUT, Node, OpSpec, Task
+from hwnas.space import SearchSpace
+from hwnas.target import Target
+from tests.conftest import target
+from tests.contracts import CostModelContract
+
+TARGETS = ("npu", "ethos_u55_256", "ethos_u65_256", "ethos_u85_256")
+
+
+class TestVela(CostModelContract):
+    @pytest.fixture(params=TARGETS)
+    def cost_model(
+        self, request: pytest.FixtureRequest, cost_space: SearchSpace, task: Task
+    ) -> CostModel:
+        family = families.get(cost_space.family)
+        return VelaCostModel(
+            target(request.param), lambda genotype: family.lower(cost_space, genotype, task)
+        )
+
+    @pytest.fixture
+    def cost_space(self, small: SearchSpace) -> SearchSpace:
+        return small
+
+
+def test_cycles_of_the_layers_add_up_to_the_latency(
+    small: SearchSpace, task: Task, npu: Target
+) -> None:
+    lowered = families.get("mbconv").lower(small, small.sample(random.Random(0)), task)
+    cost = compile_tflite(write(stand_in(lowered)), lowered, npu).cost
+    cycles = sum(layer.cycles for layer in cost.layers)
+    assert cycles == cost.details["cycles"]
+    milliseconds = cycles / (npu.clock_mhz * 1e3)
+    assert cost.figures["latency_ms"].value == pytest.approx(milliseconds, rel=1e-6)
+    assert 0 < cost.details["mac_utilisation"] <= 1
+
+
+def test_energy_is_the_sum_of_its_components(small: SearchSpace, task: Task, npu: Target) -> None:
+    lowered = families.get("mbconv").lower(small, small.largest(), task)
+    cost = compile_tflite(write(stand_in(lowered)), lowered, npu).cost
+    components = [v for name, v in cost.details.items() if name.startswith("energy_")]
+    energy = cost.figures["energy_mj"]
+    assert len(components) == 3
+    assert sum(components) == pytest.approx(energy.value)
+    assert energy.source == "modelled"
+
+
+def test_compiler_sees_the_blocks_of_the_npu(task: Task, npu: Target) -> None:
+    """Channels are computed in blocks of 8: 20 of them cost what 24 do, 17 far more than 16."""
+    cycles = {}
+    for width in (16, 17, 20, 24):
+        spec = OpSpec("conv2d+bn+relu6", (16, 16, 16), (width, 16, 16), kernel=3)
+        node = Node("conv", spec, (INPUT,))
+        cost = compile_tflite(write(stand_in((node,))), (node,), npu).cost
+        cycles[width] = cost.details["cycles"]
+    assert cycles[20] > 0.95 * cycles[24]
+    assert cycles[17] > 1.1 * cycles[16]
+
+
+def test_operator_that_falls_back_to_the_cpu_is_the_reason(
+    npu: Target, capfd: pytest.CaptureFixture[str]
+) -> None:
+    conv = OpSpec("conv2d+bn+relu6", (16, 8, 8), (16, 8, 8), kernel=3)
+    add = OpSpec("add", (16, 8, 8), (16, 8, 8))
+    lowered = (Node("conv", conv, (INPUT,)), Node("sum", add, ("conv", "conv")))
+    tflite = _with_floor_division_for_addition(write(stand_in(lowered)))
+    cost = compile_tflite(tflite, lowered, npu).cost
+    assert cost.reason == "1 operators fall back to the CPU: FloorDiv (sum)"
+    capfd.readouterr()
+
+
+def _with_floor_division_for_addition(tflite: bytes) -> bytes:
+    """Return the network with an operator that no Ethos-U has."""
+    model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(tflite, 0))
+    for code in model.operatorCodes:
+        if code.builtinCode == schema.BuiltinOperator.ADD:
+            code.builtinCode = code.deprecatedBuiltinCode = schema.BuiltinOperator.FLOOR_DIV
+    for operator in model.subgraphs[0].operators:
+        if operator.builtinOptionsType == schema.BuiltinOptions.AddOptions:
+            operator.builtinOptionsType, operator.builtinOptions = 0, None
+    builder = flatbuffers.Builder(1024)
+    builder.Finish(model.Pack(builder), file_identifier=b"TFL3")
+    return bytes(builder.Output())
+
+
+def test_operator_that_vela_refuses_is_a_compile_error(npu: Target) -> None:
+    spec = OpSpec("conv2d+bn+relu6", (8, 40, 40), (8, 10, 10), kernel=3, stride=4)  # stride > 3
+    lowered = (Node("wide", spec, (INPUT,)),)
+    with pytest.raises(CompileError, match="Vela refuses the network: .*Conv2D"):
+        compile_tflite(write(stand_in(lowered)), lowered, npu)
+
+
+def test_file_that_vela_refuses_is_a_compile_error(
+    npu: Target, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(CompileError, match="Vela refuses the network"):
+        compile_tflite(b"not a flatbuffer", (), npu)
+    assert capfd.readouterr().out == ""
+
+
+def test_unknown_accelerator_is_a_compile_error(
+    small: SearchSpace, task: Task, npu: Target, capfd: pytest.CaptureFixture[str]
+) -> None:
+    lowered = families.get("mbconv").lower(small, small.smallest(), task)
+    broken = dataclasses.replace(npu, vela=dataclasses.replace(npu.vela, accelerator="ethos-u1"))
+    with pytest.raises(CompileError, match="ethos-u1"):
+        compile_tflite(write(stand_in(lowered)), lowered, broken)
+    capfd.readouterr()
+
+
+def test_stand_in_weights_compress_like_weights_and_not_like_zeros(
+    small: SearchSpace, task: Task, npu: Target
+) -> None:
+    lowered = families.get("mbconv").lower(small, small.largest(), task)
+    network = stand_in(lowered)
+    flash = compile_tflite(write(network), lowered, npu).cost.figures["flash_kib"].value
+    n_weights = sum(op.weights.weight.size for op in network.ops if op.weights is not None)
+    assert 0.8 < flash * 1024 / n_weights < 1.3
+    assert np.unique(network.ops[0].weights.weight).size > 20  # type: ignore[union-attr]

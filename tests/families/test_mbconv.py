@@ -1,0 +1,96 @@
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from hwnas import families, space
+from hwnas.errors import SpaceError
+from hwnas.families.base import Family
+from hwnas.op import Task
+from hwnas.space import SearchSpace
+from tests.conftest import space_yaml
+from tests.contracts import FamilyContract
+
+
+class TestMBConv(FamilyContract):
+    @pytest.fixture
+    def family(self) -> Family:
+        return families.get("mbconv")
+
+    @pytest.fixture(params=["tiny", "mbconv_small"])
+    def family_space(self, request: pytest.FixtureRequest) -> SearchSpace:
+        return space.load(space.find(request.param))
+
+
+def _change(name: str, value: Any, where: str = "fixed") -> dict[str, Any]:
+    return {"name": name, "value": value, "where": where}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (_change("stages.0.blocks.1.kernel", [3, 4], "choices"), "must be odd"),
+        (_change("stages.0.stride", 3), "must be 1 or 2"),
+        (_change("stages.0.strid", 2), "Did you mean 'stages.0.stride'"),
+        (_change("activation", "swish"), "Unknown activation 'swish'"),
+        (_change("head.width", 0), "whole numbers above 0"),
+        (_change("head.width", None), "'head.width' is missing"),
+        (_change("stem.width", [8.5, 12.0], "choices"), "whole numbers above 0"),
+    ],
+)
+def test_space_that_is_not_of_the_family_is_refused(
+    tiny: SearchSpace, tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    raw = copy.deepcopy(space_yaml(tiny))
+    if change["value"] is None:
+        del raw[change["where"]][change["name"]]
+    else:
+        raw[change["where"]][change["name"]] = change["value"]
+    path = tmp_path / "broken.yaml"
+    path.write_text(yaml.safe_dump(raw))
+    with pytest.raises(SpaceError, match=message):
+        families.get("mbconv").check(space.load(path))
+
+
+def test_elastic_stride_is_refused(tiny: SearchSpace, tmp_path: Path) -> None:
+    raw = space_yaml(tiny)
+    del raw["fixed"]["stages.0.stride"]
+    raw["choices"]["stages.0.stride"] = [1, 2]
+    path = tmp_path / "broken.yaml"
+    path.write_text(yaml.safe_dump(raw))
+    with pytest.raises(SpaceError, match="must be fixed"):
+        families.get("mbconv").check(space.load(path))
+
+
+def test_unknown_family_is_refused() -> None:
+    with pytest.raises(SpaceError, match="Did you mean 'mbconv'"):
+        families.get("mbconf")
+
+
+def test_widths_of_the_shipped_space_are_and_are_not_multiples_of_the_npu_blocks(
+    small: SearchSpace,
+) -> None:
+    widths = {w for n, o in small.choices.items() if n.endswith(".width") for w in o}
+    kinds = {16: 0, 8: 0, 1: 0}
+    for width in widths:
+        kinds[next(block for block in kinds if int(width) % block == 0)] += 1
+    assert all(kinds.values())
+
+
+def test_stride_two_on_even_and_odd_sizes_lowers_to_what_torch_computes(
+    small: SearchSpace, task: Task
+) -> None:
+    family = families.get("mbconv")
+    sizes = {
+        node.op.in_shape[1] % 2
+        for resolution in small.choices["resolution"]
+        for node in family.lower(
+            small,
+            small.genotype({**{n: o[0] for n, o in small.choices.items()}, "resolution": resolution}),
+            task,
+        )
+        if node.op.stride == 2
+    }
+    assert sizes == {0, 1}  # both occur, and the contract compares their shapes with torch's

@@ -1,0 +1,109 @@
+import itertools
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from hwnas import content, space
+from hwnas.errors import SpaceError
+from hwnas.space import SearchSpace
+from tests.conftest import space_yaml
+
+
+def test_counted_genotypes_equal_enumerated_ones(tiny: SearchSpace) -> None:
+    names, options = zip(*tiny.choices.items(), strict=True)
+    every = {
+        tiny.genotype(dict(zip(names, combination, strict=True))).id
+        for combination in itertools.product(*options)
+    }
+    assert tiny.n_genotypes() == len(every) == 240
+
+
+def test_shipped_space_has_a_billion_genotypes(small: SearchSpace) -> None:
+    assert small.n_genotypes() >= 10**9
+
+
+def test_inactive_choices_do_not_change_the_id(tiny: SearchSpace) -> None:
+    smallest = {name: options[0] for name, options in tiny.choices.items()}
+    other = {**smallest, "stages.0.blocks.1.kernel": 5}  # depth 1: block 1 is not there
+    assert tiny.genotype(smallest).id == tiny.genotype(other).id
+    deep = {"stages.0.depth": 2}
+    assert tiny.genotype({**smallest, **deep}).id != tiny.genotype({**other, **deep}).id
+
+
+def test_id_does_not_depend_on_the_order_of_choices(tiny: SearchSpace) -> None:
+    genotype = tiny.sample(random.Random(0))
+    assignment = {name: options[0] for name, options in tiny.choices.items()}
+    backwards = dict(reversed(list({**assignment, **genotype.to_dict()}.items())))
+    assert tiny.genotype(backwards) == genotype
+    assert len(genotype.id) == 12
+
+
+def test_option_that_is_not_offered_is_refused(tiny: SearchSpace) -> None:
+    assignment = {name: options[0] for name, options in tiny.choices.items()}
+    with pytest.raises(SpaceError, match="'resolution' is 9; allowed: 8, 12"):
+        tiny.genotype({**assignment, "resolution": 9})
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (("choices", "resolution"), [], "at least one option"),
+        (("choices", "resolution"), [12, 8], "must ascend"),
+        (("choices", "resolution"), [8, 8], "must be different"),
+        (("choices", "resolution"), [8, "12"], "of one type"),
+        (("choices", "resolution"), [True, False], "numbers or words"),
+        (("choices", "resolution"), 8, "needs a list"),
+        (("choices", "stages.0.depth"), [1, 3], "it needs 0 to 2"),
+        (("choices", "stages.1.blocks.0.kernel"), [3], "has blocks but no 'stages.1.depth'"),
+        (("fixed", "resolution"), 8, "both a choice and fixed"),
+        (("fixed", "head.width"), [1], "must be a number or a word"),
+        (("choice",), {}, "Did you mean 'choices'"),
+        (("choices",), {}, "must map names to values"),
+        (("fixed",), [1], "must map names to values"),
+        (("family",), 3, "must name a family"),
+    ],
+)
+def test_space_that_contradicts_itself_is_refused(
+    tiny: SearchSpace, tmp_path: Path, path: tuple[str, ...], value: Any, message: str
+) -> None:
+    raw = space_yaml(tiny)
+    place = raw
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    file = tmp_path / "broken.yaml"
+    file.write_text(yaml.safe_dump(raw))
+    with pytest.raises(SpaceError, match=message):
+        space.load(file)
+
+
+def test_file_that_is_no_yaml_is_refused_in_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "broken.yaml"
+    file.write_text("choices: [1,\nfixed: {")
+    with pytest.raises(SpaceError, match="not readable as YAML") as error:
+        space.load(file)
+    assert "\n" not in str(error.value)
+
+
+def test_unknown_space_names_the_nearest() -> None:
+    with pytest.raises(SpaceError, match="Did you mean 'mbconv_small'"):
+        space.find("mbconv_smal")
+
+
+def test_digest_follows_the_meaning_and_not_the_comments(tiny: SearchSpace, tmp_path: Path) -> None:
+    raw = space_yaml(tiny)
+    file = tmp_path / "tiny.yaml"
+    file.write_text("# another comment\n" + yaml.safe_dump(raw))
+    assert space.load(file).digest == tiny.digest
+    raw["fixed"]["head.width"] = 32
+    file.write_text(yaml.safe_dump(raw))
+    assert space.load(file).digest != tiny.digest
+
+
+def test_shipped_spaces_have_a_description() -> None:
+    entries = content.entries(content.ROOT / "search_spaces")
+    assert entries
+    assert all(entries.values())
