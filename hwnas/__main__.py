@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from hwnas import __version__, host
 from hwnas.errors import ConfigError, HwnasError, unknown
@@ -76,20 +77,37 @@ def _hydra(verb: str, arguments: Sequence[str]) -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors through to `run`, which words them
     sys.argv = [f"hwnas {verb}", *arguments]
 
-    def task(composed: DictConfig) -> None:
-        try:
-            checked = OmegaConf.to_object(composed)
-        except OmegaConfBaseException as error:
-            raise ConfigError(_explain(error, verb)) from None
+    # Hydra only composes; the verb runs behind it, so that its errors are ours to word.
+    jobs: list[DictConfig] = []
+    folder = str(content.ROOT / "conf")
+    application = hydra.main(version_base="1.3", config_path=folder, config_name=verb)(jobs.append)
+    try:
+        application()
+        for composed in jobs:
+            _refuse_extra(OmegaConf.to_container(composed), config.SCHEMAS[verb])
+        configs = [OmegaConf.to_object(composed) for composed in jobs]
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        raise ConfigError(_explain(error, verb)) from None
+    for checked in configs:
         assert isinstance(checked, config.SearchConfig)
         search.run(checked, arguments)
 
-    folder = str(content.ROOT / "conf")
-    application = hydra.main(version_base="1.3", config_path=folder, config_name=verb)(task)
-    try:
-        application()
-    except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError(_explain(error, verb)) from None
+
+def _refuse_extra(content: Any, schema: type) -> None:
+    """Refuse a key that ``+`` added beyond the schema; OmegaConf would carry it along unread."""
+    from hwnas.commands.help import options
+
+    known = [name for name, _ in options(schema)]
+
+    def check(part: dict[str, Any], prefix: str) -> None:
+        for key, value in part.items():
+            name = f"{prefix}{key}"
+            if name not in known and not any(n.startswith(f"{name}.") for n in known):
+                raise ConfigError(unknown("option", name, known))
+            if isinstance(value, dict):
+                check(value, f"{name}.")
+
+    check(content, "")
 
 
 def _explain(error: Exception, verb: str) -> str:
@@ -100,12 +118,13 @@ def _explain(error: Exception, verb: str) -> str:
     from hwnas.commands.help import options
     from hwnas.config import SCHEMAS
 
-    text = " ".join(str(error).split())
+    text = str(error.__cause__ or error)  # the cause is the more precise of the two
+    text = re.sub(r"\b(object_type|reference_type)=\w+", "", text)
     if isinstance(error, MissingConfigException) and error.options is not None:
         group, _, name = str(error.missing_cfg_file).rpartition("/")
         return unknown(group or "configuration", name, error.options)
     targets = content.entries(content.ROOT / "conf" / "target")
-    if "missing mandatory value: target" in text:
+    if "missing mandatory value: target" in str(error):
         return f"No target. Give one with +target=<name>: {', '.join(targets)}."
     match = re.search(
         r"[Cc]ould not (?:override|append to config.*?) '?([\w.]+)'?|Key '([^']+)'", text
@@ -117,7 +136,7 @@ def _explain(error: Exception, verb: str) -> str:
         full = re.search(r"full_key: ([\w.]+)", text)
         known = [name for name, _ in options(SCHEMAS[verb])] + ["budget", "dataset", "sampler"]
         return unknown("option", full[1] if full else key, known)
-    return text
+    return text.replace("full_key:", "at")
 
 
 def _with_resumed(arguments: Sequence[str]) -> list[str]:

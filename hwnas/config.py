@@ -36,7 +36,7 @@ class SearchConfig:
     run: RunConfig = field(default_factory=RunConfig)
     search_space: str = "mbconv_small"
     objectives: list[str] = field(default_factory=lambda: ["accuracy", "latency_ms", "energy_mj"])
-    n_trials: int = 400
+    n_trials: int = 300
     seed: int = 0
 
     def __post_init__(self) -> None:

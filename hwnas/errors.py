@@ -3,6 +3,8 @@
 import difflib
 from collections.abc import Iterable
 
+_SHORT_LIST = 12
+
 
 class HwnasError(Exception):
     """Something the user can mend: the message says what, where, what is allowed and the cure."""
@@ -39,8 +41,9 @@ class BudgetError(HwnasError):
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> str:
-    """Return a sentence that refuses ``name`` and offers the nearest valid names and all."""
+    """Return a sentence that refuses ``name`` and offers the nearest valid names, or all."""
     options = sorted(known)
     near = difflib.get_close_matches(name, options, n=3, cutoff=0.6)
-    hint = f"Did you mean {' or '.join(repr(n) for n in near)}? " if near else ""
-    return f"Unknown {what} '{name}'. {hint}Allowed: {', '.join(options)}."
+    hint = f" Did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
+    every = "" if near and len(options) > _SHORT_LIST else f" Allowed: {', '.join(options)}."
+    return f"Unknown {what} '{name}'.{hint}{every}"

@@ -20,6 +20,7 @@ from hwnas.space import Genotype, SearchSpace
 
 State = Literal["complete", "infeasible"]
 Row = dict[str, Any]
+_LOCK = ".lock"
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,7 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         self._acquire()
         if (self.path / "manifest.json").exists():
+            self.close()
             raise RunError(
                 f"{self.path} holds a run already. Continue it with: "
                 f"python -m hwnas search run.resume={self.path}   or choose another run.dir."
@@ -113,10 +115,14 @@ class RunFolder:
         return manifest
 
     def close(self) -> None:
-        """Let others write."""
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
+        """Let others write; a folder in which nothing was begun is removed."""
+        if self._lock is None:
+            return
+        if [entry.name for entry in self.path.iterdir()] == [_LOCK]:
+            (self.path / _LOCK).unlink()
+            self.path.rmdir()
+        self._lock.close()
+        self._lock = None
 
     def write_json(self, name: str, content: Any) -> Path:
         """Write JSON atomically."""
@@ -154,7 +160,7 @@ class RunFolder:
 
     def _acquire(self) -> None:
         # The lock lives as long as the process: nothing to clean up after a kill.
-        lock = (self.path / ".lock").open("w", encoding="utf-8")
+        lock = (self.path / _LOCK).open("w", encoding="utf-8")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

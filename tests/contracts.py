@@ -78,7 +78,9 @@ class FamilyContract:
             seen: dict[str, tuple[int, ...]] = {}
             for node in lowered:
                 network.get_submodule(node.name).register_forward_hook(
-                    lambda m, i, out, name=node.name: seen.update({name: tuple(out.shape[1:])})
+                    lambda m, i, out, name=node.name, seen=seen: seen.update(
+                        {name: tuple(out.shape[1:])}
+                    )
                 )
             network(_images(family, family_space, genotype, task))
             for node in lowered:

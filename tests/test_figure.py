@@ -1,8 +1,8 @@
 import pytest
 
+from hwnas.errors import ConfigError
 from hwnas.figure import Figure, proportion
 from hwnas.target import Budget
-from hwnas.errors import ConfigError
 
 
 @pytest.mark.parametrize(
@@ -33,5 +33,5 @@ def test_budget_without_limits_is_never_violated() -> None:
 
 @pytest.mark.parametrize("limit", [0.0, -1.0, float("nan")])
 def test_limit_that_is_not_positive_is_refused(limit: float) -> None:
-    with pytest.raises(ConfigError, match="budget.sram_kib must be positive"):
+    with pytest.raises(ConfigError, match=r"budget\.sram_kib must be positive"):
         Budget(sram_kib=limit)

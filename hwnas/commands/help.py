@@ -48,7 +48,11 @@ def search_help(schema: type) -> str:
     lines += _lines("search_space=", spaces)
     lines += ["", f"objectives ('objectives=[accuracy,latency_ms]'): {', '.join(COLUMNS)}"]
     lines += ["", "options with their defaults (data sets set some of them):"]
-    lines += [f"  {name}={'' if value is None else value}" for name, value in options(schema)]
+    lines += [
+        f"  {name}={'' if value is None else value}"
+        for name, value in options(schema)
+        if not name.startswith("target.")  # facts of the device
+    ]
     lines += [
         "",
         "examples:",
@@ -63,13 +67,12 @@ def search_help(schema: type) -> str:
 
 
 def options(schema: type, prefix: str = "") -> list[tuple[str, Any]]:
-    """Return the dotted names of a schema's values, groups that users fill by name left out."""
+    """Return the dotted names of a schema's values with their defaults."""
     found: list[tuple[str, Any]] = []
     for field in dataclasses.fields(schema):
         name = f"{prefix}{field.name}"
         if dataclasses.is_dataclass(field.type) and isinstance(field.type, type):
-            if name != "target":
-                found += options(field.type, f"{name}.")
+            found += options(field.type, f"{name}.")
         else:
             factory = field.default_factory
             default = field.default if factory is dataclasses.MISSING else factory()

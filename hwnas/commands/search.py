@@ -41,12 +41,12 @@ def run(config: SearchConfig, arguments: Sequence[str]) -> None:
     if not resumed:
         folder.create()
     try:
-        console.print(f"Run folder: [bold]{folder.path}[/]", highlight=False)
         with Phases(console) as phases:
             with phases.timed("Load data"):
                 parts = build.parts(config, phases)
             manifest = _manifest(parts, arguments, earlier)
             folder.write_json("manifest.json", manifest)
+            console.print(f"Run folder: [bold]{folder.path}[/]", highlight=False)
             candidates, members = _search(parts, folder, manifest, phases)
             with phases.timed("Write reports"):
                 manifest |= _finished(phases, candidates, members)

@@ -99,7 +99,7 @@ def _with_floor_division_for_addition(tflite: bytes) -> bytes:
 def test_operator_that_vela_refuses_is_a_compile_error(npu: Target) -> None:
     spec = OpSpec("conv2d+bn+relu6", (8, 40, 40), (8, 10, 10), kernel=3, stride=4)  # stride > 3
     lowered = (Node("wide", spec, (INPUT,)),)
-    with pytest.raises(CompileError, match="Vela refuses the network: .*Conv2D"):
+    with pytest.raises(CompileError, match=r"Vela refuses the network: .*Conv2D"):
         compile_tflite(write(stand_in(lowered)), lowered, npu)
 
 

@@ -88,7 +88,9 @@ def test_stride_two_on_even_and_odd_sizes_lowers_to_what_torch_computes(
         for resolution in small.choices["resolution"]
         for node in family.lower(
             small,
-            small.genotype({**{n: o[0] for n, o in small.choices.items()}, "resolution": resolution}),
+            small.genotype(
+                {**{n: o[0] for n, o in small.choices.items()}, "resolution": resolution}
+            ),
             task,
         )
         if node.op.stride == 2

@@ -49,7 +49,7 @@ def test_every_operator_is_within_one_lsb_of_onnxruntime(
 
 
 def _operators(network: QuantisedNetwork) -> Iterator[QuantisedNetwork]:
-    """Yield each operator on images as a network of its own; an addition adds its input to itself."""
+    """Yield each operator on images as a network of its own; additions double their input."""
     scales = {INPUT: network.input, **{op.node.name: op.out for op in network.ops}}
     for op in network.ops:
         if op.node.op.base != "linear":  # its input has no height and width

@@ -63,9 +63,7 @@ def test_prepared_images_are_normalised_and_resized(digits: ImageData) -> None:
 
 @needs_fashion_mnist
 def test_fashion_mnist_is_read_from_a_folder() -> None:
-    data = load(
-        DatasetConfig("fashion_mnist", path=str(SHARED / "fashion_mnist")), 28, Silent()
-    )
+    data = load(DatasetConfig("fashion_mnist", path=str(SHARED / "fashion_mnist")), 28, Silent())
     assert data.train.images.shape == (54000, 28, 28, 1)
     assert (len(data.validation), len(data.test)) == (6000, 10000)
     assert data.classes[-1] == "Ankle boot"
@@ -144,7 +142,7 @@ def test_bad_data_is_refused_in_one_line(tmp_path: Path, make: object, message: 
 
 
 def test_data_set_without_a_place_is_refused() -> None:
-    with pytest.raises(ConfigError, match="needs dataset.path=DIR"):
+    with pytest.raises(ConfigError, match=r"needs dataset\.path=DIR"):
         load(DatasetConfig("images"), 16, Silent())
 
 

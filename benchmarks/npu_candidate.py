@@ -1,0 +1,52 @@
+"""What one candidate costs to cost: from a genotype to Vela's figures.
+
+python benchmarks/npu_candidate.py [n] prints milliseconds a candidate for each Ethos-U target: the
+median and the 5th and 95th percentile of writing the TFLite file and of compiling it.
+"""
+
+import random
+import sys
+import time
+
+import numpy as np
+
+from hwnas import families, host, space
+from hwnas.cost.vela import compile_tflite
+from hwnas.int8.network import stand_in
+from hwnas.int8.tflite import write
+from hwnas.op import Task
+from tests.conftest import target
+
+TARGETS = ("npu", "ethos_u55_256", "ethos_u65_256", "ethos_u85_256")
+
+
+def main() -> None:
+    n = int(sys.argv[1]) if len(sys.argv) > 1 else 200
+    host.tune()
+    small = space.load(space.find("mbconv_small"))
+    family, task = families.get(small.family), Task(1, 10)
+    rng = random.Random(0)
+    genotypes = [small.sample(rng) for _ in range(n)]
+    print(f"{n} random genotypes of {small.name}; milliseconds a candidate: median (5 %, 95 %)")
+    for name in TARGETS:
+        device = target(name)
+        times = []
+        for genotype in genotypes:
+            start = time.perf_counter()
+            lowered = family.lower(small, genotype, task)
+            tflite = write(stand_in(lowered))
+            written = time.perf_counter()
+            compile_tflite(tflite, lowered, device)
+            times.append((written - start, time.perf_counter() - written))
+        milliseconds = np.array(times) * 1e3
+        columns = {"write": milliseconds[:, 0], "compile": milliseconds[:, 1]}
+        columns["whole"] = milliseconds.sum(axis=1)
+        parts = [
+            f"{label} {np.median(v):5.1f} ({np.percentile(v, 5):.1f}, {np.percentile(v, 95):.1f})"
+            for label, v in columns.items()
+        ]
+        print(f"{name:<15}{'   '.join(parts)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+import random
+
+import torch
+
+from hwnas import families
+from hwnas.accuracy.supernet import ScoringConfig, SupernetEvaluator, recalibrate
+from hwnas.families.blocks import fold_batch_norm
+from hwnas.space import SearchSpace
+from hwnas.training.data import ImageData
+
+
+def _evaluator(space: SearchSpace, data: ImageData) -> SupernetEvaluator:
+    family = families.get(space.family)
+    torch.manual_seed(0)
+    supernet = family.supernet(space, data.task)
+    supernet.module.eval()
+    return SupernetEvaluator(supernet, family, space, data, ScoringConfig(n_recalibration=256))
+
+
+def test_recalibrated_statistics_are_those_of_the_images(
+    tiny: SearchSpace, digits: ImageData
+) -> None:
+    family = families.get("mbconv")
+    network = family.build(tiny, tiny.largest(), digits.task)
+    images = digits.prepare(digits.train.images[:200], 12)  # one batch
+    recalibrate(network, images)
+    norm = network.get_submodule("stem.norm")
+    assert isinstance(norm, torch.nn.BatchNorm2d)
+    assert norm.running_mean is not None
+    with torch.no_grad():
+        out = network.get_submodule("stem.conv")(images)
+    torch.testing.assert_close(norm.running_mean, out.mean((0, 2, 3)), atol=1e-5, rtol=1e-4)
+
+
+def test_folding_batch_norm_changes_nothing(tiny: SearchSpace, digits: ImageData) -> None:
+    network = families.get("mbconv").build(tiny, tiny.largest(), digits.task)
+    images = digits.prepare(digits.train.images[:100], 12)
+    recalibrate(network, images)
+    with torch.no_grad():
+        before = network(images)
+        after = fold_batch_norm(network)(images)
+    torch.testing.assert_close(after, before, atol=1e-4, rtol=1e-3)
+    assert not any(isinstance(m, torch.nn.BatchNorm2d) for m in network.modules())
+
+
+def test_accuracy_is_the_fraction_of_the_validation_split_and_repeatable(
+    tiny: SearchSpace, digits: ImageData
+) -> None:
+    evaluator = _evaluator(tiny, digits)
+    genotype = tiny.sample(random.Random(0))
+    figure = evaluator.accuracy(genotype)
+    network = evaluator.network(genotype)
+    resolution = families.get("mbconv").resolution(tiny, genotype)
+    with torch.no_grad():
+        logits = network(digits.prepare(digits.validation.images, resolution))
+    expected = float((logits.argmax(1) == digits.validation.labels).float().mean())
+    assert abs(figure.value - expected) < 1e-6
+    assert figure.source == "measured"
+    assert evaluator.accuracy(genotype) == figure

@@ -1,0 +1,158 @@
+from pathlib import Path
+
+import numpy as np
+import optuna
+import pytest
+
+from hwnas.errors import BudgetError
+from hwnas.progress import Silent
+from hwnas.results import Candidate
+from hwnas.search import loop, sampler
+from hwnas.search.sampler import SamplerConfig
+from hwnas.search.study import Study
+from hwnas.space import SearchSpace
+from hwnas.target import Budget
+from tests.search.fakes import SizeAccuracy, SizeCost, size
+
+OBJECTIVES = ("accuracy", "latency_ms", "energy_mj")
+
+
+def _search(
+    space: SearchSpace,
+    path: Path,
+    n_trials: int,
+    *,
+    budget: Budget | None = None,
+    cost: SizeCost | None = None,
+    name: str = "nsga2",
+    seed: int = 0,
+) -> list[Candidate]:
+    problem = loop.Problem(space, budget or Budget(), cost or SizeCost(), SizeAccuracy())
+    config = SamplerConfig(name, population_size=10, n_startup_trials=8)
+    study = Study(path, space, OBJECTIVES)
+    try:
+        return list(
+            loop.search(problem, study, lambda n: sampler.make(config, seed, n), n_trials, Silent())
+        )
+    finally:
+        study.close()
+
+
+@pytest.mark.parametrize("name", sampler.SAMPLERS)
+def test_search_cut_off_anywhere_goes_on_as_if_it_had_not_been(
+    tiny: SearchSpace, tmp_path: Path, name: str
+) -> None:
+    n = 24 if name == "gp" else 60
+    whole = _search(tiny, tmp_path / "whole.db", n, name=name)
+    for part in (n // 6, n // 2 + 3):
+        _search(tiny, tmp_path / "cut.db", part, name=name)
+    resumed = _search(tiny, tmp_path / "cut.db", n, name=name)
+    assert resumed == whole
+    assert [candidate.trial for candidate in resumed] == list(range(n))
+
+
+@pytest.mark.parametrize("name", sampler.SAMPLERS)
+def test_other_seeds_propose_other_candidates(tiny: SearchSpace, tmp_path: Path, name: str) -> None:
+    a = _search(tiny, tmp_path / "a.db", 12, name=name, seed=0)
+    b = _search(tiny, tmp_path / "b.db", 12, name=name, seed=1)
+    assert [c.id for c in a] != [c.id for c in b]
+
+
+def test_both_ends_of_the_space_are_tried_first(tiny: SearchSpace, tmp_path: Path) -> None:
+    candidates = _search(tiny, tmp_path / "s.db", 2)
+    assert [c.genotype for c in candidates] == [tiny.smallest(), tiny.largest()]
+
+
+def test_candidates_over_budget_are_constraint_violations_and_never_scored(
+    tiny: SearchSpace, tmp_path: Path
+) -> None:
+    limit = size(tiny.largest()) - 8
+    problem_accuracy = SizeAccuracy()
+    problem = loop.Problem(tiny, Budget(latency_ms=limit), SizeCost(), problem_accuracy)
+    study = Study(tmp_path / "s.db", tiny, OBJECTIVES)
+    random = SamplerConfig("random")
+    loop.search(problem, study, lambda n: sampler.make(random, 0, n), 80, Silent())
+    over = [c for c in study.candidates if size(c.genotype) > limit]
+    study.close()
+    assert over
+    assert all(c.state == "infeasible" and "latency_ms" in c.reason for c in over)
+    assert not {c.id for c in over} & set(problem_accuracy.asked)
+    stored = optuna.load_study(study_name="hwnas", storage=f"sqlite:///{tmp_path / 's.db'}")
+    for trial in stored.get_trials():
+        infeasible = any(value > 0 for value in trial.constraints.values())
+        assert infeasible == (trial.user_attrs["candidate"]["state"] == "infeasible")
+    feasible = {c.trial for c in study.candidates if c.state == "complete"}
+    assert {trial.number for trial in stored.best_trials} <= feasible
+
+
+def test_known_genotype_is_neither_compiled_nor_scored_again(
+    tiny: SearchSpace, tmp_path: Path
+) -> None:
+    cost, accuracy = SizeCost(), SizeAccuracy()
+    study = Study(tmp_path / "s.db", tiny, OBJECTIVES)
+    problem = loop.Problem(tiny, Budget(), cost, accuracy)
+    config = SamplerConfig("nsga2", population_size=10)
+    candidates = loop.search(problem, study, lambda n: sampler.make(config, 0, n), 150, Silent())
+    study.close()
+    assert len({c.id for c in candidates}) < 150  # there were repetitions
+    assert len(cost.asked) == len(set(cost.asked)) == len({c.id for c in candidates})
+    assert sorted(accuracy.asked) == sorted(cost.asked)
+
+
+def test_refused_and_unrunnable_candidates_are_infeasible_with_their_reason(
+    tiny: SearchSpace, tmp_path: Path
+) -> None:
+    middle = size(tiny.smallest()) + 8
+    cost = SizeCost(refuses=middle, unrunnable=middle + 2)
+    candidates = _search(tiny, tmp_path / "s.db", 120, cost=cost, name="random")
+    reasons = {size(c.genotype): c.reason for c in candidates}
+    assert reasons[middle] == "refused"
+    assert reasons[middle + 2] == "falls back"
+    assert all(c.state == "complete" for c in candidates if not c.reason)
+    resumed = _search(tiny, tmp_path / "s.db", 120, cost=cost, name="random")
+    assert resumed == candidates
+
+
+def test_front_holds_each_feasible_non_dominated_genotype_once(
+    tiny: SearchSpace, tmp_path: Path
+) -> None:
+    candidates = _search(tiny, tmp_path / "s.db", 100, budget=Budget(latency_ms=60))
+    front = loop.front(candidates, OBJECTIVES)
+    assert len({c.id for c in front}) == len(front) > 2
+    assert all(c.state == "complete" for c in front)
+    values = np.array(
+        [[-c.figures["accuracy"].value, c.figures["latency_ms"].value] for c in front]
+    )
+    feasible = [c for c in candidates if c.state == "complete"]
+    for candidate in feasible:
+        point = (-candidate.figures["accuracy"].value, candidate.figures["latency_ms"].value)
+        assert not any(np.all(point <= v) and np.any(point < v) for v in values)
+    latencies = [c.figures["latency_ms"].value for c in front]
+    assert latencies == sorted(latencies)
+
+
+def test_budget_that_nothing_meets_names_the_limit_and_the_nearest(
+    tiny: SearchSpace, tmp_path: Path
+) -> None:
+    budget = Budget(latency_ms=1000, sram_kib=2)
+    candidates = _search(tiny, tmp_path / "s.db", 30, budget=budget)
+    assert loop.front(candidates, OBJECTIVES) == []
+    error = loop.nothing_fits(candidates, budget, "folder")
+    nearest = tiny.smallest()
+    assert isinstance(error, BudgetError)
+    assert f"budget.sram_kib=2: the nearest candidate, {nearest.id}, needs" in str(error)
+    assert f"{size(nearest)}" in str(error)
+
+
+def test_search_finds_better_fronts_than_its_first_generation(
+    tiny: SearchSpace, tmp_path: Path
+) -> None:
+    from hwnas.pareto import hypervolume
+
+    candidates = _search(tiny, tmp_path / "s.db", 150)
+
+    def volume(part: list[Candidate]) -> float:
+        points = np.array([[c.figures[n].value for n in OBJECTIVES[:2]] for c in part])
+        return hypervolume(points, (0.0, 200.0), (True, False))
+
+    assert volume(candidates) > volume(candidates[:10])

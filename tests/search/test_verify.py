@@ -1,0 +1,126 @@
+import hashlib
+from pathlib import Path
+
+import pytest
+import torch
+
+from hwnas import build
+from hwnas.accuracy.supernet import SupernetEvaluator
+from hwnas.config import SearchConfig
+from hwnas.progress import Silent
+from hwnas.results import Candidate, RunFolder
+from hwnas.search import loop
+from hwnas.search.verify import Workbench, verify
+from hwnas.target import Budget, Target
+from hwnas.training.data import DatasetConfig
+
+OBJECTIVES = ("accuracy", "latency_ms")
+
+
+@pytest.fixture(scope="module")
+def parts(npu: Target) -> build.Parts:
+    config = SearchConfig(
+        target=npu, dataset=DatasetConfig("digits", validation=0.25), search_space="tiny"
+    )
+    return build.parts(config, Silent())
+
+
+@pytest.fixture(scope="module")
+def bench(parts: build.Parts) -> Workbench:
+    torch.manual_seed(0)
+    supernet = parts.family.supernet(parts.space, parts.data.task)
+    supernet.module.eval()
+    evaluator = SupernetEvaluator(
+        supernet, parts.family, parts.space, parts.data, parts.config.scoring
+    )
+    return build.workbench(parts, evaluator)
+
+
+@pytest.fixture(scope="module")
+def members(parts: build.Parts) -> list[Candidate]:
+    model = parts.cost_model()
+    genotypes = [parts.space.smallest(), parts.space.largest()]
+    return [
+        Candidate(n, genotype, dict(model.cost(genotype).figures))
+        for n, genotype in enumerate(genotypes)
+    ]
+
+
+def test_verified_files_are_what_the_figures_are_of(
+    members: list[Candidate], bench: Workbench, tmp_path: Path
+) -> None:
+    folder = RunFolder(tmp_path)
+    verified = verify(members, bench, Budget(), OBJECTIVES, folder, Silent())
+    for member in verified:
+        assert len(member.files) == 2
+        for name, digest in member.files.items():
+            content = (folder.models / name).read_bytes()
+            assert hashlib.sha256(content).hexdigest() == digest
+            assert content[4:8] == b"TFL3"
+        int8, fp32 = member.figures["accuracy_int8"], member.figures["accuracy_fp32"]
+        assert abs(int8.value - fp32.value) < 0.1
+        assert int8.source == "measured"
+        assert member.figures["latency_ms"].source == "compiler-estimate"
+        searched = member.candidate.figures["latency_ms"].value
+        assert member.figures["latency_ms"].value == pytest.approx(searched, rel=0.25)
+
+
+def test_verified_members_are_not_verified_again(
+    members: list[Candidate], bench: Workbench, tmp_path: Path
+) -> None:
+    folder = RunFolder(tmp_path)
+    first = verify(members, bench, Budget(), OBJECTIVES, folder, Silent())
+
+    def forbidden(genotype: object) -> torch.nn.Module:
+        raise AssertionError("verified twice")
+
+    import dataclasses
+
+    idle = dataclasses.replace(bench, network=forbidden)
+    assert verify(members, idle, Budget(), OBJECTIVES, folder, Silent()) == first
+
+
+def test_members_that_leave_the_budget_or_the_front_are_marked(
+    members: list[Candidate], bench: Workbench, tmp_path: Path
+) -> None:
+    folder = RunFolder(tmp_path)
+    budget = Budget(sram_kib=3.0)  # between the smallest and the largest
+    small, large = verify(members, bench, budget, OBJECTIVES, folder, Silent())
+    assert small.over_budget == ()
+    assert large.over_budget == ("sram_kib",)
+    assert large.label.startswith("over budget.sram_kib")
+    twice = [members[1], members[1]]
+    marks = [m.on_front for m in verify(twice, bench, budget, OBJECTIVES, folder, Silent())]
+    assert marks == [True, False]
+
+
+def test_search_never_reads_the_test_split(parts: build.Parts, tmp_path: Path) -> None:
+    """With a test split that cannot be read, training, scoring and searching go on."""
+    import dataclasses
+
+    class Unreadable:
+        def __getattr__(self, name: str) -> object:
+            raise AssertionError("the test split was read")
+
+        def __len__(self) -> int:
+            raise AssertionError("the test split was read")
+
+    data = dataclasses.replace(parts.data, test=Unreadable())  # type: ignore[arg-type]
+    config = dataclasses.replace(
+        parts.config,
+        training=dataclasses.replace(parts.config.training, epochs=1),
+        run=dataclasses.replace(parts.config.run, supernets=str(tmp_path)),
+    )
+    blind = dataclasses.replace(parts, data=data, config=config)
+    evaluator = build.TrainedOnDemand(lambda: build.trained_evaluator(blind, Silent()))
+    problem = loop.Problem(blind.space, Budget(), blind.cost_model(), evaluator)
+    from hwnas.search.sampler import SamplerConfig, make
+    from hwnas.search.study import Study
+
+    study = Study(tmp_path / "study.db", blind.space, OBJECTIVES)
+    random = SamplerConfig("random")
+    candidates = loop.search(problem, study, lambda n: make(random, 0, n), 4, Silent())
+    study.close()
+    assert all("accuracy" in candidate.figures for candidate in candidates)
+    with pytest.raises(AssertionError, match="test split was read"):
+        _ = blind.data.digest

@@ -1,0 +1,88 @@
+from pathlib import Path
+
+import hydra
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from hwnas import config, content
+from hwnas.config import SearchConfig
+from hwnas.errors import ConfigError
+
+CONF = content.ROOT / "conf"
+GROUPS = ("target", "budget", "dataset", "sampler")
+OPTIONS = [
+    (group, path.stem) for group in GROUPS for path in sorted((CONF / group).rglob("*.yaml"))
+]
+
+
+def _compose(*overrides: str) -> SearchConfig:
+    config.register()
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        composed = compose("search", list(overrides))
+    checked = OmegaConf.to_object(composed)
+    assert isinstance(checked, SearchConfig)
+    return checked
+
+
+def test_no_group_is_empty() -> None:
+    assert {group for group, _ in OPTIONS} == set(GROUPS)
+    assert len([name for group, name in OPTIONS if group == "target"]) >= 4
+
+
+@pytest.mark.parametrize(("group", "name"), OPTIONS)
+def test_every_shipped_file_composes(group: str, name: str) -> None:
+    overrides = {"+target": "npu", f"+{group}" if group == "target" else group: name}
+    found = _compose(*(f"{key}={value}" for key, value in overrides.items()))
+    assert getattr(found, group).name == name
+
+
+@pytest.mark.parametrize(("group", "name"), OPTIONS)
+def test_every_shipped_file_has_a_line_for_the_help(group: str, name: str) -> None:
+    assert len(content.entries(CONF / group)[name]) > 20
+
+
+@pytest.mark.parametrize("name", [name for group, name in OPTIONS if group == "target"])
+def test_energies_of_every_target_name_their_source(name: str) -> None:
+    energy = _compose(f"+target={name}").target.energy
+    assert "doi.org" in energy.source
+    assert "nm" in energy.technology
+
+
+def test_every_yaml_is_in_a_known_place() -> None:
+    places = {path.parent.relative_to(CONF) for path in CONF.rglob("*.yaml")}
+    assert places == {Path("."), *map(Path, GROUPS)}
+
+
+def test_defaults_are_the_documented_ones() -> None:
+    found = _compose("+target=npu")
+    assert (found.budget.name, found.dataset.name, found.sampler.name) == (
+        "edge",
+        "digits",
+        "nsga2",
+    )
+    assert found.objectives == ["accuracy", "latency_ms", "energy_mj"]
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("objectives=[accuracy,latency]", "Did you mean 'latency_ms'"),
+        ("objectives=[latency_ms]", "must name 'accuracy'"),
+        ("objectives=[accuracy,latency_ms,latency_ms]", "must be different"),
+        ("n_trials=0", "n_trials must be at least 1"),
+        ("budget.sram_kib=-1", "budget.sram_kib must be positive"),
+        ("sampler.name=nsga3", "Did you mean 'nsga2'"),
+        ("target.clock_mhz=0", "must be positive"),
+        ("dataset.shift=0.7", "dataset.shift"),
+        ("dataset.validation=1", "dataset.validation"),
+        ("scoring.n_recalibration=1", "at least 2"),
+    ],
+)
+def test_values_that_make_no_sense_are_refused(override: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        _compose("+target=npu", override)
+
+
+def test_hydra_is_the_version_whose_habits_were_tried() -> None:
+    assert hydra.__version__.startswith("1.3")

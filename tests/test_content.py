@@ -1,0 +1,64 @@
+"""The wheel carries its content and works in another folder."""
+
+import os
+import subprocess
+import sys
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from hwnas import content
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_checkout_is_found() -> None:
+    assert (content.ROOT / "conf" / "search.yaml").is_file()
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder)]
+    subprocess.run([*command, str(ROOT)], check=True, capture_output=True)
+    (path,) = folder.glob("*.whl")
+    return path
+
+
+def test_wheel_holds_all_content_and_nothing_else(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    for folder in ("conf", "search_spaces", "latency_tables"):
+        for path in (ROOT / folder).rglob("*.*"):
+            assert f"hwnas/_content/{path.relative_to(ROOT)}" in names
+    tops = {name.split("/")[0] for name in names}
+    assert tops == {"hwnas", "hwnas-0.1.0.dist-info"}
+
+
+@pytest.mark.slow
+def test_wheel_runs_in_another_folder(wheel: Path, tmp_path: Path) -> None:
+    venv.create(tmp_path / "venv", with_pip=True)
+    python = tmp_path / "venv" / "bin" / "python"
+    install = [str(python), "-m", "pip", "install", "--quiet", "--no-deps", str(wheel)]
+    subprocess.run(install, check=True, capture_output=True)
+    # The dependencies are those of the environment that runs the tests.
+    site = next(path for path in sys.path if path.endswith("site-packages"))
+    (own_site,) = (tmp_path / "venv").glob("lib/*/site-packages")
+    (own_site / "dependencies.pth").write_text(site + "\n")
+    work = tmp_path / "work"
+    work.mkdir()
+    command = [str(tmp_path / "venv" / "bin" / "hwnas"), "search", "+target=npu"]
+    quick = ["search_space=tiny", "training.epochs=1", "n_trials=10"]
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    done = subprocess.run(
+        [*command, *quick], cwd=work, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(list(work.glob("runs/search/*/front.csv"))) == 1
+    where = "import hwnas.content; print(hwnas.content.ROOT)"
+    printed = subprocess.run(
+        [str(python), "-c", where], cwd=work, env=environment, capture_output=True, text=True,
+        check=True,
+    ).stdout  # fmt: skip
+    assert Path(printed.strip()) == own_site / "hwnas" / "_content"

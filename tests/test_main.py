@@ -1,0 +1,198 @@
+"""The command line as a user meets it."""
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from hwnas.__main__ import run
+
+QUICK = ("+target=npu", "search_space=tiny", "training.epochs=1", "n_trials=30")
+
+
+@pytest.fixture(autouse=True)
+def _in_a_fresh_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["hwnas"])
+
+
+def _refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Run a command that must be refused; return the one line it says."""
+    assert run(arguments) == 2
+    captured = capsys.readouterr()
+    lines = captured.err.strip().splitlines()
+    assert len(lines) == 1, captured.err
+    assert "Traceback" not in captured.out + captured.err
+    return lines[0]
+
+
+def test_no_verb_lists_the_verbs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([]) == 0
+    assert "search" in capsys.readouterr().out
+
+
+def test_help_has_a_line_for_each_target_budget_space_and_data_set(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from hwnas import content
+
+    assert run(["search", "--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    folders = {"+target=": "conf/target", "budget=": "conf/budget", "dataset=": "conf/dataset"}
+    folders["search_space="] = "search_spaces"
+    for option, folder in folders.items():
+        for name, text in content.entries(content.ROOT / folder).items():
+            assert any(line.split()[:1] == [option + name] and text in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["serch"], "Unknown verb 'serch'. Did you mean 'search'?"),
+        (["search"], "No target. Give one with +target=<name>: ethos_u55_256"),
+        (["search", "+target=npuu"], "Unknown target 'npuu'. Did you mean 'npu'?"),
+        (["search", "target=npu"], "write +target=<name>"),
+        (["search", "+target=npu", "dataset=digit"], "Did you mean 'digits'?"),
+        (["search", "+target=npu", "budget=egde"], "Did you mean 'edge'?"),
+        (["search", "+target=npu", "n_trial=3"], "Did you mean 'n_trials'?"),
+        (["search", "+target=npu", "budget.latency=3"], "Did you mean 'budget.latency_ms'?"),
+        (["search", "+target=npu", "+budget.sram=3"], "Did you mean 'budget.sram_kib'"),
+        (["search", "+target=npu", "n_trials=many"], "n_trials"),
+        (["search", "+target=npu", "objectives=[accuracy,sram]"], "Did you mean 'sram_kib'?"),
+        (["search", "+target=npu", "search_space=mbconv"], "Did you mean 'mbconv_small'?"),
+        (["search", "+target=npu", "search_space=no.yaml"], "no such file"),
+        (["search", "+target=npu", "dataset=images"], "needs dataset.path=DIR"),
+        (["search", "+target=npu", "dataset=images", "dataset.path=nowhere"], "no such file"),
+        (["search", "run.resume=nowhere"], "no manifest.json there"),
+        (["search", "+target=npu", "=3"], "hwnas:"),
+    ],
+)
+def test_bad_input_gets_one_line(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    assert message in _refused(capsys, *arguments)
+
+
+def test_budget_that_nothing_meets_keeps_the_folder(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    arguments = ("search", *QUICK, "run.dir=r", "budget.sram_kib=0.5")
+    line = _refused(capsys, *arguments)
+    assert "budget.sram_kib=0.5: the nearest candidate" in line
+    rows = pq.read_table(tmp_path / "r" / "candidates.parquet").to_pylist()
+    assert len(rows) == 30
+    assert all(row["state"] == "infeasible" and "sram_kib" in row["reason"] for row in rows)
+    assert not (tmp_path / "runs" / "supernets").exists()  # nothing was trained for it
+
+
+def _command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "hwnas", *arguments]
+
+
+def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(_command(*arguments), capture_output=True, text=True, check=False)
+
+
+def _columns(folder: str, name: str = "candidates.parquet") -> dict[str, list[object]]:
+    columns: dict[str, list[object]] = pq.read_table(Path(folder, name)).to_pydict()
+    return columns
+
+
+@pytest.mark.slow
+def test_killed_runs_resume_and_end_like_one_that_was_not(tmp_path: Path) -> None:
+    options = (*QUICK, "n_trials=80", "training.epochs=12")
+    assert _run("search", *options, "run.dir=whole", "run.supernets=s1").returncode == 0
+    start = ["search", *options, "run.dir=cut", "run.supernets=s2"]
+    for wait_for in (_has_manifest, _has_some_trials, _has_a_model):
+        process = subprocess.Popen(
+            _command(*start), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        while not wait_for(tmp_path / "cut") and process.poll() is None:
+            time.sleep(0.02)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        start = ["search", "run.resume=cut"]
+    resumed = _run(*start)
+    assert resumed.returncode == 0, resumed.stderr
+    assert _columns("cut") == _columns("whole")
+    assert _columns("cut")["trial"] == list(range(80))
+    assert Path("cut/front.csv").read_text() == Path("whole/front.csv").read_text()
+    assert {p.name for p in Path("cut/models").iterdir()} == {
+        p.name for p in Path("whole/models").iterdir()
+    }
+    grown = _run("search", "run.resume=cut", "n_trials=90")
+    assert grown.returncode == 0, grown.stderr
+    assert _columns("cut")["id"][:80] == _columns("whole")["id"]
+    assert len(_columns("cut")["id"]) == 90
+
+
+def _has_manifest(folder: Path) -> bool:
+    return (folder / "manifest.json").exists()
+
+
+def _has_some_trials(folder: Path) -> bool:
+    try:
+        with sqlite3.connect(f"file:{folder / 'study.db'}?mode=ro", uri=True) as connection:
+            (n,) = connection.execute("select count(*) from trials").fetchone()
+        return int(n) > 20
+    except sqlite3.Error:
+        return False
+
+
+def _has_a_model(folder: Path) -> bool:
+    return any((folder / "models").glob("*.json"))
+
+
+@pytest.mark.slow
+def test_run_writes_what_the_readme_names_and_refuses_misuse(tmp_path: Path) -> None:
+    done = _run("search", *QUICK, "run.dir=r")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert "Verified front" in done.stdout
+    assert "Took " in done.stdout
+    folder = tmp_path / "r"
+    files = "front.csv front.json candidates.parquet study.db manifest.json front.png report.html"
+    assert set(files.split()) <= {path.name for path in folder.iterdir()}
+    head = (folder / "front.csv").read_text().splitlines()[0].split(",")
+    for name in ("id", "accuracy", "verified_accuracy_int8", "verified_latency_ms"):
+        assert {name, f"{name}_low"} <= set(head) or name == "id"
+    again = _run("search", *QUICK, "run.dir=r")
+    assert again.returncode == 2
+    assert "holds a run already" in again.stderr
+    other = _run("search", "run.resume=r", "search_space=mbconv_small")
+    assert other.returncode == 2
+    assert "search_space differs from that of the run" in other.stderr
+    assert len(other.stderr.splitlines()) == 1
+
+
+def test_unreadable_parquet_on_the_command_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "numbers.parquet"
+    pq.write_table(pa.table({"x": np.arange(5)}), path)
+    line = _refused(
+        capsys, "search", "+target=npu", "dataset=images", f"dataset.path={path}", "run.dir=r"
+    )
+    assert "needs a column 'image'" in line
+
+
+def test_full_disk_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hwnas.results import RunFolder
+
+    def full(self: RunFolder, name: str, content: bytes) -> Path:
+        raise OSError(28, "No space left on device", str(self.path / name))
+
+    monkeypatch.setattr(RunFolder, "write_bytes", full)
+    line = _refused(capsys, "search", *QUICK, "run.dir=r")
+    assert "No space left on device" in line
+    assert "run.resume" in line

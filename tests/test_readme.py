@@ -1,0 +1,61 @@
+"""What the README says is true."""
+
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from hwnas import content
+from hwnas.__main__ import run
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+COMMANDS = [
+    line.strip().partition("   #")[0].rstrip()
+    for line in README.splitlines()
+    if line.startswith("    python -m hwnas")
+]
+
+
+def test_installation_commands_are_the_ones_that_ci_runs() -> None:
+    ci = (ROOT / ".ci" / "run").read_text()
+    assert "pip install -c constraints.txt -e . && python -m hwnas search +target=npu" in README
+    assert 'pip install -c constraints.txt -e ".[dev]" && pytest' in README
+    for part in ("-c constraints.txt -e .", '-c constraints.txt -e ".[dev]"', "+target=npu"):
+        assert part in ci
+
+
+def test_there_are_commands() -> None:
+    assert len(COMMANDS) >= 8
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_composes(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = shlex.split(command)[3:]
+    if any("run.resume" in argument for argument in arguments):
+        assert run(arguments) == 2  # there is no such run
+        assert "no manifest.json there" in capsys.readouterr().err
+        return
+    if not any(argument.startswith("+target") for argument in arguments):
+        assert run(arguments) == 0
+        return
+    monkeypatch.setattr(sys, "argv", ["hwnas"])
+    assert run([*arguments, "--cfg", "job"]) == 0
+    assert "search_space: " in capsys.readouterr().out
+
+
+def test_every_named_path_exists() -> None:
+    for path in re.findall(r"\]\(([^)]+)\)", README):
+        assert (ROOT / path).exists(), path
+    for folder in re.findall(r"^    ([a-z_]+/) ", README, re.MULTILINE):
+        assert (ROOT / folder).is_dir(), folder
+
+
+def test_every_target_and_budget_is_named() -> None:
+    for group in ("target", "budget"):
+        for name in content.entries(content.ROOT / "conf" / group):
+            assert f"`{name}`" in README

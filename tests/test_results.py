@@ -1,0 +1,96 @@
+import csv
+import json
+import random
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from hwnas.errors import RunError
+from hwnas.figure import Figure
+from hwnas.results import Candidate, RunFolder, default_path, read_manifest
+from hwnas.space import SearchSpace
+
+
+def _candidate(tiny: SearchSpace) -> Candidate:
+    figures = {"accuracy": Figure(0.5, "measured", 0.4, 0.6), "latency_ms": Figure(1.0, "modelled")}
+    return Candidate(3, tiny.sample(random.Random(0)), figures, {"cycles": 7.0}, "")
+
+
+def test_candidate_survives_json(tiny: SearchSpace) -> None:
+    candidate = _candidate(tiny)
+    raw = json.loads(json.dumps(candidate.to_json()))
+    assert Candidate.from_json(3, candidate.genotype, raw) == candidate
+
+
+def test_parquet_has_a_column_a_choice_and_keeps_types(tiny: SearchSpace, tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    smallest = Candidate(0, tiny.smallest(), {}, {}, "too big")
+    rows = [c.row(tiny) for c in (smallest, _candidate(tiny))]
+    table = pq.read_table(folder.write_parquet("candidates.parquet", rows))
+    assert table.column_names[:4] == ["trial", "id", "state", "reason"]
+    assert set(tiny.choices) < set(table.column_names)
+    first = table.to_pylist()[0]
+    assert first["state"] == "infeasible"
+    assert first["reason"] == "too big"
+    assert first["accuracy"] is None
+    assert first["stages.0.blocks.1.kernel"] is None  # inactive at depth 1
+    second = table.to_pylist()[1]
+    assert (second["accuracy"], second["accuracy_low"], second["accuracy_source"]) == (
+        0.5,
+        0.4,
+        "measured",
+    )
+
+
+def test_csv_reads_back(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    path = folder.write_csv("front.csv", [{"id": "a,b", "x": 0.1}, {"id": 'q"', "x": None}])
+    with path.open(newline="") as file:
+        assert list(csv.DictReader(file)) == [{"id": "a,b", "x": "0.1"}, {"id": 'q"', "x": ""}]
+
+
+def test_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = RunFolder(tmp_path)
+    path = folder.write_json("a.json", 1)
+
+    def full(self: Path, content: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(OSError, match="No space left"):
+        folder.write_json("a.json", 2)
+    assert json.loads(path.read_text()) == 1
+
+
+def test_second_process_in_the_same_folder_is_refused(tmp_path: Path) -> None:
+    first, second = RunFolder(tmp_path / "r"), RunFolder(tmp_path / "r")
+    first.create()
+    with pytest.raises(RunError, match="Another process is working in"):
+        second.create()
+    first.close()
+    second.create()
+    second.close()
+
+
+def test_folder_with_a_run_is_not_overwritten(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.create()
+    folder.write_json("manifest.json", {"arguments": []})
+    folder.close()
+    with pytest.raises(RunError, match=r"holds a run already.*run\.resume="):
+        RunFolder(tmp_path).create()
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"arguments": 3}'])
+def test_damaged_manifest_is_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / "manifest.json").write_text(content)
+    with pytest.raises(RunError, match=r"manifest\.json cannot be read"):
+        read_manifest(tmp_path)
+
+
+def test_default_path_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    first = default_path("search")
+    first.mkdir(parents=True)
+    assert default_path("search") != first
