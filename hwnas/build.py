@@ -1,5 +1,6 @@
 """Composition root: from a configuration to the objects that a verb needs."""
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from hwnas.families.base import Family
 from hwnas.figure import Figure
 from hwnas.op import Lowered
 from hwnas.progress import Progress
+from hwnas.results import RunFolder
 from hwnas.search.verify import Workbench
 from hwnas.space import Genotype, SearchSpace
 from hwnas.training import loop
@@ -59,6 +61,7 @@ class Parts:
             "training": _digest(asdict(c.training)),
             "scoring": _digest(asdict(c.scoring)),
             "seed": _digest(c.seed),
+            "supernet": self.checkpoint().path.parent.name,
         }
 
     def checkpoint(self) -> Checkpoint:
@@ -107,14 +110,20 @@ def trained_evaluator(parts: Parts, progress: Progress) -> SupernetEvaluator:
     with torch.random.fork_rng():
         torch.manual_seed(config.seed)
         supernet = parts.family.supernet(parts.space, parts.data.task)
-    loop.train(
-        loop.Trainee(supernet, parts.space, parts.resolution),
-        loop.Material(parts.data, config.dataset),
-        config.training,
-        config.seed,
-        loop.Saving(parts.checkpoint()),
-        progress,
-    )
+    checkpoint = parts.checkpoint()
+    with contextlib.ExitStack() as stack:
+        if checkpoint.n_steps() < loop.n_steps(config.training, len(parts.data.train)):
+            folder = RunFolder(checkpoint.path.parent)
+            folder.create()  # locked: one process at a time trains a supernet
+            stack.callback(folder.close)
+        loop.train(
+            loop.Trainee(supernet, parts.space, parts.resolution),
+            loop.Material(parts.data, config.dataset),
+            config.training,
+            config.seed,
+            loop.Saving(checkpoint),
+            progress,
+        )
     supernet.module.eval()
     return SupernetEvaluator(supernet, parts.family, parts.space, parts.data, config.scoring)
 

@@ -166,8 +166,7 @@ class RunFolder:
         except BlockingIOError:
             lock.close()
             raise RunError(
-                f"Another process is working in {self.path}. "
-                "Wait for it, or choose another run.dir."
+                f"Another process is working in {self.path}. Wait for it, or use another folder."
             ) from None
         self._lock = lock
 

@@ -189,7 +189,7 @@ def _print(
         "id", "int8", "95 %", "searched", "ms", "mJ", "SRAM", "flash", "",
         title="Verified front, fastest first", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0),
     )  # fmt: skip
-    for column in table.columns[:-1]:
+    for column in table.columns:
         column.justify, column.no_wrap = "right", True
     shown = _spread(members, _TABLE_ROWS)
     for member in shown:
@@ -205,7 +205,7 @@ def _print(
             f"{costs['energy_mj'].value:.5f}",
             f"{costs['sram_kib'].value:.1f}",
             f"{costs['flash_kib'].value:.1f}",
-            member.label,
+            "over budget" if member.over_budget else "" if member.on_front else "left front",
         )
     console.print(table)
     target = parts.config.target

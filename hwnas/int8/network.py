@@ -5,6 +5,7 @@ Integer-Arithmetic-Only Inference", CVPR 2018, https://arxiv.org/abs/1712.05877;
 per output channel (per tensor in linear layers), asymmetric activations per tensor.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,24 +56,24 @@ class QuantisedNetwork:
     ops: tuple[QuantisedOp, ...]
 
 
-# Trained weights are close to Laplacian. A deterministic pool stands in for them, so that weight
-# compression in the compiler sees realistic entropy; finalists are compiled with their own weights.
+# How well weights compress moves latency and flash by some percent. Normal weights, scaled like those
+# of a quantised network so that the largest of each channel is 127, came within 1 % of the trained
+# ones (experiments/fashion_mnist_npu/README.md); finalists are compiled with their own weights.
 _POOL_SIZE = 1 << 16
-_STAND_IN_SPREAD = 18  # of 127
 
 
 def stand_in(lowered: Lowered) -> QuantisedNetwork:
     """Return an int8 network of the right shape with stand-in weights and scales."""
-    rng = np.random.default_rng(0)
-    draws = rng.laplace(0, _STAND_IN_SPREAD, _POOL_SIZE)
-    pool = np.clip(np.round(draws), -127, 127).astype(np.int8)
+    pool = np.random.default_rng(0).normal(size=_POOL_SIZE).astype(np.float32)
     ops, used = [], 0
     for node in lowered:
         weights = None
         if shape := node.op.weight_shape:
-            n, c_out = int(np.prod(shape)), shape[0]
-            weight = np.take(pool, np.arange(used, used + n), mode="wrap").reshape(shape)
+            n, c_out = math.prod(shape), shape[0]
             n_scales = 1 if node.op.base == "linear" else c_out
+            draw = np.take(pool, np.arange(used, used + n), mode="wrap").reshape(n_scales, -1)
+            peaks = np.abs(draw).max(axis=1, keepdims=True)
+            weight = np.round(draw * (127 / peaks)).astype(np.int8).reshape(shape)
             scales = np.full(n_scales, 0.01, np.float32)
             weights = Weights(weight, scales, np.zeros(c_out, np.int32))
             used += n

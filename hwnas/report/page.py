@@ -133,7 +133,7 @@ def _table(members: Sequence[Member]) -> str:
         cells = [member.candidate.id, _cell(searched["accuracy"], "accuracy")]
         cells += [_cell(member.figures[n], "accuracy") for n in ("accuracy_fp32", "accuracy_int8")]
         cells += [_change(searched[name], member.figures[name], name) for name in costs]
-        cells.append(html.escape(member.label or "fits the budget, on the front"))
+        cells.append(html.escape(member.label or "fits, on the front"))
         kind = ' class="left"' if member.label else ""
         rows.append(f"<tr{kind}>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
     heads = "".join(f"<th>{html.escape(title)}</th>" for title in head)

@@ -22,7 +22,7 @@ class LiteRTSession:
         # bit by bit, than LiteRT's own optimised ones.
         with _quiet_stderr():
             self._interpreter = Interpreter(model_content=tflite, num_threads=n_threads)
-        self._interpreter.allocate_tensors()
+            self._interpreter.allocate_tensors()
         self._input = self._interpreter.get_input_details()[0]
         self._output = self._interpreter.get_output_details()[0]
 

@@ -2,8 +2,10 @@
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -32,6 +34,13 @@ class Checkpoint:
         save_file(tensors, temporary, {"hwnas": json.dumps({"n_steps": n_steps})})
         os.replace(temporary, self.path)
 
+    def n_steps(self) -> int:
+        """Return the number of finished steps; 0 if there is no file."""
+        if not self.path.is_file():
+            return 0
+        with self._open() as file:
+            return _n_steps(file)
+
     def load(self, module: nn.Module, optimiser: torch.optim.Optimizer | None = None) -> int:
         """Restore the state and return the number of finished steps; 0 if there is no file.
 
@@ -40,18 +49,11 @@ class Checkpoint:
         """
         if not self.path.is_file():
             return 0
-        try:
-            with safe_open(self.path, framework="pt") as file:
-                n_steps = int(json.loads(file.metadata()["hwnas"])["n_steps"])
-                tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        with self._open() as file:
+            n_steps = _n_steps(file)
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
             model = {k.removeprefix("model."): v for k, v in tensors.items() if k[:6] == "model."}
             module.load_state_dict(model)
-        except (SafetensorError, OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
-            reason = " ".join(str(error).split())[:200]
-            raise RunError(
-                f"Checkpoint {self.path} cannot be read ({reason}). "
-                f"Delete it to train again: rm {self.path}"
-            ) from None
         if optimiser is not None:
             parameters = dict(module.named_parameters())
             for key, value in tensors.items():
@@ -60,6 +62,22 @@ class Checkpoint:
                     memory = value.contiguous(memory_format=_order(parameters[name]))
                     optimiser.state[parameters[name]][state] = memory
         return n_steps
+
+    @contextmanager
+    def _open(self) -> Iterator[Any]:
+        try:
+            with safe_open(self.path, framework="pt") as file:
+                yield file
+        except (SafetensorError, OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise RunError(
+                f"Checkpoint {self.path} cannot be read ({reason}). "
+                f"Delete it to train again: rm {self.path}"
+            ) from None
+
+
+def _n_steps(file: Any) -> int:
+    return int(json.loads(file.metadata()["hwnas"])["n_steps"])
 
 
 def _order(parameter: Tensor) -> torch.memory_format:

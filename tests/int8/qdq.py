@@ -55,7 +55,8 @@ def to_qdq(network: QuantisedNetwork) -> ModelProto:
     last = network.ops[-1].node
     image = helper.make_tensor_value_info(f"{INPUT}.real", TensorProto.FLOAT, ["n", c, h, w])
     rank = 2 if last.op.base in ("linear", "mean") else 4
-    out_shape: list[str | int | None] = ["n", *last.op.out_shape][:rank]
+    out_shape: list[str | int | None] = ["n"]
+    out_shape += last.op.out_shape[: rank - 1]
     logits = helper.make_tensor_value_info(last.name, TensorProto.FLOAT, out_shape)
     graph = helper.make_graph(nodes, "qdq", [image], [logits], constants)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=8)
