@@ -1,5 +1,6 @@
 """The command line as a user meets it."""
 
+import csv
 import os
 import signal
 import sqlite3
@@ -14,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hwnas.__main__ import run
+from tests.conftest import SHARED, needs_fashion_mnist
 
 QUICK = ("+target=npu", "search_space=tiny", "training.epochs=1", "n_trials=30")
 
@@ -171,6 +173,23 @@ def test_run_writes_what_the_readme_names_and_refuses_misuse(tmp_path: Path) -> 
     assert other.returncode == 2
     assert "search_space differs from that of the run" in other.stderr
     assert len(other.stderr.splitlines()) == 1
+
+
+@pytest.mark.slow
+@needs_fashion_mnist
+def test_fashion_mnist_from_local_files() -> None:
+    options = ["search_space=tiny", "training.epochs=1", "n_trials=12", "run.dir=r"]
+    path = f"dataset.path={SHARED / 'fashion_mnist'}"
+    done = _run("search", "+target=npu", "dataset=fashion_mnist", path, *options)
+    assert done.returncode == 0, done.stderr
+    accuracy = [float(value) for value in _front("r")["verified_accuracy_int8"]]
+    assert max(accuracy) > 0.6  # an epoch of very small networks; chance is 0.1
+
+
+def _front(folder: str) -> dict[str, list[str]]:
+    with Path(folder, "front.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    return {name: [row[name] for row in rows] for name in rows[0]}
 
 
 def test_unreadable_parquet_on_the_command_line(

@@ -25,7 +25,8 @@ class Rate(ProgressColumn):
 
     def render(self, task: Task) -> Text:
         """Return the rate of a phase."""
-        speed = task.finished_speed or task.speed
+        steps = task.completed - task.fields["done"]
+        speed = steps / task.elapsed if task.elapsed else 0.0
         if not speed:
             return Text("")
         if speed >= 1:
@@ -61,9 +62,10 @@ class Phases:
     @contextmanager
     def phase(self, name: str, total: int, done: int = 0) -> Iterator[Callable[[int], None]]:
         """Show a bar while the phase runs; what nested phases take is counted as theirs."""
-        bar = self._bars.add_task(name, total=total, completed=done)
+        bar = self._bars.add_task(name, total=total, completed=done, done=done)
         with self.timed(name):
             yield lambda n: self._bars.advance(bar, n)
+        self._bars.stop_task(bar)
 
     @contextmanager
     def timed(self, name: str) -> Iterator[None]:

@@ -187,7 +187,7 @@ def _print(
 ) -> None:
     table = Table(
         "id", "int8", "95 %", "searched", "ms", "mJ", "SRAM", "flash", "",
-        title="Verified front, fastest first", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0),
+        title="Verified front, fastest first", box=box.SIMPLE_HEAD, padding=0, show_edge=False,
     )  # fmt: skip
     for column in table.columns:
         column.justify, column.no_wrap = "right", True
@@ -218,7 +218,8 @@ def _print(
         "int8: the TFLite file on the whole test split, measured; 95 % Wilson interval.",
         "searched: supernet weights, fp32, validation split, measured.",
         f"ms, SRAM and flash in KiB: compiler-estimate. {target.caveat}.",
-        f"mJ: modelled. {target.energy.technology}; {target.energy.source}.",
+        f"mJ: modelled, {_energy_shares(members)}. "
+        f"{target.energy.technology}; {target.energy.source}.",
         f"Files in {folder.path}:",
         "  front.csv front.json front.png report.html candidates.parquet manifest.json models/",
         "  study.db, which a dashboard shows:",
@@ -226,6 +227,14 @@ def _print(
     ]
     for line in filter(None, lines):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _energy_shares(members: list[Member]) -> str:
+    """Return what part of the front's energy each component is."""
+    parts = {"MACs": "energy_macs_mj", "SRAM": "energy_sram_mj", "off-chip": "energy_off_chip_mj"}
+    sums = {label: sum(m.details[name] for m in members) for label, name in parts.items()}
+    total = sum(sums.values())
+    return ", ".join(f"{label} {value / total:.0%}" for label, value in sums.items())
 
 
 def _spread(members: list[Member], n: int) -> list[Member]:

@@ -56,9 +56,9 @@ class QuantisedNetwork:
     ops: tuple[QuantisedOp, ...]
 
 
-# How well weights compress moves latency and flash by some percent. Normal weights, scaled like those
-# of a quantised network so that the largest of each channel is 127, came within 1 % of the trained
-# ones (experiments/fashion_mnist_npu/README.md); finalists are compiled with their own weights.
+# How well weights compress moves latency and flash by some percent. Normal weights, scaled as
+# quantisation does so that the largest of each channel is 127, compressed like trained ones
+# (experiments/fashion_mnist_npu/README.md); finalists are compiled with their own weights.
 _POOL_SIZE = 1 << 16
 
 

@@ -2,14 +2,14 @@
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from torch import Tensor, nn
 
 from hwnas.accuracy.supernet import count_right
-from hwnas.cost.base import Compiled
+from hwnas.cost.base import Compiled, LayerCost
 from hwnas.figure import COLUMNS, COSTS, Figure, Figures, proportion
 from hwnas.int8.quantise import quantise
 from hwnas.int8.tflite import write
@@ -32,7 +32,8 @@ class Member:
 
     candidate: Candidate
     figures: Figures  #: by the names in ``VERIFIED``
-    files: dict[str, str]  #: sha256 by file name
+    details: Mapping[str, float]  #: components of the energy, utilisation, cycles
+    files: Mapping[str, str]  #: sha256 by file name
     over_budget: tuple[str, ...] = ()  #: limits that it leaves after verification
     on_front: bool = True  #: whether no other member dominates it after verification
 
@@ -47,6 +48,7 @@ class Member:
         row = self.candidate.row(space)
         for name in VERIFIED:
             row |= self.figures[name].columns(f"verified_{name}")
+        row |= {f"verified_{name}": value for name, value in self.details.items()}
         row["verified_fits_budget"] = not self.over_budget
         row["verified_on_front"] = self.on_front
         for name, digest in self.files.items():
@@ -88,14 +90,22 @@ def _verify_once(candidate: Candidate, bench: Workbench, folder: RunFolder) -> M
     record = f"models/{candidate.id}.json"
     if (known := folder.read_json(record)) is not None:
         figures = {name: Figure(*values) for name, values in known["figures"].items()}
-        return Member(candidate, figures, known["files"])
-    member = _verify(candidate, bench, folder)
-    figures_json = {name: figure.to_json() for name, figure in member.figures.items()}
-    folder.write_json(record, {"figures": figures_json, "files": member.files})
+        return Member(candidate, figures, known["details"], known["files"])
+    member, layers = _verify(candidate, bench, folder)
+    content = {
+        "genotype": candidate.genotype.to_dict(),
+        "figures": {name: figure.to_json() for name, figure in member.figures.items()},
+        "details": member.details,
+        "files": member.files,
+        "layers": [dataclasses.asdict(layer) for layer in layers],
+    }
+    folder.write_json(record, content)
     return member
 
 
-def _verify(candidate: Candidate, bench: Workbench, folder: RunFolder) -> Member:
+def _verify(
+    candidate: Candidate, bench: Workbench, folder: RunFolder
+) -> tuple[Member, tuple[LayerCost, ...]]:
     genotype = candidate.genotype
     network, lowered = bench.network(genotype), bench.lower(genotype)
     quantised = quantise(network, lowered, bench.calibration_images(genotype))
@@ -116,7 +126,7 @@ def _verify(candidate: Candidate, bench: Workbench, folder: RunFolder) -> Member
     for name, content in artefacts.items():
         folder.write_bytes(f"models/{name}", content)
     files = {name: hashlib.sha256(content).hexdigest() for name, content in artefacts.items()}
-    return Member(candidate, figures, files)
+    return Member(candidate, figures, compiled.cost.details, files), compiled.cost.layers
 
 
 def _judge(members: list[Member], budget: Budget, objectives: Sequence[str]) -> list[Member]:

@@ -39,8 +39,8 @@ def members(candidates: list[Candidate]) -> list[Member]:
         else Figure(2.0, "compiler-estimate")
         for name in VERIFIED
     }
-    first = Member(candidates[0], verified, {f"{candidates[0].id}.tflite": "ab"})
-    return [first, Member(candidates[5], verified, {}, ("latency_ms",), False)]
+    first = Member(candidates[0], verified, {}, {f"{candidates[0].id}.tflite": "ab"})
+    return [first, Member(candidates[5], verified, {"cycles": 5.0}, {}, ("latency_ms",), False)]
 
 
 def test_picture_is_a_png_of_readable_size(
@@ -68,7 +68,7 @@ def test_names_are_escaped(candidates: list[Candidate], members: list[Member]) -
     evil = "<script>alert(1)</script>"
     genotype = Genotype("tiny", ((evil, evil),))
     candidate = Candidate(99, genotype, candidates[0].figures)
-    member = Member(candidate, members[0].figures, {})
+    member = Member(candidate, members[0].figures, {}, {})
     story = RunStory(evil, [(evil, evil)], Budget(), OBJECTIVES)
     page = render(story, [*candidates, candidate], [member])
     assert evil not in page
@@ -80,5 +80,6 @@ def test_member_row_has_searched_and_verified_columns(
     row = members[1].row(tiny)
     for name in ("accuracy", "latency_ms", "verified_accuracy_int8", "verified_latency_ms"):
         assert {name, f"{name}_low", f"{name}_high", f"{name}_source"} <= set(row)
+    assert row["verified_cycles"] == 5.0
     assert row["verified_fits_budget"] is False
     assert row["verified_on_front"] is False
