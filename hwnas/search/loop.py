@@ -14,10 +14,12 @@ from hwnas.pareto import non_dominated
 from hwnas.progress import Progress
 from hwnas.results import Candidate
 from hwnas.search.study import Study
-from hwnas.space import Genotype, SearchSpace
+from hwnas.space import Genotype, Option, SearchSpace
 from hwnas.target import Budget
 
-_ENDS = (0, -1)  # of the options: the first trials are the smallest and the largest genotype
+# The first trials: genotypes at these fractions of the way from the smallest to the largest. Random
+# genotypes gather in the middle of the range of costs; these spread the first front over all of it.
+_LADDER = (0.0, 1.0, 0.5, 0.25, 0.75, 0.125, 0.375, 0.625, 0.875)
 _UNBUILDABLE = "target"  # name of the constraint that a network meets by running on the target
 
 
@@ -40,8 +42,8 @@ def search(
 ) -> list[Candidate]:
     """Evaluate candidates until ``n_trials`` are finished, counting those of earlier runs.
 
-    The first trials are the smallest genotype (if anything fits a budget, it probably does) and the
-    largest.
+    The first trials go from the smallest genotype (if anything fits a budget, it probably does) to
+    the largest.
     A genotype that comes again is told its known figures. Only candidates that fit the target and
     the budget are scored for accuracy.
 
@@ -55,9 +57,8 @@ def search(
     known = {candidate.id: candidate for candidate in study.candidates}
     with progress.phase("Search", n_trials, len(study.candidates)) as advance:
         for number in range(len(study.candidates), n_trials):
-            if number < len(_ENDS):
-                choices = problem.space.choices.items()
-                study.enqueue({name: options[_ENDS[number]] for name, options in choices})
+            if number < len(_LADDER):
+                study.enqueue(_rung(problem.space, _LADDER[number]))
             trial = study.ask(sampler(number))
             genotype = problem.space.genotype(trial.params)
             candidate = _evaluate(problem, genotype, number, known.get(genotype.id))
@@ -65,6 +66,14 @@ def search(
             study.tell(trial, candidate, violations(problem.budget, candidate))
             advance(1)
     return study.candidates
+
+
+def _rung(space: SearchSpace, fraction: float) -> dict[str, Option]:
+    """Return the assignment in which every choice is this far up its options."""
+    return {
+        name: options[round(fraction * (len(options) - 1))]
+        for name, options in space.choices.items()
+    }
 
 
 def violations(budget: Budget, candidate: Candidate) -> dict[str, float]:
