@@ -1,6 +1,6 @@
 """What one candidate costs to cost: from a genotype to Vela's figures.
 
-python benchmarks/npu_candidate.py [n] prints milliseconds a candidate for each Ethos-U target: the
+python -m benchmarks.npu_candidate [n] prints milliseconds a candidate for each Ethos-U target: the
 median and the 5th and 95th percentile of writing the TFLite file and of compiling it.
 """
 

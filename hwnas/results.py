@@ -149,8 +149,12 @@ class RunFolder:
         path = self.path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.tmp")
-        temporary.write_bytes(content)
-        os.replace(temporary, path)
+        try:
+            temporary.write_bytes(content)
+            os.replace(temporary, path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
         return path
 
     def read_json(self, name: str) -> Any:

@@ -61,6 +61,7 @@ def test_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(OSError, match="No space left"):
         folder.write_json("a.json", 2)
     assert json.loads(path.read_text()) == 1
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a.json"]
 
 
 def test_second_process_in_the_same_folder_is_refused(tmp_path: Path) -> None:

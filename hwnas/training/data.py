@@ -3,6 +3,7 @@
 import errno
 import hashlib
 import io
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -197,6 +198,7 @@ def _open(config: DatasetConfig) -> dict[str, Any]:
     import datasets  # slow to import, and not needed for the embedded digits
 
     datasets.disable_progress_bars()
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it announces each retry
     where = f"Data set '{config.path or config.hub_id}'"
     path = None if config.path is None else Path(config.path).expanduser()
     if path is not None and not path.exists():
@@ -212,9 +214,10 @@ def _open(config: DatasetConfig) -> dict[str, Any]:
             root = deeper
         if isinstance(root, OSError) and root.errno == errno.ENOSPC:
             raise root from None
-        cure = "" if path else " Give local files with dataset.path=DIR if there is no network."
-        reason = " ".join(str(root).split())[:300]
-        raise DataError(f"{where} cannot be read: {type(root).__name__}: {reason}.{cure}") from None
+        # Of the hub the last error says that it is out of reach; of a file the first says why.
+        cure = "" if path else " Without a network give local files: dataset.path=DIR."
+        reason = " ".join(str(root if path else error).split())[:300]
+        raise DataError(f"{where} cannot be read: {reason}.{cure}") from None
     splits = {name: found[name] for name in ("train", "validation", "test") if name in found}
     if "train" not in splits:
         raise DataError(f"{where} has no split 'train', only: {', '.join(found)}.")

@@ -1,0 +1,1 @@
+"""Performance claims as scripts; results in README.md."""

@@ -1,0 +1,76 @@
+"""What a sandwich step of ``mbconv_small`` costs, plain and with the settings of ``hwnas.host``.
+
+python -m benchmarks.sandwich_step runs each variant in a process of its own, in turn, twice alone
+and once with a second process that does the same. Prints the median milliseconds of a step.
+"""
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+
+VARIANTS = {"plain": "0", "tuned": "1"}
+_BATCH, _STEPS = 128, 8
+
+
+def step_times() -> None:
+    from hwnas import host
+
+    if os.environ["HWNAS_BENCHMARK_TUNED"] == "1":
+        host.tune()
+    import random
+
+    import numpy as np
+    import torch
+
+    from hwnas import families, space
+    from hwnas.op import Task
+    from hwnas.training import sandwich
+
+    small = space.load(space.find("mbconv_small"))
+    family = families.get(small.family)
+    torch.manual_seed(0)
+    supernet = family.supernet(small, Task(1, 10))
+    supernet.module.train()
+    optimiser = torch.optim.SGD(supernet.module.parameters(), lr=0.01, momentum=0.9)
+    labels = torch.randint(0, 10, (_BATCH,))
+    images = {
+        size: torch.randn(_BATCH, 1, size, size).to(memory_format=torch.channels_last)
+        for size in map(int, small.choices["resolution"])
+    }
+    rng, times = random.Random(0), []
+    for _ in range(_STEPS + 3):
+        start = time.perf_counter()
+        optimiser.zero_grad()
+        sandwich.step(
+            supernet,
+            sandwich.draw(small, 2, rng),
+            lambda genotype: images[family.resolution(small, genotype)],
+            labels,
+            0.1,
+        )
+        optimiser.step()
+        times.append(time.perf_counter() - start)
+    print(np.median(times[3:]) * 1e3)
+
+
+def main() -> None:
+    results: dict[tuple[int, str], list[float]] = {}
+    for n in (1, 1, 2):
+        for name, tuned in VARIANTS.items():
+            environment = os.environ | {"HWNAS_BENCHMARK_TUNED": tuned}
+            command = [sys.executable, "-m", "benchmarks.sandwich_step", "measure"]
+            processes = [
+                subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+                for _ in range(n)
+            ]
+            milliseconds = [float(process.communicate()[0]) for process in processes]
+            results.setdefault((n, name), []).extend(milliseconds)
+    for n, load in ((1, "alone"), (2, "two at once")):
+        slow, fast = (statistics.mean(results[n, name]) for name in VARIANTS)
+        print(f"{load:<12} plain {slow:6.0f} ms   tuned {fast:6.0f} ms   ratio {slow / fast:.2f}")
+
+
+if __name__ == "__main__":
+    step_times() if sys.argv[1:] == ["measure"] else main()
