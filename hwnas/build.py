@@ -53,7 +53,7 @@ class Parts:
         return {
             "search_space": self.space.digest,
             "data": self.data.digest,
-            "dataset": _digest(asdict(c.dataset)),
+            "augmentation": _digest([c.dataset.flip, c.dataset.shift]),
             "target": _digest(asdict(c.target)),
             "budget": _digest(asdict(c.budget)),
             "objectives": _digest(c.objectives),
@@ -68,7 +68,7 @@ class Parts:
         """Return where the supernet of this space, data, training and seed is kept."""
         c = self.config
         what = [self.space.digest, self.data.search_digest, c.seed, torch.__version__]
-        key = _digest([*what, asdict(c.dataset), asdict(c.training)])
+        key = _digest([*what, c.dataset.flip, c.dataset.shift, asdict(c.training)])
         return Checkpoint(Path(self.config.run.supernets, key, "supernet.safetensors"))
 
 

@@ -53,14 +53,17 @@ def test_search_cut_off_anywhere_goes_on_as_if_it_had_not_been(
 
 @pytest.mark.parametrize("name", sampler.SAMPLERS)
 def test_other_seeds_propose_other_candidates(tiny: SearchSpace, tmp_path: Path, name: str) -> None:
-    a = _search(tiny, tmp_path / "a.db", 12, name=name, seed=0)
-    b = _search(tiny, tmp_path / "b.db", 12, name=name, seed=1)
+    n = 20  # beyond the ladder that every search begins with
+    a = _search(tiny, tmp_path / "a.db", n, name=name, seed=0)
+    b = _search(tiny, tmp_path / "b.db", n, name=name, seed=1)
     assert [c.id for c in a] != [c.id for c in b]
 
 
-def test_both_ends_of_the_space_are_tried_first(tiny: SearchSpace, tmp_path: Path) -> None:
-    candidates = _search(tiny, tmp_path / "s.db", 2)
-    assert [c.genotype for c in candidates] == [tiny.smallest(), tiny.largest()]
+def test_search_starts_with_a_ladder_through_the_space(tiny: SearchSpace, tmp_path: Path) -> None:
+    candidates = _search(tiny, tmp_path / "s.db", 9)
+    assert [c.genotype for c in candidates[:2]] == [tiny.smallest(), tiny.largest()]
+    sizes = sorted({size(c.genotype) for c in candidates})
+    assert len(sizes) >= 4
 
 
 def test_candidates_over_budget_are_constraint_violations_and_never_scored(
