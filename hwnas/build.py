@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import importlib.metadata
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -10,7 +11,7 @@ from typing import Any, final
 
 import torch
 
-from hwnas import families, space
+from hwnas import __version__, families, space
 from hwnas.accuracy.supernet import SupernetEvaluator
 from hwnas.config import SearchConfig
 from hwnas.cost.vela import VelaCostModel, compile_tflite
@@ -24,6 +25,10 @@ from hwnas.space import Genotype, SearchSpace
 from hwnas.training import loop
 from hwnas.training.checkpoint import Checkpoint
 from hwnas.training.data import ImageData, load
+
+
+#: Packages whose version decides the outcome of a run, beside torch's, which decides the supernet.
+DECISIVE = ("hwnas", "optuna", "ethos-u-vela", "ai-edge-litert")
 
 
 @dataclass(frozen=True)
@@ -54,20 +59,21 @@ class Parts:
             "search_space": self.space.digest,
             "data": self.data.digest,
             "augmentation": _digest([c.dataset.flip, c.dataset.shift]),
-            "target": _digest(asdict(c.target)),
+            "target": _digest([asdict(c.target), _text(c.target.vela.config)]),
             "budget": _digest(asdict(c.budget)),
             "objectives": _digest(c.objectives),
             "sampler": _digest(asdict(c.sampler)),
             "training": _digest(asdict(c.training)),
             "scoring": _digest(asdict(c.scoring)),
             "seed": _digest(c.seed),
+            "versions": _digest([importlib.metadata.version(name) for name in DECISIVE]),
             "supernet": self.checkpoint().path.parent.name,
         }
 
     def checkpoint(self) -> Checkpoint:
         """Return where the supernet of this space, data, training and seed is kept."""
         c = self.config
-        what = [self.space.digest, self.data.search_digest, c.seed, torch.__version__]
+        what = [self.space.digest, self.data.search_digest, c.seed, torch.__version__, __version__]
         key = _digest([*what, c.dataset.flip, c.dataset.shift, asdict(c.training)])
         return Checkpoint(Path(self.config.run.supernets, key, "supernet.safetensors"))
 
@@ -139,6 +145,11 @@ def workbench(parts: Parts, evaluator: SupernetEvaluator) -> Workbench:
         test=data.test,
         compile=lambda tflite, lowered: compile_tflite(tflite, lowered, parts.config.target),
     )
+
+
+def _text(path: str) -> str:
+    """Return the content of the user's own Vela configuration; Vela's come with its version."""
+    return Path(path).read_text(encoding="utf-8") if Path(path).is_file() else ""
 
 
 def _digest(content: Any) -> str:

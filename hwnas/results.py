@@ -95,7 +95,12 @@ class RunFolder:
         Raises:
             RunError: it holds a run already, or another process works in it.
         """
-        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            raise RunError(
+                f"{self.path} cannot be a folder: there is a file of that name."
+            ) from None
         self._acquire()
         if (self.path / "manifest.json").exists():
             self.close()

@@ -153,17 +153,16 @@ def load(path: Path) -> SearchSpace:
         SpaceError: with the file, the key and what is allowed.
     """
     raw = _read(path)
-    choices, fixed = raw["choices"], raw.get("fixed") or {}
+    choices = {str(name): options for name, options in raw["choices"].items()}
+    fixed = {str(name): value for name, value in (raw.get("fixed") or {}).items()}
     for name, options in choices.items():
-        _check_options(path, str(name), options)
+        _check_options(path, name, options)
     for name, value in fixed.items():
         if name in choices:
             raise SpaceError(f"{path}: '{name}' is both a choice and fixed; keep one of them.")
-        if not isinstance(value, int | float | str):
+        if isinstance(value, bool) or not isinstance(value, int | float | str):
             raise SpaceError(f"{path}: fixed '{name}' must be a number or a word, got {value!r}.")
-    space = SearchSpace(
-        path.stem, raw["family"], {str(n): tuple(o) for n, o in choices.items()}, dict(fixed)
-    )
+    space = SearchSpace(path.stem, raw["family"], {n: tuple(o) for n, o in choices.items()}, fixed)
     _check_depths(path, space)
     return space
 

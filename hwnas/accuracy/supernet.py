@@ -1,5 +1,6 @@
 """Accuracy of a genotype with the weights it inherits from the supernet."""
 
+import math
 from dataclasses import dataclass
 from typing import final
 
@@ -83,7 +84,8 @@ def recalibrate(network: nn.Module, images: Tensor) -> None:
             module.momentum = None  # a plain average over the batches
     network.train()
     with torch.inference_mode():
-        for batch in torch.split(images, _BATCH):
+        # Batches of (nearly) one size, because each counts the same in the average.
+        for batch in torch.tensor_split(images, math.ceil(len(images) / _BATCH)):
             network(batch)
     network.eval()
 

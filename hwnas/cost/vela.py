@@ -17,7 +17,7 @@ from typing import final
 from ethosu.vela import vela
 
 from hwnas.cost.base import Compiled, Cost, LayerCost
-from hwnas.errors import CompileError
+from hwnas.errors import CompileError, ConfigError
 from hwnas.figure import Figure
 from hwnas.int8.network import stand_in
 from hwnas.int8.tflite import write
@@ -59,7 +59,25 @@ def compile_tflite(tflite: bytes, lowered: Lowered, target: Target) -> Compiled:
         summary = _read_csv(Path(folder, f"network_summary_{options.system_config}.csv"))[0]
         layers = _read_csv(Path(folder, "network_per-layer.csv"))
         optimised = Path(folder, "network_vela.tflite").read_bytes()
+    _check(summary, target)
     return Compiled(optimised, _cost(summary, layers, lowered, target))
+
+
+def _check(summary: dict[str, str], target: Target) -> None:
+    """Refuse a target whose facts are not those of Vela's system, or that we cannot account for."""
+    clock_mhz = float(summary["core_clock"]) / 1e6
+    if clock_mhz != target.clock_mhz:
+        raise ConfigError(
+            f"Target '{target.name}': clock_mhz is {target.clock_mhz:g}, but Vela's system "
+            f"'{target.vela.system_config}' runs at {clock_mhz:g}. Give both the same clock; "
+            "target.vela.config takes a file of your own systems."
+        )
+    if "Flash" not in summary["weights_storage_area"]:
+        raise ConfigError(
+            f"Target '{target.name}': memory mode '{target.vela.memory_mode}' keeps weights in "
+            f"{summary['weights_storage_area']}; flash_kib is known only where they are in flash, "
+            "as with Shared_Sram on a system with flash."
+        )
 
 
 def _run_vela(arguments: list[str]) -> None:

@@ -35,13 +35,14 @@ class Member:
     details: Mapping[str, float]  #: components of the energy, utilisation, cycles
     files: Mapping[str, str]  #: sha256 by file name
     over_budget: tuple[str, ...] = ()  #: limits that it leaves after verification
-    on_front: bool = True  #: whether no other member dominates it after verification
+    on_front: bool = True  #: whether it fits, and no other that fits dominates it
 
     @property
     def label(self) -> str:
         """What verification changed, in words; empty if nothing."""
-        left = [f"over budget.{name}" for name in self.over_budget]
-        return "; ".join(left + ([] if self.on_front else ["left the front"]))
+        if self.over_budget:
+            return "; ".join(f"over budget.{name}" for name in self.over_budget)
+        return "" if self.on_front else "left the front"
 
     def row(self, space: SearchSpace) -> Row:
         """Return searched and verified figures as one row."""
@@ -130,13 +131,14 @@ def _verify(
 
 
 def _judge(members: list[Member], budget: Budget, objectives: Sequence[str]) -> list[Member]:
-    """Mark the members that leave the budget, and those that others now dominate."""
+    """Mark the members that leave the budget, and those that a member within it now dominates."""
     names = ["accuracy_int8" if name == "accuracy" else name for name in objectives]
-    points = np.array([[m.figures[name].value for name in names] for m in members])
-    on_front = non_dominated(points, [COLUMNS[name].maximise for name in objectives])
-    judged = []
-    for member, stays in zip(members, on_front, strict=True):
-        over = budget.violations(member.figures)
-        left = tuple(name for name, by in over.items() if by > 0)
-        judged.append(dataclasses.replace(member, over_budget=left, on_front=bool(stays)))
-    return judged
+    over = [[n for n, by in budget.violations(m.figures).items() if by > 0] for m in members]
+    fitting = [i for i, left in enumerate(over) if not left]
+    points = np.array([[members[i].figures[name].value for name in names] for i in fitting])
+    mask = non_dominated(points, [COLUMNS[name].maximise for name in objectives])
+    front = {i for i, stays in zip(fitting, mask, strict=True) if stays}
+    return [
+        dataclasses.replace(member, over_budget=tuple(over[i]), on_front=i in front)
+        for i, member in enumerate(members)
+    ]

@@ -218,7 +218,8 @@ def _open(config: DatasetConfig) -> dict[str, Any]:
         cure = "" if path else " Without a network give local files: dataset.path=DIR."
         reason = " ".join(str(root if path else error).split())[:300]
         raise DataError(f"{where} cannot be read: {reason}.{cure}") from None
-    splits = {name: found[name] for name in ("train", "validation", "test") if name in found}
+    names = ("train", "validation", "test")
+    splits = {name: found[name] for name in names if name in found and len(found[name])}
     if "train" not in splits:
         raise DataError(f"{where} has no split 'train', only: {', '.join(found)}.")
     return splits

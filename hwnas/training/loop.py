@@ -34,6 +34,8 @@ class TrainingConfig:
     n_random: int = 2  #: random subnets a step, beside the largest and the smallest
 
     def __post_init__(self) -> None:
+        if self.batch_size == 1:
+            raise ConfigError("training.batch_size must be at least 2 for batch norm.")
         for key in ("epochs", "batch_size", "lr"):
             if getattr(self, key) <= 0:
                 raise ConfigError(f"training.{key} must be positive, got {getattr(self, key)}.")
@@ -151,7 +153,7 @@ def _step(
 
 
 def _batch(material: Material, batch_size: int, seed: int, step: int) -> tuple[Tensor, Tensor]:
-    """Return the augmented images and labels of one step; an epoch sees each image once."""
+    """Return the augmented images and labels of one step; an epoch sees each image at most once."""
     train = material.data.train
     per_epoch = max(1, len(train) // batch_size)
     epoch, position = divmod(step, per_epoch)
