@@ -69,6 +69,8 @@ def _hydra(verb: str, arguments: Sequence[str]) -> None:
     from omegaconf import DictConfig, OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
+    if {"-m", "--multirun"} & {*arguments}:
+        raise ConfigError("A run has one configuration: start one command for each, without -m.")
     host.tune()
     from hwnas import config, content
     from hwnas.commands import search

@@ -26,7 +26,6 @@ from hwnas.training import loop
 from hwnas.training.checkpoint import Checkpoint
 from hwnas.training.data import ImageData, load
 
-
 #: Packages whose version decides the outcome of a run, beside torch's, which decides the supernet.
 DECISIVE = ("hwnas", "optuna", "ethos-u-vela", "ai-edge-litert")
 

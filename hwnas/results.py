@@ -84,11 +84,6 @@ class RunFolder:
         """The Optuna study."""
         return self.path / "study.db"
 
-    @property
-    def models(self) -> Path:
-        """The networks of the front."""
-        return self.path / "models"
-
     def create(self) -> None:
         """Make the folder and lock it.
 

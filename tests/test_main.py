@@ -75,11 +75,19 @@ def test_help_has_a_line_for_each_target_budget_space_and_data_set(
         (["search", "+target=npu", "dataset=images", "dataset.path=nowhere"], "no such file"),
         (["search", "run.resume=nowhere"], "no manifest.json there"),
         (["search", "+target=npu", "=3"], "hwnas:"),
+        (["search", "+target=npu", "-m", "seed=1,2"], "without -m"),
+        (["search", "+target=npu", "run.dir=afile"], "cannot be a folder"),
+        (["search", *QUICK, "target.clock_mhz=200", "run.dir=r"], "runs at 500"),
+        (
+            ["search", *QUICK, "target.vela.memory_mode=Sram_Only", "run.dir=r"],
+            "known only where they are in flash",
+        ),
     ],
 )
 def test_bad_input_gets_one_line(
     capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
+    Path("afile").touch()
     assert message in _refused(capsys, *arguments)
 
 
@@ -130,6 +138,9 @@ def test_killed_runs_resume_and_end_like_one_that_was_not(tmp_path: Path) -> Non
     assert {p.name for p in Path("cut/models").iterdir()} == {
         p.name for p in Path("whole/models").iterdir()
     }
+    shrunk = _run("search", "run.resume=cut", "n_trials=70")
+    assert shrunk.returncode == 2
+    assert "may only grow" in shrunk.stderr
     grown = _run("search", "run.resume=cut", "n_trials=90")
     assert grown.returncode == 0, grown.stderr
     assert _columns("cut")["id"][:80] == _columns("whole")["id"]

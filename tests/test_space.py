@@ -60,6 +60,8 @@ def test_option_that_is_not_offered_is_refused(tiny: SearchSpace) -> None:
         (("choices", "stages.1.blocks.0.kernel"), [3], "has blocks but no 'stages.1.depth'"),
         (("fixed", "resolution"), 8, "both a choice and fixed"),
         (("fixed", "head.width"), [1], "must be a number or a word"),
+        (("fixed", "head.width"), True, "must be a number or a word"),
+        (("fixed", 3), {}, "must be a number or a word"),
         (("choice",), {}, "Did you mean 'choices'"),
         (("choices",), {}, "must map names to values"),
         (("fixed",), [1], "must map names to values"),
@@ -67,7 +69,7 @@ def test_option_that_is_not_offered_is_refused(tiny: SearchSpace) -> None:
     ],
 )
 def test_space_that_contradicts_itself_is_refused(
-    tiny: SearchSpace, tmp_path: Path, path: tuple[str, ...], value: Any, message: str
+    tiny: SearchSpace, tmp_path: Path, path: tuple[Any, ...], value: Any, message: str
 ) -> None:
     raw = space_yaml(tiny)
     place = raw

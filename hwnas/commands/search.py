@@ -98,6 +98,12 @@ def _manifest(parts: build.Parts, arguments: Sequence[str], earlier: Row | None)
                 f"run.resume={parts.config.run.resume}: {name} differs from that of the run. "
                 "Resume with the same settings (only n_trials may grow), or start a new run."
             )
+    recorded = (earlier or {}).get("config", {}).get("n_trials", 0)
+    if parts.config.n_trials < recorded:
+        raise RunError(
+            f"run.resume={parts.config.run.resume}: n_trials={parts.config.n_trials} is below the "
+            f"{recorded} of the run; it may only grow."
+        )
     starts = [*(earlier or {}).get("started", []), time.strftime("%Y-%m-%dT%H:%M:%S%z")]
     return {
         "verb": "search",

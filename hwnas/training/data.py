@@ -23,7 +23,7 @@ from hwnas.op import Task
 from hwnas.progress import Progress
 
 _SPLIT_SEED = 0  # the splits are part of the data set: they never follow the run's seed
-_GREY = ("1", "L")
+_GREY = ("1", "L", "LA")
 
 
 @dataclass
@@ -268,6 +268,8 @@ def _common_shape(
             modes.add(header.mode)
     width, height = next(iter(sizes))
     keep = len(sizes) == 1 and width == height and width <= 2 * max_resolution
+    if deep := sorted(mode for mode in modes if mode[0] in "IF"):
+        raise DataError(f"{where}: images of mode {deep[0]} are not supported; convert to 8 bits.")
     return width if keep else max_resolution, "L" if modes <= set(_GREY) else "RGB"
 
 
@@ -285,6 +287,9 @@ def _decode(
     side, mode = shape
     picture = _header(where, name, i, image)
     try:
+        if "A" in picture.getbands() or "transparency" in picture.info:  # what is seen on white
+            picture = picture.convert("RGBA")
+            picture = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture)
         picture = picture.convert(mode)
     except (OSError, ValueError, SyntaxError) as error:
         raise DataError(f"{where}: row {i} of '{name}' is damaged: {error}") from None

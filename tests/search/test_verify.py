@@ -54,7 +54,7 @@ def test_verified_files_are_what_the_figures_are_of(
     for member in verified:
         assert len(member.files) == 2
         for name, digest in member.files.items():
-            content = (folder.models / name).read_bytes()
+            content = (tmp_path / "models" / name).read_bytes()
             assert hashlib.sha256(content).hexdigest() == digest
             assert content[4:8] == b"TFL3"
         int8, fp32 = member.figures["accuracy_int8"], member.figures["accuracy_fp32"]
@@ -89,9 +89,25 @@ def test_members_that_leave_the_budget_or_the_front_are_marked(
     assert small.over_budget == ()
     assert large.over_budget == ("sram_kib",)
     assert large.label.startswith("over budget.sram_kib")
-    twice = [members[1], members[1]]
+    assert not large.on_front
+    twice = [members[0], members[0]]
     marks = [m.on_front for m in verify(twice, bench, budget, OBJECTIVES, folder, Silent())]
     assert marks == [True, False]
+
+
+def test_member_over_budget_does_not_push_out_one_that_fits() -> None:
+    from hwnas.figure import Figure
+    from hwnas.search.verify import Member, _judge
+    from hwnas.space import Genotype
+
+    def member(accuracy: float, sram: float) -> Member:
+        names = ("accuracy_int8", "latency_ms", "sram_kib")
+        values = zip(names, (accuracy, 1.0, sram), strict=True)
+        figures = {name: Figure(value, "measured") for name, value in values}
+        return Member(Candidate(0, Genotype("s", ()), {}), figures, {}, {})
+
+    judged = _judge([member(0.9, 131.0), member(0.8, 100.0)], Budget(sram_kib=128), OBJECTIVES)
+    assert [m.label for m in judged] == ["over budget.sram_kib", ""]
 
 
 def test_search_never_reads_the_test_split(parts: build.Parts, tmp_path: Path) -> None:

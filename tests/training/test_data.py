@@ -81,6 +81,17 @@ def test_colour_images_of_many_sizes_and_words_for_labels(tmp_path: Path) -> Non
     assert torch.unique(data.train.images[..., 0]).tolist() == [100]
 
 
+def test_drawing_on_a_transparent_ground_is_not_lost(tmp_path: Path) -> None:
+    picture = Image.new("LA", (8, 8), (0, 0))  # black, and nothing to be seen of it
+    picture.paste((0, 255), (0, 0, 4, 8))  # black to be seen
+    buffer = io.BytesIO()
+    picture.save(buffer, "PNG")
+    _write(tmp_path / "x.parquet", [buffer.getvalue()] * 20, [0, 1] * 10)
+    image = _load(tmp_path / "x.parquet").train.images[0]
+    assert image.shape == (8, 8, 1)
+    assert image[0, :, 0].tolist() == [0] * 4 + [255] * 4
+
+
 def test_own_validation_and_test_splits_are_used(tmp_path: Path) -> None:
     for name, n in (("train", 20), ("validation", 6), ("test", 8)):
         _write(tmp_path / f"{name}-00000.parquet", [_png((8, 8))] * n, [0, 1] * (n // 2))
@@ -114,6 +125,12 @@ def _cut_png(folder: Path) -> Path:
     return _write(folder / "x.parquet", [buffer.getvalue()[:-800]] * 8, [0, 1] * 4)
 
 
+def _sixteen_bits(folder: Path) -> Path:
+    buffer = io.BytesIO()
+    Image.fromarray(np.full((8, 8), 40000, np.uint16)).save(buffer, "PNG")
+    return _write(folder / "x.parquet", [buffer.getvalue()] * 8, [0, 1] * 4)
+
+
 def _too_few(folder: Path) -> Path:
     return _write(folder / "x.parquet", [_png((8, 8))] * 3, [0, 1, 1])
 
@@ -131,6 +148,7 @@ def _missing(folder: Path) -> Path:
         (_one_class, "holds one class only"),
         (_cut_png, "row 0 of 'train' is damaged"),
         (_too_few, "too small to split"),
+        (_sixteen_bits, "convert to 8 bits"),
         (_missing, "no such file or folder"),
     ],
 )
