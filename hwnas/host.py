@@ -11,9 +11,9 @@ def tune() -> None:
     """Set how threads wait and how freed memory is kept; call it before torch is imported.
 
     Threads of GNU OpenMP spin while they wait for others: where another process wants a core, a
-    step of training took four times as long as with a short spin, which costs nothing otherwise.
+    step of training took several times as long as with a short spin, which costs little otherwise.
     glibc gives large buffers back to the system as soon as they are free, and the next layer has to
-    fault them in again: keeping them made a step 1.25 times faster (``benchmarks/README.md``).
+    fault them in again; keeping them spares those faults. Figures: ``benchmarks/README.md``.
     """
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
