@@ -28,7 +28,7 @@ def _search(
     seed: int = 0,
 ) -> list[Candidate]:
     problem = loop.Problem(space, budget or Budget(), cost or SizeCost(), SizeAccuracy())
-    config = SamplerConfig(name, population_size=10, n_startup_trials=8)
+    config = SamplerConfig(name, population_size=10, n_startup_trials=14)
     study = Study(path, space, OBJECTIVES)
     try:
         return list(
