@@ -13,7 +13,9 @@ from hwnas.errors import ConfigError, HwnasError, unknown
 
 VERBS = {
     "search": "find, verify and report a Pareto front of networks for a target",
+    "profile": "measure a target's latency table, and say how wrong it is",
 }
+_CONTINUE = {"search": "run.resume=<run folder>", "profile": "the same command"}
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
 
 
@@ -37,9 +39,9 @@ def run(arguments: Sequence[str]) -> int:
     except HwnasError as error:
         return _refuse(str(error), error.exit_code)
     except KeyboardInterrupt:
-        return _refuse("Interrupted; nothing is lost: run.resume=<run folder> continues.", 130)
+        return _refuse(f"Interrupted; nothing is lost: {_CONTINUE[arguments[0]]} continues.", 130)
     except Exception as error:
-        if (message := _disk_problem(error)) is None:
+        if (message := _disk_problem(error, _CONTINUE[arguments[0]])) is None:
             raise
         return _refuse(message, 2)
     return 0
@@ -54,10 +56,10 @@ def _run_verb(verb: str, arguments: Sequence[str]) -> None:
     if verb not in VERBS:
         raise ConfigError(unknown("verb", verb, VERBS))
     if {"-h", "--help"} & {*arguments}:
-        from hwnas.commands.help import search_help
+        from hwnas.commands.help import verb_help
         from hwnas.config import SCHEMAS
 
-        print(search_help(SCHEMAS[verb]))
+        print(verb_help(verb, SCHEMAS[verb]))
         return
     _hydra(verb, _with_resumed(arguments))
 
@@ -73,7 +75,7 @@ def _hydra(verb: str, arguments: Sequence[str]) -> None:
         raise ConfigError("A run has one configuration: start one command for each, without -m.")
     host.tune()
     from hwnas import config, content
-    from hwnas.commands import search
+    from hwnas.commands import profile, search
 
     config.register()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors through to `run`, which words them
@@ -91,8 +93,11 @@ def _hydra(verb: str, arguments: Sequence[str]) -> None:
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise ConfigError(_explain(error, verb)) from None
     for checked in configs:
-        assert isinstance(checked, config.SearchConfig)
-        search.run(checked, arguments)
+        if isinstance(checked, config.ProfileConfig):
+            profile.run(checked, arguments)
+        else:
+            assert isinstance(checked, config.SearchConfig)
+            search.run(checked, arguments)
 
 
 def _refuse_extra(content: Any, schema: type) -> None:
@@ -106,7 +111,7 @@ def _refuse_extra(content: Any, schema: type) -> None:
             name = f"{prefix}{key}"
             if name not in known and not any(n.startswith(f"{name}.") for n in known):
                 raise ConfigError(unknown("option", name, known))
-            if isinstance(value, dict):
+            if isinstance(value, dict) and name not in known:  # known: a mapping of the user's own
                 check(value, f"{name}.")
 
     check(content, "")
@@ -156,7 +161,7 @@ def _with_resumed(arguments: Sequence[str]) -> list[str]:
     return [str(old) for old in recorded if key(str(old)) not in renewed] + list(arguments)
 
 
-def _disk_problem(error: Exception) -> str | None:
+def _disk_problem(error: Exception, cure: str) -> str | None:
     """Return a sentence if the disk is full or not writable, else ``None``."""
     cause: BaseException | None = error
     while cause is not None:
@@ -164,10 +169,10 @@ def _disk_problem(error: Exception) -> str | None:
             where = f" ({cause.filename})" if cause.filename else ""
             return (
                 f"Cannot write{where}: {os.strerror(cause.errno or 0)}. "
-                "Free space or choose another run.dir; run.resume=<run folder> continues."
+                f"Free space or choose another folder; {cure} continues."
             )
         if "database or disk is full" in str(cause) or "No space left on device" in str(cause):
-            return "Cannot write: the disk is full. Free space; run.resume=<run folder> continues."
+            return f"Cannot write: the disk is full. Free space; {cure} continues."
         cause = cause.__cause__ or cause.__context__
     return None
 

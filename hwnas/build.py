@@ -11,23 +11,61 @@ from typing import Any, final
 
 import torch
 
-from hwnas import __version__, families, space
+from hwnas import __version__, content, families, space
 from hwnas.accuracy.supernet import SupernetEvaluator
-from hwnas.config import SearchConfig
-from hwnas.cost.vela import VelaCostModel, compile_tflite
+from hwnas.config import ProfileConfig, SearchConfig
+from hwnas.cost.base import CostModel
+from hwnas.cost.host import as_run
+from hwnas.cost.measured import MeasuredCostModel
+from hwnas.cost.roofline import RooflineCostModel
+from hwnas.cost.table import TableCostModel
+from hwnas.cost.vela import VelaCostModel
 from hwnas.families.base import Family
 from hwnas.figure import Figure
-from hwnas.op import Lowered
+from hwnas.latency_table import TRANSFERRED, Entry, LatencyTable, incomplete
+from hwnas.op import Lowered, OpSpec, Task, distinct
+from hwnas.profiling.subject import Subject
 from hwnas.progress import Progress
+from hwnas.provenance import open_table, own_table
 from hwnas.results import RunFolder
+from hwnas.runtimes.pool import Pool, Retrying
+from hwnas.search.artefacts import Artefacts, MeasuredArtefacts, ModelledArtefacts, VelaArtefacts
 from hwnas.search.verify import Workbench
 from hwnas.space import Genotype, SearchSpace
+from hwnas.target import Target
 from hwnas.training import loop
 from hwnas.training.checkpoint import Checkpoint
 from hwnas.training.data import ImageData, load
 
 #: Packages whose version decides the outcome of a run, beside torch's, which decides the supernet.
-DECISIVE = ("hwnas", "optuna", "ethos-u-vela", "ai-edge-litert")
+DECISIVE = ("hwnas", "optuna", "ethos-u-vela", "ai-edge-litert", "apache-tvm", "onnxruntime")
+
+_CHECKED = 300  #: networks whose operators are looked for in a table before anything is trained
+
+#: The latency tables that ship with hwnas.
+SHIPPED = content.ROOT / "latency_tables"
+
+
+@dataclass(frozen=True)
+class Networks:
+    """The networks of a space on a target, for one task."""
+
+    target: Target
+    space: SearchSpace
+    family: Family
+    task: Task
+
+    def lower(self, genotype: Genotype) -> Lowered:
+        """Return the operators of a genotype."""
+        return self.family.lower(self.space, genotype, self.task)
+
+    def resolution(self, genotype: Genotype) -> int:
+        """Return the height and width of the images that a genotype reads."""
+        return self.family.resolution(self.space, genotype)
+
+    def as_run(self, genotype: Genotype) -> Lowered:
+        """Return the operators of a genotype as the target runs them."""
+        return as_run(self.lower(genotype), self.target)
 
 
 @dataclass(frozen=True)
@@ -35,21 +73,13 @@ class Parts:
     """What a search is made of, before any weight is trained."""
 
     config: SearchConfig
-    space: SearchSpace
-    family: Family
+    networks: Networks
     data: ImageData
 
-    def lower(self, genotype: Genotype) -> Lowered:
-        """Return the operators of a genotype."""
-        return self.family.lower(self.space, genotype, self.data.task)
-
-    def resolution(self, genotype: Genotype) -> int:
-        """Return the height and width of the images that a genotype reads."""
-        return self.family.resolution(self.space, genotype)
-
-    def cost_model(self) -> VelaCostModel:
-        """Return the model of the target's costs."""
-        return VelaCostModel(self.config.target, self.lower)
+    @property
+    def space(self) -> SearchSpace:
+        """The search space."""
+        return self.networks.space
 
     def digests(self) -> dict[str, str]:
         """Return a digest of everything that decides the outcome, by name."""
@@ -58,7 +88,10 @@ class Parts:
             "search_space": self.space.digest,
             "data": self.data.digest,
             "augmentation": _digest([c.dataset.flip, c.dataset.shift]),
-            "target": _digest([asdict(c.target), _text(c.target.vela.config)]),
+            "target": _digest(
+                [asdict(c.target), _text(c.target.vela.config if c.target.vela else "")]
+            ),
+            "cost": _digest(c.cost),
             "budget": _digest(asdict(c.budget)),
             "objectives": _digest(c.objectives),
             "sampler": _digest(asdict(c.sampler)),
@@ -79,11 +112,117 @@ class Parts:
 
 def parts(config: SearchConfig, progress: Progress) -> Parts:
     """Read the search space and the data."""
+    found, data = networks(config, progress)
+    return Parts(config, found, data)
+
+
+def networks(
+    config: SearchConfig | ProfileConfig, progress: Progress
+) -> tuple[Networks, ImageData]:
+    """Read the search space, and the data, which decide the first and the last operator."""
     found = space.load(space.find(config.search_space))
     family = families.get(found.family)
     family.check(found)
-    resolution = family.resolution(found, found.largest())
-    return Parts(config, found, family, load(config.dataset, resolution, progress))
+    data = load(config.dataset, family.resolution(found, found.largest()), progress)
+    return Networks(config.target, found, family, data.task), data
+
+
+@final
+class Device:
+    """A target that is measured: its latency table, and the process that compiles and times."""
+
+    def __init__(self, config: SearchConfig | ProfileConfig, table: LatencyTable):
+        self.config, self.table = config, table
+        limit_s = config.tuning.limit_s
+        self._pool = Pool(config.target, config.timing, config.rpc, limit_s)
+        self.worker = Retrying(self._pool)
+        self._n_plans = config.tuning.n_plans
+
+    def close(self) -> None:
+        """End the process."""
+        self._pool.close()
+
+    def plan(self, op: OpSpec) -> str:
+        """Return how an operator is compiled: as in the table, else tuned now and kept there."""
+        known = self.table.entries.get(op)
+        if known is None or known.plan == TRANSFERRED:
+            plan = self.worker.tune(op, self._n_plans)
+            (timing,) = self.worker.time_operators([(op, plan)])
+            self.table.entries[op] = Entry(plan, timing)
+            self.table.save()
+        return self.table.entries[op].plan
+
+
+def device(config: SearchConfig, networks: Networks) -> Device | None:
+    """Return the device of a measured target, with the table that its costs come from.
+
+    Raises:
+        TableError: there is no table of this machine, or it lacks operators of the space.
+    """
+    if config.target.runtime not in ("tvm", "onnxruntime"):
+        return None
+    if config.cost == "table":
+        roots, command = [Path(config.table.dir), SHIPPED], profile_command(config)
+        accept = config.table.accept_foreign
+        table = open_table(config.target, config.rpc, roots, accept, command)
+        # Better now than after an hour of training.
+        drawn = Subject(networks.space, networks.as_run).sample(_CHECKED, config.seed)
+        ops = distinct(networks.as_run(genotype) for genotype in drawn)
+        if missing := [op for op in ops if op not in table.entries]:
+            raise incomplete(missing, config.target, command)
+        return Device(config, table)
+    return Device(config, own_table(config.target, config.rpc, Path(config.table.dir), SHIPPED))
+
+
+def table_digest(device: Device | None) -> dict[str, str]:
+    """Return the digest of what costs are predicted from, by name; none where nothing is."""
+    predicted = device is not None and getattr(device.config, "cost", "") == "table"
+    return {"latency_table": device.table.digest} if device and predicted else {}
+
+
+def table_facts(device: Device | None) -> dict[str, Any] | None:
+    """Return which table a run reads, and what is foreign about it."""
+    if device is None:
+        return None
+    return {"path": str(device.table.path), "foreign": device.table.foreign or None}
+
+
+def profile_command(config: SearchConfig | ProfileConfig) -> str:
+    """Return the command that measures what a table lacks."""
+    target, words = config.target, ["python -m hwnas profile"]
+    words.append(f"+target={target.name}")
+    for name in ("runtime", "dtype", "threads", "batch"):
+        words.append(f"target.{name}={getattr(target, name)}")
+    words += [f"search_space={config.search_space}", f"dataset={config.dataset.name}"]
+    if config.rpc.tracker:
+        words += [f"rpc.tracker={config.rpc.tracker}", f"rpc.key={config.rpc.key}"]
+    return " ".join(words)
+
+
+def cost_model(parts: Parts, device: Device | None) -> CostModel:
+    """Return what says the costs of candidates."""
+    config, target = parts.config, parts.config.target
+    if config.cost == "vela":
+        return VelaCostModel(target, parts.networks.lower)
+    if config.cost == "roofline":
+        return RooflineCostModel(target, parts.networks.as_run)
+    assert device is not None
+    if config.cost == "measured":
+        return MeasuredCostModel(device.worker, target, parts.networks.as_run, device.plan)
+    command = profile_command(config)
+    return TableCostModel(device.table, target, parts.networks.as_run, parts.space.name, command)
+
+
+def artefacts(parts: Parts, device: Device | None) -> Artefacts:
+    """Return what makes and judges the files of a front member."""
+    target = parts.config.target
+    if target.runtime == "vela":
+        return VelaArtefacts(target)
+    if device is None:
+        return ModelledArtefacts(target, lambda lowered: as_run(lowered, target))
+    return MeasuredArtefacts(
+        target, device.worker, lambda lowered: as_run(lowered, target), device.plan
+    )
 
 
 @final
@@ -114,7 +253,7 @@ def trained_evaluator(parts: Parts, progress: Progress) -> SupernetEvaluator:
     config = parts.config
     with torch.random.fork_rng():
         torch.manual_seed(config.seed)
-        supernet = parts.family.supernet(parts.space, parts.data.task)
+        supernet = parts.networks.family.supernet(parts.space, parts.data.task)
     checkpoint = parts.checkpoint()
     with contextlib.ExitStack() as stack:
         if checkpoint.n_steps() < loop.n_steps(config.training, len(parts.data.train)):
@@ -122,7 +261,7 @@ def trained_evaluator(parts: Parts, progress: Progress) -> SupernetEvaluator:
             folder.create()  # locked: one process at a time trains a supernet
             stack.callback(folder.close)
         loop.train(
-            loop.Trainee(supernet, parts.space, parts.resolution),
+            loop.Trainee(supernet, parts.space, parts.networks.resolution),
             loop.Material(parts.data, config.dataset),
             config.training,
             config.seed,
@@ -130,19 +269,23 @@ def trained_evaluator(parts: Parts, progress: Progress) -> SupernetEvaluator:
             progress,
         )
     supernet.module.eval()
-    return SupernetEvaluator(supernet, parts.family, parts.space, parts.data, config.scoring)
+    family = parts.networks.family
+    return SupernetEvaluator(supernet, family, parts.space, parts.data, config.scoring)
 
 
-def workbench(parts: Parts, evaluator: SupernetEvaluator) -> Workbench:
+def workbench(parts: Parts, evaluator: SupernetEvaluator, device: Device | None) -> Workbench:
     """Return what verification needs; the only place that hands out the test split."""
     data = parts.data
     return Workbench(
         network=evaluator.network,
-        lower=parts.lower,
+        lower=parts.networks.lower,
         calibration_images=evaluator.calibration_images,
-        test_images=lambda genotype: data.prepare(data.test.images, parts.resolution(genotype)),
+        test_images=lambda genotype: data.prepare(
+            data.test.images, parts.networks.resolution(genotype)
+        ),
         test=data.test,
-        compile=lambda tflite, lowered: compile_tflite(tflite, lowered, parts.config.target),
+        artefacts=artefacts(parts, device),
+        dtype=parts.config.target.dtype,
     )
 
 

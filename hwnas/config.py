@@ -8,8 +8,12 @@ from omegaconf import MISSING
 from hwnas.accuracy.supernet import ScoringConfig
 from hwnas.errors import ConfigError, unknown
 from hwnas.figure import COLUMNS
+from hwnas.latency_table import TableConfig
+from hwnas.profiling.networks import NetworksConfig
+from hwnas.runtimes.base import TuningConfig
 from hwnas.search.sampler import SamplerConfig
-from hwnas.target import Budget, Target
+from hwnas.target import Budget, Remote, Target
+from hwnas.timing import TimingConfig
 from hwnas.training.data import DatasetConfig
 from hwnas.training.loop import TrainingConfig
 
@@ -34,12 +38,18 @@ class SearchConfig:
     training: TrainingConfig = field(default_factory=TrainingConfig)
     scoring: ScoringConfig = field(default_factory=ScoringConfig)
     run: RunConfig = field(default_factory=RunConfig)
+    table: TableConfig = field(default_factory=TableConfig)
+    timing: TimingConfig = field(default_factory=TimingConfig)
+    tuning: TuningConfig = field(default_factory=TuningConfig)
+    rpc: Remote = field(default_factory=Remote)
+    cost: str | None = None  #: what says the costs; default: what suits the target's runtime
     search_space: str = "mbconv_small"
     objectives: list[str] = field(default_factory=lambda: ["accuracy", "latency_ms", "energy_mj"])
     n_trials: int = 300
     seed: int = 0
 
     def __post_init__(self) -> None:
+        self.cost = checked_cost(self.cost, self.target)
         for name in self.objectives:
             if name not in COLUMNS:
                 raise ConfigError(unknown("objective", name, COLUMNS))
@@ -51,7 +61,57 @@ class SearchConfig:
             raise ConfigError(f"n_trials must be at least 1, got {self.n_trials}.")
 
 
-SCHEMAS: dict[str, type] = {"search": SearchConfig}
+#: The cost models that suit a runtime, the default first.
+COST_MODELS = {
+    "vela": ("vela", "roofline"),
+    "tvm": ("table", "measured", "roofline"),
+    "onnxruntime": ("table", "measured", "roofline"),
+    "none": ("roofline",),
+}
+
+
+def checked_cost(cost: str | None, target: Target) -> str:
+    """Return the name of the cost model; refuse one that does not suit the target."""
+    allowed = COST_MODELS[target.runtime]
+    if cost is not None and cost not in allowed:
+        raise ConfigError(
+            f"{unknown('cost', cost, allowed)} (target '{target.name}' has "
+            f"target.runtime={target.runtime})"
+        )
+    if cost == "roofline" and target.roofline is None:
+        raise ConfigError(f"cost=roofline: target '{target.name}' has no target.roofline.")
+    return cost or allowed[0]
+
+
+@dataclass
+class ProfileConfig:
+    """What ``python -m hwnas profile`` accepts."""
+
+    target: Target = MISSING
+    dataset: DatasetConfig = MISSING
+    training: TrainingConfig = field(default_factory=TrainingConfig)  #: set by data sets, not read
+    table: TableConfig = field(default_factory=TableConfig)
+    timing: TimingConfig = field(default_factory=TimingConfig)
+    tuning: TuningConfig = field(default_factory=TuningConfig)
+    networks: NetworksConfig = field(default_factory=NetworksConfig)
+    rpc: Remote = field(default_factory=Remote)
+    search_space: str = "mbconv_small"
+    genotype: str | None = None  #: show where the time of one network goes, instead
+    transfer_from: str | None = None  #: a target whose table stands in, instead of tuning all
+    n_samples: int = 30  #: networks that are measured to transfer a table
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.genotype is None and self.target.runtime not in ("tvm", "onnxruntime"):
+            raise ConfigError(
+                f"Target '{self.target.name}' needs no latency table: "
+                f"target.runtime={self.target.runtime} estimates every network whole."
+            )
+        if self.n_samples < 10:
+            raise ConfigError(f"n_samples must be at least 10, got {self.n_samples}.")
+
+
+SCHEMAS: dict[str, type] = {"search": SearchConfig, "profile": ProfileConfig}
 
 
 def register() -> None:

@@ -1,4 +1,4 @@
-"""Energy of an inference, modelled from what the compiler says is computed and moved."""
+"""Energy of an inference, modelled: from what is computed and moved, or from power and time."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -43,3 +43,31 @@ class EnergyModel:
         total = sum(components.values())
         spread = off_chip_bytes * (high - low) / 2 * pj_to_mj
         return Figure(total, "modelled", total - spread, total + spread), components
+
+
+@dataclass
+class PowerModel:
+    """Power that a device takes above idle while it computes, in watts a busy core (or device).
+
+    For devices without a meter: energy is this power times latency, an interval as wide as the
+    range of powers.
+    """
+
+    active_w_low: float
+    active_w_high: float
+    source: str
+
+    def __post_init__(self) -> None:
+        if not 0 < self.active_w_low <= self.active_w_high:
+            raise ConfigError(
+                "target.power: active_w_low must be positive and at most active_w_high, got "
+                f"{self.active_w_low:g} and {self.active_w_high:g}."
+            )
+
+    def energy(self, latency: Figure, threads: int) -> tuple[Figure, Mapping[str, float]]:
+        """Return the energy in mJ of a latency in ms, and the power that was taken, in W."""
+        low, high = self.active_w_low * threads, self.active_w_high * threads
+        middle = (low + high) / 2
+        shortest = latency.value if latency.low is None else latency.low
+        figure = Figure(latency.value * middle, "modelled", shortest * low, latency.upper * high)
+        return figure, {"power_active_w": middle}

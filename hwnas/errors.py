@@ -36,6 +36,14 @@ class CompileError(HwnasError):
     """The target's compiler refuses a network."""
 
 
+class DeviceError(HwnasError):
+    """A device does not answer, or does not answer in time."""
+
+
+class TableError(HwnasError):
+    """A latency table is missing, damaged, foreign or incomplete."""
+
+
 class BudgetError(HwnasError):
     """No candidate meets the budget."""
 

@@ -1,7 +1,8 @@
 """Operators as a compiler sees them: what a genotype is lowered to, and the key of a table."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 Shape = tuple[int, int, int]  #: (C, H, W)
 
@@ -14,12 +15,20 @@ class Task:
     n_classes: int
 
 
+#: What an operator can be. ``mean`` is over H and W, ``layernorm`` over C; ``mul`` scales each
+#: channel of its first input by its second, ``(C, 1, 1)``; ``attention`` reads queries, keys and
+#: values as ``(3 C, H, W)``, has ``groups`` heads and mixes all pixels.
+BASES = ("conv2d", "linear", "add", "mul", "mean", "max_pool2d", "layernorm", "attention")
+ACTIVATIONS = ("relu", "relu6", "hardswish", "hardsigmoid", "sigmoid", "silu", "gelu")
+
+
 @dataclass(frozen=True)
 class OpSpec:
     """One operator as it runs after fusion, with its shapes.
 
-    ``kind`` is ``conv2d``, ``linear``, ``add`` or ``mean`` (over H and W), followed by what is
-    fused into it: ``conv2d+bn+relu6``. Convolutions pad ``kernel // 2`` on every side.
+    ``kind`` is one of ``BASES``, followed by what is fused into it: ``conv2d+bn+relu6``; with
+    ``+add`` the operator reads a second tensor of its output's shape and adds it before what
+    follows. The pixels of an image are the tokens of a transformer.
     """
 
     kind: str
@@ -44,6 +53,21 @@ class OpSpec:
         return self.kind.partition("+")[0]
 
     @property
+    def fused(self) -> tuple[str, ...]:
+        """What is fused into the operator, in order."""
+        return tuple(self.kind.split("+")[1:])
+
+    @property
+    def activation(self) -> str:
+        """The activation fused into the operator, or ``""``."""
+        return next((name for name in self.fused if name in ACTIVATIONS), "")
+
+    @property
+    def padding(self) -> int:
+        """Zeros around the image: none where windows do not overlap, else half the kernel."""
+        return 0 if self.kernel == self.stride else self.kernel // 2
+
+    @property
     def depthwise(self) -> bool:
         """Whether each channel is convolved alone."""
         return self.groups > 1
@@ -58,13 +82,17 @@ class OpSpec:
 
     @property
     def n_macs(self) -> int:
-        """Multiply-accumulates of convolutions and linear layers, for one image."""
-        _, h, w = self.out_shape
+        """Multiply-accumulates of convolutions, linear layers and attention, for one image."""
+        c, h, w = self.out_shape
+        if self.base == "attention":
+            return 2 * c * (h * w) ** 2
         return h * w * math.prod(self.weight_shape) if self.weight_shape else 0
 
     @property
     def n_params(self) -> int:
         """Weights and biases, batch norm folded."""
+        if self.base == "layernorm":
+            return 2 * self.out_shape[0]
         return math.prod(self.weight_shape) + self.out_shape[0] if self.weight_shape else 0
 
 
@@ -89,3 +117,42 @@ def n_macs(lowered: Lowered) -> int:
 def n_params(lowered: Lowered) -> int:
     """Return the weights and biases of a network, batch norm folded."""
     return sum(node.op.n_params for node in lowered)
+
+
+def fuse(lowered: Lowered, dtype: str, batch: int = 1) -> Lowered:
+    """Return the operators as compilers for CPUs and GPUs run them.
+
+    A sum is fused into the convolution or linear layer that computes one of its terms last, if
+    nothing else reads that term. The fused operator has the name of that layer.
+    """
+    reads = [source for node in lowered for source in node.inputs]
+    found: dict[str, Node] = {}
+    renamed: dict[str, str] = {}
+    for node in lowered:
+        inputs = tuple(renamed.get(source, source) for source in node.inputs)
+        op = replace(node.op, dtype=dtype, batch=batch)
+        last = found.get(inputs[-1])
+        order = list(found)
+        if op.base == "add" and last is not None and _takes_sum(last, inputs, reads, order):
+            kind = "+".join([last.op.kind, "add", *op.fused])
+            found[last.name] = Node(
+                last.name, replace(last.op, kind=kind), (*last.inputs, inputs[0])
+            )
+            renamed[node.name] = last.name
+        else:
+            found[node.name] = Node(node.name, op, inputs)
+    return tuple(found.values())
+
+
+def _takes_sum(last: Node, inputs: tuple[str, ...], reads: list[str], order: list[str]) -> bool:
+    """Return whether the sum can be part of the operator that computes its last term."""
+    plain = last.op.base in ("conv2d", "linear") and not {"add", last.op.activation} & {
+        *last.op.fused
+    }
+    other_is_there = inputs[0] in order[: order.index(last.name)] or inputs[0] == INPUT
+    return plain and other_is_there and reads.count(last.name) == 1
+
+
+def distinct(networks: Iterable[Lowered]) -> tuple[OpSpec, ...]:
+    """Return the different operators of networks, in order of appearance."""
+    return tuple(dict.fromkeys(node.op for lowered in networks for node in lowered))

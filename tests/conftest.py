@@ -10,11 +10,11 @@ import yaml
 from hydra.core.global_hydra import GlobalHydra
 
 from hwnas import content, space
-from hwnas.energy import EnergyModel
+from hwnas.energy import EnergyModel, PowerModel
 from hwnas.op import Task
 from hwnas.progress import Silent
 from hwnas.space import SearchSpace
-from hwnas.target import Target, Vela
+from hwnas.target import Roofline, Target, Tvm, Vela
 from hwnas.training.data import DatasetConfig, ImageData, load
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
@@ -23,10 +23,18 @@ needs_fashion_mnist = pytest.mark.skipif(
     not (SHARED / "fashion_mnist").is_dir(), reason=f"no Fashion-MNIST in {SHARED}"
 )
 
+PARTS: dict[str, Any] = {
+    "vela": Vela,
+    "tvm": Tvm,
+    "roofline": Roofline,
+    "energy": EnergyModel,
+    "power": PowerModel,
+}
+
 
 def target(name: str) -> Target:
     raw = yaml.safe_load((content.ROOT / "conf" / "target" / f"{name}.yaml").read_text())
-    parts: dict[str, Any] = {"vela": Vela(**raw["vela"]), "energy": EnergyModel(**raw["energy"])}
+    parts = {key: PARTS[key](**value) for key, value in raw.items() if key in PARTS}
     return Target(**{**raw, **parts})
 
 

@@ -1,13 +1,14 @@
 """What ``python -m hwnas`` and ``python -m hwnas <verb> --help`` print."""
 
 import dataclasses
+import typing
 from collections.abc import Mapping
 from typing import Any
 
 from hwnas import __version__, content
 from hwnas.figure import COLUMNS
 
-#: Config groups of ``search`` by what they are called on the command line.
+#: Config groups by what they are called on the command line.
 _GROUPS = {
     "+target=": "targets",
     "budget=": "budgets",
@@ -32,37 +33,61 @@ def overview(verbs: Mapping[str, str]) -> str:
     return "\n".join(lines)
 
 
-def search_help(schema: type) -> str:
-    """Return targets, budgets, spaces, data sets and options of ``search``, a line each."""
-    lines = [
-        "python -m hwnas search +target=<name> [option=value ...]",
-        "",
+#: Facts of the device, and what only data sets set.
+_HIDDEN = {"search": ("target.",), "profile": ("target.", "training.")}
+_ABOUT = {
+    "search": [
         "Trains a supernet (or reuses it), searches, verifies every member of the Pareto front",
         "from its compiled artefact, and writes runs/search/<time>/.",
-    ]
+    ],
+    "profile": [
+        "Compiles, tunes and times the operators of a search space on a target, measures whole",
+        "networks to calibrate their sum, and reports the error on networks it has not seen.",
+        "Writes latency_tables/<target>/; only what is new is measured, and Ctrl-C loses nothing.",
+    ],
+}
+_EXAMPLES = {
+    "search": [
+        "search +target=npu budget.latency_ms=0.3 budget.sram_kib=32",
+        "search +target=cpu cost=measured budget=none",
+        "search +target=npu dataset=fashion_mnist dataset.path=DIR n_trials=600",
+        "search run.resume=runs/search/<time>",
+        "search --config-dir mydir +target=myboard",
+    ],
+    "profile": [
+        "profile +target=cpu",
+        "profile +target=cpu target.runtime=onnxruntime target.dtype=int8",
+        "profile +target=cpu genotype=largest",
+        "profile +target=raspi4 rpc.tracker=HOST:PORT rpc.key=rpi4",
+        "profile +target=raspi4 rpc.tracker=HOST:PORT rpc.key=rpi4 transfer_from=cpu n_samples=30",
+    ],
+}
+
+
+def verb_help(verb: str, schema: type) -> str:
+    """Return targets, budgets, spaces, data sets and options of a verb, a line each."""
+    lines = [f"python -m hwnas {verb} +target=<name> [option=value ...]", "", *_ABOUT[verb]]
+    known = [name for name, _ in options(schema)]
     for option, title in _GROUPS.items():
-        folder = content.ROOT / "conf" / option.strip("+=")
-        lines += ["", f"{title}:", *_lines(option, content.entries(folder))]
+        group = option.strip("+=")
+        if any(name.startswith(f"{group}.") for name in known):
+            folder = content.ROOT / "conf" / group
+            lines += ["", f"{title}:", *_lines(option, content.entries(folder))]
     spaces = content.entries(content.ROOT / "search_spaces")
     lines += ["", "search spaces (a path to a YAML file works too):"]
     lines += _lines("search_space=", spaces)
-    lines += ["", f"objectives ('objectives=[accuracy,latency_ms]'): {', '.join(COLUMNS)}"]
+    if "objectives" in known:
+        lines += ["", f"objectives ('objectives=[accuracy,latency_ms]'): {', '.join(COLUMNS)}"]
+        lines += ["", "cost: vela (compiler estimate), table, measured, roofline (modelled);"]
+        lines += ["  by default what suits the target's runtime"]
     lines += ["", "options with their defaults (data sets set some of them):"]
     lines += [
         f"  {name}={'' if value is None else value}"
         for name, value in options(schema)
-        if not name.startswith("target.")  # facts of the device
+        if not name.startswith(_HIDDEN[verb])
     ]
-    lines += [
-        "",
-        "examples:",
-        "  python -m hwnas search +target=npu budget.latency_ms=0.3 budget.sram_kib=32",
-        "  python -m hwnas search +target=npu dataset=fashion_mnist dataset.path=DIR n_trials=600",
-        "  python -m hwnas search run.resume=runs/search/<time>",
-        "  python -m hwnas search --config-dir mydir +target=myboard",
-        "",
-        "The configuration is Hydra's: --cfg job prints it, --hydra-help tells more.",
-    ]
+    lines += ["", "examples:", *(f"  python -m hwnas {example}" for example in _EXAMPLES[verb])]
+    lines += ["", "The configuration is Hydra's: --cfg job prints it, --hydra-help tells more."]
     return "\n".join(lines)
 
 
@@ -71,13 +96,22 @@ def options(schema: type, prefix: str = "") -> list[tuple[str, Any]]:
     found: list[tuple[str, Any]] = []
     for field in dataclasses.fields(schema):
         name = f"{prefix}{field.name}"
-        if dataclasses.is_dataclass(field.type) and isinstance(field.type, type):
-            found += options(field.type, f"{name}.")
+        part = _part(field.type)
+        if part is not None:
+            found += options(part, f"{name}.")
         else:
             factory = field.default_factory
             default = field.default if factory is dataclasses.MISSING else factory()
             found.append((name, None if default is dataclasses.MISSING else default))
     return found
+
+
+def _part(hint: Any) -> type | None:
+    """Return the schema that a field holds, if it holds one, optional or not."""
+    candidates = [hint, *typing.get_args(hint)]
+    return next(
+        (c for c in candidates if isinstance(c, type) and dataclasses.is_dataclass(c)), None
+    )
 
 
 def _lines(option: str, entries: Mapping[str, str]) -> list[str]:

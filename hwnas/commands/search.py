@@ -1,5 +1,6 @@
 """``python -m hwnas search``: build, search, verify, write."""
 
+import contextlib
 import importlib.metadata
 import os
 import platform
@@ -17,6 +18,7 @@ from rich.table import Table
 from hwnas import build
 from hwnas.commands.console import Phases
 from hwnas.config import SearchConfig
+from hwnas.energy import EnergyModel, PowerModel
 from hwnas.errors import RunError
 from hwnas.figure import COLUMNS
 from hwnas.report.page import RunStory, render
@@ -25,11 +27,14 @@ from hwnas.results import Candidate, Row, RunFolder, default_path
 from hwnas.search import loop, sampler
 from hwnas.search.study import Study
 from hwnas.search.verify import Member, verify
+from hwnas.target import Target
 
 _RECORDED = (
-    "hwnas", "torch", "optuna", "ethos-u-vela", "ai-edge-litert", "numpy", "datasets", "moocore",
+    "hwnas", "torch", "optuna", "ethos-u-vela", "ai-edge-litert", "apache-tvm", "apache-tvm-ffi",
+    "onnxruntime", "onnx", "numpy", "datasets", "moocore",
 )  # fmt: skip
 _TABLE_ROWS = 24
+_SHORT = {"int8": "int8", "float32": "fp32"}
 
 
 def run(config: SearchConfig, arguments: Sequence[str]) -> None:
@@ -41,13 +46,15 @@ def run(config: SearchConfig, arguments: Sequence[str]) -> None:
     if not resumed:
         folder.create()
     try:
-        with Phases(console) as phases:
+        with contextlib.ExitStack() as stack, Phases(console) as phases:
             with phases.timed("Load data"):
                 parts = build.parts(config, phases)
-            manifest = _manifest(parts, arguments, earlier)
+            device = build.device(config, parts.networks)
+            stack.callback(device.close if device else lambda: None)
+            manifest = _manifest(parts, device, arguments, earlier)
             folder.write_json("manifest.json", manifest)
             console.print(f"Run folder: [bold]{folder.path}[/]", highlight=False)
-            candidates, members = _search(parts, folder, manifest, phases)
+            candidates, members = _search(parts, device, folder, manifest, phases)
             with phases.timed("Write reports"):
                 manifest |= _finished(phases, candidates, members)
                 _write(parts, folder, manifest, candidates, members)
@@ -58,11 +65,16 @@ def run(config: SearchConfig, arguments: Sequence[str]) -> None:
 
 
 def _search(
-    parts: build.Parts, folder: RunFolder, manifest: Row, phases: Phases
+    parts: build.Parts,
+    device: build.Device | None,
+    folder: RunFolder,
+    manifest: Row,
+    phases: Phases,
 ) -> tuple[list[Candidate], list[Member]]:
     config = parts.config
     evaluator = build.TrainedOnDemand(lambda: build.trained_evaluator(parts, phases))
-    problem = loop.Problem(parts.space, config.budget, parts.cost_model(), evaluator)
+    cost_model = build.cost_model(parts, device)
+    problem = loop.Problem(parts.space, config.budget, cost_model, evaluator)
     study = Study(folder.study, parts.space, config.objectives)
     try:
         candidates = loop.search(
@@ -81,17 +93,22 @@ def _search(
     if not front:
         folder.write_json("manifest.json", manifest | {"status": "nothing fits the budget"})
         raise loop.nothing_fits(candidates, config.budget, str(folder.path))
-    bench = build.workbench(parts, evaluator.evaluator)
+    bench = build.workbench(parts, evaluator.evaluator, device)
     return candidates, verify(front, bench, config.budget, config.objectives, folder, phases)
 
 
-def _manifest(parts: build.Parts, arguments: Sequence[str], earlier: Row | None) -> Row:
+def _manifest(
+    parts: build.Parts,
+    device: build.Device | None,
+    arguments: Sequence[str],
+    earlier: Row | None,
+) -> Row:
     """Return the manifest of a new or a resumed run.
 
     Raises:
         RunError: what decides the outcome differs from the run to be resumed.
     """
-    digests = parts.digests()
+    digests = parts.digests() | build.table_digest(device)
     for name, digest in (earlier or {}).get("digests", {}).items():
         if digests.get(name) != digest:
             raise RunError(
@@ -127,6 +144,7 @@ def _manifest(parts: build.Parts, arguments: Sequence[str], earlier: Row | None)
         "images": {
             name: len(getattr(parts.data, name)) for name in ("train", "validation", "test")
         },
+        "latency_table": build.table_facts(device),
         "config": asdict(parts.config),
     }
 
@@ -158,7 +176,7 @@ def _write(
             "objectives": {n: "max" if COLUMNS[n].maximise else "min" for n in config.objectives},
             "target": config.target.name,
             "caveat": config.target.caveat,
-            "energy_model": asdict(config.target.energy),
+            "energy_model": asdict(_energy_source(config.target)),
             "budget": config.budget.limits,
             "members": rows,
         },
@@ -168,7 +186,8 @@ def _write(
     folder.write_bytes("front.png", front_png(candidates, members, costs[0], config.budget, title))
     facts = [
         ("target", config.target.caveat),
-        ("energy", f"modelled, {config.target.energy.technology}: {config.target.energy.source}"),
+        ("cost model", str(config.cost)),
+        ("energy", _energy_words(config.target)),
         ("budget", ", ".join(f"{n} <= {v:g}" for n, v in config.budget.limits.items()) or "none"),
         ("search space", f"{config.search_space}, {manifest['n_genotypes']:.3g} genotypes"),
         (
@@ -192,20 +211,20 @@ def _print(
     members: list[Member],
 ) -> None:
     table = Table(
-        "id", "int8", "95 %", "searched", "ms", "mJ", "SRAM", "flash", "",
+        "id", _SHORT[parts.config.target.dtype], "95 %", "searched", "ms", "mJ", "SRAM", "flash", "",
         title="Verified front, fastest first", box=box.SIMPLE_HEAD, padding=0, show_edge=False,
     )  # fmt: skip
     for column in table.columns:
         column.justify, column.no_wrap = "right", True
     shown = _spread(members, _TABLE_ROWS)
     for member in shown:
-        int8, costs = member.figures["accuracy_int8"], member.figures
-        assert int8.low is not None
-        assert int8.high is not None
+        accuracy, costs = member.accuracy, member.figures
+        assert accuracy.low is not None
+        assert accuracy.high is not None
         table.add_row(
             member.candidate.id,
-            f"{int8.value:.4f}",
-            f"±{(int8.high - int8.low) / 2:.3f}",
+            f"{accuracy.value:.4f}",
+            f"±{(accuracy.high - accuracy.low) / 2:.3f}",
             f"{member.candidate.figures['accuracy'].value:.4f}",
             f"{costs['latency_ms'].value:.4f}",
             f"{costs['energy_mj'].value:.5f}",
@@ -221,11 +240,12 @@ def _print(
         f"{len(members) - len(shown)} more members in front.csv." * (len(shown) < len(members)),
         f"{len(candidates)} candidates, {infeasible} infeasible; front of {len(members)}, "
         f"{left} left the front or the budget after verification.",
-        "int8: the TFLite file on the whole test split, measured; 95 % Wilson interval.",
+        f"{_SHORT[target.dtype]}: the compiled file on the whole test split, measured; 95 % Wilson "
+        "interval.",
         "searched: supernet weights, fp32, validation split, measured.",
-        f"ms, SRAM and flash in KiB: compiler-estimate. {target.caveat}.",
-        f"mJ: modelled, {_energy_shares(members)}. "
-        f"{target.energy.technology}; {target.energy.source}.",
+        f"ms: {_sources(members, 'latency_ms')}. {target.caveat}.",
+        f"SRAM (activations) and flash (weights) in KiB: {_sources(members, 'sram_kib')}.",
+        f"mJ: {_sources(members, 'energy_mj')}{_energy_shares(members)}. {_energy_words(target)}.",
         f"Files in {folder.path}:",
         "  front.csv front.json front.png report.html candidates.parquet manifest.json models/",
         "  study.db, which a dashboard shows:",
@@ -235,12 +255,38 @@ def _print(
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
+def _sources(members: list[Member], name: str) -> str:
+    """Return where a figure comes from, searched and verified."""
+    searched = {member.candidate.figures[name].source for member in members}
+    verified = {member.figures[name].source for member in members}
+    if searched == verified:
+        return " and ".join(sorted(verified))
+    return f"{' and '.join(sorted(verified))} (searched: {' and '.join(sorted(searched))})"
+
+
 def _energy_shares(members: list[Member]) -> str:
-    """Return what part of the front's energy each component is."""
+    """Return what part of the front's energy each component is, where it has components."""
     parts = {"MACs": "energy_macs_mj", "SRAM": "energy_sram_mj", "off-chip": "energy_off_chip_mj"}
-    sums = {label: sum(m.details[name] for m in members) for label, name in parts.items()}
+    sums = {label: sum(m.details.get(name, 0) for m in members) for label, name in parts.items()}
     total = sum(sums.values())
-    return ", ".join(f"{label} {value / total:.0%}" for label, value in sums.items())
+    if not total:
+        return ""
+    return ", " + ", ".join(f"{label} {value / total:.0%}" for label, value in sums.items())
+
+
+def _energy_source(target: Target) -> EnergyModel | PowerModel:
+    source = target.energy or target.power
+    assert source is not None
+    return source
+
+
+def _energy_words(target: Target) -> str:
+    """Return what energies are modelled from."""
+    if target.energy is not None:
+        return f"{target.energy.technology}; {target.energy.source}"
+    assert target.power is not None
+    low, high = target.power.active_w_low, target.power.active_w_high
+    return f"latency times {low:g} to {high:g} W for each busy core: {target.power.source}"
 
 
 def _spread(members: list[Member], n: int) -> list[Member]:

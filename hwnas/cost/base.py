@@ -10,13 +10,15 @@ from hwnas.space import Genotype
 
 @dataclass(frozen=True)
 class LayerCost:
-    """One operator as the compiler scheduled it."""
+    """One operator as the compiler scheduled it, or as a model sees it."""
 
     name: str
     operator: str
-    placement: str  #: ``NPU`` or ``CPU``
-    cycles: float
+    placement: str  #: ``NPU`` or ``CPU``; empty where nothing is placed
+    cycles: float  #: 0 where unknown
     macs: int
+    latency_ms: float | None = None
+    bound: str = ""  #: what limits it, where known: ``compute``, ``memory`` or ``launch``
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,7 @@ def compile_tflite(tflite: bytes, lowered: Lowered, target: Target) -> Compiled:
         CompileError: Vela refuses the file.
     """
     options = target.vela
+    assert options is not None
     with tempfile.TemporaryDirectory(prefix="hwnas-vela-") as folder:
         source = Path(folder, "network.tflite")
         source.write_bytes(tflite)
@@ -65,6 +66,7 @@ def compile_tflite(tflite: bytes, lowered: Lowered, target: Target) -> Compiled:
 
 def _check(summary: dict[str, str], target: Target) -> None:
     """Refuse a target whose facts are not those of Vela's system, or that we cannot account for."""
+    assert target.vela is not None
     clock_mhz = float(summary["core_clock"]) / 1e6
     if clock_mhz != target.clock_mhz:
         raise ConfigError(
@@ -121,6 +123,8 @@ def _cost(
     macs = int(float(summary["nn_macs"]))
     # On-chip flash is not modelled: no shipped target has any, and it is not SRAM's energy.
     off_chip = moved["dram"] + moved["on_chip_flash"] + moved["off_chip_flash"]
+    assert target.energy is not None
+    assert target.peak_macs_per_cycle is not None
     energy, components = target.energy.energy(macs, moved["sram"], off_chip)
     kept = float(summary["on_chip_flash_memory_used"]) + float(
         summary["off_chip_flash_memory_used"]

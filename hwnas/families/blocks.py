@@ -2,8 +2,12 @@
 
 from typing import final
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+from hwnas.op import Lowered
 
 
 def activation(name: str) -> nn.Module:
@@ -63,3 +67,24 @@ def fold_batch_norm(network: nn.Module) -> nn.Module:
         if isinstance(module, ConvNormAct):
             module.fold()
     return network.eval()
+
+
+def layer_of(network: nn.Module, name: str) -> nn.Conv2d | nn.Linear:
+    """Return the convolution or linear layer that computes a lowered operator."""
+    module = network.get_submodule(name)
+    layer = module.conv if isinstance(module, ConvNormAct) else module
+    assert isinstance(layer, nn.Conv2d | nn.Linear)
+    return layer
+
+
+def weights_of(
+    network: nn.Module, lowered: Lowered
+) -> dict[str, tuple[NDArray[np.float32], NDArray[np.float32]]]:
+    """Return weight and bias of each operator of a network whose batch norm is folded."""
+    found = {}
+    for node in lowered:
+        if node.op.weight_shape:
+            layer = layer_of(network, node.name)
+            assert layer.bias is not None, "fold the batch norm first"
+            found[node.name] = (layer.weight.detach().numpy(), layer.bias.detach().numpy())
+    return found

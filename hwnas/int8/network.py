@@ -77,5 +77,7 @@ def stand_in(lowered: Lowered) -> QuantisedNetwork:
             scales = np.full(n_scales, 0.01, np.float32)
             weights = Weights(weight, scales, np.zeros(c_out, np.int32))
             used += n
-        ops.append(QuantisedOp(node, weights, Scale(0.05, 0)))
+        # Outputs of relu and relu6 have no negative range, or runtimes could not fuse them.
+        out = Scale.of_range(0.0, 6.0) if node.op.activation else Scale(0.05, 0)
+        ops.append(QuantisedOp(node, weights, out))
     return QuantisedNetwork(lowered[0].op.in_shape, Scale(0.05, 0), tuple(ops))

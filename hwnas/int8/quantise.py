@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from hwnas.families.blocks import ConvNormAct
+from hwnas.families.blocks import layer_of
 from hwnas.int8.network import QuantisedNetwork, QuantisedOp, Scale, Weights
 from hwnas.op import INPUT, Lowered, Node
 
@@ -76,9 +76,7 @@ def _squared_error(sample: NDArray[np.float32], scale: Scale) -> float:
 def _weights(network: nn.Module, node: Node, scales: Mapping[str, Scale]) -> Weights | None:
     if not node.op.weight_shape:
         return None
-    module = network.get_submodule(node.name)
-    layer = module.conv if isinstance(module, ConvNormAct) else module
-    assert isinstance(layer, nn.Conv2d | nn.Linear)
+    layer = layer_of(network, node.name)
     assert layer.bias is not None, "fold the batch norm first"
     weight = layer.weight.detach().numpy().astype(np.float64)
     bias = layer.bias.detach().numpy().astype(np.float64)

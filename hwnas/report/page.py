@@ -87,7 +87,7 @@ def _front(
     )  # fmt: skip
     for left, colour, name in ((False, VERIFIED, "verified"), (True, LEFT, "left front or budget")):
         chosen = [m for m in members if bool(m.label) is left]
-        values = [m.figures["accuracy_int8"] for m in chosen]
+        values = [m.accuracy for m in chosen]
         figure.add_scatter(
             x=[m.figures[cost].value for m in chosen],
             y=[v.value for v in values],
@@ -131,13 +131,18 @@ def _table(members: Sequence[Member]) -> str:
     for member in members:
         searched = member.candidate.figures
         cells = [member.candidate.id, _cell(searched["accuracy"], "accuracy")]
-        cells += [_cell(member.figures[n], "accuracy") for n in ("accuracy_fp32", "accuracy_int8")]
+        cells += [_cell(member.figures["accuracy_fp32"], "accuracy"), _int8(member)]
         cells += [_change(searched[name], member.figures[name], name) for name in costs]
         cells.append(html.escape(member.label or "fits, on the front"))
         kind = ' class="left"' if member.label else ""
         rows.append(f"<tr{kind}>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
     heads = "".join(f"<th>{html.escape(title)}</th>" for title in head)
     return f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+
+
+def _int8(member: Member) -> str:
+    figure = member.figures.get("accuracy_int8")
+    return _cell(figure, "accuracy") if figure else "none"
 
 
 def _cell(figure: Figure, name: str) -> str:

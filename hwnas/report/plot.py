@@ -1,4 +1,4 @@
-"""The front as a picture."""
+"""Pictures: a front, predictions against measurements, the layers of a network."""
 
 import io
 from collections.abc import Sequence
@@ -7,9 +7,10 @@ import matplotlib as mpl
 
 mpl.use("Agg")
 from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
 
 from hwnas.figure import COLUMNS
-from hwnas.results import Candidate
+from hwnas.results import Candidate, Row
 from hwnas.search.verify import Member
 from hwnas.target import Budget
 
@@ -41,17 +42,17 @@ def front_png(
         label="front as searched (validation, fp32)",
     )  # fmt: skip
     for left, colour, label in (
-        (False, VERIFIED, "verified (test, int8, 95 % interval)"),
+        (False, VERIFIED, "verified (artefact on the test split, 95 % interval)"),
         (True, LEFT, "verified: left the front or the budget"),
     ):
-        chosen = [m.figures for m in members if bool(m.label) is left]
+        chosen = [m for m in members if bool(m.label) is left]
         if not chosen:
             continue
-        values = [f["accuracy_int8"] for f in chosen]
+        values = [m.accuracy for m in chosen]
         below = [v.value - (v.low if v.low is not None else v.value) for v in values]
         above = [(v.high if v.high is not None else v.value) - v.value for v in values]
         axes.errorbar(
-            [f[cost].value for f in chosen], [v.value for v in values], yerr=[below, above],
+            [m.figures[cost].value for m in chosen], [v.value for v in values], yerr=[below, above],
             fmt="o", ms=4, lw=0.8, capsize=2, color=colour, label=label, zorder=2,
         )  # fmt: skip
     if cost in budget.limits:
@@ -61,6 +62,62 @@ def front_png(
     axes.set_title(title, fontsize=10)
     axes.grid(alpha=0.25)
     axes.legend(fontsize=8, loc="lower right")
+    return _png(figure)
+
+
+def prediction_png(networks: Sequence[Row], space: str, title: str) -> bytes:
+    """Return a PNG of predicted and of MACs over measured latency, for held-out networks."""
+    rows = [r for r in networks if r["search_space"] == space and r["role"] == "held_out"]
+    measured = [float(row["measured_ms"]) for row in rows]
+    predicted = [float(row["predicted_ms"]) for row in rows]
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4.6), dpi=150, layout="constrained")
+    ends = [min(measured), max(measured)]
+    left.plot(ends, ends, color=LIMIT, lw=1, label="equal")
+    left.fill_between(
+        ends, [0.95 * e for e in ends], [1.05 * e for e in ends],
+        color=LIMIT, alpha=0.15, lw=0, label="within 5 %",
+    )  # fmt: skip
+    left.errorbar(
+        measured, predicted,
+        yerr=[
+            [float(r["predicted_ms"]) - float(r["predicted_ms_low"]) for r in rows],
+            [float(r["predicted_ms_high"]) - float(r["predicted_ms"]) for r in rows],
+        ],
+        fmt="o", ms=3, lw=0.6, color=VERIFIED, label="network, 95 % interval",
+    )  # fmt: skip
+    left.set_ylabel("predicted from the table [ms]")
+    right.scatter(measured, [float(row["macs_m"]) for row in rows], s=10, color=SEARCHED)
+    right.set_ylabel("MACs [millions]")
+    for axes in (left, right):
+        axes.set_xlabel("measured whole [ms]")
+        axes.grid(alpha=0.25)
+    left.legend(fontsize=8)
+    figure.suptitle(f"{title}: {len(rows)} held-out networks", fontsize=10)
+    return _png(figure)
+
+
+def layers_png(layers: Sequence[tuple[str, float, str]], title: str) -> bytes:
+    """Return a PNG of the latency of each operator: name, ms, and what limits it."""
+    colours = {"compute": VERIFIED, "memory": SEARCHED, "launch": DOMINATED, "": VERIFIED}
+    height = 1.2 + 0.2 * len(layers)
+    figure, axes = plt.subplots(figsize=(8, height), dpi=150, layout="constrained")
+    for bound in dict.fromkeys(bound for _, _, bound in layers):
+        chosen = [i for i, layer in enumerate(layers) if layer[2] == bound]
+        axes.barh(
+            chosen, [layers[i][1] for i in chosen], color=colours[bound],
+            label=f"bound by {bound}" if bound else None,
+        )  # fmt: skip
+    axes.set_yticks(range(len(layers)), [name for name, _, _ in layers], fontsize=7)
+    axes.invert_yaxis()
+    axes.set_xlabel("latency [ms]")
+    axes.set_title(title, fontsize=10)
+    axes.grid(alpha=0.25, axis="x")
+    if any(bound for _, _, bound in layers):
+        axes.legend(fontsize=8)
+    return _png(figure)
+
+
+def _png(figure: Figure) -> bytes:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png")
     plt.close(figure)

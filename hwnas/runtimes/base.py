@@ -1,9 +1,33 @@
-"""What a runtime offers: networks that it has loaded and can run."""
+"""What a runtime offers: it runs networks, and it times operators and networks on a device."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from hwnas.errors import ConfigError
+from hwnas.op import Lowered, OpSpec
+from hwnas.timing import Timer, Timing, TimingConfig
+
+#: Weight and bias by node name, of the shapes that torch has; batch norm folded.
+Weights = Mapping[str, tuple[NDArray[np.float32], NDArray[np.float32]]]
+#: How each operator is scheduled, in the runtime's own words; empty where there is no choice.
+Plans = Mapping[OpSpec, str]
+
+
+@dataclass
+class TuningConfig:
+    """How operators are tuned, and how long anything may take."""
+
+    n_plans: int = 6  #: ways to compile an operator that are tried
+    limit_s: float = 120.0  #: of one compilation or measurement; what takes longer is killed
+
+    def __post_init__(self) -> None:
+        if self.n_plans < 1 or self.limit_s <= 0:
+            raise ConfigError("tuning.n_plans must be at least 1 and tuning.limit_s positive.")
 
 
 class Session(Protocol):
@@ -12,3 +36,47 @@ class Session(Protocol):
     def run(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the outputs ``(N, n_classes)`` for normalised images ``(N, C, H, W)``."""
         ...
+
+
+class Engine(Protocol):
+    """A runtime on one device, as the latency tables need it. Networks come fused (``op.fuse``).
+
+    Every method may raise ``CompileError`` for what the runtime cannot compile, and ``DeviceError``
+    where the device does not answer.
+    """
+
+    def plans(self, op: OpSpec, limit: int) -> Sequence[str]:
+        """Return at most ``limit`` plans to try, the most promising first; never none."""
+        ...
+
+    def operator(self, op: OpSpec, plan: str) -> Timer:
+        """Return a timer of one operator, alone, on random data."""
+        ...
+
+    def time_operator(self, op: OpSpec, plan: str, config: TimingConfig) -> Timing:
+        """Return what one operator adds to the latency of a network, as nearly as can be told."""
+        ...
+
+    def network(self, lowered: Lowered, plans: Plans) -> Timer:
+        """Return a timer of a whole network, on random weights and images."""
+        ...
+
+    def forget(self, op: OpSpec, plan: str) -> None:
+        """Free what was compiled of an operator."""
+        ...
+
+    def export(self, lowered: Lowered, plans: Plans, weights: Weights) -> Mapping[str, bytes]:
+        """Return the files of a compiled network, by their suffixes: ``{".onnx": ...}``."""
+        ...
+
+    def open(self, files: Mapping[str, Path]) -> "Loaded":
+        """Return a network as its files say, loaded on the device; files are by suffix."""
+        ...
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A compiled network on its device."""
+
+    timer: Timer
+    session: Session

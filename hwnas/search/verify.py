@@ -9,21 +9,31 @@ import numpy as np
 from torch import Tensor, nn
 
 from hwnas.accuracy.supernet import count_right
-from hwnas.cost.base import Compiled, LayerCost
+from hwnas.cost.base import LayerCost
 from hwnas.figure import COLUMNS, COSTS, Figure, Figures, proportion
-from hwnas.int8.quantise import quantise
-from hwnas.int8.tflite import write
 from hwnas.op import Lowered
 from hwnas.pareto import non_dominated
 from hwnas.progress import Progress
 from hwnas.results import Candidate, Row, RunFolder
-from hwnas.runtimes.litert import LiteRTSession
+from hwnas.search.artefacts import Artefacts
 from hwnas.space import Genotype, SearchSpace
 from hwnas.target import Budget
 from hwnas.training.data import Split
 
-#: The verified figures, in the order of the columns ``verified_<name>``.
+#: The verified figures, in the order of the columns ``verified_<name>``. ``accuracy_int8`` is there
+#: where the artefact computes in int8; where it computes in fp32, ``accuracy_fp32`` is its own.
 VERIFIED = ("accuracy_fp32", "accuracy_int8", *COSTS)
+#: Columns that name a file, by the suffix of the file.
+_COLUMNS = {
+    ".tflite": "tflite",
+    "_vela.tflite": "tflite_vela",
+    ".onnx": "onnx",
+    ".so": "so",
+    ".safetensors": "weights",
+}
+
+
+_SHORT = {"int8": "int8", "float32": "fp32"}  # of dtypes, in names of columns
 
 
 @dataclass(frozen=True)
@@ -33,9 +43,14 @@ class Member:
     candidate: Candidate
     figures: Figures  #: by the names in ``VERIFIED``
     details: Mapping[str, float]  #: components of the energy, utilisation, cycles
-    files: Mapping[str, str]  #: sha256 by file name
+    files: Mapping[str, str]  #: sha256 by the suffix of a file
     over_budget: tuple[str, ...] = ()  #: limits that it leaves after verification
     on_front: bool = True  #: whether it fits, and no other that fits dominates it
+
+    @property
+    def accuracy(self) -> Figure:
+        """The accuracy of the artefact itself, on the test split."""
+        return self.figures.get("accuracy_int8", self.figures["accuracy_fp32"])
 
     @property
     def label(self) -> str:
@@ -48,13 +63,15 @@ class Member:
         """Return searched and verified figures as one row."""
         row = self.candidate.row(space)
         for name in VERIFIED:
-            row |= self.figures[name].columns(f"verified_{name}")
+            if name in self.figures:
+                row |= self.figures[name].columns(f"verified_{name}")
         row |= {f"verified_{name}": value for name, value in self.details.items()}
         row["verified_fits_budget"] = not self.over_budget
         row["verified_on_front"] = self.on_front
-        for name, digest in self.files.items():
-            kind = "tflite_vela" if name.endswith("_vela.tflite") else "tflite"
-            row |= {kind: f"models/{name}", f"{kind}_sha256": digest}
+        for suffix, digest in self.files.items():
+            column = _COLUMNS[suffix]
+            path = f"models/{self.candidate.id}{suffix}"
+            row |= {column: path, f"{column}_sha256": digest}
         return row
 
 
@@ -67,7 +84,8 @@ class Workbench:
     calibration_images: Callable[[Genotype], Tensor]  #: normalised training images
     test_images: Callable[[Genotype], Tensor]  #: normalised test images
     test: Split
-    compile: Callable[[bytes, Lowered], Compiled]
+    artefacts: Artefacts
+    dtype: str  #: in which the artefact computes
 
 
 def verify(
@@ -109,36 +127,36 @@ def _verify(
 ) -> tuple[Member, tuple[LayerCost, ...]]:
     genotype = candidate.genotype
     network, lowered = bench.network(genotype), bench.lower(genotype)
-    quantised = quantise(network, lowered, bench.calibration_images(genotype))
-    tflite = write(quantised)
-    compiled = bench.compile(tflite, lowered)
+    files = bench.artefacts.build(network, lowered, bench.calibration_images(genotype))
+    paths = {
+        suffix: folder.write_bytes(f"models/{candidate.id}{suffix}", content)
+        for suffix, content in files.items()
+    }
     images, labels = bench.test_images(genotype), bench.test.labels
-    outputs = LiteRTSession(tflite).run(images.numpy())
+    outputs, cost = bench.artefacts.judge(paths, lowered, images.numpy())
     right = int(np.sum(outputs.argmax(axis=1) == labels.numpy()))
     figures = {
         "accuracy_fp32": proportion(count_right(network, images, labels), len(bench.test)),
-        "accuracy_int8": proportion(right, len(bench.test)),
-        **{name: compiled.cost.figures[name] for name in COSTS},
+        f"accuracy_{_SHORT[bench.dtype]}": proportion(right, len(bench.test)),
+        **{name: cost.figures[name] for name in COSTS},
     }
-    artefacts = {
-        f"{candidate.id}.tflite": tflite,
-        f"{candidate.id}_vela.tflite": compiled.artefact,
-    }
-    for name, content in artefacts.items():
-        folder.write_bytes(f"models/{name}", content)
-    files = {name: hashlib.sha256(content).hexdigest() for name, content in artefacts.items()}
-    return Member(candidate, figures, compiled.cost.details, files), compiled.cost.layers
+    digests = {suffix: hashlib.sha256(content).hexdigest() for suffix, content in files.items()}
+    return Member(candidate, figures, cost.details, digests), cost.layers
 
 
 def _judge(members: list[Member], budget: Budget, objectives: Sequence[str]) -> list[Member]:
     """Mark the members that leave the budget, and those that a member within it now dominates."""
-    names = ["accuracy_int8" if name == "accuracy" else name for name in objectives]
     over = [[n for n, by in budget.violations(m.figures).items() if by > 0] for m in members]
     fitting = [i for i, left in enumerate(over) if not left]
-    points = np.array([[members[i].figures[name].value for name in names] for i in fitting])
+    points = np.array([_objectives(members[i], objectives) for i in fitting])
     mask = non_dominated(points, [COLUMNS[name].maximise for name in objectives])
     front = {i for i, stays in zip(fitting, mask, strict=True) if stays}
     return [
         dataclasses.replace(member, over_budget=tuple(over[i]), on_front=i in front)
         for i, member in enumerate(members)
     ]
+
+
+def _objectives(member: Member, objectives: Sequence[str]) -> list[float]:
+    figures = {**member.figures, "accuracy": member.accuracy}
+    return [figures[name].value for name in objectives]

@@ -1,0 +1,121 @@
+"""TVM against onnxruntime against torch eager on the same networks, measured in turns.
+
+    python experiments/cpu_latency/runtimes.py [threads]
+
+Writes ``runtimes_<threads>t.csv`` beside this file.
+"""
+
+import csv
+import os
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from networks import mobilenet_v3, resnet, vit
+
+from hwnas import families, space
+from hwnas.energy import PowerModel
+from hwnas.op import Lowered, Task, fuse
+from hwnas.runtimes import ort
+from hwnas.runtimes.bench import Bench
+from hwnas.runtimes.onnx_writer import random_weights, write_fp32
+from hwnas.runtimes.relax.engine import LocalDevice, TvmEngine
+from hwnas.target import Target, Tvm
+from hwnas.timing import TimingConfig, measure
+
+N_SUBNETS, ROUNDS, N_PLANS = 20, 5, 10
+
+
+def main() -> None:
+    threads = int(sys.argv[1]) if len(sys.argv) > 1 else 1
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-threads:])
+    torch.set_num_threads(threads)
+    target = Target(
+        "cpu", "this CPU", "", "", runtime="tvm", dtype="float32", threads=threads, tvm=Tvm(),
+        power=PowerModel(1, 1, "not used"),
+    )  # fmt: skip
+    engine, config = TvmEngine(target, LocalDevice(threads)), TimingConfig()
+    bench = Bench(engine, config, "float32")
+    plans: dict[object, str] = {}
+    rows = []
+    start = time.monotonic()
+    for name, lowered, eager in _networks():
+        net = fuse(lowered, "float32")
+        for node in net:
+            if node.op not in plans:
+                plans[node.op] = bench.tune(node.op, N_PLANS)
+        tuned = {node.op: plans[node.op] for node in net}
+        weights = random_weights(net, 0)
+        model = write_fp32(net, weights)
+        images = np.random.default_rng(0).normal(size=(4, *net[0].op.in_shape)).astype(np.float32)
+        files = {s: _write(name + s, c) for s, c in engine.export(net, tuned, weights).items()}
+        ours, theirs = engine.open(files).session.run(images), ort.OrtSession(model).run(images)
+        timers = {"tvm": engine.network(net, tuned), "onnxruntime": ort.timer(model, threads)}
+        if eager is not None:
+            timers["torch"] = eager
+        medians: dict[str, list[float]] = {runtime: [] for runtime in timers}
+        for _ in range(ROUNDS):
+            for runtime, timer in timers.items():
+                medians[runtime].append(measure(timer, config).median_ms)
+        ms = {runtime: statistics.median(values) for runtime, values in medians.items()}
+        row = {
+            "network": name,
+            "operators": len(net),
+            "macs_m": round(sum(node.op.n_macs for node in net) / 1e6, 3),
+            **{f"{runtime}_ms": round(ms.get(runtime, float("nan")), 6) for runtime in
+               ("tvm", "onnxruntime", "torch")},
+            "tvm_over_onnxruntime": round(ms["tvm"] / ms["onnxruntime"], 3),
+            "error": float(np.abs(ours - theirs).max() / np.abs(theirs).max()),
+        }  # fmt: skip
+        rows.append(row)
+        print(row, flush=True)
+    seconds = time.monotonic() - start
+    with Path(__file__).with_name(f"runtimes_{threads}t.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    subnets = [row["tvm_over_onnxruntime"] for row in rows if str(row["network"]).isdigit()]
+    print(f"{len(subnets)} subnets: median TVM over onnxruntime {statistics.median(subnets):.3f}")
+    print(f"{len(plans)} operators tuned; whole run {seconds:.0f} s")
+
+
+def _networks() -> list[tuple[str, Lowered, Callable[[int], float] | None]]:
+    found, family, task = space.load(space.find("mbconv_small")), families.get("mbconv"), Task(3, 10)
+    rng = random.Random(7)
+    networks: list[tuple[str, Lowered, Callable[[int], float] | None]] = []
+    for index in range(N_SUBNETS):
+        genotype = found.sample(rng)
+        module = family.build(found, genotype, task).eval().to(memory_format=torch.channels_last)
+        lowered = family.lower(found, genotype, task)
+        networks.append((str(index), lowered, _eager(module, lowered)))
+    others = {"resnet": resnet(), "vit": vit(), "mobilenet_v3": mobilenet_v3(),
+              "mobilenet_v3_224": mobilenet_v3(224)}  # fmt: skip
+    return networks + [(name, lowered, None) for name, lowered in others.items()]
+
+
+def _eager(module: torch.nn.Module, lowered: Lowered) -> Callable[[int], float]:
+    image = torch.randn(1, *lowered[0].op.in_shape).to(memory_format=torch.channels_last)
+
+    def run(n: int) -> float:
+        with torch.inference_mode():
+            start = time.perf_counter()
+            for _ in range(n):
+                module(image)
+            return time.perf_counter() - start
+
+    return run
+
+
+def _write(name: str, content: bytes) -> Path:
+    path = Path("/tmp" if os.path.isdir("/tmp") else ".", f"hwnas-runtimes-{os.getpid()}-{name}")
+    path.write_bytes(content)
+    return path
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""``python -m hwnas profile genotype=...``: where one network's time goes, operator by operator."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from hwnas import build
+from hwnas.config import ProfileConfig
+from hwnas.cost.roofline import operator_bound
+from hwnas.cost.vela import VelaCostModel
+from hwnas.errors import ConfigError
+from hwnas.op import Lowered
+from hwnas.provenance import own_table
+from hwnas.report.plot import layers_png
+from hwnas.results import RunFolder, default_path
+from hwnas.space import Genotype, SearchSpace
+
+_RUNS = Path("runs", "search")
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One operator's part of a network's latency."""
+
+    name: str
+    operator: str
+    latency_ms: float
+    bound: str  #: ``compute``, ``memory`` or ``launch``; empty where the target has no roofline
+
+
+def show_layers(console: Console, networks: build.Networks, config: ProfileConfig) -> None:
+    """Print, plot and write the latency of each operator of one network."""
+    assert config.genotype is not None
+    genotype = find_genotype(networks.space, config.genotype)
+    layers, source = _layers(networks, genotype, config)
+    folder = RunFolder(default_path("profile"))
+    folder.create()
+    try:
+        rows = [vars(layer) for layer in layers]
+        folder.write_csv("layers.csv", rows)
+        title = f"{genotype.id} on {config.target.name} ({source})"
+        shown = [(layer.name, layer.latency_ms, layer.bound) for layer in layers]
+        folder.write_bytes("layers.png", layers_png(shown, title))
+    finally:
+        folder.close()
+    total = sum(layer.latency_ms for layer in layers)
+    table = Table("operator", "shape", "ms", "share", "bound", title=title,
+                  box=box.SIMPLE_HEAD, padding=0, show_edge=False)  # fmt: skip
+    for layer in layers:
+        share = layer.latency_ms / total
+        table.add_row(
+            layer.name, layer.operator, f"{layer.latency_ms:.5f}", f"{share:.1%}", layer.bound
+        )
+    console.print(table)
+    console.print(
+        f"Sum {total:.5f} ms, {source}. Files in {folder.path}: layers.csv layers.png",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def find_genotype(space: SearchSpace, text: str) -> Genotype:
+    """Return the genotype that is meant.
+
+    Args:
+        space: The search space.
+        text: ``smallest``, ``largest``, a file ``models/ID.json`` of a run, or an id that is in the
+            front of a run under ``runs/search``.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if text in ("smallest", "largest"):
+        return space.smallest() if text == "smallest" else space.largest()
+    path = Path(text)
+    if not path.is_file():
+        found = sorted(_RUNS.glob(f"*/models/{text}.json"))
+        if not found:
+            raise ConfigError(
+                f"genotype={text}: no such file, and no run in {_RUNS} has a front member of that "
+                "id. Allowed: smallest, largest, RUN/models/ID.json, or the id of a member."
+            )
+        path = found[-1]
+    try:
+        return space.genotype(json.loads(path.read_text(encoding="utf-8"))["genotype"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"genotype={text}: {path} holds no genotype: {error}") from None
+
+
+def _layers(
+    networks: build.Networks, genotype: Genotype, config: ProfileConfig
+) -> tuple[list[Layer], str]:
+    target = config.target
+    if target.runtime == "vela":
+        assert target.clock_mhz is not None
+        cost = VelaCostModel(target, networks.lower).cost(genotype)
+        per_ms = target.clock_mhz * 1e3
+        return [
+            Layer(layer.name, layer.operator, layer.cycles / per_ms, layer.bound)
+            for layer in cost.layers
+        ], "compiler-estimate"
+    lowered = networks.as_run(genotype)
+    if target.runtime == "none":
+        return _bounded(lowered, None, config), "modelled"
+    table = own_table(target, config.rpc, Path(config.table.dir), build.SHIPPED)
+    device = build.Device(config, table)
+    try:
+        for node in lowered:
+            device.plan(node.op)
+    finally:
+        device.close()
+    times = [table.entries[node.op].timing.median_ms for node in lowered]
+    return _bounded(lowered, times, config), "measured, each operator alone"
+
+
+def _bounded(lowered: Lowered, times: list[float] | None, config: ProfileConfig) -> list[Layer]:
+    roofline, layers = config.target.roofline, []
+    for index, node in enumerate(lowered):
+        bound = operator_bound(node.op, roofline) if roofline is not None else None
+        if times is not None:
+            latency = times[index]
+        else:
+            assert bound is not None
+            latency = bound.latency_ms
+        layers.append(Layer(node.name, str(node.op), latency, bound.limit if bound else ""))
+    return layers

@@ -1,0 +1,220 @@
+"""``python -m hwnas profile``: measure a latency table, and report its error."""
+
+import dataclasses
+import random
+import statistics
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from hwnas import build
+from hwnas.commands.console import Phases
+from hwnas.commands.layers import show_layers
+from hwnas.config import ProfileConfig
+from hwnas.errors import CompileError, TableError
+from hwnas.latency_table import LatencyTable, find, load
+from hwnas.profiling import networks, operators, throughput, transfer
+from hwnas.profiling.networks import Whole
+from hwnas.profiling.subject import Subject
+from hwnas.provenance import facts, own_table
+from hwnas.report.plot import prediction_png
+from hwnas.runtimes.pool import Pool
+from hwnas.runtimes.worker import Worker
+from hwnas.target import Remote, Target
+
+_COMPARED = 8  #: networks on which runtimes are compared
+_SINGLE_RUNS = 2000  #: inferences of which percentiles are taken
+
+
+def run(config: ProfileConfig, arguments: Sequence[str]) -> None:
+    """Measure what a target's table lacks, calibrate it and print its error."""
+    console = Console()
+    with Phases(console) as phases:
+        with phases.timed("Load data"):
+            parts, _ = build.networks(config, phases)
+        if config.genotype is not None:
+            show_layers(console, parts, config)
+            return
+        table = own_table(config.target, config.rpc, Path(config.table.dir), build.SHIPPED)
+        _describe(table, config, arguments)
+        subject = Subject(parts.space, parts.as_run)
+        with Pool(config.target, config.timing, config.rpc, config.tuning.limit_s) as pool:
+            if config.transfer_from is not None:
+                report = _transfer(config, table, subject, pool, phases)
+                _print_transfer(console, table, report)
+                return
+            wholes = _measure(config, table, subject, pool, phases)
+        networks.report_error(table, wholes, config.networks, parts.space.name)
+        held_out = wholes[config.networks.fit + config.networks.interval :]
+        title = f"{config.target.name}, {table.path.name}, {parts.space.name}"
+        png = prediction_png(table.networks, parts.space.name, title)
+        (table.path / "error.png").write_bytes(png)
+        extras = _extras(config, parts, held_out, phases) if not config.rpc.tracker else []
+    _print(console, table, parts.space.name, extras)
+    took = ", ".join(f"{name.lower()} {s:.1f} s" for name, s in phases.seconds.items())
+    console.print(f"Took {took}.", highlight=False, soft_wrap=True)
+
+
+def _describe(table: LatencyTable, config: ProfileConfig, arguments: Sequence[str]) -> None:
+    """Bring the table's provenance up to date."""
+    now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+    table.provenance = {
+        **table.provenance,
+        **facts(config.target, config.rpc),
+        "created": table.provenance.get("created", now),
+        "updated": now,
+        "arguments": list(arguments),
+        "timing": dataclasses.asdict(config.timing),
+        "tuning": dataclasses.asdict(config.tuning),
+    }
+
+
+def _measure(
+    config: ProfileConfig, table: LatencyTable, subject: Subject, pool: Pool, phases: Phases
+) -> list[Whole]:
+    counts = config.networks
+    with phases.timed("Find operators"):
+        ops = subject.operators(config.seed)
+        genotypes = subject.sample(counts.fit + counts.interval + counts.held_out, config.seed + 1)
+    needed = counts.fit + counts.interval + 10
+    if len(genotypes) < needed:
+        raise TableError(
+            f"Search space '{subject.space.name}' has {len(genotypes)} networks, too few to "
+            f"calibrate on {counts.fit} and {counts.interval} and to hold out 10: lower "
+            "networks.fit and networks.interval."
+        )
+    refused = operators.measure_operators(table, ops, pool, config.tuning.n_plans, phases)
+    if refused:
+        op, reason = next(iter(refused.items()))
+        raise CompileError(
+            f"{len(refused)} of {len(ops)} operators cannot be compiled or timed, for example "
+            f"{op}: {reason} The others are in {table.path}."
+        )
+    return networks.measure_networks(table, subject, genotypes, pool, phases)
+
+
+def _transfer(
+    config: ProfileConfig, table: LatencyTable, subject: Subject, pool: Pool, phases: Phases
+) -> dict[str, float]:
+    """Measure a few networks and fill the table from another device's."""
+    assert config.transfer_from is not None
+    other = dataclasses.replace(config.target, name=config.transfer_from)
+    roots = [Path(config.table.dir), build.SHIPPED]
+    path = find(other, roots)
+    if path is None or config.transfer_from == config.target.name:
+        raise TableError(
+            f"transfer_from={config.transfer_from}: no latency table of another target of that "
+            f"name in {', '.join(map(str, roots))}."
+        )
+    source = load(path)
+    known = source.plans()
+    drawn = subject.sample(20 * config.n_samples, config.seed + 1)
+    lowered = [subject.lower(genotype) for genotype in drawn]
+    covered = [net for net in lowered if all(node.op in known for node in net)]
+    covered = covered[: config.n_samples]
+    if len(covered) < config.n_samples:
+        raise TableError(
+            f"The table {path} covers only {len(covered)} of {len(drawn)} networks of search space "
+            f"'{subject.space.name}', too few for n_samples={config.n_samples}."
+        )
+    ops = {node.op for net in covered for node in net}
+    refused = operators.measure_operators(
+        table, sorted(ops, key=str), pool, config.tuning.n_plans, phases
+    )
+    if refused:
+        raise CompileError(next(iter(refused.values())))
+    timings = networks.time_whole(table, covered, pool, phases)
+    report = transfer.transferred(
+        table, source, covered, [t.median_ms for t in timings], subject.space.name
+    )
+    table.provenance["transferred_from"] = source.provenance
+    table.save()
+    return report
+
+
+def _extras(
+    config: ProfileConfig, parts: build.Networks, held_out: Sequence[Whole], phases: Phases
+) -> list[str]:
+    """Return what else is worth knowing of this target, a line each."""
+
+    def open_worker(target: Target) -> Worker:
+        return Worker(target, config.timing, Remote(), config.tuning.limit_s)
+
+    middle = sorted(held_out, key=lambda whole: whole.timing.median_ms)[len(held_out) // 2]
+    lowered = parts.lower(middle.genotype)
+    lines = []
+    with open_worker(config.target) as worker:
+        net = parts.as_run(middle.genotype)
+        plans = {op: worker.tune(op, config.tuning.n_plans) for op in {n.op for n in net}}
+        p = worker.percentiles(net, plans, _SINGLE_RUNS)
+        lines.append(
+            f"Network {middle.genotype.id} (the median): p50 {p['p50_ms']:.4f}, p90 "
+            f"{p['p90_ms']:.4f}, p99 {p['p99_ms']:.4f} ms over {_SINGLE_RUNS} single inferences."
+        )
+    found = throughput.batches(lowered, config.target, open_worker, phases)
+    best = throughput.sweet_spot(found)
+    sizes = ", ".join(f"{b.size}: {b.latency_ms:.4f} ms {b.images_per_s:.0f}/s" for b in found)
+    lines.append(f"Batch sizes: {sizes}. Sweet spot: {best.size}.")
+    if config.target.tvm is not None and config.target.tvm.kind == "llvm":
+        lines += _runtimes(config, parts, held_out, open_worker, phases)
+    return lines
+
+
+def _runtimes(
+    config: ProfileConfig,
+    parts: build.Networks,
+    held_out: Sequence[Whole],
+    open_worker: object,
+    phases: Phases,
+) -> list[str]:
+    """Compare the runtimes that this CPU has."""
+    assert callable(open_worker)
+    chosen = random.Random(config.seed).sample(list(held_out), min(_COMPARED, len(held_out)))
+    nets = [parts.lower(whole.genotype) for whole in chosen]
+    pairs = (("tvm", "float32"), ("onnxruntime", "float32"), ("onnxruntime", "int8"))
+    targets = [dataclasses.replace(config.target, runtime=r, dtype=d, batch=1) for r, d in pairs]
+    found = throughput.compare_runtimes(nets, targets, open_worker, phases)
+    own = found[f"{config.target.runtime} {config.target.dtype}"]
+    ratios = {
+        name: statistics.median(a / b for a, b in zip(values, own, strict=True))
+        for name, values in found.items()
+    }
+    fastest = min(ratios, key=lambda name: ratios[name])
+    compared = ", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items())
+    return [
+        f"Latency of {len(nets)} networks over this target's, median: {compared}. "
+        f"Fastest here: {fastest}."
+    ]
+
+
+def _print(console: Console, table: LatencyTable, space: str, extras: Sequence[str]) -> None:
+    found = table.calibration[space]["error"]
+    lines = [
+        f"{len(table.entries)} operators in {table.path}.",
+        f"Error on {found['n']} networks that neither fit nor interval has seen:",
+    ]
+    for name in ("table", "macs"):
+        e = found[name]
+        lines.append(
+            f"  {name:<6} within 5 %: {e['within_5']:.1%}, within 10 %: {e['within_10']:.1%}, "
+            f"MAPE {e['mape']:.2%}, Spearman {e['spearman']:.4f}, Kendall {e['kendall']:.4f}"
+        )
+    lines.append(
+        f"Interval: ±{found['table']['interval']:.1%}, which holds "
+        f"{found['table']['coverage']:.1%} of them (95 % wanted). "
+        f"{found['drifted']} were measured while the machine drifted."
+    )
+    for line in (*lines, *extras):
+        console.print(line, highlight=False, soft_wrap=True)
+
+
+def _print_transfer(console: Console, table: LatencyTable, report: dict[str, float]) -> None:
+    console.print(
+        f"{len(table.entries)} operators in {table.path}, most of them transferred. Networks left "
+        f"out of the fit: Spearman {report['spearman']:.4f}, MAPE {report['mape']:.2%}; interval "
+        f"±{report['interval']:.1%} of {report['coverage']:.0%}.",
+        highlight=False,
+        soft_wrap=True,
+    )

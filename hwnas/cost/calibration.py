@@ -1,0 +1,107 @@
+"""From the sum of a network's operators to its latency, with an interval that was earned.
+
+Operators that run alone find their data in the cache and their code hot; in a network each comes
+after another. Few numbers describe what that costs, fitted on whole networks that were measured;
+others, not used by the fit, say how wide the interval must be.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import optimize
+
+from hwnas.memory import parameter_bytes
+from hwnas.op import Lowered, OpSpec
+
+COVERAGE = 0.95  #: of the interval
+
+
+@dataclass(frozen=True)
+class Features:
+    """What a network's latency is predicted from."""
+
+    operators_ms: float  #: sum of its operators, each measured alone
+    n_operators: int
+    weights_kib: float
+
+    def vector(self) -> NDArray[np.float64]:
+        """Return the features in the order of the coefficients."""
+        return np.array([self.operators_ms, self.n_operators, self.weights_kib], float)
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Latency in ms as a sum of features times non-negative coefficients, plus or minus a share."""
+
+    scale: float  #: of the sum of operators
+    operator_ms: float  #: of starting an operator
+    weights_ms_per_kib: float  #: of fetching weights that were evicted
+    interval: float  #: half width of the interval, as a share of the prediction
+    n_fitted: int
+    n_interval: int
+
+    def predict(self, features: Features) -> tuple[float, float, float]:
+        """Return the latency and the ends of its interval, in ms."""
+        value = (
+            self.scale * features.operators_ms
+            + self.operator_ms * features.n_operators
+            + self.weights_ms_per_kib * features.weights_kib
+        )
+        return value, value * (1 - self.interval), value * (1 + self.interval)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the calibration as JSON."""
+        return asdict(self)
+
+
+def features(lowered: Lowered, latencies_ms: Mapping[OpSpec, float]) -> Features:
+    """Return the features of a fused network."""
+    return Features(
+        sum(latencies_ms[node.op] for node in lowered),
+        len(lowered),
+        sum(parameter_bytes(node.op) for node in lowered) / 1024,
+    )
+
+
+def calibrate(
+    fitted: Sequence[tuple[Features, float]], interval: Sequence[tuple[Features, float]]
+) -> Calibration:
+    """Fit on some measured networks, and set the interval by others.
+
+    The interval is split-conformal: new networks of the same kind fall into it with the probability
+    ``COVERAGE`` at least, whatever the errors are distributed like.
+
+    Args:
+        fitted: Features and measured latency in ms of the networks that are fitted.
+        interval: The same of other networks; 19 or more for an interval of 95 %.
+
+    Source: Papadopoulos et al., "Inductive confidence machines for regression", ECML 2002,
+    https://doi.org/10.1007/3-540-36755-1_29.
+    """
+    scale, operator_ms, weights = _fit(fitted)
+    rough = Calibration(scale, operator_ms, weights, 0.0, len(fitted), len(interval))
+    errors = sorted(abs(ms / rough.predict(known)[0] - 1.0) for known, ms in interval)
+    rank = math.ceil((len(errors) + 1) * COVERAGE)
+    if rank > len(errors):
+        raise ValueError(f"{len(errors)} networks are too few for an interval of {COVERAGE:.0%}.")
+    return Calibration(scale, operator_ms, weights, errors[rank - 1], len(fitted), len(interval))
+
+
+def _fit(known: Sequence[tuple[Features, float]]) -> tuple[float, float, float]:
+    """Return the coefficients of least relative squares, none negative."""
+    latencies = np.array([ms for _, ms in known])
+    rows = np.array([features.vector() for features, _ in known]) / latencies[:, None]
+    sizes = rows.mean(axis=0)
+    sizes[sizes == 0] = 1.0
+    # A network that the machine disturbed must not bend the fit: twice, without the worst tenth.
+    keep = np.ones(len(rows), bool)
+    for _ in range(3):
+        solution = optimize.nnls(rows[keep] / sizes, np.ones(int(keep.sum())))[0] / sizes
+        errors = np.abs(rows @ solution - 1.0)
+        keep = errors <= max(np.quantile(errors, 0.9), 1e-12)
+    scale, operator_ms, weights = (float(value) for value in solution)
+    return scale, operator_ms, weights

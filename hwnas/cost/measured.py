@@ -1,0 +1,38 @@
+"""Costs by measurement: every candidate is compiled and timed whole on its device."""
+
+from collections.abc import Callable
+from typing import final
+
+from hwnas.cost.base import Cost
+from hwnas.cost.host import host_cost
+from hwnas.op import Lowered, OpSpec
+from hwnas.runtimes.pool import Retrying
+from hwnas.space import Genotype
+from hwnas.target import Target
+
+
+@final
+class MeasuredCostModel:
+    """Tunes what is not tuned yet, links the network and times it."""
+
+    def __init__(
+        self,
+        worker: Retrying,
+        target: Target,
+        lower: Callable[[Genotype], Lowered],
+        plan: Callable[[OpSpec], str],
+    ):
+        self._worker, self._target, self._lower, self._plan = worker, target, lower, plan
+
+    def cost(self, genotype: Genotype) -> Cost:
+        """Return the cost of one genotype.
+
+        Raises:
+            CompileError: the compiler refuses the network, crashes or hangs.
+            DeviceError: no device answers.
+        """
+        lowered = self._lower(genotype)
+        plans = {node.op: self._plan(node.op) for node in lowered}
+        timing = self._worker.time_network(lowered, plans)
+        cost = host_cost(lowered, self._target, timing.figure)
+        return Cost(cost.figures, {**cost.details, "latency_drifted": float(timing.drifted)})

@@ -1,0 +1,60 @@
+"""Costs from a latency table: operators are looked up, and their sum is calibrated."""
+
+from collections.abc import Callable
+from typing import final
+
+from hwnas.cost.base import Cost
+from hwnas.cost.calibration import Calibration, features
+from hwnas.cost.host import host_cost
+from hwnas.errors import TableError
+from hwnas.figure import Figure
+from hwnas.latency_table import LatencyTable, incomplete
+from hwnas.op import Lowered
+from hwnas.space import Genotype
+from hwnas.target import Target
+
+
+@final
+class TableCostModel:
+    """Predicts latency with an interval; nothing is compiled or measured."""
+
+    def __init__(
+        self,
+        table: LatencyTable,
+        target: Target,
+        lower: Callable[[Genotype], Lowered],
+        space: str,
+        command: str,
+    ):
+        """Use a table for one space.
+
+        Raises:
+            TableError: it is not calibrated for that space.
+        """
+        if space not in table.calibration:
+            raise TableError(
+                f"Latency table {table.path} is not calibrated for search space '{space}'. "
+                f"Do so with: {command}"
+            )
+        self._target, self._lower, self._command = target, lower, command
+        self._calibration = Calibration(**table.calibration[space]["coefficients"])
+        self._latencies = {op: entry.timing.median_ms for op, entry in table.entries.items()}
+
+    def cost(self, genotype: Genotype) -> Cost:
+        """Return the cost of one genotype.
+
+        Raises:
+            TableError: the table lacks operators of it.
+        """
+        lowered = self._lower(genotype)
+        return host_cost(lowered, self._target, self.latency(lowered))
+
+    def latency(self, lowered: Lowered) -> Figure:
+        """Return the latency of a fused network in ms, with its interval."""
+        try:
+            known = features(lowered, self._latencies)
+        except KeyError:
+            missing = [node.op for node in lowered if node.op not in self._latencies]
+            raise incomplete(list(dict.fromkeys(missing)), self._target, self._command) from None
+        value, low, high = self._calibration.predict(known)
+        return Figure(value, "table", low, high)

@@ -1,0 +1,204 @@
+"""Latency tables: what was measured on a device, operator by operator, and how.
+
+A table is a folder of files that other tools read: ``operators.csv`` (one row a fused operator,
+with the plan by which it was compiled), ``networks.csv`` (whole networks, measured and predicted),
+``calibration.json`` (what turns a sum of operators into a network's latency, and its errors) and
+``provenance.json`` (device, versions, settings, dates, digests of the other files).
+"""
+
+import csv
+import hashlib
+import io
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, final
+
+from hwnas.errors import TableError
+from hwnas.op import OpSpec
+from hwnas.target import Target
+from hwnas.timing import Timing
+
+#: The plan of an operator whose latency comes from another device: it was never compiled for this.
+TRANSFERRED = "transferred"
+
+Row = dict[str, Any]
+_SHAPES = ("in_shape", "out_shape")
+_FILES = ("operators.csv", "networks.csv", "calibration.json")
+_SHOWN = 3
+
+
+@dataclass
+class TableConfig:
+    """Where latency tables are, and which are trusted."""
+
+    dir: str = "latency_tables"  #: tables of your own; those that ship are found without it
+    accept_foreign: bool = False  #: use a table of another CPU or another version, labelled so
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An operator as it was compiled and measured."""
+
+    plan: str  #: how the compiler was told to schedule it
+    timing: Timing
+
+
+def setting(target: Target) -> str:
+    """Return the name of a target's table: what else decides its figures."""
+    return f"{target.runtime}-{target.dtype}-{target.threads}t-b{target.batch}"
+
+
+@final
+@dataclass
+class LatencyTable:
+    """The operators of one target, and where they are kept."""
+
+    path: Path
+    entries: dict[OpSpec, Entry] = field(default_factory=dict)
+    networks: list[Row] = field(default_factory=list)
+    calibration: dict[str, Any] = field(default_factory=dict)
+    provenance: dict[str, Any] = field(default_factory=dict)
+    foreign: str = ""  #: why the table is not of this machine, if it is not
+
+    @property
+    def digest(self) -> str:
+        """A digest of what the table predicts from."""
+        return _digest("".join(_contents(self)[name] for name in ("operators.csv", _FILES[2])))
+
+    def missing(self, ops: Iterable[OpSpec]) -> list[OpSpec]:
+        """Return the operators that were not measured here."""
+        plans = self.plans()
+        return [op for op in dict.fromkeys(ops) if op not in plans]
+
+    def plans(self) -> Mapping[OpSpec, str]:
+        """Return how each operator that was measured here is compiled."""
+        return {op: e.plan for op, e in self.entries.items() if e.plan != TRANSFERRED}
+
+    def save(self) -> None:
+        """Write all files, each atomically; at any moment those on the disk belong together."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        contents = _contents(self)
+        # The provenance goes first and knows the files before and after: whenever this is cut
+        # off, each file that is there has one of its two digests.
+        before = self.provenance.get("digests", {})
+        self.provenance["digests"] = {
+            name: list(dict.fromkeys([*before.get(name, [])[-1:], _digest(text)]))
+            for name, text in contents.items()
+        }
+        _write(self.path / "provenance.json", json.dumps(self.provenance, indent=2) + "\n")
+        for name, text in contents.items():
+            _write(self.path / name, text)
+
+
+def load(path: Path) -> LatencyTable:
+    """Read a table.
+
+    Raises:
+        TableError: it is damaged, or was changed by hand.
+    """
+    try:
+        provenance = json.loads((path / "provenance.json").read_text(encoding="utf-8"))
+        texts = {name: (path / name).read_text(encoding="utf-8") for name in _FILES}
+        for name, text in texts.items():
+            if _digest(text) not in provenance["digests"][name]:
+                raise TableError(
+                    f"Latency table {path}: {name} is not what was measured (its digest differs). "
+                    "Restore it, or remove the folder and profile again."
+                )
+        rows = list(csv.DictReader(io.StringIO(texts["operators.csv"])))
+        return LatencyTable(
+            path,
+            dict(_entry(row) for row in rows),
+            list(csv.DictReader(io.StringIO(texts["networks.csv"]))),
+            json.loads(texts["calibration.json"]),
+            provenance,
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise TableError(
+            f"Latency table {path} cannot be read: {type(error).__name__} {error}. "
+            "Remove the folder and profile again."
+        ) from None
+
+
+def find(target: Target, roots: Iterable[Path]) -> Path | None:
+    """Return the folder of a target's table, if there is one under any of ``roots``."""
+    for root in roots:
+        path = root / target.name / setting(target)
+        if (path / "provenance.json").is_file():
+            return path
+    return None
+
+
+def incomplete(missing: list[OpSpec], target: Target, command: str) -> TableError:
+    """Return the error that names operators which a table lacks, and the cure."""
+    shown = "; ".join(map(str, missing[:_SHOWN])) + "; ..." * (len(missing) > _SHOWN)
+    return TableError(
+        f"{len(missing)} operators are not in the latency table of target '{target.name}': "
+        f"{shown}. Measure them with: {command}"
+    )
+
+
+def _contents(table: LatencyTable) -> dict[str, str]:
+    operators = [_row(op, entry) for op, entry in table.entries.items()]
+    return {
+        "operators.csv": _csv(operators),
+        "networks.csv": _csv(table.networks),
+        "calibration.json": json.dumps(table.calibration, indent=2) + "\n",
+    }
+
+
+def _row(op: OpSpec, entry: Entry) -> Row:
+    row: Row = {}
+    for item in fields(OpSpec):
+        value = getattr(op, item.name)
+        row[item.name] = "x".join(map(str, value)) if item.name in _SHAPES else value
+    timing = entry.timing
+    return row | {
+        "plan": entry.plan,
+        "latency_ms": f"{timing.median_ms:.7g}",
+        "latency_ms_low": f"{timing.low_ms:.7g}",
+        "latency_ms_high": f"{timing.high_ms:.7g}",
+        "n_repeats": timing.n_repeats,
+        "drifted": timing.drifted,
+    }
+
+
+def _entry(row: Mapping[str, str]) -> tuple[OpSpec, Entry]:
+    values: Row = {}
+    for item in fields(OpSpec):
+        text = row[item.name]
+        if item.name in _SHAPES:
+            c, h, w = (int(number) for number in text.split("x"))
+            values[item.name] = (c, h, w)
+        else:
+            values[item.name] = text if item.name in ("kind", "dtype") else int(text)
+    low, high = float(row["latency_ms_low"]), float(row["latency_ms_high"])
+    drifted = {"True": True, "False": False}[row["drifted"]]
+    timing = Timing(float(row["latency_ms"]), low, high, int(row["n_repeats"]), drifted)
+    return OpSpec(**values), Entry(row["plan"], timing)
+
+
+def _csv(rows: list[Row]) -> str:
+    text = io.StringIO(newline="")
+    if rows:
+        writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    return text.getvalue()
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _write(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        temporary.write_text(text, encoding="utf-8", newline="")
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,1 @@
+"""Builds latency tables: tune and time operators, calibrate on whole networks, report the error."""

@@ -1,0 +1,39 @@
+"""What is profiled: the networks of a space, as one target runs them."""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hwnas.op import Lowered, OpSpec
+from hwnas.space import Genotype, SearchSpace
+
+_PATIENCE = 1000  #: networks without a new operator after which a space is exhausted
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is profiled: a space as one target runs it."""
+
+    space: SearchSpace
+    lower: Callable[[Genotype], Lowered]  #: fused for the target
+
+    def operators(self, seed: int) -> tuple[OpSpec, ...]:
+        """Return the operators of the space, found by drawing networks until none is new."""
+        rng, found, idle = random.Random(seed), dict[OpSpec, None](), 0
+        genotypes = [self.space.smallest(), self.space.largest()]
+        while idle < max(_PATIENCE, len(found)):
+            genotype = genotypes.pop() if genotypes else self.space.sample(rng)
+            before = len(found)
+            found |= dict.fromkeys(node.op for node in self.lower(genotype))
+            idle = 0 if len(found) > before else idle + 1
+        return tuple(found)
+
+    def sample(self, n: int, seed: int) -> list[Genotype]:
+        """Return at most ``n`` different genotypes; fewer where the space has no more."""
+        rng, found = random.Random(seed), dict[str, Genotype]()
+        for _ in range(50 * n):
+            genotype = self.space.sample(rng)
+            found.setdefault(genotype.id, genotype)
+            if len(found) == n:
+                break
+        return list(found.values())

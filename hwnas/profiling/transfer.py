@@ -1,0 +1,128 @@
+"""A table for a device of which only some whole networks were measured, from another's table.
+
+Source: the idea of few samples and a reference device is that of Lee et al., "HELP", NeurIPS 2021,
+https://arxiv.org/abs/2106.08630; here the model is linear, so that 10 samples are enough to fit.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import optimize
+
+from hwnas.agreement import agreement
+from hwnas.cost.calibration import COVERAGE, Calibration
+from hwnas.latency_table import TRANSFERRED, Entry, LatencyTable
+from hwnas.op import Lowered, OpSpec
+
+#: Kinds of operators that may be faster or slower on another device, each by a factor of its own.
+GROUPS = ("pointwise", "depthwise", "dense", "other")
+_PULL = 0.3  #: towards one factor for all groups, against what few samples leave open
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """What multiplies the reference device's latencies, by group, and what starting costs."""
+
+    factors: Mapping[str, float]
+    operator_ms: float
+
+    def latency_ms(self, op: OpSpec, reference_ms: float) -> float:
+        """Return the latency of an operator on the new device."""
+        return self.factors[group(op)] * reference_ms
+
+    def network_ms(self, lowered: Lowered, reference: Mapping[OpSpec, float]) -> float:
+        """Return the latency of a network on the new device."""
+        total = sum(self.latency_ms(node.op, reference[node.op]) for node in lowered)
+        return total + self.operator_ms * len(lowered)
+
+
+def group(op: OpSpec) -> str:
+    """Return the group of an operator."""
+    if op.base == "conv2d" and op.depthwise:
+        return "depthwise"
+    if op.base in ("conv2d", "linear"):
+        return "pointwise" if op.kernel == 1 else "dense"
+    return "other"
+
+
+def fit(
+    networks: Sequence[Lowered], measured_ms: Sequence[float], reference: Mapping[OpSpec, float]
+) -> Transfer:
+    """Fit factors on networks measured on the new device, least relative squares, none negative."""
+    target = np.array(measured_ms)
+    rows = np.array([_row(lowered, reference) for lowered in networks]) / target[:, None]
+    # One factor for all first: groups that the samples say little of stay near it.
+    common = float((rows[:, :-1].sum(axis=1)).sum() / (rows[:, :-1].sum(axis=1) ** 2).sum())
+    sizes = np.maximum(rows.mean(axis=0), 1e-12)
+    pull = np.diag(_PULL * sizes * math.sqrt(len(rows)) / len(rows))
+    pull[-1] = 0.0
+    wanted = np.append(pull.diagonal()[:-1] * common, 0.0)
+    solution, _ = optimize.nnls(
+        np.vstack([rows, pull]) / sizes, np.concatenate([np.ones(len(rows)), wanted])
+    )
+    values = solution / sizes
+    factors = {name: float(value) for name, value in zip(GROUPS, values, strict=False)}
+    return Transfer(factors, float(values[-1]))
+
+
+def _row(lowered: Lowered, reference: Mapping[OpSpec, float]) -> NDArray[np.float64]:
+    sums = dict.fromkeys(GROUPS, 0.0)
+    for node in lowered:
+        sums[group(node.op)] += reference[node.op]
+    return np.array([*sums.values(), len(lowered)], float)
+
+
+def left_out(
+    networks: Sequence[Lowered], measured_ms: Sequence[float], reference: Mapping[OpSpec, float]
+) -> list[float]:
+    """Return the prediction of each network by a fit on all others."""
+    found = []
+    for i, lowered in enumerate(networks):
+        others = [net for j, net in enumerate(networks) if j != i]
+        times = [ms for j, ms in enumerate(measured_ms) if j != i]
+        found.append(fit(others, times, reference).network_ms(lowered, reference))
+    return found
+
+
+def transferred(
+    table: LatencyTable,
+    source: LatencyTable,
+    networks: Sequence[Lowered],
+    measured_ms: Sequence[float],
+    space: str,
+) -> dict[str, Any]:
+    """Fill a table from another device's; return how well left-out networks are predicted.
+
+    Operators get the latency that follows, and no plan: each is tuned when it is first compiled.
+    The interval comes from the left-out predictions.
+    """
+    reference = {op: entry.timing.median_ms for op, entry in source.entries.items()}
+    model = fit(networks, measured_ms, reference)
+    predicted = left_out(networks, measured_ms, reference)
+    errors = sorted(abs(ms / p - 1.0) for ms, p in zip(measured_ms, predicted, strict=True))
+    rank = min(len(errors), math.ceil((len(errors) + 1) * COVERAGE))
+    for op, entry in source.entries.items():
+        if op not in table.entries:
+            scale = model.factors[group(op)]
+            old = entry.timing
+            timing = replace(
+                old,
+                median_ms=old.median_ms * scale,
+                low_ms=old.low_ms * scale,
+                high_ms=old.high_ms * scale,
+            )
+            table.entries[op] = Entry(TRANSFERRED, timing)
+    n = len(networks)
+    calibration = Calibration(1.0, model.operator_ms, 0.0, errors[rank - 1], n, n)
+    report = agreement(predicted, measured_ms)
+    table.calibration[space] = {
+        "coefficients": calibration.to_json(),
+        "error": {"n": n, "table": report, "method": "each network left out once"},
+        "transfer": {"factors": dict(model.factors), "from": str(source.path.parent.name)},
+        "unit": "ms",
+    }
+    return {**report, "interval": calibration.interval, "coverage": rank / (n + 1)}

@@ -1,0 +1,95 @@
+"""Tunes and times operators and networks with an engine, watching the machine meanwhile."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hwnas.errors import CompileError
+from hwnas.op import Lowered, OpSpec
+from hwnas.runtimes.base import Engine, Plans, Weights
+from hwnas.timing import Sentinel, Timer, Timing, TimingConfig, measure, percentiles
+
+_QUICK_S = 2e-3  #: of each of three repeats, when plans are compared
+_HOPELESS = 3.0  #: a plan that is so many times slower than another is not timed to the end
+
+
+@final
+class Bench:
+    """Times on one device."""
+
+    def __init__(self, engine: Engine, config: TimingConfig, dtype: str):
+        self._engine, self._config = engine, config
+        work = OpSpec("conv2d+bn+relu", (32, 16, 16), (32, 16, 16), 3, dtype=dtype)
+        (plan,) = engine.plans(work, 1)
+        self._sentinel = Sentinel(engine.operator(work, plan), config)
+
+    def tune(self, op: OpSpec, limit: int) -> str:
+        """Return the fastest of at most ``limit`` plans.
+
+        Raises:
+            CompileError: no plan compiles.
+        """
+        plans = self._engine.plans(op, limit)
+        if len(plans) == 1:
+            return plans[0]
+        seconds: dict[str, float] = {}
+        problem = CompileError(f"There is no plan for {op}.")
+        for plan in plans:
+            try:
+                timer = self._engine.operator(op, plan)
+                seconds[plan] = _quick(timer, min(seconds.values(), default=float("inf")))
+            except CompileError as error:
+                problem = error
+        if not seconds:
+            raise problem
+        fastest = min(seconds, key=lambda plan: seconds[plan])
+        for plan in seconds:
+            if plan != fastest:
+                self._engine.forget(op, plan)
+        return fastest
+
+    def time_operators(self, work: Sequence[tuple[OpSpec, str]]) -> list[Timing]:
+        """Return the latency of operators, measured between two readings of the sentinel."""
+        engine, config = self._engine, self._config
+        return self._sentinel.watch(
+            lambda: [engine.time_operator(op, plan, config) for op, plan in work]
+        )
+
+    def time_network(self, lowered: Lowered, plans: Plans) -> Timing:
+        """Return the latency of a whole network."""
+        timer = self._engine.network(lowered, plans)
+        return self._sentinel.watch(lambda: [measure(timer, self._config)])[0]
+
+    def percentiles(self, lowered: Lowered, plans: Plans, n: int) -> dict[str, float]:
+        """Return p50, p90 and p99 of ``n`` single inferences, in ms."""
+        return percentiles(self._engine.network(lowered, plans), n)
+
+    def export(self, lowered: Lowered, plans: Plans, weights: Weights) -> dict[str, bytes]:
+        """Return the files of a compiled network, by suffix."""
+        return dict(self._engine.export(lowered, plans, weights))
+
+    def judge(
+        self, files: Mapping[str, Path], images: NDArray[np.float32]
+    ) -> tuple[NDArray[np.float32], Timing]:
+        """Return the outputs and the latency of a compiled network, loaded from its files."""
+        loaded = self._engine.open(files)
+        outputs = loaded.session.run(images)
+        return outputs, self._sentinel.watch(lambda: [measure(loaded.timer, self._config)])[0]
+
+    def sentinel_ms(self) -> tuple[float, ...]:
+        """Return all readings of the sentinel, in ms."""
+        return self._sentinel.readings_ms
+
+
+def _quick(timer: Timer, fastest: float) -> float:
+    """Return roughly the seconds of one run; stop early where it is hopeless."""
+    timer(1)
+    once = timer(3) / 3
+    if once > _HOPELESS * fastest:
+        return once
+    number = max(1, int(_QUICK_S / max(once, 1e-8)))
+    return statistics.median(timer(number) / number for _ in range(3))

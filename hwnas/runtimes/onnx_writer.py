@@ -1,0 +1,300 @@
+"""Writes a lowered network as ONNX: in float32, or in int8 by quantising every tensor.
+
+ONNX nodes are named after the operator that they are part of (``stem``, ``stem/relu6``), and the
+model's metadata list the operators, so that a profile can be mapped back. Values are images
+``(N, C, H, W)`` or rows ``(N * H * W, C)``, which linear layers read.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from hwnas.errors import CompileError
+from hwnas.int8.network import QuantisedNetwork, QuantisedOp, Scale
+from hwnas.op import INPUT, Lowered, Node, OpSpec, Shape
+from hwnas.runtimes.base import Weights
+
+#: Names of the one input, normalised images ``(N, C, H, W)``, and the one output.
+IMAGES, LOGITS = "images", "logits"
+#: Key of the model's metadata that lists its operators, one a line.
+OPERATORS = "operators"
+
+_OPSET, _IR_VERSION = 23, 11  # the first with Attention, for which runtimes have a kernel
+_EPSILON = 1e-5  # of layer normalisation, as torch has it
+_CLIPS = ("", "relu", "relu6")  # what is part of quantising to the right range
+_ACTIVATIONS = {
+    "relu": "Relu",
+    "hardswish": "HardSwish",
+    "sigmoid": "Sigmoid",
+    "gelu": "Gelu",
+}
+
+
+def write_fp32(lowered: Lowered, weights: Weights) -> bytes:
+    """Return a float32 network as the bytes of an ``.onnx`` file.
+
+    Args:
+        lowered: Operators, fused or not; the first says how many images an inference reads.
+        weights: Weight (as torch has it) and bias by operator; scale and shift of a layer norm.
+
+    Raises:
+        CompileError: an operator cannot be written, or its weights are missing.
+    """
+    graph = _Graph(lowered[0].op.batch)
+    values = {INPUT: _Value(IMAGES, lowered[0].op.in_shape)}
+    for node in lowered:
+        inputs = [values[name] for name in node.inputs]
+        values[node.name] = graph.operator(node, inputs, _parameters(graph, node, weights))
+    return graph.serialised(lowered, values[lowered[-1].name])
+
+
+def write_int8(network: QuantisedNetwork) -> bytes:
+    """Return an int8 network as the bytes of an ``.onnx`` file with float input and output.
+
+    Every tensor is quantised and dequantised (QDQ), which runtimes fuse into int8 operators.
+    Activations are written as uint8, the same values 128 higher: onnxruntime turns int8 into it
+    on x86-64 and then leaves residual blocks unfused, which takes a third longer.
+
+    Raises:
+        CompileError: an operator cannot be written in int8.
+    """
+    lowered = tuple(op.node for op in network.ops)
+    graph = _Graph(lowered[0].op.batch)
+    scales = {INPUT: network.input, **{op.node.name: op.out for op in network.ops}}
+    images = _Value(IMAGES, network.input_shape)
+    values = {INPUT: graph.quantised(INPUT, images, network.input)}
+    for op in network.ops:
+        _check_int8(op.node)
+        inputs = [values[name] for name in op.node.inputs]
+        parameters = _dequantised(graph, op, scales[op.node.inputs[0]])
+        real = graph.operator(op.node, inputs, parameters)
+        values[op.node.name] = graph.quantised(op.node.name, real, op.out)
+    return graph.serialised(lowered, values[lowered[-1].name])
+
+
+def random_weights(
+    lowered: Lowered, seed: int
+) -> dict[str, tuple[NDArray[np.float32], NDArray[np.float32]]]:
+    """Return weights by operator that let activations keep their size.
+
+    Source: He et al., "Delving Deep into Rectifiers", ICCV 2015, https://arxiv.org/abs/1502.01852.
+    """
+    rng = np.random.default_rng(seed)
+    weights = {}
+    for node in lowered:
+        shape, c_out = node.op.weight_shape, node.op.out_shape[0]
+        if node.op.base == "layernorm":
+            weight = 1 + 0.1 * rng.standard_normal(c_out)
+        elif shape:
+            weight = rng.standard_normal(shape) * math.sqrt(2 / math.prod(shape[1:]))
+        else:
+            continue
+        bias = 0.1 * rng.standard_normal(c_out)
+        weights[node.name] = (weight.astype(np.float32), bias.astype(np.float32))
+    return weights
+
+
+@dataclass(frozen=True)
+class _Value:
+    """A tensor of the graph: an image ``(N, C, H, W)``, or ``rows`` ``(N * H * W, C)``."""
+
+    name: str
+    shape: Shape
+    rows: bool = False
+
+
+@final
+class _Graph:
+    """The nodes and constants of one model under construction."""
+
+    def __init__(self, batch: int):
+        self._batch = batch
+        self._nodes: list[Any] = []
+        self._constants: list[Any] = []
+
+    def constant(self, name: str, value: Any, dtype: Any) -> str:
+        self._constants.append(numpy_helper.from_array(np.asarray(value, dtype), name))
+        return name
+
+    def node(self, kind: str, inputs: list[str], name: str, **attributes: Any) -> str:
+        """Append a node; return its output."""
+        out = f"{name}:0"
+        self._nodes.append(helper.make_node(kind, inputs, [out], name, **attributes))
+        return out
+
+    def operator(self, node: Node, inputs: list[_Value], parameters: list[str]) -> _Value:
+        """Append an operator with all that is fused into it; return its output."""
+        name, out = node.name, self._base(node, inputs, parameters)
+        for part in node.op.fused:
+            if part == "add":
+                other = self._rows(inputs[-1], f"{name}/other") if out.rows else inputs[-1]
+                other = other if out.rows else self._image(other, out.shape, f"{name}/other")
+                out = replace(out, name=self.node("Add", [out.name, other.name], f"{name}/add"))
+            elif part != "bn":
+                out = replace(out, name=self._activation(part, out.name, f"{name}/{part}"))
+        return out
+
+    def quantised(self, name: str, value: _Value, scale: Scale) -> _Value:
+        """Return the value after it went through int8."""
+        s = self.constant(f"{name}/scale", scale.scale, np.float32)
+        z = self.constant(f"{name}/zero_point", scale.zero_point + 128, np.uint8)
+        uint8 = self.node("QuantizeLinear", [value.name, s, z], f"{name}/quantise")
+        real = self.node("DequantizeLinear", [uint8, s, z], f"{name}/dequantise")
+        return replace(value, name=real)
+
+    def serialised(self, lowered: Lowered, last: _Value) -> bytes:
+        """Return the bytes of the model; an output of one pixel loses its height and width."""
+        shape: tuple[int, ...] = (self._batch, *last.shape)
+        if last.shape[1:] == (1, 1):
+            last, shape = self._rows(last, LOGITS), shape[:2]
+        else:
+            last = self._image(last, last.shape, LOGITS)
+        self._nodes.append(helper.make_node("Identity", [last.name], [LOGITS]))
+        image = (self._batch, *lowered[0].op.in_shape)
+        images = helper.make_tensor_value_info(IMAGES, TensorProto.FLOAT, image)
+        logits = helper.make_tensor_value_info(LOGITS, TensorProto.FLOAT, shape)
+        graph = helper.make_graph(self._nodes, "hwnas", [images], [logits], self._constants)
+        opset = [helper.make_opsetid("", _OPSET)]
+        model = helper.make_model(graph, opset_imports=opset, ir_version=_IR_VERSION)
+        helper.set_model_props(model, {OPERATORS: "\n".join(node.name for node in lowered)})
+        return bytes(model.SerializeToString(deterministic=True))
+
+    def _base(self, node: Node, inputs: list[_Value], parameters: list[str]) -> _Value:
+        """Append an operator without what is fused into it."""
+        op, name = node.op, node.name
+        in_rows = op.base in ("linear", "layernorm", "attention")
+        if op.base in ("add", "mean"):
+            in_rows = any(value.rows for value in inputs)
+        shapes = {"add": [op.in_shape] * 2, "mul": [op.in_shape, (op.in_shape[0], 1, 1)]}
+        read = [
+            self._rows(value, f"{name}/in{i}")
+            if in_rows
+            else self._image(value, shape, f"{name}/in{i}")
+            for i, (value, shape) in enumerate(
+                zip(inputs, shapes.get(op.base, [op.in_shape]), strict=False)
+            )
+        ]
+        names = [value.name for value in read]
+        match op.base:
+            case "conv2d":
+                out = self.node("Conv", names + parameters, name, **_window(op), group=op.groups)
+            case "linear":
+                out = self.node("Gemm", names + parameters, name, transB=1)
+            case "add" | "mul":
+                out = self.node(op.base.capitalize(), names, name)
+            case "mean" if in_rows:
+                out = self._mean_of_rows(node, names[0])
+            case "mean":
+                out = self.node("GlobalAveragePool", names, name)
+            case "max_pool2d":
+                out = self.node("MaxPool", names, name, **_window(op))
+            case "layernorm":
+                how = {"axis": -1, "epsilon": _EPSILON}
+                out = self.node("LayerNormalization", names + parameters, name, **how)
+            case "attention":
+                out = self._attention(node, names[0])
+            case _:
+                raise CompileError(f"No ONNX operator for '{name}': {op}.")
+        return _Value(out, op.out_shape, in_rows)
+
+    def _mean_of_rows(self, node: Node, rows: str) -> str:
+        c, h, w = node.op.in_shape
+        tokens = self._reshaped(rows, (self._batch, h * w, c), f"{node.name}/tokens")
+        axes = self.constant(f"{node.name}/axes", [1], np.int64)
+        return self.node("ReduceMean", [tokens, axes], node.name, keepdims=0)
+
+    def _attention(self, node: Node, rows: str) -> str:
+        name, (c, h, w), heads = node.name, node.op.out_shape, node.op.groups
+        tokens = self._reshaped(rows, (self._batch, h * w, 3 * c), f"{name}/tokens")
+        parts = [f"{name}/{part}:0" for part in ("query", "key", "value")]
+        split = helper.make_node("Split", [tokens], parts, f"{name}/split", axis=2, num_outputs=3)
+        self._nodes.append(split)
+        mixed = self.node("Attention", parts, name, q_num_heads=heads, kv_num_heads=heads)
+        return self._reshaped(mixed, (self._batch * h * w, c), f"{name}/rows")
+
+    def _activation(self, kind: str, x: str, name: str) -> str:
+        match kind:
+            case "relu6":
+                low = self.constant(f"{name}/low", 0, np.float32)
+                return self.node(
+                    "Clip", [x, low, self.constant(f"{name}/high", 6, np.float32)], name
+                )
+            case "hardsigmoid":
+                return self.node("HardSigmoid", [x], name, alpha=1 / 6, beta=0.5)
+            case "silu":
+                return self.node("Mul", [x, self.node("Sigmoid", [x], f"{name}/sigmoid")], name)
+        if kind not in _ACTIVATIONS:
+            raise CompileError(f"No ONNX operator for '{name}': {kind}.")
+        return self.node(_ACTIVATIONS[kind], [x], name)
+
+    def _rows(self, value: _Value, name: str) -> _Value:
+        if value.rows:
+            return value
+        (c, h, w), x = value.shape, value.name
+        if (h, w) != (1, 1):
+            x = self.node("Transpose", [x], f"{name}/transpose", perm=(0, 2, 3, 1))
+        return _Value(self._reshaped(x, (self._batch * h * w, c), name), value.shape, rows=True)
+
+    def _image(self, value: _Value, shape: Shape, name: str) -> _Value:
+        if value.shape == shape and not value.rows:
+            return value
+        (c, h, w), x = shape, value.name
+        if value.rows and (h, w) != (1, 1):
+            x = self._reshaped(x, (self._batch, h, w, c), name)
+            return _Value(
+                self.node("Transpose", [x], f"{name}/transpose", perm=(0, 3, 1, 2)), shape
+            )
+        return _Value(self._reshaped(x, (self._batch, c, h, w), name), shape)
+
+    def _reshaped(self, x: str, shape: tuple[int, ...], name: str) -> str:
+        return self.node("Reshape", [x, self.constant(f"{name}/shape", shape, np.int64)], name)
+
+
+def _window(op: OpSpec) -> dict[str, list[int]]:
+    kernel, stride, padding = [op.kernel] * 2, [op.stride] * 2, [op.padding] * 4
+    return {"kernel_shape": kernel, "strides": stride, "pads": padding}
+
+
+def _parameters(graph: _Graph, node: Node, weights: Weights) -> list[str]:
+    """Append the weight and bias of an operator, if it has any; return their names."""
+    if not node.op.n_params:
+        return []
+    if node.name not in weights:
+        raise CompileError(f"Operator '{node.name}' has no weights: {node.op}.")
+    weight, bias = weights[node.name]
+    return [
+        graph.constant(f"{node.name}/weight", weight, np.float32),
+        graph.constant(f"{node.name}/bias", bias, np.float32),
+    ]
+
+
+def _check_int8(node: Node) -> None:
+    """Refuse operators with a tensor inside whose scale is not known."""
+    if "add" in node.op.fused or node.op.activation not in _CLIPS:
+        raise CompileError(
+            f"Operator '{node.name}' cannot be written in int8: {node.op}. Only relu and relu6 can "
+            "be fused; give sums and other activations as operators of their own."
+        )
+
+
+def _dequantised(graph: _Graph, op: QuantisedOp, in_scale: Scale) -> list[str]:
+    """Append the weight and bias of an operator, if it has any, and their real values."""
+    if op.weights is None:
+        return []
+    integers: dict[str, NDArray[Any]] = {"weight": op.weights.weight, "bias": op.weights.bias}
+    scales = {"weight": op.weights.scales, "bias": op.weights.scales * np.float32(in_scale.scale)}
+    parameters = []
+    for part, array in integers.items():
+        name = f"{op.node.name}/{part}"
+        scale = scales[part] if len(scales[part]) > 1 else scales[part][0]
+        inputs = [
+            graph.constant(name, array, array.dtype),
+            graph.constant(f"{name}/scale", scale, np.float32),
+            graph.constant(f"{name}/zero_point", np.zeros(np.shape(scale)), array.dtype),
+        ]
+        parameters.append(graph.node("DequantizeLinear", inputs, f"{name}/dequantise", axis=0))
+    return parameters

@@ -1,0 +1,269 @@
+"""Runs and times ONNX models on this machine's CPU. The only file that imports onnxruntime."""
+
+import contextlib
+import json
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+from onnxruntime.capi import onnxruntime_pybind11_state as errors
+
+from hwnas.errors import CompileError
+from hwnas.op import INPUT, Node, OpSpec
+from hwnas.runtimes.onnx_writer import OPERATORS, write_fp32
+from hwnas.timing import Timer
+
+#: Name under which ``node_times`` has all time that belongs to no operator.
+LAYOUT = "layout"
+
+_REFUSALS = (
+    errors.EPFail,
+    errors.Fail,
+    errors.InvalidArgument,
+    errors.InvalidGraph,
+    errors.InvalidProtobuf,
+    errors.NotImplemented,
+    errors.RuntimeException,
+)
+_EVENT = "_kernel_time"  # what onnxruntime appends to the name of a node
+_ROUNDS = 10  # in which profiled and plain runs take turns
+_REPEAT = 5  # plain runs between two looks at the clock
+
+
+@final
+class OrtSession:
+    """One loaded ONNX model of one input and one output.
+
+    Source: https://onnxruntime.ai.
+    """
+
+    def __init__(self, model: bytes, n_threads: int = 1):
+        self._session = _load(model, _options(n_threads, spinning=False))
+        self._input, self._output = self._session.get_inputs()[0], self._session.get_outputs()[0]
+
+    def run(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the outputs for normalised images ``(N, C, H, W)``.
+
+        One inference reads as many images as the model was written for; the last is filled up.
+
+        Raises:
+            CompileError: images are not of the shape that the model reads.
+        """
+        batch = self._input.shape[0]
+        outputs = np.empty((len(images), *self._output.shape[1:]), np.float32)
+        for start in range(0, len(images), batch):
+            chunk = images[start : start + batch]
+            n = len(chunk)
+            full = np.concatenate([chunk, np.zeros((batch - n, *chunk.shape[1:]), chunk.dtype)])
+            with _one_line():
+                (answers,) = self._session.run(None, {self._input.name: full})
+            outputs[start : start + n] = answers[:n]
+        return outputs
+
+
+def timer(model: bytes, n_threads: int) -> Timer:
+    """Return a function that does ``n`` inferences on fixed images and returns the seconds.
+
+    Threads spin (wait for work without sleeping) while something is timed, and only then.
+
+    Raises:
+        CompileError: onnxruntime refuses the model.
+    """
+    session = _load(model, _options(n_threads, spinning=True))
+    binding, kept = _bound(session)
+
+    def run(n: int) -> float:
+        assert kept  # onnxruntime does not own these buffers
+        start = time.perf_counter()
+        for _ in range(n):
+            session.run_with_iobinding(binding)
+        return time.perf_counter() - start
+
+    return run
+
+
+def node_times(model: bytes, n_threads: int, n_runs: int) -> dict[str, float]:
+    """Return the milliseconds of every operator of a model; together those of the whole model.
+
+    A kernel's time is that from its start to the start of the next one: onnxruntime's profiler cuts
+    to whole microseconds, which averages out over the starts of many runs but not over durations.
+    What profiling adds to every kernel follows from the latency of the model without a profiler.
+    ``LAYOUT`` has what starting an inference takes and what onnxruntime inserted between operators.
+    An operator that became part of another one has no time of its own.
+
+    Raises:
+        CompileError: onnxruntime refuses the model, or it is too large for so many runs.
+    """
+    operators = _operators(model)
+    timers = [timer(model, n_threads), timer(_nearly_nothing(), n_threads)]
+    repeats: list[list[float]] = [[] for _ in timers]
+    n = max(1, n_runs // _ROUNDS)
+
+    def between() -> None:
+        """Time next to profiled runs, so that the machine is as fast for both."""
+        for run, seconds in zip(timers, repeats, strict=True):
+            run(1)
+            seconds.extend(run(_REPEAT) / _REPEAT for _ in range(max(1, n // _REPEAT)))
+
+    kernels = _profile(model, n_threads, n, between)
+    whole_ms, idle_ms = (float(_quiet(np.array(seconds)).mean()) * 1e3 for seconds in repeats)
+    added_ms = sum(kernel.step_ms for kernel in kernels) - (whole_ms - idle_ms)
+    added_ms /= sum(kernel.weight for kernel in kernels)
+    times = dict.fromkeys([*operators, LAYOUT], 0.0)
+    times[LAYOUT] = idle_ms
+    for kernel in kernels:
+        times[_operator(kernel.name, operators)] += kernel.step_ms - kernel.weight * added_ms
+    return {name: max(0.0, value) for name, value in times.items()}  # below zero by noise only
+
+
+@dataclass(frozen=True)
+class _Kernel:
+    """One kernel that onnxruntime ran."""
+
+    name: str
+    n_inputs: int
+    step_ms: float  #: from its start to the start of the next
+
+    @property
+    def weight(self) -> float:
+        """Its share of what profiling adds: 3 % more with each input (onnxruntime 1.31)."""
+        return 1 + 0.03 * self.n_inputs
+
+
+def _options(n_threads: int, *, spinning: bool) -> Any:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = n_threads, 1
+    options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
+    options.log_severity_level = 4  # errors come as exceptions
+    options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spinning)))
+    return options
+
+
+def _load(model: bytes, options: Any) -> Any:
+    with _one_line():
+        session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    for value in (*session.get_inputs(), *session.get_outputs()):
+        if value.type != "tensor(float)" or not all(isinstance(n, int) for n in value.shape):
+            raise CompileError(
+                f"The model's '{value.name}' is {value.type} {value.shape}; expected floats of a "
+                "fixed shape, as hwnas writes them."
+            )
+    return session
+
+
+@contextlib.contextmanager
+def _one_line() -> Iterator[None]:
+    """Turn what onnxruntime raises into our own error."""
+    try:
+        yield
+    except _REFUSALS as error:
+        reason = str(error).strip().splitlines()[0].removeprefix("[ONNXRuntimeError] : ")
+        raise CompileError(f"onnxruntime refuses the model: {reason}") from error
+
+
+def _bound(session: Any) -> tuple[Any, list[Any]]:
+    """Return input and output in memory that stays where it is, and what keeps it alive."""
+    image, output = session.get_inputs()[0], session.get_outputs()[0]
+    pixels = np.random.default_rng(0).standard_normal(image.shape).astype(np.float32)
+    kept = [
+        onnxruntime.OrtValue.ortvalue_from_numpy(array)
+        for array in (pixels, np.empty(output.shape, np.float32))
+    ]
+    binding = session.io_binding()
+    binding.bind_ortvalue_input(image.name, kept[0])
+    binding.bind_ortvalue_output(output.name, kept[1])
+    return binding, kept
+
+
+def _nearly_nothing() -> bytes:
+    """Return a model whose latency is what starting an inference takes."""
+    op = OpSpec("add", (1, 1, 1), (1, 1, 1), dtype="float32")
+    return write_fp32((Node("add", op, (INPUT, INPUT)),), {})
+
+
+def _operators(model: bytes) -> list[str]:
+    options = _options(1, spinning=False)
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = _load(model, options)
+    found: dict[str, str] = session.get_modelmeta().custom_metadata_map
+    if OPERATORS not in found:
+        raise CompileError("The model does not list its operators; write it with hwnas.")
+    return found[OPERATORS].split("\n")
+
+
+def _operator(kernel: str, operators: list[str]) -> str:
+    """Return the operator that a kernel is part of, by the name that onnxruntime gave it.
+
+    Fused: ``fused a``; in a blocked layout: ``a:0_nchwc``, after the value that it computes; moved
+    by a change of layout: ``a_token_12``; parts: ``a/relu6:0``.
+    """
+    name = kernel.removeprefix("fused ").partition("/")[0].partition(":")[0]
+    for candidate in (name, name.rpartition("_token_")[0]):
+        if candidate in operators:
+            return candidate
+    return LAYOUT
+
+
+def _profile(model: bytes, n_threads: int, n: int, between: Callable[[], None]) -> list[_Kernel]:
+    """Return the kernels in order of execution.
+
+    Args:
+        model: What is run.
+        n_threads: Threads that it runs on.
+        n: Runs of a round; there are ``_ROUNDS``.
+        between: What is called after each round.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        options = _options(n_threads, spinning=True)
+        options.enable_profiling = True
+        options.profile_file_prefix = str(Path(folder) / "profile")
+        session = _load(model, options)
+        binding, kept = _bound(session)
+        for _ in range(_ROUNDS):
+            for _ in range(n + 1):
+                session.run_with_iobinding(binding)
+            between()
+        events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
+        assert kept
+    kernels = [event for event in events if event["name"].endswith(_EVENT)]
+    runs = _ROUNDS * (n + 1)
+    first = kernels[: len(kernels) // runs]
+    if not first or len(kernels) != runs * len(first):
+        raise CompileError(f"onnxruntime's profile does not hold {runs} runs; ask for fewer.")
+    starts, durations = (
+        np.array([event[key] for event in kernels], np.float64).reshape(runs, -1)
+        for key in ("ts", "dur")
+    )
+    names = [event["name"].removesuffix(_EVENT) for event in first]
+    n_inputs = [len(event["args"]["input_type_shape"]) for event in first]
+    steps_ms = (_steps_us(starts, durations) / 1e3).tolist()
+    return [_Kernel(*row) for row in zip(names, n_inputs, steps_ms, strict=True)]
+
+
+def _steps_us(starts: NDArray[np.float64], durations: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the time from each kernel's start to the next one's, averaged over quiet runs.
+
+    The last kernel has no next one: what follows each of the others follows it too.
+    """
+    rows = np.hstack([np.diff(starts, axis=1), durations])
+    mean = _quiet(rows, starts[:, -1] + durations[:, -1] - starts[:, 0]).mean(axis=0)
+    n = starts.shape[1]
+    steps, lengths = mean[: n - 1], mean[n - 1 :]
+    gap = np.median(steps - lengths[:-1]) if n > 1 else 0.0
+    return np.append(steps, lengths[-1] + gap)
+
+
+def _quiet(
+    runs: NDArray[np.float64], seconds: NDArray[np.float64] | None = None
+) -> NDArray[np.float64]:
+    """Return the faster half of runs: what interrupts a run makes it longer, never shorter."""
+    order = np.argsort(runs if seconds is None else seconds, kind="stable")
+    quiet: NDArray[np.float64] = runs[order[: (len(runs) + 1) // 2]]
+    return quiet

@@ -1,0 +1,54 @@
+"""onnxruntime as an engine: it has no plans to choose from, and runs on this machine only."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import final
+
+from hwnas.op import INPUT, Lowered, Node, OpSpec
+from hwnas.runtimes import ort
+from hwnas.runtimes.base import Loaded, Plans, Weights
+from hwnas.runtimes.onnx_writer import write_fp32
+from hwnas.runtimes.ort_operators import operator_times, random_model
+from hwnas.target import Target
+from hwnas.timing import Timer, Timing, TimingConfig, summarise
+
+_PROFILES, _RUNS = 3, 100
+
+
+@final
+class OrtEngine:
+    """onnxruntime on this machine's CPU."""
+
+    def __init__(self, target: Target):
+        self._threads = target.threads
+
+    def plans(self, op: OpSpec, limit: int) -> Sequence[str]:
+        """Return the one plan there is: onnxruntime decides by itself."""
+        return [""]
+
+    def operator(self, op: OpSpec, plan: str) -> Timer:
+        """Return a timer of one operator, alone, with what starting an inference takes."""
+        inputs = (INPUT,) * (2 if op.base in ("add", "mul") or "add" in op.fused else 1)
+        return ort.timer(random_model((Node("operator", op, inputs),)), self._threads)
+
+    def time_operator(self, op: OpSpec, plan: str, config: TimingConfig) -> Timing:
+        """Return the latency of one operator between others, from onnxruntime's profiler."""
+        times = [operator_times([op], self._threads, _RUNS)[op] for _ in range(_PROFILES)]
+        return summarise(times)
+
+    def network(self, lowered: Lowered, plans: Plans) -> Timer:
+        """Return a timer of a whole network, on random weights and images."""
+        return ort.timer(random_model(lowered), self._threads)
+
+    def forget(self, op: OpSpec, plan: str) -> None:
+        """Do nothing: nothing is kept."""
+
+    def export(self, lowered: Lowered, plans: Plans, weights: Weights) -> Mapping[str, bytes]:
+        """Return the ONNX file of a float32 network."""
+        return {".onnx": write_fp32(lowered, weights)}
+
+    def open(self, files: Mapping[str, Path]) -> Loaded:
+        """Return a network as its ONNX file says."""
+        model = files[".onnx"].read_bytes()
+        timer = ort.timer(model, self._threads)
+        return Loaded(timer, ort.OrtSession(model, self._threads))

@@ -1,0 +1,72 @@
+"""Times operators one by one with onnxruntime, each between others as in a network."""
+
+import statistics
+from collections.abc import Iterable
+
+from hwnas.int8.network import stand_in
+from hwnas.op import INPUT, Lowered, Node, OpSpec, Shape
+from hwnas.runtimes.onnx_writer import random_weights, write_fp32, write_int8
+from hwnas.runtimes.ort import node_times
+
+_FEW = 4  # so few channels come from the image itself, which no layout change precedes
+_REPEATS = 3  # of a profile, far apart in time; their median counts
+_NAME = "operator"
+
+
+def operator_times(ops: Iterable[OpSpec], n_threads: int, n_runs: int) -> dict[OpSpec, float]:
+    """Return the milliseconds of operators, without what starting an inference takes.
+
+    Each is profiled in a network of its own that has a convolution or linear layer before it and a
+    mean after it: alone it would pay for changes of layout that networks do not have. Latencies of
+    networks are sums of these times but for a scale and an overhead of each operator, to be fitted.
+
+    Args:
+        ops: Operators, fused (``op.fuse``) in float32 and not fused in int8, as onnxruntime does.
+        n_threads: Threads that they run on.
+        n_runs: Runs of each of three profiles.
+
+    Raises:
+        CompileError: an operator cannot be written or run.
+    """
+    models = {op: random_model(in_context(op)) for op in ops}
+    times: dict[OpSpec, list[float]] = {op: [] for op in models}
+    for _ in range(_REPEATS):
+        for op, model in models.items():
+            times[op].append(node_times(model, n_threads, n_runs)[_NAME])
+    return {op: statistics.median(repeats) for op, repeats in times.items()}
+
+
+def random_model(lowered: Lowered) -> bytes:
+    """Return an ONNX model with random weights, of the dtype of the first operator."""
+    if lowered[0].op.dtype == "int8":
+        return write_int8(stand_in(lowered))
+    return write_fp32(lowered, random_weights(lowered, 0))
+
+
+def in_context(op: OpSpec) -> Lowered:
+    """Return a network of the operator, called ``operator``, what feeds it and what reads it."""
+    nodes: list[Node] = []
+    _, *size = op.in_shape
+    image = (min(_FEW, op.in_shape[0]), size[0], size[1])
+
+    def fed(name: str, shape: Shape) -> str:
+        """Return the name of a tensor of a shape, computed from the image."""
+        tokens = shape[2] == 1 and shape[1] > 1
+        kind = "linear" if tokens else "conv2d+bn+relu6"
+        stride = -(-image[1] // shape[1])
+        feed = OpSpec(kind, image, shape, stride=stride, dtype=op.dtype, batch=op.batch)
+        nodes.append(Node(name, feed, (INPUT,)))
+        return name
+
+    inputs = [INPUT if op.in_shape == image else fed("feed", op.in_shape)]
+    if op.base == "add" or "add" in op.fused:
+        inputs.append(fed("other", op.out_shape))
+    if op.base == "mul":
+        gate = OpSpec("mean", op.in_shape, (op.in_shape[0], 1, 1), dtype=op.dtype, batch=op.batch)
+        nodes.append(Node("gate", gate, (inputs[0],)))
+        inputs.append("gate")
+    nodes.append(Node(_NAME, op, tuple(inputs)))
+    if op.out_shape[1:] != (1, 1):
+        read = OpSpec("mean", op.out_shape, (op.out_shape[0], 1, 1), dtype=op.dtype, batch=op.batch)
+        nodes.append(Node("reader", read, (_NAME,)))
+    return tuple(nodes)

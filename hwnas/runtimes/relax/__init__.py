@@ -1,0 +1,1 @@
+"""All of TVM: operators, schedules, compiling, linking, running here and on remote devices."""

@@ -1,0 +1,141 @@
+"""Compiles operators with TVM, each once, and links networks from compiled operators.
+
+Compiling a whole network takes seconds; operators repeat across the networks of a space, so each is
+compiled once and a network is then linked in a tenth of a second.
+"""
+
+import itertools
+import os
+from collections.abc import Mapping
+from typing import Any, final
+
+import numpy as np
+import tvm
+from numpy.typing import NDArray
+from tvm import s_tir
+from tvm.target import codegen
+
+from hwnas import target as facts
+from hwnas.errors import CompileError, ConfigError
+from hwnas.op import Lowered, OpSpec
+from hwnas.runtimes.base import Weights
+from hwnas.runtimes.relax import linker, operators, templates
+from hwnas.runtimes.relax.linker import Compiled, Linked
+from hwnas.runtimes.relax.templates import Cpu, Plan
+
+
+@final
+class Compiler:
+    """Compiles for one target."""
+
+    def __init__(self, target: facts.Target):
+        assert target.tvm is not None
+        self.tvm_target = tvm_target(target.tvm, target.threads)
+        self.cpu = cpu_facts(self.tvm_target, target.threads)
+        self._compiled: dict[tuple[OpSpec, str], Compiled] = {}
+        self._numbers = itertools.count()  # names are never used twice: libraries are linked
+
+    def plans(self, op: OpSpec, limit: int) -> list[Plan]:
+        """Return at most ``limit`` ways to schedule an operator, the most promising first."""
+        channels = operators.padded(op.out_shape[0], self.cpu.lanes)
+        return templates.plans(op, channels, self.cpu, limit)
+
+    def compile(self, op: OpSpec, plan: Plan) -> Compiled:
+        """Compile an operator, or return it as it was compiled before.
+
+        Raises:
+            CompileError: the plan cannot be applied to the operator.
+        """
+        key = (op, str(plan))
+        if key not in self._compiled:
+            name = f"op{next(self._numbers)}"
+            schedule = s_tir.Schedule(operators.define(op, self.cpu.lanes))
+            try:
+                templates.apply(schedule, op, self.cpu, plan)
+                function = schedule.mod["main"].with_attr("global_symbol", name)
+                module = tvm.IRModule({name: function})
+                library = tvm.tirx.build(module, target=self.tvm_target)
+            except Exception as error:
+                raise CompileError(f"TVM cannot compile {op} as '{plan}': {_last(error)}") from None
+            self._compiled[key] = Compiled(name, function, library)
+        return self._compiled[key]
+
+    def forget(self, op: OpSpec, plan: Plan) -> None:
+        """Free what was compiled."""
+        self._compiled.pop((op, str(plan)), None)
+
+    def shapes(self, op: OpSpec) -> list[tuple[int, ...]]:
+        """Return the shapes of an operator's inputs, weights and output, in memory."""
+        lanes = self.cpu.lanes
+        output = operators.buffer_shape(op.out_shape, op.batch, lanes)
+        return [*operators.input_shapes(op, lanes), *operators.weight_shapes(op, lanes), output]
+
+    def link(self, lowered: Lowered, plans: Mapping[OpSpec, Plan]) -> Linked:
+        """Return a network linked from its operators, in this process; quick."""
+        return linker.link(lowered, self._all(lowered, plans), self.cpu.lanes, self.tvm_target)
+
+    def build(self, lowered: Lowered, plans: Mapping[OpSpec, Plan]) -> Linked:
+        """Return a network that can be exported; takes seconds."""
+        return linker.build(lowered, self._all(lowered, plans), self.cpu.lanes, self.tvm_target)
+
+    def _all(self, lowered: Lowered, plans: Mapping[OpSpec, Plan]) -> dict[OpSpec, linker.Compiled]:
+        return {node.op: self.compile(node.op, plans[node.op]) for node in lowered}
+
+    def pack_weights(self, lowered: Lowered, weights: Weights) -> NDArray[np.float32]:
+        """Return all weights of a network as its function reads them."""
+        return linker.pack_weights(lowered, weights, self.cpu.lanes)
+
+
+def tvm_target(tvm_facts: facts.Tvm, threads: int) -> Any:
+    """Return TVM's own description of a target.
+
+    Raises:
+        ConfigError: LLVM does not know the CPU.
+    """
+    if tvm_facts.kind == "cuda":
+        return tvm.target.Target({"kind": "cuda", "arch": tvm_facts.arch or "sm_80"})
+    mcpu = codegen.llvm_get_system_cpu() if tvm_facts.mcpu == "host" else tvm_facts.mcpu
+    described: dict[str, Any] = {"kind": "llvm", "mcpu": mcpu, "num-cores": threads}
+    if tvm_facts.mtriple:
+        described["mtriple"] = tvm_facts.mtriple
+    if tvm_facts.mattr:
+        described["mattr"] = list(tvm_facts.mattr)
+    try:
+        target = tvm.target.Target(described)
+        known = codegen.llvm_get_cpu_archlist(target)
+    except Exception as error:
+        raise ConfigError(f"target.tvm: TVM refuses {described}: {_last(error)}") from None
+    if mcpu not in [str(name) for name in known]:
+        raise ConfigError(f"target.tvm.mcpu: LLVM knows no CPU '{mcpu}' for {described}.")
+    return target
+
+
+def cpu_facts(target: Any, threads: int) -> Cpu:
+    """Return lanes and registers of a CPU target."""
+    if str(target.kind.name) != "llvm":
+        return Cpu(lanes=1, registers=32, threads=1)
+    features = {str(name) for name in codegen.llvm_get_cpu_features(target)}
+    if "avx512f" in features:
+        return Cpu(16, 32, threads)
+    if "neon" in features or "fp-armv8" in features:
+        return Cpu(4, 32, threads)
+    return Cpu(8 if "avx2" in features else 4, 16, threads)
+
+
+def set_threads(threads: int) -> None:
+    """Set how many threads TVM uses in this process; call it before the first run.
+
+    Raises:
+        ConfigError: the machine has fewer cores.
+    """
+    available = len(os.sched_getaffinity(0))
+    if threads > available:
+        raise ConfigError(
+            f"target.threads={threads}, but only {available} cores are available here."
+        )
+    tvm.get_global_func("runtime.config_threadpool")(1, threads)
+
+
+def _last(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[-1] if lines else type(error).__name__)[:300]

@@ -1,0 +1,233 @@
+"""TVM as an engine: operators and networks compiled for a target and timed on a device."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, final
+
+import numpy as np
+import safetensors.numpy
+import tvm
+from numpy.typing import NDArray
+
+from hwnas.errors import CompileError
+from hwnas.op import Lowered, OpSpec
+from hwnas.runtimes.base import Loaded, Plans, Weights
+from hwnas.runtimes.relax.compiler import Compiler, set_threads
+from hwnas.runtimes.relax.linker import ENTRY, Linked, shared_library
+from hwnas.runtimes.relax.templates import Plan
+from hwnas.target import Remote, Target
+from hwnas.timing import Timer, Timing, TimingConfig, measure
+
+
+class Device(Protocol):
+    """Where compiled libraries run: this machine, or a device that a remote session reaches."""
+
+    by_library: bool  #: whether what it loads reaches it as a shared library
+
+    def load(self, module: Any) -> Any:
+        """Return a compiled module as something that runs."""
+        ...
+
+    def load_file(self, path: Path) -> Any:
+        """Return what an exported library holds."""
+        ...
+
+    def library(self, module: Any) -> bytes:
+        """Return a module as a shared library."""
+        ...
+
+    def tensor(self, array: NDArray[np.float32]) -> Any:
+        """Return a tensor on the device."""
+        ...
+
+    def array(self, tensor: Any) -> NDArray[np.float32]:
+        """Return what a tensor holds."""
+        ...
+
+    def call(self, module: Any, name: str, arguments: Sequence[Any]) -> None:
+        """Run one of a module's functions."""
+        ...
+
+    def timer(self, module: Any, name: str, arguments: Sequence[Any]) -> Timer:
+        """Return a timer of one of a module's functions."""
+        ...
+
+
+@final
+class TvmEngine:
+    """TVM on this machine, or on a device that a remote session reaches."""
+
+    def __init__(self, target: Target, device: Device):
+        self._compiler = Compiler(target)
+        self._device = device
+
+    def plans(self, op: OpSpec, limit: int) -> Sequence[str]:
+        """Return at most ``limit`` plans to try, the most promising first."""
+        return [str(plan) for plan in self._compiler.plans(op, limit)]
+
+    def operator(self, op: OpSpec, plan: str) -> Timer:
+        """Return a timer of one operator, alone, on random data."""
+        compiled = self._compiler.compile(op, Plan.parse(plan))
+        module = self._device.load(compiled.library)
+        tensors = [self._device.tensor(_random(shape)) for shape in self._compiler.shapes(op)]
+        return self._device.timer(module, compiled.name, tensors)
+
+    def time_operator(self, op: OpSpec, plan: str, config: TimingConfig) -> Timing:
+        """Return the latency of one operator, alone, on random data."""
+        return measure(self.operator(op, plan), config)
+
+    def network(self, lowered: Lowered, plans: Plans) -> Timer:
+        """Return a timer of a whole network, on random weights and images."""
+        linked = self._link(lowered, plans, self._device.by_library)
+        module = self._device.load(linked.module)
+        tensors = [self._device.tensor(_random(shape)) for shape in linked.shapes]
+        return self._device.timer(module, ENTRY, tensors)
+
+    def forget(self, op: OpSpec, plan: str) -> None:
+        """Free what was compiled of an operator."""
+        self._compiler.forget(op, Plan.parse(plan))
+
+    def export(self, lowered: Lowered, plans: Plans, weights: Weights) -> Mapping[str, bytes]:
+        """Return the library of a network, and its packed weights with the shapes it works on."""
+        linked = self._link(lowered, plans, library=True)
+        packed = self._compiler.pack_weights(lowered, weights)
+        shapes = {
+            "images": lowered[0].op.in_shape,
+            "n_outputs": lowered[-1].op.out_shape[0],
+            "parameters": linked.shapes,
+            "entry": ENTRY,
+        }
+        described = {"network": json.dumps(shapes)}
+        return {
+            ".so": self._device.library(linked.module),
+            ".safetensors": safetensors.numpy.save({"weights": packed}, described),
+        }
+
+    def open(self, files: Mapping[str, Path]) -> Loaded:
+        """Return a network as its files say, loaded on the device."""
+        with safetensors.safe_open(str(files[".safetensors"]), "numpy") as file:
+            shapes = json.loads(file.metadata()["network"])
+            weights = file.get_tensor("weights")
+        module = self._device.load_file(files[".so"])
+        session = TvmSession(module, self._device, weights, shapes)
+        return Loaded(self._device.timer(module, ENTRY, session.parameters()), session)
+
+    def _link(self, lowered: Lowered, plans: Plans, library: bool) -> Linked:
+        """Return a linked network: quickly for this process, or anew so that it can be exported."""
+        parsed = _parsed(lowered, plans)
+        if library:
+            return self._compiler.build(lowered, parsed)
+        return self._compiler.link(lowered, parsed)
+
+
+def _parsed(lowered: Lowered, plans: Plans) -> dict[OpSpec, Plan]:
+    """Return how the operators of a network are compiled.
+
+    Raises:
+        CompileError: one was never tuned: as TVM compiles it by itself it would be worthless.
+    """
+    missing = [node.op for node in lowered if node.op not in plans]
+    if missing:
+        raise CompileError(f"{len(missing)} operators are not tuned, for example {missing[0]}.")
+    return {node.op: Plan.parse(plans[node.op]) for node in lowered}
+
+
+@final
+class TvmSession:
+    """A compiled network, loaded on its device."""
+
+    def __init__(self, module: Any, device: Device, weights: NDArray[np.float32], shapes: Any):
+        self._module, self._device, self._shapes = module, device, shapes
+        self._image, _, output, arena = shapes["parameters"]
+        self._fixed = [
+            device.tensor(weights),
+            *(device.tensor(_random(s)) for s in (output, arena)),
+        ]
+
+    def parameters(self) -> list[Any]:
+        """Return what the network's function takes, with a random image."""
+        return [self._device.tensor(_random(self._image)), *self._fixed]
+
+    def run(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the outputs ``(N, n_classes)``; the last batch is filled up with zeros."""
+        batch, n = self._image[0], len(images)
+        n_classes = self._shapes["n_outputs"]
+        memory = np.zeros(self._image, np.float32)
+        outputs = np.empty((n, n_classes), np.float32)
+        for start in range(0, n, batch):
+            chunk = images[start : start + batch]
+            memory[: len(chunk), ..., : images.shape[1]] = chunk.transpose(0, 2, 3, 1)
+            self._device.call(self._module, ENTRY, [self._device.tensor(memory), *self._fixed])
+            rows = self._device.array(self._fixed[1]).reshape(batch, -1)
+            outputs[start : start + batch] = rows[: len(chunk), :n_classes]
+        return outputs
+
+
+def open_device(target: Target, remote: Remote) -> Device:
+    """Return the device that a target is.
+
+    Raises:
+        DeviceError: it does not answer.
+    """
+    if remote.tracker:
+        from hwnas.runtimes.relax.remote import RemoteDevice
+
+        assert target.tvm is not None
+        return RemoteDevice(target.tvm, remote, target.threads)
+    return LocalDevice(target.threads)
+
+
+@final
+class LocalDevice:
+    """This machine."""
+
+    by_library = False
+
+    def __init__(self, threads: int):
+        set_threads(threads)
+        self._device = tvm.cpu()
+
+    def load(self, module: Any) -> Any:
+        """Return a compiled module as something that runs."""
+        return module
+
+    def load_file(self, path: Path) -> Any:
+        """Return what an exported library holds."""
+        return tvm.runtime.load_module(str(path))
+
+    def library(self, module: Any) -> bytes:
+        """Return a network as a shared library.
+
+        Raises:
+            ConfigError: there is no C++ compiler to link it with.
+        """
+        return shared_library(module, "")
+
+    def tensor(self, array: NDArray[np.float32]) -> Any:
+        """Return a tensor on the device."""
+        return tvm.runtime.tensor(array, self._device)
+
+    def array(self, tensor: Any) -> NDArray[np.float32]:
+        """Return what a tensor holds."""
+        array: NDArray[np.float32] = tensor.numpy()
+        return array
+
+    def call(self, module: Any, name: str, arguments: Sequence[Any]) -> None:
+        """Run one of a module's functions."""
+        module[name](*arguments)
+
+    def timer(self, module: Any, name: str, arguments: Sequence[Any]) -> Timer:
+        """Return a timer of one of a module's functions."""
+
+        def run(n: int) -> float:
+            result = module.time_evaluator(name, self._device, number=n, repeat=1)(*arguments)
+            return float(result.median) * n
+
+        return run
+
+
+def _random(shape: Sequence[int]) -> NDArray[np.float32]:
+    # Small and positive and negative: no overflow, no denormal numbers, which are slow.
+    rng = np.random.default_rng(0)
+    return rng.uniform(-0.5, 0.5, size=tuple(shape)).astype(np.float32)

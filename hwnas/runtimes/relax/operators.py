@@ -1,0 +1,373 @@
+"""Operators as tensor expressions: one TIR function each, epilogue fused, weights packed.
+
+Tensors are NHWC. Channels are padded to whole vectors, so that odd widths run at full speed; the
+padded channels of weights and biases are zero. Convolutions and linear layers read weights packed
+as ``(O / lanes, K, K, I, lanes)``, depthwise ones as ``(K, K, C)``.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tvm import IRModule, te, tirx
+
+from hwnas.errors import CompileError
+from hwnas.op import OpSpec, Shape
+
+Tensor = Any  # tvm.te.Tensor; TVM has no types
+ATTENTION_ROWS = 4  #: rows of queries that attention works on at once
+_FEW = 4  #: so few channels (of images, say) are not padded
+
+
+def padded(channels: int, lanes: int) -> int:
+    """Return the channels that a tensor has in memory."""
+    return channels if channels <= _FEW else -(-channels // lanes) * lanes
+
+
+def buffer_shape(shape: Shape, batch: int, lanes: int) -> tuple[int, ...]:
+    """Return the shape of a tensor in memory, NHWC."""
+    c, h, w = shape
+    return (batch, h, w, padded(c, lanes))
+
+
+def define(op: OpSpec, lanes: int) -> IRModule:
+    """Return a module whose function ``main`` computes the operator.
+
+    Its parameters are the inputs, then weight and bias if there are any, then the output.
+
+    Raises:
+        CompileError: there is no such operator.
+    """
+    if op.dtype != "float32":
+        raise CompileError(f"TVM compiles float32 here, not {op}; try target.runtime=onnxruntime.")
+    makers: dict[str, Callable[[OpSpec, int], list[Tensor]]] = {
+        "conv2d": _depthwise if op.depthwise else _dense,
+        "linear": _dense,
+        "add": _add,
+        "mul": _mul,
+        "mean": _mean,
+        "max_pool2d": _max_pool,
+        "layernorm": _layernorm,
+        "attention": _attention,
+    }
+    if op.base not in makers or (op.depthwise and op.base == "conv2d" and _is_grouped(op)):
+        raise CompileError(f"No TVM operator for {op}.")
+    function = te.create_prim_func(makers[op.base](op, lanes))
+    return IRModule({"main": function.with_attr("global_symbol", "main")})
+
+
+def weight_shapes(op: OpSpec, lanes: int) -> tuple[tuple[int, ...], ...]:
+    """Return the shapes of the packed weight and bias, or nothing."""
+    c_out = padded(op.out_shape[0], lanes)
+    if op.base == "layernorm":
+        return ((c_out,), (c_out,))
+    if not op.weight_shape:
+        return ()
+    if op.base == "conv2d" and op.depthwise:
+        return ((op.kernel, op.kernel, c_out), (c_out,))
+    vector = min(c_out, lanes)
+    return ((c_out // vector, op.kernel, op.kernel, op.in_shape[0], vector), (c_out,))
+
+
+def input_shapes(op: OpSpec, lanes: int) -> list[tuple[int, ...]]:
+    """Return the shapes of the tensors that an operator reads, without its weights."""
+    shapes = [buffer_shape(op.in_shape, op.batch, lanes)]
+    if op.base == "mul":
+        shapes.append(buffer_shape((op.in_shape[0], 1, 1), op.batch, lanes))
+    elif op.base == "add" or "add" in op.fused:
+        shapes.append(buffer_shape(op.out_shape, op.batch, lanes))
+    return shapes
+
+
+def pack(
+    op: OpSpec, weight: NDArray[np.float32], bias: NDArray[np.float32], lanes: int
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Return weight and bias, of the shapes that torch has, as ``define`` reads them."""
+    packed_shape, (c_out,) = weight_shapes(op, lanes)
+    if op.base == "layernorm":
+        full = np.zeros(c_out, np.float32)
+        full[: len(weight)] = weight
+        packed = full
+    elif op.base == "conv2d" and op.depthwise:
+        packed = np.zeros(packed_shape, np.float32)
+        packed[:, :, : len(weight)] = weight[:, 0].transpose(1, 2, 0)
+    else:
+        n, k, _, c_in, vector = packed_shape
+        rows = np.zeros((n * vector, c_in, k, k), np.float32)
+        rows[: len(weight)] = weight.reshape(len(weight), c_in, k, k)
+        packed = rows.reshape(n, vector, c_in, k, k).transpose(0, 3, 4, 2, 1)
+    biases = np.zeros(c_out, np.float32)
+    biases[: len(bias)] = bias
+    return np.ascontiguousarray(packed), biases
+
+
+def _is_grouped(op: OpSpec) -> bool:
+    return not op.groups == op.in_shape[0] == op.out_shape[0]
+
+
+def _input(op: OpSpec, lanes: int, name: str = "x") -> Tensor:
+    return te.placeholder(buffer_shape(op.in_shape, op.batch, lanes), name=name)
+
+
+def _activate(name: str, x: Any) -> Any:
+    """Return an activation of a scalar expression."""
+    zero, six = _f32(0.0), _f32(6.0)
+
+    def clip(value: Any) -> Any:
+        return te.max(te.min(value, six), zero)
+
+    activations: dict[str, Callable[[Any], Any]] = {
+        "": lambda v: v,
+        "relu": lambda v: te.max(v, zero),
+        "relu6": clip,
+        "hardsigmoid": lambda v: clip(v + 3.0) * _f32(1 / 6),
+        "hardswish": lambda v: v * (clip(v + 3.0) * _f32(1 / 6)),
+        "sigmoid": lambda v: 1.0 / (1.0 + _exp(-v)),
+        "silu": lambda v: v / (1.0 + _exp(-v)),
+        "gelu": lambda v: v * 0.5 * (1.0 + _erf(v * _f32(0.5**0.5))),
+    }
+    return activations[name](x)
+
+
+def _f32(value: float) -> Any:
+    return tirx.const(value, "float32")
+
+
+def _exp(x: Any) -> Any:
+    """Return e to the x by the polynomial of Cephes, which becomes vector code."""
+    x = te.max(te.min(x, _f32(88.0)), _f32(-87.0))
+    n = te.floor(x * _f32(1.44269504088896341) + _f32(0.5))
+    r = x - n * _f32(0.693359375) - n * _f32(-2.12194440e-4)
+    y = _f32(1.9875691500e-4)
+    for c in (
+        1.3981999507e-3,
+        8.3334519073e-3,
+        4.1665795894e-2,
+        1.6666665459e-1,
+        5.0000001201e-1,
+    ):
+        y = y * r + _f32(c)
+    y = y * r * r + r + _f32(1.0)
+    power = tirx.reinterpret("float32", (n.astype("int32") + 127) << 23)
+    return y * power
+
+
+def _erf(x: Any) -> Any:
+    """Return the error function as a rational function (Eigen's); error below 4e-7."""
+    x = te.max(te.min(x, _f32(3.832506856900711)), _f32(-3.832506856900711))
+    square = x * x
+    top = _f32(-2.72614225801306e-10)
+    for c in (
+        2.77068142495902e-08,
+        -2.10102402082508e-06,
+        -5.69250639462346e-05,
+        -7.34990630326855e-04,
+        -2.95459980854025e-03,
+        -1.60960333262415e-02,
+    ):
+        top = top * square + _f32(c)
+    bottom = _f32(-1.45660718464996e-05)
+    for c in (
+        -2.13374055278905e-04,
+        -1.68282697438203e-03,
+        -7.37332916720468e-03,
+        -1.42647390514189e-02,
+    ):
+        bottom = bottom * square + _f32(c)
+    return x * top / bottom
+
+
+def _pad(x: Tensor, op: OpSpec, value: float = 0.0) -> Tensor:
+    """Return the input with a border, or the input itself where none is needed."""
+    p, (_, h, w) = op.padding, op.in_shape
+    if not p:
+        return x
+    shape = (x.shape[0], h + 2 * p, w + 2 * p, x.shape[3])
+    return te.compute(
+        shape,
+        lambda n, y, i, c: te.if_then_else(
+            te.all(y >= p, y < h + p, i >= p, i < w + p),
+            x[n, y - p, i - p, c],
+            _f32(value),
+        ),
+        name="pad",
+    )
+
+
+def _epilogue(op: OpSpec, acc: Tensor, bias: Tensor) -> tuple[list[Tensor], Tensor]:
+    """Return the residual input, if any, and the output: bias, sum and activation."""
+    residual = [te.placeholder(acc.shape, name="residual")] if "add" in op.fused else []
+
+    def value(n: Any, y: Any, x: Any, f: Any) -> Any:
+        out = acc[n, y, x, f] + bias[f]
+        for term in residual:
+            out = out + term[n, y, x, f]
+        return _activate(op.activation, out)
+
+    return residual, te.compute(acc.shape, value, name="out")
+
+
+def _dense(op: OpSpec, lanes: int) -> list[Tensor]:
+    x, s = _input(op, lanes), op.stride
+    weights, biases = weight_shapes(op, lanes)
+    weight, bias = te.placeholder(weights, name="weight"), te.placeholder(biases, name="bias")
+    source, vector = _pad(x, op), weights[-1]
+    ry, rx = (te.reduce_axis((0, op.kernel), name=name) for name in ("ry", "rx"))
+    rc = te.reduce_axis((0, op.in_shape[0]), name="rc")
+    acc = te.compute(
+        buffer_shape(op.out_shape, op.batch, lanes),
+        lambda n, y, i, f: te.sum(
+            source[n, y * s + ry, i * s + rx, rc] * weight[f // vector, ry, rx, rc, f % vector],
+            axis=[ry, rx, rc],
+        ),
+        name="acc",
+    )
+    residual, out = _epilogue(op, acc, bias)
+    return [x, *residual, weight, bias, out]
+
+
+def _depthwise(op: OpSpec, lanes: int) -> list[Tensor]:
+    x, s = _input(op, lanes), op.stride
+    weights, biases = weight_shapes(op, lanes)
+    weight, bias = te.placeholder(weights, name="weight"), te.placeholder(biases, name="bias")
+    source = _pad(x, op)
+    ry, rx = (te.reduce_axis((0, op.kernel), name=name) for name in ("ry", "rx"))
+    acc = te.compute(
+        buffer_shape(op.out_shape, op.batch, lanes),
+        lambda n, y, i, f: te.sum(
+            source[n, y * s + ry, i * s + rx, f] * weight[ry, rx, f], axis=[ry, rx]
+        ),
+        name="acc",
+    )
+    residual, out = _epilogue(op, acc, bias)
+    return [x, *residual, weight, bias, out]
+
+
+def _add(op: OpSpec, lanes: int) -> list[Tensor]:
+    x, other = _input(op, lanes), _input(op, lanes, "other")
+    out = te.compute(x.shape, lambda *i: _activate(op.activation, x(*i) + other(*i)), name="out")
+    return [x, other, out]
+
+
+def _mul(op: OpSpec, lanes: int) -> list[Tensor]:
+    x = _input(op, lanes)
+    gate = te.placeholder(buffer_shape((op.in_shape[0], 1, 1), op.batch, lanes), name="gate")
+    out = te.compute(
+        x.shape,
+        lambda n, y, i, c: _activate(op.activation, x[n, y, i, c] * gate[n, 0, 0, c]),
+        name="out",
+    )
+    return [x, gate, out]
+
+
+def _mean(op: OpSpec, lanes: int) -> list[Tensor]:
+    x, (_, h, w) = _input(op, lanes), op.in_shape
+    ry, rx = te.reduce_axis((0, h), name="ry"), te.reduce_axis((0, w), name="rx")
+    shape = buffer_shape(op.out_shape, op.batch, lanes)
+    acc = te.compute(shape, lambda n, y, i, c: te.sum(x[n, ry, rx, c], axis=[ry, rx]), name="acc")
+    scale = _f32(1.0 / (h * w))
+    return [x, te.compute(shape, lambda *i: acc(*i) * scale, name="out")]
+
+
+def _max_pool(op: OpSpec, lanes: int) -> list[Tensor]:
+    x, s = _input(op, lanes), op.stride
+    source = _pad(x, op, -3.4e38)
+    ry, rx = (te.reduce_axis((0, op.kernel), name=name) for name in ("ry", "rx"))
+    acc = te.compute(
+        buffer_shape(op.out_shape, op.batch, lanes),
+        lambda n, y, i, f: te.max(source[n, y * s + ry, i * s + rx, f], axis=[ry, rx]),
+        name="acc",
+    )
+    return [x, te.compute(acc.shape, lambda *i: acc(*i), name="out")]
+
+
+def _layernorm(op: OpSpec, lanes: int) -> list[Tensor]:
+    x, c_in = _input(op, lanes), op.in_shape[0]
+    (size,), _ = weight_shapes(op, lanes)
+    scale, shift = te.placeholder((size,), name="weight"), te.placeholder((size,), name="bias")
+    # Padded channels are zero: they add nothing to either sum.
+    rows, vector = tuple(x.shape)[:3], min(size, lanes)
+    partial = (*rows, vector)
+
+    def sums(term: Callable[[Any], Any], name: str) -> Tensor:
+        r = te.reduce_axis((0, size // vector), name="r")
+        part = te.compute(
+            partial,
+            lambda n, y, i, v: te.sum(term(x[n, y, i, r * vector + v]), axis=r),
+            name=f"{name}_part",
+        )
+        v = te.reduce_axis((0, vector), name="v")
+        return te.compute(rows, lambda n, y, i: te.sum(part[n, y, i, v], axis=v), name=name)
+
+    total, squares = sums(lambda v: v, "total"), sums(lambda v: v * v, "squares")
+    inverse = _f32(1.0 / c_in)
+
+    def value(n: Any, y: Any, i: Any, c: Any) -> Any:
+        mean = total[n, y, i] * inverse
+        variance = squares[n, y, i] * inverse - mean * mean
+        return (x[n, y, i, c] - mean) * te.rsqrt(variance + 1e-5) * scale[c] + shift[c]
+
+    return [x, scale, shift, te.compute(x.shape, value, name="out")]
+
+
+def _attention(op: OpSpec, lanes: int) -> list[Tensor]:
+    """Softmax attention. Rows of queries are padded to whole tiles, columns to whole vectors."""
+    x, heads = _input(op, lanes), op.groups
+    c, h, w = op.out_shape
+    t = h * w
+    d, wide, high = c // heads, -(-t // lanes) * lanes, -(-t // ATTENTION_ROWS) * ATTENTION_ROWS
+    scale, zero = _f32(float(d) ** -0.5), _f32(0.0)
+
+    def token(n: Any, i: Any, channel: Any) -> Any:
+        return x[n, i // w, i % w, channel]
+
+    def reduced(term: Tensor, combine: Callable[..., Any], name: str) -> Tensor:
+        """Reduce the rows of a tensor, vector by vector, then within the last vector."""
+        r = te.reduce_axis((0, wide // lanes), name="r")
+        part = te.compute(
+            (op.batch, heads, high, lanes),
+            lambda n, h, i, v: combine(term[n, h, i, r * lanes + v], axis=r),
+            name=f"{name}_part",
+        )
+        v = te.reduce_axis((0, lanes), name="v")
+        return te.compute(
+            (op.batch, heads, high), lambda n, h, i: combine(part[n, h, i, v], axis=v), name=name
+        )
+
+    keys = te.compute(
+        (op.batch, heads, d, wide),
+        lambda n, h, e, j: token(n, te.min(j, t - 1), c + h * d + e),
+        name="keys",
+    )
+    e = te.reduce_axis((0, d), name="e")
+    scores = te.compute(
+        (op.batch, heads, high, wide),
+        lambda n, h, i, j: te.sum(token(n, te.min(i, t - 1), h * d + e) * keys[n, h, e, j], axis=e),
+        name="scores",
+    )
+    peak = reduced(scores, te.max, "peak")  # padded columns repeat the last one
+    weights = te.compute(
+        scores.shape,
+        lambda n, h, i, j: te.if_then_else(
+            j < t, _exp((scores[n, h, i, j] - peak[n, h, i]) * scale), zero
+        ),
+        name="weights",
+    )
+    total = reduced(weights, te.sum, "total")
+    j = te.reduce_axis((0, t), name="j")
+    acc = te.compute(
+        (op.batch, heads, high, d),
+        lambda n, h, i, e: te.sum(weights[n, h, i, j] * token(n, j, 2 * c + h * d + e), axis=j),
+        name="acc",
+    )
+    mixed = te.compute(acc.shape, lambda n, h, i, e: acc[n, h, i, e] / total[n, h, i], name="mixed")
+    shape = buffer_shape(op.out_shape, op.batch, lanes)
+
+    def output(n: Any, y: Any, i: Any, f: Any) -> Any:
+        if shape[-1] == c:
+            return mixed[n, f // d, y * w + i, f % d]
+        g = te.min(f, c - 1)
+        return te.if_then_else(f < c, mixed[n, g // d, y * w + i, g % d], zero)
+
+    return [x, te.compute(shape, output, name="out")]

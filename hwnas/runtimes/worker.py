@@ -1,0 +1,209 @@
+"""A bench in a process of its own, which is killed when it hangs and replaced when it dies.
+
+Compilers crash and hang; here that costs one operator or one candidate, never the search.
+"""
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hwnas import errors
+from hwnas.errors import CompileError, ConfigError, DeviceError, HwnasError
+from hwnas.op import Lowered, OpSpec
+from hwnas.runtimes.base import Plans, Weights
+from hwnas.target import Remote, Target
+from hwnas.timing import Timing, TimingConfig
+
+_START_S = 120.0  #: to import a compiler and to time the sentinel on a busy machine
+
+
+@final
+class Worker:
+    """Does what ``Bench`` does, in another process. Not for several threads at once."""
+
+    def __init__(self, target: Target, timing: TimingConfig, remote: Remote, limit_s: float):
+        self._arguments = (target, timing, remote)
+        self._limit_s = limit_s
+        self._process: Any = None
+        self._pipe: Connection | None = None
+
+    def tune(self, op: OpSpec, limit: int) -> str:
+        """Return the fastest of at most ``limit`` plans."""
+        plan: str = self._call("tune", op, limit)
+        return plan
+
+    def time_operators(self, work: Sequence[tuple[OpSpec, str]]) -> list[Timing]:
+        """Return the latency of operators, each alone."""
+        timings: list[Timing] = self._call("time_operators", list(work))
+        return timings
+
+    def time_network(self, lowered: Lowered, plans: Plans) -> Timing:
+        """Return the latency of a whole network."""
+        timing: Timing = self._call("time_network", lowered, _used(lowered, plans))
+        return timing
+
+    def percentiles(self, lowered: Lowered, plans: Plans, n: int) -> dict[str, float]:
+        """Return p50, p90 and p99 of ``n`` single inferences, in ms."""
+        found: dict[str, float] = self._call("percentiles", lowered, _used(lowered, plans), n)
+        return found
+
+    def export(self, lowered: Lowered, plans: Plans, weights: Weights) -> dict[str, bytes]:
+        """Return the files of a compiled network, by suffix."""
+        files: dict[str, bytes] = self._call(
+            "export", lowered, _used(lowered, plans), dict(weights)
+        )
+        return files
+
+    def judge(
+        self, files: Mapping[str, Path], images: NDArray[np.float32]
+    ) -> tuple[NDArray[np.float32], Timing]:
+        """Return the outputs and the latency of a compiled network, loaded from its files."""
+        judged: tuple[NDArray[np.float32], Timing] = self._call("judge", dict(files), images)
+        return judged
+
+    def sentinel_ms(self) -> tuple[float, ...]:
+        """Return all readings of the sentinel since the process was started, in ms."""
+        readings: tuple[float, ...] = self._call("sentinel_ms")
+        return readings
+
+    def close(self) -> None:
+        """End the process."""
+        if self._pipe is not None:
+            self._pipe.close()
+            self._pipe = None
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
+            self._process = None
+
+    def kill(self) -> None:
+        """Kill the process from another thread: the call under way raises."""
+        process = self._process
+        if process is not None and process.is_alive():
+            process.kill()
+
+    def __enter__(self) -> "Worker":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _call(self, method: str, *arguments: Any) -> Any:
+        if self._pipe is None:
+            self._start()
+        assert self._pipe is not None
+        try:
+            self._pipe.send((method, arguments))
+        except (BrokenPipeError, ConnectionResetError):
+            raise self._death(method) from None
+        return self._answer(self._limit_s, method)
+
+    def _start(self) -> None:
+        # A fresh interpreter: threads and locks of this process don't survive a fork.
+        context = multiprocessing.get_context("spawn")
+        self._pipe, other = context.Pipe()
+        self._process = context.Process(target=_serve, args=(other, *self._arguments), daemon=True)
+        self._process.start()
+        other.close()
+        _, _, remote = self._arguments
+        self._answer(_START_S + (remote.timeout_s if remote.tracker else 0.0), "start")
+
+    def _answer(self, limit_s: float, method: str) -> Any:
+        assert self._pipe is not None
+        try:
+            if not self._pipe.poll(limit_s):
+                self.close()
+                raise self._failure(
+                    f"no answer within {limit_s:g} s ({method.replace('_', ' ')}); it was killed"
+                )
+            kind, content = self._pipe.recv()
+        except (EOFError, ConnectionResetError, BrokenPipeError):
+            raise self._death(method) from None
+        except BaseException:  # Ctrl-C between question and answer: the next answer would be stale
+            self.close()
+            raise
+        if kind == "error":
+            name, message = content
+            if name == "DeviceError" or method == "start":
+                self.close()
+            raise getattr(errors, name, CompileError)(message)
+        return content
+
+    def _death(self, method: str) -> HwnasError:
+        self._process.join()
+        code = self._process.exitcode
+        self.close()
+        how = signal.Signals(-code).name if code and code < 0 else f"exit code {code}"
+        return self._failure(f"it died of {how} ({method.replace('_', ' ')})")
+
+    def _failure(self, what: str) -> HwnasError:
+        target, _, remote = self._arguments
+        if remote.tracker:
+            return DeviceError(f"Device '{remote.key}' at {remote.tracker}: {what}.")
+        return CompileError(f"Compiler process of target '{target.name}': {what}.")
+
+
+def _used(lowered: Lowered, plans: Plans) -> dict[OpSpec, str]:
+    """Return only the plans that a network needs; a table has thousands."""
+    return {node.op: plans[node.op] for node in lowered if node.op in plans}
+
+
+def _serve(pipe: Connection, target: Target, timing: TimingConfig, remote: Remote) -> None:
+    """Answer calls until the other end is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
+    _silence()
+    try:
+        if not remote.tracker:
+            _pin(target.threads)
+        from hwnas.runtimes.bench import Bench
+        from hwnas.runtimes.engines import open_engine
+
+        bench = Bench(open_engine(target, remote), timing, target.dtype)
+        pipe.send(("ok", None))
+    except Exception as error:
+        pipe.send(("error", _named(error)))
+        return
+    while True:
+        try:
+            method, arguments = pipe.recv()
+        except EOFError:
+            return
+        try:
+            answer = ("ok", getattr(bench, method)(*arguments))
+        except Exception as error:
+            answer = ("error", _named(error))
+        pipe.send(answer)
+
+
+def _pin(threads: int) -> None:
+    """Keep to the last cores: the first ones serve interrupts and everybody else.
+
+    Raises:
+        ConfigError: there are not so many cores.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    if threads > len(cores):
+        raise ConfigError(f"target.threads={threads}, but only {len(cores)} cores are available.")
+    os.sched_setaffinity(0, cores[-threads:])
+
+
+def _silence() -> None:
+    """Drop what native code prints, such as the backtrace of a crash."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.dup2(null, 2)
+    os.close(null)
+
+
+def _named(error: Exception) -> tuple[str, str]:
+    if isinstance(error, HwnasError):
+        return type(error).__name__, str(error)
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return "CompileError", f"{type(error).__name__}: {lines[-1] if lines else ''}"[:300]

@@ -1,0 +1,138 @@
+"""How something is timed: warm-up until stable, medians of long repeats, drift that shows.
+
+What is timed is a ``Timer``: ``timer(n)`` runs it ``n`` times and returns the seconds that took.
+"""
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import final
+
+from hwnas.errors import ConfigError
+from hwnas.figure import Figure
+
+Timer = Callable[[int], float]
+
+_STABLE = 0.02  #: warm-up ends when two repeats in a row differ by no more than this
+_MAX_WARM_UPS = 20
+_LATEST = 60  #: readings of the sentinel that say what is normal
+
+
+@dataclass
+class TimingConfig:
+    """How long is measured; longer is less noisy."""
+
+    repeats: int = 9  #: repeats of one timing; its median is the result
+    min_repeat_ms: float = 10.0  #: a repeat runs often enough to take this long
+    drift: float = 0.05  #: change of the sentinel's latency beyond which a block is repeated
+    retries: int = 3  #: times that a drifting block is measured again before it is flagged
+
+    def __post_init__(self) -> None:
+        if self.repeats < 3 or self.min_repeat_ms <= 0:
+            raise ConfigError(
+                "timing.repeats must be at least 3 and timing.min_repeat_ms positive, got "
+                f"{self.repeats} and {self.min_repeat_ms:g}."
+            )
+        if not 0 < self.drift < 1 or self.retries < 0:
+            raise ConfigError(
+                "timing.drift must lie between 0 and 1 and timing.retries be at least 0, got "
+                f"{self.drift:g} and {self.retries}."
+            )
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The latency of one run: the median of repeats, and a 95 % interval of that median."""
+
+    median_ms: float
+    low_ms: float
+    high_ms: float
+    n_repeats: int
+    drifted: bool = False  #: whether the machine's speed changed meanwhile
+
+    @property
+    def figure(self) -> Figure:
+        """The latency as a measured figure."""
+        return Figure(self.median_ms, "measured", self.low_ms, self.high_ms)
+
+
+def measure(timer: Timer, config: TimingConfig) -> Timing:
+    """Warm up until two repeats agree, then time."""
+    number = _runs_per_repeat(timer, config.min_repeat_ms)
+    last = math.inf
+    for _ in range(_MAX_WARM_UPS):
+        now = timer(number)
+        if abs(now - last) <= _STABLE * last:
+            break
+        last = now
+    return summarise([timer(number) / number * 1e3 for _ in range(config.repeats)])
+
+
+def summarise(repeats_ms: Sequence[float]) -> Timing:
+    """Return the median with its distribution-free interval, from order statistics."""
+    ordered = sorted(repeats_ms)
+    low, high = _median_interval(len(ordered))
+    return Timing(statistics.median(ordered), ordered[low], ordered[high], len(ordered))
+
+
+def percentiles(timer: Timer, n: int) -> dict[str, float]:
+    """Return p50, p90 and p99 in ms of ``n`` single runs."""
+    timer(max(1, n // 10))
+    runs = sorted(timer(1) * 1e3 for _ in range(n))
+    return {f"p{p}_ms": runs[min(n - 1, round(p / 100 * (n - 1)))] for p in (50, 90, 99)}
+
+
+def _runs_per_repeat(timer: Timer, min_repeat_ms: float) -> int:
+    number = 1
+    while (took := timer(number) * 1e3) < min_repeat_ms:
+        number = max(number * 2, min(number * 10, math.ceil(number * min_repeat_ms / (took or 1))))
+    return number
+
+
+def _median_interval(n: int) -> tuple[int, int]:
+    """Return the indices of the order statistics that enclose the median with 95 %, if any do.
+
+    Source: Conover, "Practical nonparametric statistics", 1999, section 3.2.
+    """
+    below, k = 0.0, 0
+    while (below := below + math.comb(n, k) / 2**n) <= 0.025:
+        k += 1
+    return (k - 1, n - k) if k else (0, n - 1)
+
+
+@final
+class Sentinel:
+    """Something of constant work that is timed between blocks, to see the machine slow down.
+
+    Its level is the lower quartile of the latest readings: what the machine can do when nothing
+    disturbs it. A machine that is slower for good becomes the new normal after some flagged blocks.
+    """
+
+    def __init__(self, timer: Timer, config: TimingConfig):
+        self._timer, self._config = timer, config
+        self._number = _runs_per_repeat(timer, config.min_repeat_ms / 4)
+        self._readings = [self._read() for _ in range(8)]
+
+    def _read(self) -> float:
+        return statistics.median(self._timer(self._number) for _ in range(3)) / self._number * 1e3
+
+    @property
+    def readings_ms(self) -> tuple[float, ...]:
+        """All readings, in ms."""
+        return tuple(self._readings)
+
+    def disturbed(self) -> bool:
+        """Read once more; return whether the machine is slower than it can be."""
+        self._readings.append(self._read())
+        latest = sorted(self._readings[-_LATEST:])
+        return self._readings[-1] > latest[len(latest) // 4] * (1 + self._config.drift)
+
+    def watch(self, block: Callable[[], Sequence[Timing]]) -> list[Timing]:
+        """Measure a block between two readings; repeat it while disturbed, in the end flag it."""
+        for _ in range(self._config.retries + 1):
+            before = self.disturbed()
+            timings = list(block())
+            if not before and not self.disturbed():
+                return timings
+        return [replace(timing, drifted=True) for timing in timings]
