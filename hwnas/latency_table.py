@@ -26,6 +26,7 @@ TRANSFERRED = "transferred"
 
 Row = dict[str, Any]
 _SHAPES = ("in_shape", "out_shape")
+_PROVENANCE = "provenance.json"
 _FILES = ("operators.csv", "networks.csv", "calibration.json")
 _SHOWN = 3
 
@@ -44,6 +45,7 @@ class Entry:
 
     plan: str  #: how the compiler was told to schedule it
     timing: Timing
+    n_passes: int = 1  #: times that it was timed, minutes apart
 
 
 def setting(target: Target) -> str:
@@ -81,15 +83,15 @@ class LatencyTable:
         """Write all files, each atomically; at any moment those on the disk belong together."""
         self.path.mkdir(parents=True, exist_ok=True)
         contents = _contents(self)
-        # The provenance goes first and knows the files before and after: whenever this is cut
-        # off, each file that is there has one of its two digests.
-        before = self.provenance.get("digests", {})
+        # Whenever this is cut off, the provenance knows each file that is there: as it was, or as
+        # it becomes. The first provenance goes last: without one there is no table yet.
         self.provenance["digests"] = {
-            name: list(dict.fromkeys([*before.get(name, [])[-1:], _digest(text)]))
+            name: list(dict.fromkeys([*_digest_on_disk(self.path / name), _digest(text)]))
             for name, text in contents.items()
         }
-        _write(self.path / "provenance.json", json.dumps(self.provenance, indent=2) + "\n")
-        for name, text in contents.items():
+        last = {_PROVENANCE: json.dumps(self.provenance, indent=2) + "\n"}
+        is_new = not (self.path / _PROVENANCE).is_file()
+        for name, text in ({**contents, **last} if is_new else {**last, **contents}).items():
             _write(self.path / name, text)
 
 
@@ -100,7 +102,7 @@ def load(path: Path) -> LatencyTable:
         TableError: it is damaged, or was changed by hand.
     """
     try:
-        provenance = json.loads((path / "provenance.json").read_text(encoding="utf-8"))
+        provenance = json.loads((path / _PROVENANCE).read_text(encoding="utf-8"))
         texts = {name: (path / name).read_text(encoding="utf-8") for name in _FILES}
         for name, text in texts.items():
             if _digest(text) not in provenance["digests"][name]:
@@ -127,7 +129,7 @@ def find(target: Target, roots: Iterable[Path]) -> Path | None:
     """Return the folder of a target's table, if there is one under any of ``roots``."""
     for root in roots:
         path = root / target.name / setting(target)
-        if (path / "provenance.json").is_file():
+        if (path / _PROVENANCE).is_file():
             return path
     return None
 
@@ -162,6 +164,7 @@ def _row(op: OpSpec, entry: Entry) -> Row:
         "latency_ms_low": f"{timing.low_ms:.7g}",
         "latency_ms_high": f"{timing.high_ms:.7g}",
         "n_repeats": timing.n_repeats,
+        "n_passes": entry.n_passes,
         "drifted": timing.drifted,
     }
 
@@ -178,7 +181,7 @@ def _entry(row: Mapping[str, str]) -> tuple[OpSpec, Entry]:
     low, high = float(row["latency_ms_low"]), float(row["latency_ms_high"])
     drifted = {"True": True, "False": False}[row["drifted"]]
     timing = Timing(float(row["latency_ms"]), low, high, int(row["n_repeats"]), drifted)
-    return OpSpec(**values), Entry(row["plan"], timing)
+    return OpSpec(**values), Entry(row["plan"], timing, int(row["n_passes"]))
 
 
 def _csv(rows: list[Row]) -> str:
@@ -192,6 +195,10 @@ def _csv(rows: list[Row]) -> str:
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _digest_on_disk(path: Path) -> list[str]:
+    return [hashlib.sha256(path.read_bytes()).hexdigest()] if path.is_file() else []
 
 
 def _write(path: Path, text: str) -> None:

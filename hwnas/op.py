@@ -1,7 +1,9 @@
 """Operators as a compiler sees them: what a genotype is lowered to, and the key of a table."""
 
+import functools
 import math
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 Shape = tuple[int, int, int]  #: (C, H, W)
@@ -125,32 +127,34 @@ def fuse(lowered: Lowered, dtype: str, batch: int = 1) -> Lowered:
     A sum is fused into the convolution or linear layer that computes one of its terms last, if
     nothing else reads that term. The fused operator has the name of that layer.
     """
-    reads = [source for node in lowered for source in node.inputs]
+    reads = Counter(source for node in lowered for source in node.inputs)
     found: dict[str, Node] = {}
+    steps = {INPUT: -1}  #: when each tensor is there
     renamed: dict[str, str] = {}
-    for node in lowered:
+    for step, node in enumerate(lowered):
         inputs = tuple(renamed.get(source, source) for source in node.inputs)
-        op = replace(node.op, dtype=dtype, batch=batch)
+        op = _in(node.op, dtype, batch)
         last = found.get(inputs[-1])
-        order = list(found)
-        if op.base == "add" and last is not None and _takes_sum(last, inputs, reads, order):
+        if op.base == "add" and last is not None and _takes_sum(last, inputs[0], reads, steps):
             kind = "+".join([last.op.kind, "add", *op.fused])
-            found[last.name] = Node(
-                last.name, replace(last.op, kind=kind), (*last.inputs, inputs[0])
-            )
+            fused = replace(last.op, kind=kind)
+            found[last.name] = Node(last.name, fused, (*last.inputs, inputs[0]))
             renamed[node.name] = last.name
         else:
             found[node.name] = Node(node.name, op, inputs)
+            steps[node.name] = step
     return tuple(found.values())
 
 
-def _takes_sum(last: Node, inputs: tuple[str, ...], reads: list[str], order: list[str]) -> bool:
+@functools.lru_cache(maxsize=1 << 14)  # operators repeat from network to network
+def _in(op: OpSpec, dtype: str, batch: int) -> OpSpec:
+    return replace(op, dtype=dtype, batch=batch)
+
+
+def _takes_sum(last: Node, other: str, reads: Mapping[str, int], steps: Mapping[str, int]) -> bool:
     """Return whether the sum can be part of the operator that computes its last term."""
-    plain = last.op.base in ("conv2d", "linear") and not {"add", last.op.activation} & {
-        *last.op.fused
-    }
-    other_is_there = inputs[0] in order[: order.index(last.name)] or inputs[0] == INPUT
-    return plain and other_is_there and reads.count(last.name) == 1
+    plain = last.op.base in ("conv2d", "linear") and not {*last.op.fused} - {"bn"}
+    return plain and steps[other] < steps[last.name] and reads[last.name] == 1
 
 
 def distinct(networks: Iterable[Lowered]) -> tuple[OpSpec, ...]:

@@ -59,6 +59,8 @@ def run(config: SearchConfig, arguments: Sequence[str]) -> None:
                 manifest |= _finished(phases, candidates, members)
                 _write(parts, folder, manifest, candidates, members)
         _print(console, parts, folder, candidates, members)
+        if device is not None and device.table.foreign:
+            console.print(f"Searched with a foreign table: {device.table.foreign}.", style="red")
         _print_phases(console, phases)
     finally:
         folder.close()
@@ -186,7 +188,7 @@ def _write(
     folder.write_bytes("front.png", front_png(candidates, members, costs[0], config.budget, title))
     facts = [
         ("target", config.target.caveat),
-        ("cost model", str(config.cost)),
+        ("cost model", _cost_words(manifest)),
         ("energy", _energy_words(config.target)),
         ("budget", ", ".join(f"{n} <= {v:g}" for n, v in config.budget.limits.items()) or "none"),
         ("search space", f"{config.search_space}, {manifest['n_genotypes']:.3g} genotypes"),
@@ -211,7 +213,8 @@ def _print(
     members: list[Member],
 ) -> None:
     table = Table(
-        "id", _SHORT[parts.config.target.dtype], "95 %", "searched", "ms", "mJ", "SRAM", "flash", "",
+        "id", _SHORT[parts.config.target.dtype], "95 %", "searched",
+        "ms", "mJ", "SRAM", "flash", "",
         title="Verified front, fastest first", box=box.SIMPLE_HEAD, padding=0, show_edge=False,
     )  # fmt: skip
     for column in table.columns:
@@ -272,6 +275,16 @@ def _energy_shares(members: list[Member]) -> str:
     if not total:
         return ""
     return ", " + ", ".join(f"{label} {value / total:.0%}" for label, value in sums.items())
+
+
+def _cost_words(manifest: Row) -> str:
+    """Return what said the costs of candidates, and what is foreign about it."""
+    table = manifest["latency_table"]
+    words = str(manifest["config"]["cost"])
+    if table is not None and words == "table":
+        words += f", {table['path']}"
+        words += f"; foreign: {table['foreign']}" if table["foreign"] else ""
+    return words
 
 
 def _energy_source(target: Target) -> EnergyModel | PowerModel:

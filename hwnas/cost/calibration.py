@@ -51,7 +51,7 @@ class Calibration:
             + self.operator_ms * features.n_operators
             + self.weights_ms_per_kib * features.weights_kib
         )
-        return value, value * (1 - self.interval), value * (1 + self.interval)
+        return value, value * max(0.0, 1 - self.interval), value * (1 + self.interval)
 
     def to_json(self) -> dict[str, Any]:
         """Return the calibration as JSON."""

@@ -5,12 +5,15 @@ from dataclasses import replace
 from hwnas.cost.base import Cost
 from hwnas.figure import Figure
 from hwnas.memory import peak_activation_bytes, weight_bytes
+from hwnas.metering import Energy
 from hwnas.op import Lowered, fuse, n_macs, n_params
 from hwnas.target import Target
 
 
-def host_cost(lowered: Lowered, target: Target, latency: Figure) -> Cost:
-    """Return the cost of a fused network from its latency.
+def host_cost(
+    lowered: Lowered, target: Target, latency: Figure, measured: Energy | None = None
+) -> Cost:
+    """Return the cost of a fused network from its latency, and its energy if that was measured.
 
     Latency and energy are those of one inference, that is, of a whole batch. ``sram_kib`` is what
     activations take at once, ``flash_kib`` what weights take: on these targets both are modelled,
@@ -18,6 +21,9 @@ def host_cost(lowered: Lowered, target: Target, latency: Figure) -> Cost:
     """
     assert target.power is not None
     energy, details = target.power.energy(latency, target.threads)
+    if measured is not None:
+        energy = measured.figure
+        details = {"power_active_w": measured.active_w, "power_idle_w": measured.idle_w}
     figures = {
         "latency_ms": latency,
         "energy_mj": energy,

@@ -32,8 +32,6 @@ def measure_operators(
     missing = table.missing(ops)
     saved = _Saver(table)
     refused: dict[OpSpec, str] = {}
-    plans: dict[OpSpec, str] = {}
-    first: dict[OpSpec, Timing] = {}
 
     def tune(op: OpSpec) -> Callable[[Worker], tuple[str, Timing]]:
         def work(worker: Worker) -> tuple[str, Timing]:
@@ -50,43 +48,48 @@ def measure_operators(
             elif isinstance(outcome, HwnasError):
                 raise outcome
             else:
-                plans[op], first[op] = outcome
                 table.entries[op] = Entry(*outcome)
                 saved.soon()
             advance(1)
-    _time_again(table, plans, first, pool, progress)
+    _time_again(table, [op for op in ops if op not in refused], pool, progress)
     return refused
 
 
-def _time_again(
-    table: LatencyTable,
-    plans: dict[OpSpec, str],
-    first: dict[OpSpec, Timing],
-    pool: Pool,
-    progress: Progress,
-) -> None:
+def _time_again(table: LatencyTable, ops: Sequence[OpSpec], pool: Pool, progress: Progress) -> None:
     """Time in further passes: what disturbed the machine once is seldom there again."""
     saved = _Saver(table)
-    timings = {op: [timing] for op, timing in first.items()}
+    before = {op: table.entries[op] for op in ops}
     for number in (2, 3):
-        todo = list(timings) if number == 2 else [op for op in timings if differ(timings[op])]
+        todo = [op for op in ops if _wants(before[op], table.entries[op], number)]
         random.Random(number).shuffle(todo)
         blocks = [todo[i : i + _BLOCK] for i in range(0, len(todo), _BLOCK)]
         if not blocks:
             continue
 
         def again(block: list[OpSpec]) -> Callable[[Worker], list[Timing]]:
-            return lambda worker: worker.time_operators([(op, plans[op]) for op in block])
+            return lambda worker: worker.time_operators(
+                [(op, table.entries[op].plan) for op in block]
+            )
 
         with progress.phase(f"Time operators, {number}", len(todo)) as advance, saved:
             for index, outcome in pool.run([again(block) for block in blocks]):
                 if isinstance(outcome, HwnasError):
                     raise outcome
                 for op, timing in zip(blocks[index], outcome, strict=True):
-                    timings[op].append(timing)
-                    table.entries[op] = Entry(plans[op], together(timings[op]))
+                    old = table.entries[op]
+                    both = together([old.timing, timing])
+                    table.entries[op] = Entry(old.plan, both, old.n_passes + 1)
                 saved.soon()
                 advance(len(blocks[index]))
+
+
+def _wants(first: Entry, now: Entry, number: int) -> bool:
+    """Return whether an operator needs the pass of that number."""
+    if number == 2:
+        return now.n_passes < number or now.timing.drifted
+    return now.n_passes == number - 1 and (
+        now.timing.drifted or abs(now.timing.median_ms / first.timing.median_ms - 1) > _AGREE
+    )
 
 
 def differ(timings: Sequence[Timing]) -> bool:
@@ -96,13 +99,16 @@ def differ(timings: Sequence[Timing]) -> bool:
 
 
 def together(timings: Sequence[Timing]) -> Timing:
-    """Return one timing of several passes: the quietest, or the middle of three."""
+    """Return one timing of several passes: the fastest quiet one.
+
+    What disturbs a machine makes it slower, never faster. The interval is that of all quiet passes.
+    """
     quiet = [timing for timing in timings if not timing.drifted] or list(timings)
-    middle = sorted(quiet, key=lambda timing: timing.median_ms)[(len(quiet) - 1) // 2]
+    fastest = min(quiet, key=lambda timing: timing.median_ms)
     low = min(timing.low_ms for timing in quiet)
     high = max(timing.high_ms for timing in quiet)
     n = sum(timing.n_repeats for timing in quiet)
-    return Timing(middle.median_ms, low, high, n, all(timing.drifted for timing in timings))
+    return Timing(fastest.median_ms, low, high, n, all(timing.drifted for timing in timings))
 
 
 @final

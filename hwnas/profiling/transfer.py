@@ -5,6 +5,7 @@ https://arxiv.org/abs/2106.08630; here the model is linear, so that 10 samples a
 """
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,7 +21,9 @@ from hwnas.op import Lowered, OpSpec
 
 #: Kinds of operators that may be faster or slower on another device, each by a factor of its own.
 GROUPS = ("pointwise", "depthwise", "dense", "other")
-_PULL = 0.3  #: towards one factor for all groups, against what few samples leave open
+#: Of the factors towards one for all groups, in units of a measurement's relative error: it decides
+#: where samples say no more than noise.
+_PULL = 0.05
 
 
 @dataclass(frozen=True)
@@ -58,9 +61,8 @@ def fit(
     # One factor for all first: groups that the samples say little of stay near it.
     common = float((rows[:, :-1].sum(axis=1)).sum() / (rows[:, :-1].sum(axis=1) ** 2).sum())
     sizes = np.maximum(rows.mean(axis=0), 1e-12)
-    pull = np.diag(_PULL * sizes * math.sqrt(len(rows)) / len(rows))
-    pull[-1] = 0.0
-    wanted = np.append(pull.diagonal()[:-1] * common, 0.0)
+    pull = np.diag([*[_PULL / common] * len(GROUPS), 0.0])
+    wanted = np.array([*[_PULL] * len(GROUPS), 0.0])
     solution, _ = optimize.nnls(
         np.vstack([rows, pull]) / sizes, np.concatenate([np.ones(len(rows)), wanted])
     )
@@ -98,16 +100,19 @@ def transferred(
     """Fill a table from another device's; return how well left-out networks are predicted.
 
     Operators get the latency that follows, and no plan: each is tuned when it is first compiled.
-    The interval comes from the left-out predictions.
+    Those of the networks were measured alone and keep that; the others are told as if they were
+    alone, too. The interval comes from the left-out predictions.
     """
     reference = {op: entry.timing.median_ms for op, entry in source.entries.items()}
     model = fit(networks, measured_ms, reference)
     predicted = left_out(networks, measured_ms, reference)
     errors = sorted(abs(ms / p - 1.0) for ms, p in zip(measured_ms, predicted, strict=True))
     rank = min(len(errors), math.ceil((len(errors) + 1) * COVERAGE))
+    alone = table.plans()
+    shift = _in_networks(table, networks, measured_ms, model) if alone else 1.0
     for op, entry in source.entries.items():
-        if op not in table.entries:
-            scale = model.factors[group(op)]
+        if op not in alone:
+            scale = model.factors[group(op)] / shift
             old = entry.timing
             timing = replace(
                 old,
@@ -117,7 +122,7 @@ def transferred(
             )
             table.entries[op] = Entry(TRANSFERRED, timing)
     n = len(networks)
-    calibration = Calibration(1.0, model.operator_ms, 0.0, errors[rank - 1], n, n)
+    calibration = Calibration(shift, model.operator_ms, 0.0, errors[rank - 1], n, n)
     report = agreement(predicted, measured_ms)
     table.calibration[space] = {
         "coefficients": calibration.to_json(),
@@ -126,3 +131,13 @@ def transferred(
         "unit": "ms",
     }
     return {**report, "interval": calibration.interval, "coverage": rank / (n + 1)}
+
+
+def _in_networks(
+    table: LatencyTable, networks: Sequence[Lowered], measured_ms: Sequence[float], model: Transfer
+) -> float:
+    """Return how many times longer operators take in networks than alone on the new device."""
+    return statistics.median(
+        (ms - model.operator_ms * len(net)) / sum(table.entries[n.op].timing.median_ms for n in net)
+        for net, ms in zip(networks, measured_ms, strict=True)
+    )

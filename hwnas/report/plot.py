@@ -90,6 +90,7 @@ def prediction_png(networks: Sequence[Row], space: str, title: str) -> bytes:
     right.set_ylabel("MACs [millions]")
     for axes in (left, right):
         axes.set_xlabel("measured whole [ms]")
+        axes.locator_params(axis="x", nbins=6)
         axes.grid(alpha=0.25)
     left.legend(fontsize=8)
     figure.suptitle(f"{title}: {len(rows)} held-out networks", fontsize=10)

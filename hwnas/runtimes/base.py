@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwnas.errors import ConfigError
+from hwnas.metering import Energy
 from hwnas.op import Lowered, OpSpec
 from hwnas.timing import Timer, Timing, TimingConfig
 
@@ -80,3 +81,12 @@ class Loaded:
 
     timer: Timer
     session: Session
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What a compiled network showed on its device."""
+
+    outputs: NDArray[np.float32]  #: ``(N, n_classes)``
+    timing: Timing
+    energy: Energy | None  #: where the target has a meter

@@ -9,11 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwnas.errors import CompileError
+from hwnas.metering import Meter
+from hwnas.metering import measure as measure_energy
 from hwnas.op import Lowered, OpSpec
-from hwnas.runtimes.base import Engine, Plans, Weights
+from hwnas.runtimes.base import Engine, Judged, Plans, Weights
 from hwnas.timing import Sentinel, Timer, Timing, TimingConfig, measure, percentiles
 
 _QUICK_S = 2e-3  #: of each of three repeats, when plans are compared
+_IDLE_S, _BLOCK_S = (
+    4.0,
+    1.0,
+)  #: of measuring energy; meters renew their value some 10 times a second
 _HOPELESS = 3.0  #: a plan that is so many times slower than another is not timed to the end
 
 
@@ -21,8 +27,10 @@ _HOPELESS = 3.0  #: a plan that is so many times slower than another is not time
 class Bench:
     """Times on one device."""
 
-    def __init__(self, engine: Engine, config: TimingConfig, dtype: str):
-        self._engine, self._config = engine, config
+    def __init__(
+        self, engine: Engine, config: TimingConfig, dtype: str, meter: Meter | None = None
+    ):
+        self._engine, self._config, self._meter = engine, config, meter
         work = OpSpec("conv2d+bn+relu", (32, 16, 16), (32, 16, 16), 3, dtype=dtype)
         (plan,) = engine.plans(work, 1)
         self._sentinel = Sentinel(engine.operator(work, plan), config)
@@ -72,13 +80,15 @@ class Bench:
         """Return the files of a compiled network, by suffix."""
         return dict(self._engine.export(lowered, plans, weights))
 
-    def judge(
-        self, files: Mapping[str, Path], images: NDArray[np.float32]
-    ) -> tuple[NDArray[np.float32], Timing]:
-        """Return the outputs and the latency of a compiled network, loaded from its files."""
+    def judge(self, files: Mapping[str, Path], images: NDArray[np.float32]) -> Judged:
+        """Return what a compiled network, loaded from its files, shows on its device."""
         loaded = self._engine.open(files)
         outputs = loaded.session.run(images)
-        return outputs, self._sentinel.watch(lambda: [measure(loaded.timer, self._config)])[0]
+        timing = self._sentinel.watch(lambda: [measure(loaded.timer, self._config)])[0]
+        energy = None
+        if self._meter is not None:
+            energy = measure_energy(self._meter, loaded.timer, _IDLE_S, _BLOCK_S)
+        return Judged(outputs, timing, energy)
 
     def sentinel_ms(self) -> tuple[float, ...]:
         """Return all readings of the sentinel, in ms."""

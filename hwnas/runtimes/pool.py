@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from hwnas.errors import DeviceError, HwnasError
 from hwnas.op import Lowered, OpSpec
-from hwnas.runtimes.base import Plans, Weights
-from hwnas.runtimes.worker import Worker
+from hwnas.runtimes.base import Judged, Plans, Weights
+from hwnas.runtimes.worker import GRACE_S, Worker
 from hwnas.target import Remote, Target
 from hwnas.timing import Timing, TimingConfig
 
@@ -102,15 +102,17 @@ class Pool:
         return result
 
     def close(self) -> None:
-        """Kill all workers; tasks that are not done end with a ``DeviceError``."""
+        """End all workers; tasks that are not done end with a ``DeviceError``."""
         with self._changed:
             self._closed = True
             self._end_all(DeviceError("The workers were stopped."))
             self._changed.notify_all()
+        since = time.monotonic()
+        while busy := [seat for seat in self._seats if seat.thread.is_alive()]:
+            for seat in busy:  # again and again: it may be about to start a process
+                seat.worker.kill(gently=time.monotonic() - since < GRACE_S)
+            busy[0].thread.join(0.05)
         for seat in self._seats:
-            while seat.thread.is_alive():  # it may be about to start a process
-                seat.worker.kill()
-                seat.thread.join(0.05)
             seat.worker.close()
 
     def __enter__(self) -> "Pool":
@@ -226,8 +228,6 @@ class Retrying:
         """Return the files of a compiled network, by suffix."""
         return self._pool.do(lambda worker: worker.export(lowered, plans, weights))
 
-    def judge(
-        self, files: Mapping[str, Path], images: NDArray[np.float32]
-    ) -> tuple[NDArray[np.float32], Timing]:
-        """Return the outputs and the latency of a compiled network, loaded from its files."""
+    def judge(self, files: Mapping[str, Path], images: NDArray[np.float32]) -> Judged:
+        """Return what a compiled network, loaded from its files, shows on its device."""
         return self._pool.do(lambda worker: worker.judge(files, images))

@@ -17,10 +17,13 @@ from numpy.typing import NDArray
 from hwnas import errors
 from hwnas.errors import CompileError, ConfigError, DeviceError, HwnasError
 from hwnas.op import Lowered, OpSpec
-from hwnas.runtimes.base import Plans, Weights
+from hwnas.runtimes.base import Judged, Plans, Weights
 from hwnas.target import Remote, Target
 from hwnas.timing import Timing, TimingConfig
 
+#: A worker of a remote device may end the call under way: TVM's servers don't outlive a client that
+#: dies while they answer.
+GRACE_S = 1.0
 _START_S = 120.0  #: to import a compiler and to time the sentinel on a busy machine
 
 
@@ -61,11 +64,9 @@ class Worker:
         )
         return files
 
-    def judge(
-        self, files: Mapping[str, Path], images: NDArray[np.float32]
-    ) -> tuple[NDArray[np.float32], Timing]:
-        """Return the outputs and the latency of a compiled network, loaded from its files."""
-        judged: tuple[NDArray[np.float32], Timing] = self._call("judge", dict(files), images)
+    def judge(self, files: Mapping[str, Path], images: NDArray[np.float32]) -> Judged:
+        """Return what a compiled network, loaded from its files, shows on its device."""
+        judged: Judged = self._call("judge", dict(files), images)
         return judged
 
     def sentinel_ms(self) -> tuple[float, ...]:
@@ -79,15 +80,30 @@ class Worker:
             self._pipe.close()
             self._pipe = None
         if self._process is not None:
+            if self._is_remote:
+                self._process.terminate()
+                self._process.join(GRACE_S)
             self._process.kill()
             self._process.join()
             self._process = None
 
-    def kill(self) -> None:
-        """Kill the process from another thread: the call under way raises."""
+    def kill(self, gently: bool) -> None:
+        """End the process from another thread: the call under way raises.
+
+        Args:
+            gently: Whether it may end what it asked of a remote device, for ``GRACE_S`` at most.
+        """
         process = self._process
-        if process is not None and process.is_alive():
+        if process is None or not process.is_alive():
+            return
+        if gently and self._is_remote:
+            process.terminate()
+        else:
             process.kill()
+
+    @property
+    def _is_remote(self) -> bool:
+        return bool(self._arguments[-1].tracker)
 
     def __enter__(self) -> "Worker":
         return self
@@ -112,8 +128,8 @@ class Worker:
         self._process = context.Process(target=_serve, args=(other, *self._arguments), daemon=True)
         self._process.start()
         other.close()
-        _, _, remote = self._arguments
-        self._answer(_START_S + (remote.timeout_s if remote.tracker else 0.0), "start")
+        waiting_s = self._arguments[-1].timeout_s if self._is_remote else 0.0
+        self._answer(_START_S + waiting_s, "start")
 
     def _answer(self, limit_s: float, method: str) -> Any:
         assert self._pipe is not None
@@ -145,7 +161,7 @@ class Worker:
 
     def _failure(self, what: str) -> HwnasError:
         target, _, remote = self._arguments
-        if remote.tracker:
+        if self._is_remote:
             return DeviceError(f"Device '{remote.key}' at {remote.tracker}: {what}.")
         return CompileError(f"Compiler process of target '{target.name}': {what}.")
 
@@ -158,14 +174,31 @@ def _used(lowered: Lowered, plans: Plans) -> dict[OpSpec, str]:
 def _serve(pipe: Connection, target: Target, timing: TimingConfig, remote: Remote) -> None:
     """Answer calls until the other end is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
+    signal.signal(signal.SIGTERM, _leave)
     _silence()
+    try:
+        _answer_calls(pipe, target, timing, remote)
+    except SystemExit:
+        os._exit(0)  # at once: a library that hangs must not be cleaned up
+
+
+def _leave(*_: object) -> None:
+    raise SystemExit
+
+
+def _answer_calls(pipe: Connection, target: Target, timing: TimingConfig, remote: Remote) -> None:
     try:
         if not remote.tracker:
             _pin(target.threads)
         from hwnas.runtimes.bench import Bench
         from hwnas.runtimes.engines import open_engine
 
-        bench = Bench(open_engine(target, remote), timing, target.dtype)
+        meter = None
+        if target.meter != "none":
+            from hwnas.meters import open_meter
+
+            meter = open_meter(target.meter, target.meter_channel)
+        bench = Bench(open_engine(target, remote), timing, target.dtype, meter)
         pipe.send(("ok", None))
     except Exception as error:
         pipe.send(("error", _named(error)))

@@ -98,9 +98,11 @@ class MeasuredArtefacts:
         self, files: Files, lowered: Lowered, images: NDArray[np.float32]
     ) -> tuple[NDArray[np.float32], Cost]:
         """Run the file over the images on its device, and time it."""
-        outputs, timing = self._worker.judge(files, images)
-        cost = host_cost(self._fused(lowered), self._target, timing.figure)
-        return outputs, Cost(cost.figures, {**cost.details, "drifted": float(timing.drifted)})
+        judged = self._worker.judge(files, images)
+        fused, timing = self._fused(lowered), judged.timing
+        cost = host_cost(fused, self._target, timing.figure, judged.energy)
+        details = {**cost.details, "drifted": float(timing.drifted)}
+        return judged.outputs, Cost(cost.figures, details)
 
 
 @final

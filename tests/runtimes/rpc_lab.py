@@ -149,9 +149,13 @@ class Lab:
     def n_alive(self) -> int:
         return sum(server.alive for server in self.servers)
 
+    def kill_servers(self) -> None:
+        for server in self.servers:
+            server.kill()
+
     def close(self) -> None:
-        for process in (*self.servers, self._tracker):
-            process.kill()
+        self.kill_servers()
+        self._tracker.kill()
 
 
 @contextmanager

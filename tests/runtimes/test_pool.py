@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hwnas.errors import CompileError, DeviceError, HwnasError
+from hwnas.errors import CompileError, DeviceError
 from hwnas.op import OpSpec
 from hwnas.runtimes import pool as module
 from hwnas.runtimes.pool import Pool, Retrying
@@ -39,7 +39,7 @@ class FakeWorker:
             raise DeviceError("nobody")
         return ()
 
-    def kill(self) -> None:
+    def kill(self, gently: bool) -> None:
         self.killed.set()
 
     def close(self) -> None:
@@ -156,8 +156,13 @@ def test_close_ends_what_is_under_way(fake: type[FakeWorker]) -> None:
 
 def test_tasks_that_nobody_waits_for_are_dropped(fake: type[FakeWorker]) -> None:
     done: list[int] = []
+
+    def count(worker: Worker) -> None:
+        time.sleep(0.05)
+        done.append(1)
+
     with _pool(n_devices=1) as pool:
-        for _ in pool.run([lambda worker: time.sleep(0.05) or done.append(1)] * 50):
+        for _ in pool.run([count] * 50):
             break
         assert pool.do(lambda worker: 5) == 5
     assert len(done) < 5
@@ -219,26 +224,22 @@ def test_two_boards_work_at_the_same_time(lab: Lab) -> None:
         assert worker.time_operators([(LINEAR, worker.tune(LINEAR, 1))])[0].median_ms > 0
         return id(worker)
 
+    def unfinished(worker: Worker) -> Timing:
+        both.wait(60)
+        threading.Timer(0.5, pool.close).start()
+        return _for_minutes(worker)
+
     with Pool(HOST, QUICK, lab.remote(n_devices=2), LIMIT_S) as pool:
         tasks: list[Callable[[Worker], Any]] = [together, together, _network]
         found = dict(pool.run([*tasks, lambda worker: worker.tune(IMPOSSIBLE, 2)]))
         assert Retrying(pool).tune(CONV, 1)
+        ended = list(pool.run([unfinished, unfinished]))
     assert found[0] != found[1]
-    assert found[2].median_ms > 0
+    assert isinstance(found[2], Timing)
     assert isinstance(found[3], CompileError)
-
-
-@pytest.mark.slow
-@needs_rpc
-def test_a_task_whose_board_is_killed_goes_to_the_next(lab: Lab) -> None:
-    attempts: list[float] = []
-    with Pool(HOST, QUICK, lab.remote(), LIMIT_S) as pool:
-        tasks = [_network, _first(attempts, lambda: lab.in_use.kill()), _network]
-        order = [(index, result) for index, result in pool.run(tasks)]
-    assert [index for index, _ in order] == [0, 1, 2]
-    assert all(isinstance(result, Timing) for _, result in order)
-    assert len(attempts) == 2
-    assert attempts[1] - attempts[0] < 15.0  # half a second, and the start of a process
+    assert all(isinstance(result, DeviceError) for _, result in ended)
+    # Servers outlive workers that are ended in the middle of many short calls.
+    until(lambda: lab.free() == 2, limit_s=10)
 
 
 @pytest.mark.slow
@@ -246,36 +247,36 @@ def test_a_task_whose_board_is_killed_goes_to_the_next(lab: Lab) -> None:
 def test_a_task_whose_board_freezes_goes_to_the_next(lab: Lab) -> None:
     attempts: list[float] = []
     with Pool(HOST, QUICK, lab.remote(timeout_s=4.0), LIMIT_S) as pool:
-        tasks = [_network, _first(attempts, lambda: lab.in_use.freeze())]
-        found = dict(pool.run(tasks))
+        found = dict(pool.run([_network, _first(attempts, lambda: lab.in_use.freeze())]))
     assert all(isinstance(result, Timing) for result in found.values())
     assert len(attempts) == 2
-    assert 4.0 < attempts[1] - attempts[0] < 20.0
+    assert 4.0 < attempts[1] - attempts[0] < 25.0  # and the start of a process
 
 
 @pytest.mark.slow
 @needs_rpc
-def test_when_all_boards_are_gone_the_remaining_tasks_end(lab: Lab) -> None:
-    both = threading.Barrier(2)
+def test_boards_that_are_killed_one_after_the_other(lab: Lab) -> None:
+    attempts: list[float] = []
 
-    def unlucky(worker: Worker) -> Timing:
-        if both.wait(60) == 0:
-            threading.Timer(0.5, lambda: [server.kill() for server in lab.servers]).start()
+    def fatal(worker: Worker) -> Timing:
+        threading.Timer(0.5, lab.kill_servers).start()
         return _for_minutes(worker)
 
-    results: list[Timing | HwnasError] = []
-    with Pool(HOST, QUICK, lab.remote(timeout_s=3.0, n_devices=2), LIMIT_S) as pool:
-        tasks = [_network, _network, unlucky, unlucky, *[_network] * 20]
-        start = time.monotonic()
-        for _, result in pool.run(tasks):
-            if isinstance(result, Timing):
-                start = time.monotonic()
-            results.append(result)
-    assert len(results) == len(tasks)
-    assert all(isinstance(result, Timing) for result in results[:2])
-    assert all(isinstance(result, DeviceError) for result in results[2:])
-    assert "none registered" in str(results[-1])
-    assert time.monotonic() - start < 3.0 + 20.0
+    with Pool(HOST, QUICK, lab.remote(timeout_s=4.0), LIMIT_S) as pool:
+        killed = _first(attempts, lambda: lab.in_use.kill())
+        order = []
+        for index, result in pool.run([_network, killed, _network, fatal, *[_network] * 20]):
+            order.append((index, result, time.monotonic()))
+    # What was measured is kept, and the task goes to the next board.
+    assert [index for index, _, _ in order[:3]] == [0, 1, 2]
+    assert all(isinstance(result, Timing) for _, result, _ in order[:3])
+    assert len(attempts) == 2
+    assert attempts[1] - attempts[0] < 20.0
+    # When that is gone too, all others end together.
+    assert len(order) == 24
+    assert all(isinstance(result, DeviceError) for _, result, _ in order[3:])
+    assert "none registered" in str(order[-1][1])
+    assert 4.0 < order[-1][2] - order[2][2] < 30.0
 
 
 INTERRUPTED = """

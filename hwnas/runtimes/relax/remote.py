@@ -23,6 +23,7 @@ from tvm.error import RPCError, RPCSessionTimeoutError
 
 from hwnas.errors import CompileError, ConfigError, DeviceError
 from hwnas.runtimes.relax import linker, tracker
+from hwnas.runtimes.worker import GRACE_S
 from hwnas.target import Remote, Tvm
 from hwnas.timing import Timer
 
@@ -219,19 +220,30 @@ def _within(limit_s: float, work: Callable[[], T]) -> T:
 
     TVM's calls know no time limit. What hangs is left behind in its thread, with all it refers to.
     """
-    answers: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
-
-    def run() -> None:
-        try:
-            answers.put((work(), None))
-        except BaseException as error:
-            answers.put((None, error))
-
-    threading.Thread(target=run, daemon=True).start()
-    answer, error = answers.get(timeout=limit_s)
+    answers: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+    threading.Thread(target=_answer, args=([work], answers), daemon=True).start()
+    answer: T
+    try:
+        answer, error = answers.get(timeout=limit_s)
+    except (SystemExit, KeyboardInterrupt):
+        with contextlib.suppress(queue.Empty):
+            answers.get(timeout=GRACE_S)
+        raise
     if error is not None:
         raise error
-    return answer  # type: ignore[return-value]
+    return answer
+
+
+def _answer(
+    work: list[Callable[[], Any]], answers: queue.SimpleQueue[tuple[Any, BaseException | None]]
+) -> None:
+    try:
+        # Out of the list: the last to refer to what is on the device must not be this thread, which
+        # would free it while the other goes on, or is killed. Servers don't outlive a client that
+        # is killed in the middle of an answer.
+        answers.put((work.pop()(), None))
+    except BaseException as error:
+        answers.put((None, error))
 
 
 def _last(error: Exception) -> str:

@@ -1,0 +1,71 @@
+"""What a measured candidate costs: tuning an operator, a network whose operators are compiled, a look-up.
+
+    python benchmarks/measured_candidate.py
+
+Uses this machine's CPU by TVM at one thread, random networks of ``mbconv_small``.
+"""
+
+import random
+import statistics
+import time
+
+from hwnas import families, space
+from hwnas.cost.calibration import features
+from hwnas.energy import PowerModel
+from hwnas.op import Lowered, Task, distinct, fuse
+from hwnas.runtimes.worker import Worker
+from hwnas.target import Remote, Target, Tvm
+from hwnas.timing import TimingConfig
+
+N_NETWORKS, N_PLANS = 10, 6
+
+
+def main() -> None:
+    found, family, task = space.load(space.find("mbconv_small")), families.get("mbconv"), Task(1, 10)
+    rng = random.Random(0)
+    genotypes = [found.sample(rng) for _ in range(N_NETWORKS)]
+    networks = [fuse(family.lower(found, g, task), "float32") for g in genotypes]
+    target = Target(
+        "cpu", "this CPU", "", "", runtime="tvm", dtype="float32", tvm=Tvm(),
+        power=PowerModel(1, 1, "not used"),
+    )  # fmt: skip
+    with Worker(target, TimingConfig(), Remote(), 120) as worker:
+        start = time.perf_counter()
+        worker.sentinel_ms()
+        print(f"start of the process: {time.perf_counter() - start:.1f} s")
+        plans, seconds = {}, []
+        for op in distinct(networks):
+            start = time.perf_counter()
+            plans[op] = worker.tune(op, N_PLANS)
+            seconds.append(time.perf_counter() - start)
+        print(_line(f"tuning an operator ({len(seconds)}, {N_PLANS} plans)", seconds))
+        timings = worker.time_operators(list(plans.items()))
+        whole = [_timed(lambda net=net: worker.time_network(net, plans)) for net in networks]  # type: ignore[misc]
+        print(_line("a network of compiled operators, linked and timed", whole))
+    latencies = {op: t.median_ms for op, t in zip(plans, timings, strict=True)}
+    print(f"a look-up of a network's operators: {_look_up(networks, latencies) * 1e6:.0f} us")
+
+
+def _look_up(networks: list[Lowered], latencies: dict[object, float]) -> float:
+    repeats = []
+    for _ in range(20):
+        start = time.perf_counter()
+        for net in networks:
+            features(net, latencies)  # type: ignore[arg-type]
+        repeats.append((time.perf_counter() - start) / len(networks))
+    return statistics.median(repeats)
+
+
+def _timed(call: object) -> float:
+    assert callable(call)
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def _line(what: str, seconds: list[float]) -> str:
+    return f"{what}: median {statistics.median(seconds):.2f} s, largest {max(seconds):.2f} s"
+
+
+if __name__ == "__main__":
+    main()

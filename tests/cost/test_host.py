@@ -1,0 +1,95 @@
+import dataclasses
+
+import pytest
+
+from hwnas import families
+from hwnas.cost.host import as_run, host_cost
+from hwnas.figure import COSTS, Figure
+from hwnas.metering import Energy
+from hwnas.op import INPUT, Lowered, Node, OpSpec, Task, n_macs, n_params
+from hwnas.space import SearchSpace
+from tests.conftest import target
+from tests.profiling.fakes import CPU
+
+CONV = OpSpec("conv2d+bn", (8, 4, 4), (8, 4, 4), 3)
+ADD = OpSpec("add", (8, 4, 4), (8, 4, 4))
+RESIDUAL = (
+    Node("a", CONV, (INPUT,)),
+    Node("b", CONV, ("a",)),
+    Node("sum", ADD, ("a", "b")),
+)
+
+
+@pytest.fixture
+def largest(small: SearchSpace, task: Task) -> Lowered:
+    return families.get(small.family).lower(small, small.largest(), task)
+
+
+def test_float_sums_are_fused_and_everything_has_the_dtype_and_the_batch() -> None:
+    device = dataclasses.replace(CPU, batch=4)
+    assert as_run(RESIDUAL, device) == (
+        Node("a", dataclasses.replace(CONV, dtype="float32", batch=4), (INPUT,)),
+        Node(
+            "b",
+            dataclasses.replace(CONV, kind="conv2d+bn+add", dtype="float32", batch=4),
+            ("a", "a"),
+        ),
+    )
+
+
+def test_int8_sums_are_not_fused() -> None:
+    device = dataclasses.replace(CPU, runtime="onnxruntime", dtype="int8", batch=2)
+    found = as_run(RESIDUAL, device)
+    assert [node.op.kind for node in found] == ["conv2d+bn", "conv2d+bn", "add"]
+    assert {(node.op.dtype, node.op.batch) for node in found} == {("int8", 2)}
+    assert [node.inputs for node in found] == [node.inputs for node in RESIDUAL]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_modelled_dtypes_are_fused_too(dtype: str) -> None:
+    found = as_run(RESIDUAL, dataclasses.replace(target("sketch"), dtype=dtype))
+    assert [(node.op.kind, node.op.dtype) for node in found] == [
+        ("conv2d+bn", dtype),
+        ("conv2d+bn+add", dtype),
+    ]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_work_is_the_same_however_it_is_run(largest: Lowered, dtype: str) -> None:
+    device = dataclasses.replace(CPU, runtime="onnxruntime", dtype=dtype)
+    found = as_run(largest, device)
+    assert n_macs(found) == n_macs(largest)
+    assert n_params(found) == n_params(largest)
+    cost = host_cost(found, device, Figure(1.0, "table"))
+    assert cost.figures["macs_m"].value == pytest.approx(n_macs(largest) / 1e6)
+
+
+def test_energy_is_power_times_latency_each_with_its_interval() -> None:
+    device = dataclasses.replace(CPU, threads=3)
+    net = as_run(RESIDUAL, device)
+    cost = host_cost(net, device, Figure(10.0, "measured", 9.0, 12.0))
+    assert set(cost.figures) == set(COSTS)
+    energy = cost.figures["energy_mj"]
+    assert energy == Figure(10 * 12.0, "modelled", 9 * 6.0, 12 * 18.0)  # 2 to 6 W a thread
+    assert cost.details == {"power_active_w": 12.0}
+    assert cost.figures["latency_ms"] == Figure(10.0, "measured", 9.0, 12.0)
+    plain = host_cost(net, device, Figure(10.0, "measured")).figures["energy_mj"]
+    assert (plain.low, plain.high) == (60.0, 180.0)
+
+
+def test_measured_energy_is_not_mixed_with_modelled() -> None:
+    metered = Energy(Figure(7.0, "measured", 6.5, 7.5), 20.0, 0.1, 27.0, 6, "RAPL")
+    cost = host_cost(RESIDUAL, CPU, Figure(1.0, "measured"), metered)
+    assert cost.figures["energy_mj"] == Figure(7.0, "measured", 6.5, 7.5)
+    assert cost.details == {"power_active_w": 27.0, "power_idle_w": 20.0}
+
+
+def test_memories_are_those_of_the_dtype(largest: Lowered) -> None:
+    kib = {}
+    for dtype in ("float32", "int8"):
+        device = dataclasses.replace(CPU, runtime="onnxruntime", dtype=dtype)
+        figures = host_cost(as_run(largest, device), device, Figure(1.0, "table")).figures
+        kib[dtype] = {name: figures[name] for name in ("sram_kib", "flash_kib")}
+        assert {figure.source for figure in kib[dtype].values()} == {"modelled"}
+    assert kib["float32"]["sram_kib"].value == 4 * kib["int8"]["sram_kib"].value
+    assert 3 < kib["float32"]["flash_kib"].value / kib["int8"]["flash_kib"].value < 4  # scales

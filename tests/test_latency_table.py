@@ -1,0 +1,285 @@
+import dataclasses
+import json
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hwnas.errors import TableError
+from hwnas.latency_table import (
+    TRANSFERRED,
+    Entry,
+    LatencyTable,
+    find,
+    incomplete,
+    load,
+    setting,
+)
+from hwnas.op import OpSpec
+from hwnas.timing import Timing
+from tests.conftest import target
+
+FILES = ("operators.csv", "networks.csv", "calibration.json", "provenance.json")
+KINDS = ("conv2d+bn+relu6", "conv2d+bn+add", "linear", "mean", "attention")
+PLANS = ("8x2 weights none", "", 'a "quoted", plan; x=1', "größer", "1x14x1 weights inline")
+
+
+def _op(rng: random.Random) -> OpSpec:
+    shapes = [(rng.randint(1, 999), rng.randint(1, 99), rng.randint(1, 99)) for _ in range(2)]
+    numbers = (rng.choice((1, 3, 5)), rng.choice((1, 2)), rng.choice((1, 8)))
+    dtype = rng.choice(("float32", "int8"))
+    return OpSpec(rng.choice(KINDS), shapes[0], shapes[1], *numbers, dtype, rng.randint(1, 64))
+
+
+def _timing(rng: random.Random) -> Timing:
+    ms = 10 ** rng.uniform(-6, 5)
+    low, high = ms * rng.random(), ms * (1 + rng.random())
+    return Timing(ms, low, high, rng.randint(3, 99), rng.random() < 0.5)
+
+
+def _fill(table: LatencyTable, seed: int) -> LatencyTable:
+    rng = random.Random(seed)
+    table.entries = {
+        _op(rng): Entry(rng.choice(PLANS), _timing(rng), rng.randint(1, 3)) for _ in range(40)
+    }
+    table.networks = [{"search_space": "s", "id": str(i), "genotype": '{"a": 1}'} for i in range(9)]
+    table.calibration = {"s": {"coefficients": {"scale": rng.random()}, "unit": "ms"}}
+    table.provenance |= {"device": {"cpu": "made up"}, "seed": seed}
+    return table
+
+
+def _equal(a: LatencyTable, b: LatencyTable) -> bool:
+    """Whether all that is in the files is equal, floats to seven digits."""
+
+    def shown(table: LatencyTable) -> object:
+        rows = []
+        for op, entry in table.entries.items():
+            t = entry.timing
+            floats = [f"{ms:.7g}" for ms in (t.median_ms, t.low_ms, t.high_ms)]
+            rows.append((op, entry.plan, floats, t.n_repeats, t.drifted, entry.n_passes))
+        return rows, table.networks, table.calibration, table.provenance
+
+    return shown(a) == shown(b)
+
+
+class _Killed(BaseException):
+    """The process ends here."""
+
+
+def _save_until(
+    table: LatencyTable, k: int, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    """Save a table, but for the files from the ``k``-th on."""
+    replaced: list[object] = []
+    real = os.replace
+
+    def replace(source: Path, destination: Path) -> None:
+        if len(replaced) == k:
+            raise error
+        replaced.append(destination)
+        real(source, destination)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", replace)
+        with pytest.raises(type(error)):
+            table.save()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_every_field_survives(tmp_path: Path, seed: int) -> None:
+    table = _fill(LatencyTable(tmp_path / "t"), seed)
+    table.save()
+    loaded = load(table.path)
+    assert _equal(loaded, table)
+    assert list(loaded.entries) == list(table.entries)
+    assert {path.name for path in table.path.iterdir()} == set(FILES)
+    before = {name: (table.path / name).read_bytes() for name in FILES[:3]}
+    loaded.save()
+    assert before == {name: (table.path / name).read_bytes() for name in FILES[:3]}
+    assert _equal(load(table.path), loaded)
+
+
+def test_empty_table_survives(tmp_path: Path) -> None:
+    table = LatencyTable(tmp_path / "t")
+    table.save()
+    assert _equal(load(table.path), table)
+
+
+def test_digest_is_of_what_is_predicted_from(tmp_path: Path) -> None:
+    table = _fill(LatencyTable(tmp_path), 0)
+    first = table.digest
+    table.networks, table.provenance = [], {"seed": 3}
+    assert table.digest == first
+    op = next(iter(table.entries))
+    table.entries[op] = dataclasses.replace(table.entries[op], plan="another")
+    assert table.digest != first
+    table.entries.clear()
+    second = table.digest
+    table.calibration["s"]["coefficients"]["scale"] = 2.0
+    assert table.digest != second
+
+
+DAMAGE: dict[str, Callable[[bytes], bytes]] = {
+    "cut": lambda content: content[: len(content) // 2],
+    "a digit": lambda content: content.replace(b"1", b"7", 1),
+    "no text": lambda content: b"\xff\xfe" + content,
+    "empty": lambda content: b"",
+    "other JSON": lambda content: b"[]",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [
+        (name, how)
+        for name in FILES
+        for how in DAMAGE
+        if (name, how) != ("provenance.json", "a digit")
+    ],
+)
+def test_damaged_or_edited_file_is_refused(tmp_path: Path, name: str, how: str) -> None:
+    table = _fill(LatencyTable(tmp_path / "t"), 1)
+    table.save()
+    path = table.path / name
+    path.write_bytes(DAMAGE[how](path.read_bytes()))
+    with pytest.raises(TableError) as refused:
+        load(table.path)
+    text = str(refused.value)
+    assert str(table.path) in text
+    assert "profile again" in text
+    assert "\n" not in text
+    if how == "a digit":
+        assert f"{name} is not what was measured" in text
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_missing_file_is_refused(tmp_path: Path, name: str) -> None:
+    table = _fill(LatencyTable(tmp_path / "t"), 1)
+    table.save()
+    (table.path / name).unlink()
+    with pytest.raises(TableError, match="profile again"):
+        load(table.path)
+
+
+@pytest.mark.parametrize("k", range(4))
+def test_save_cut_off_anywhere_leaves_a_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, k: int
+) -> None:
+    old, new = (_fill(LatencyTable(tmp_path / "t"), seed) for seed in (1, 2))
+    old.save()
+    _save_until(new, k, monkeypatch, _Killed())
+    found = load(tmp_path / "t")
+    assert list(found.entries) in (list(old.entries), list(new.entries))
+    new.save()
+    assert _equal(load(tmp_path / "t"), new)
+
+
+@pytest.mark.parametrize("k", range(4))
+def test_first_save_cut_off_anywhere_is_no_table_or_a_whole_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, k: int
+) -> None:
+    device = target("cpu")
+    path = tmp_path / device.name / setting(device)
+    table = _fill(LatencyTable(path), 1)
+    _save_until(table, k, monkeypatch, _Killed())
+    if find(device, [tmp_path]) is not None:
+        load(path)
+    _fill(LatencyTable(path), 2).save()
+    load(path)
+
+
+@pytest.mark.parametrize("error", [_Killed(), OSError(28, "No space left on device")])
+@pytest.mark.parametrize("reopened", [False, True])
+@pytest.mark.parametrize("first", range(4))
+@pytest.mark.parametrize("second", range(4))
+def test_two_saves_cut_off_one_after_the_other_leave_a_table(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    first: int,
+    second: int,
+    reopened: bool,
+    error: BaseException,
+) -> None:
+    table = _fill(LatencyTable(tmp_path / "t"), 1)
+    table.save()
+    for seed, k in ((2, first), (3, second)):
+        _save_until(_fill(table, seed), k, monkeypatch, error)
+        found = load(table.path)
+        table = found if reopened else table
+    table.save()
+    load(table.path)
+
+
+@pytest.mark.parametrize("k", range(4))
+def test_full_disk_leaves_a_table_and_no_litter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, k: int
+) -> None:
+    table = _fill(LatencyTable(tmp_path / "t"), 1)
+    table.save()
+    written: list[Path] = []
+    real = Path.write_text
+
+    def full(self: Path, data: str, **options: str) -> int:
+        written.append(self)
+        if len(written) > k:
+            real(self, data[:10], **options)
+            raise OSError(28, "No space left on device", str(self))
+        return real(self, data, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_text", full)
+        with pytest.raises(OSError, match="No space left"):
+            _fill(table, 2).save()
+    load(table.path)
+    assert {path.name for path in table.path.iterdir()} == set(FILES)
+
+
+def test_transferred_operators_count_as_missing() -> None:
+    rng = random.Random(0)
+    measured, transferred, unknown = (_op(rng) for _ in range(3))
+    entries = {measured: Entry("", _timing(rng)), transferred: Entry(TRANSFERRED, _timing(rng))}
+    table = LatencyTable(Path("t"), entries)
+    assert table.plans() == {measured: ""}
+    asked = [unknown, measured, transferred, unknown]
+    assert table.missing(asked) == [unknown, transferred]
+    assert table.missing([measured]) == []
+
+
+def test_first_root_with_a_table_wins(tmp_path: Path) -> None:
+    device = target("cpu")
+    assert find(device, [tmp_path / "a", tmp_path / "b"]) is None
+    paths = {root: tmp_path / root / "cpu" / setting(device) for root in "abc"}
+    for root in "bc":
+        LatencyTable(paths[root]).save()
+    paths["a"].mkdir(parents=True)  # a folder is not a table yet
+    assert find(device, [tmp_path / root for root in "abc"]) == paths["b"]
+    assert find(device, [tmp_path / root for root in "cba"]) == paths["c"]
+    other = dataclasses.replace(device, batch=2)
+    assert find(other, [tmp_path / root for root in "abc"]) is None
+
+
+def test_setting_is_what_decides_the_figures_beside_the_target() -> None:
+    device = target("cpu")
+    assert setting(device) == "tvm-float32-1t-b1"
+    changes = {"runtime": "onnxruntime", "dtype": "int8", "threads": 4, "batch": 16}
+    assert setting(dataclasses.replace(device, **changes)) == "onnxruntime-int8-4t-b16"
+
+
+def test_error_names_some_operators_and_the_cure() -> None:
+    ops = [_op(random.Random(i)) for i in range(5)]
+    text = str(incomplete(ops, target("cpu"), "python -m hwnas profile +target=cpu"))
+    assert text.startswith("5 operators are not in the latency table of target 'cpu'")
+    assert [str(op) in text for op in ops] == [True, True, True, False, False]
+    assert "; ..." in text
+    assert "Measure them with: python -m hwnas profile +target=cpu" in text
+    assert "..." not in str(incomplete(ops[:3], target("cpu"), ""))
+
+
+def test_provenance_knows_only_the_files_that_are_there_in_the_end(tmp_path: Path) -> None:
+    table = _fill(LatencyTable(tmp_path / "t"), 1)
+    for seed in range(4):
+        _fill(table, seed).save()
+    recorded = json.loads((table.path / "provenance.json").read_text())["digests"]
+    assert all(len(digests) <= 2 for digests in recorded.values())

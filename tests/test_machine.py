@@ -1,0 +1,93 @@
+from pathlib import Path
+
+import pytest
+
+from hwnas import machine
+
+X86 = """\
+processor\t: 0
+vendor_id\t: GenuineIntel
+cpu family\t: 6
+model\t\t: 143
+model name\t: Intel(R) Xeon(R) Processor @ 2.10GHz
+stepping\t: 8
+cpu MHz\t\t: 2100.000
+flags\t\t: fpu sse4_2 avx2 avx512f amx_int8
+bugs\t\t: spectre_v1
+
+processor\t: 1
+model name\t: another core
+flags\t\t: fpu
+
+"""
+ARM = """\
+processor\t: 0
+BogoMIPS\t: 108.00
+Features\t: fp asimd evtstrm crc32 cpuid
+CPU implementer\t: 0x41
+CPU architecture: 8
+CPU variant\t: 0x0
+CPU part\t: 0xd08
+CPU revision\t: 3
+
+processor\t: 1
+Features\t: fp
+
+Hardware\t: BCM2835
+Model\t\t: Raspberry Pi 4 Model B Rev 1.4
+"""
+
+
+@pytest.fixture
+def cpuinfo(tmp_path: Path) -> Path:
+    return tmp_path / "cpuinfo"
+
+
+def _described(cpuinfo: Path, text: str) -> dict[str, object]:
+    cpuinfo.write_text(text)
+    return machine.describe(cpuinfo, cpuinfo.with_name("governor"))
+
+
+def test_x86_is_its_first_core(cpuinfo: Path) -> None:
+    found = _described(cpuinfo, X86)
+    assert found["cpu"] == (
+        "model name=Intel(R) Xeon(R) Processor @ 2.10GHz vendor_id=GenuineIntel cpu family=6 "
+        "model=143 stepping=8"
+    )
+    assert found["flags"] == ["amx_int8", "avx2", "avx512f", "fpu", "sse4_2"]
+
+
+def test_arm_has_a_part_and_features(cpuinfo: Path) -> None:
+    found = _described(cpuinfo, ARM)
+    assert "CPU part=0xd08" in str(found["cpu"])
+    assert found["flags"] == ["asimd", "cpuid", "crc32", "evtstrm", "fp"]
+
+
+def test_digest_is_of_the_set_of_flags(cpuinfo: Path) -> None:
+    first = _described(cpuinfo, X86)["flags_digest"]
+    reordered = X86.replace("fpu sse4_2 avx2", "avx2 fpu sse4_2")
+    assert _described(cpuinfo, reordered)["flags_digest"] == first
+    assert _described(cpuinfo, X86.replace(" amx_int8", ""))["flags_digest"] != first
+
+
+def test_clock_of_the_moment_is_no_fact_of_the_cpu(cpuinfo: Path) -> None:
+    assert _described(cpuinfo, X86) == _described(cpuinfo, X86.replace("2100.000", "3500.123"))
+
+
+def test_what_cannot_be_read_is_unknown(cpuinfo: Path) -> None:
+    found = machine.describe(cpuinfo, cpuinfo.with_name("governor"))
+    assert found["cpu"] == found["governor"] == "unknown"
+    assert found["flags"] == []
+    assert _described(cpuinfo, "no: CPU\n\n\xff")["cpu"] == "unknown"
+
+
+def test_governor_is_read(cpuinfo: Path) -> None:
+    cpuinfo.with_name("governor").write_text("performance\n")
+    assert _described(cpuinfo, X86)["governor"] == "performance"
+
+
+def test_this_machine_has_a_cpu() -> None:
+    found = machine.describe()
+    assert found["cpu"] != "unknown"
+    assert found["flags"]
+    assert found["cores"] >= 1

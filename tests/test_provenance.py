@@ -1,0 +1,147 @@
+import dataclasses
+import importlib.metadata
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hwnas import machine, provenance
+from hwnas.errors import TableError
+from hwnas.latency_table import Entry, LatencyTable, load, setting
+from hwnas.op import OpSpec
+from hwnas.provenance import differences, facts, open_table, own_table
+from hwnas.target import Remote, Target
+from hwnas.timing import Timing
+from tests.conftest import target
+
+HERE = Remote()
+COMMAND = "python -m hwnas profile +target=cpu"
+OP = OpSpec("conv2d+bn", (8, 4, 4), (8, 4, 4), dtype="float32")
+
+#: What may differ from the machine and the versions at hand, and how it is said.
+CHANGES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
+    "cpu": (lambda f: f["device"].update(cpu="model name=Another"), "cpu model name=Another there"),
+    "flags": (lambda f: f["device"].update(flags_digest="abc"), "flags_digest abc there"),
+    "board": (lambda f: f["device"].update(remote="rpi4"), "remote rpi4 there, None here"),
+    "version": (lambda f: f["versions"].update({"apache-tvm": "0.1"}), "apache-tvm 0.1 there"),
+    "no version": (lambda f: f["versions"].clear(), "apache-tvm None there"),
+    "schedules": (lambda f: f.update(schedules="abc"), "other schedules of operators"),
+    "mcpu": (lambda f: f["target"]["tvm"].update(mcpu="znver4"), "another target.tvm"),
+    "meter": (lambda f: f["target"].update(meter="rapl"), "another target.meter"),
+    "nothing known": (lambda f: f.clear(), "cpu None there"),
+}
+
+
+@pytest.fixture
+def cpu() -> Target:
+    return target("cpu")
+
+
+def _recorded(path: Path, cpu: Target, change: Callable[[dict[str, Any]], Any]) -> LatencyTable:
+    """Save a table of one operator, measured here but for a change."""
+    found = facts(cpu, HERE)
+    change(found)
+    entries = {OP: Entry("plan", Timing(1.0, 0.9, 1.1, 5))}
+    table = LatencyTable(path / cpu.name / setting(cpu), entries, provenance=found)
+    table.save()
+    return table
+
+
+def _nothing(found: dict[str, Any]) -> None:
+    pass
+
+
+def test_table_of_this_machine_is_trusted(cpu: Target, tmp_path: Path) -> None:
+    table = _recorded(tmp_path, cpu, _nothing)
+    found = open_table(cpu, HERE, [tmp_path], False, COMMAND)
+    assert (found.path, found.foreign, list(found.entries)) == (table.path, "", [OP])
+    assert own_table(cpu, HERE, tmp_path, tmp_path / "none").path == table.path
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_foreign_table_is_refused_or_labelled(cpu: Target, tmp_path: Path, what: str) -> None:
+    change, words = CHANGES[what]
+    table = _recorded(tmp_path, cpu, change)
+    with pytest.raises(TableError) as refused:
+        open_table(cpu, HERE, [tmp_path], False, COMMAND)
+    for part in (str(table.path), words, COMMAND, "table.accept_foreign=true"):
+        assert part in str(refused.value)
+    accepted = open_table(cpu, HERE, [tmp_path], True, COMMAND)
+    assert words in accepted.foreign
+    assert list(accepted.entries) == [OP]
+    with pytest.raises(TableError, match=r"measured elsewhere.*table\.dir=DIR"):
+        own_table(cpu, HERE, tmp_path, tmp_path / "none")
+
+
+def test_other_machine_at_hand_makes_the_table_foreign(
+    cpu: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _recorded(tmp_path, cpu, _nothing)
+    here = machine.describe()
+    monkeypatch.setattr(provenance.machine, "describe", lambda: {**here, "cpu": "model name=New"})
+    with pytest.raises(TableError, match="model name=New here"):
+        open_table(cpu, HERE, [tmp_path], False, COMMAND)
+
+
+def test_new_compiler_makes_the_table_foreign(
+    cpu: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _recorded(tmp_path, cpu, _nothing)
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "9.9")
+    with pytest.raises(TableError, match=r"apache-tvm 0\.27.* there, 9\.9 here"):
+        open_table(cpu, HERE, [tmp_path], False, COMMAND)
+
+
+def test_what_decides_no_latency_may_differ(cpu: Target) -> None:
+    here = facts(cpu, HERE)
+    there = facts(dataclasses.replace(cpu, description="another", clock_mhz=1.0), HERE)
+    there["device"] |= {"governor": "powersave", "system": "another", "cores": 1}
+    assert differences({**there, "hwnas": "0", "seed": 3}, here) == []
+
+
+def test_onnxruntime_has_versions_but_no_schedules(cpu: Target) -> None:
+    found = facts(dataclasses.replace(cpu, runtime="onnxruntime"), HERE)
+    assert list(found["versions"]) == ["onnxruntime"]
+    assert "schedules" not in found
+
+
+def test_remote_device_is_known_by_its_key(cpu: Target) -> None:
+    board = facts(cpu, Remote("host:9190", "rpi4"))
+    assert board["device"] == {"remote": "rpi4"}
+    assert differences(board, facts(cpu, Remote("elsewhere:1", "rpi4"))) == []
+    other = differences(board, facts(cpu, Remote("host:9190", "rpi5")))
+    assert other == ["remote rpi4 there, rpi5 here"]
+    assert differences(facts(cpu, HERE), board) != []
+
+
+def test_no_table_names_where_it_was_looked_for_and_the_cure(cpu: Target, tmp_path: Path) -> None:
+    roots = [tmp_path / "own", tmp_path / "shipped"]
+    with pytest.raises(TableError) as refused:
+        open_table(cpu, HERE, roots, True, COMMAND)
+    for part in ("'cpu'", "tvm-float32-1t-b1", *map(str, roots), f"Measure one with: {COMMAND}"):
+        assert part in str(refused.value)
+
+
+def test_own_table_starts_from_the_shipped_one_of_this_machine(cpu: Target, tmp_path: Path) -> None:
+    own, shipped = tmp_path / "own", tmp_path / "shipped"
+    there = _recorded(shipped, cpu, _nothing).path
+    before = {path.name: path.read_bytes() for path in there.iterdir()}
+    table = own_table(cpu, HERE, own, shipped)
+    assert list(table.entries) == [OP]
+    table.entries[dataclasses.replace(OP, kernel=3)] = table.entries[OP]
+    table.save()
+    assert {path.name: path.read_bytes() for path in there.iterdir()} == before
+    assert len(load(own / "cpu" / setting(cpu)).entries) == 2
+    assert len(own_table(cpu, HERE, own, shipped).entries) == 2  # now its own
+
+
+def test_own_table_starts_empty_beside_a_shipped_one_of_another_machine(
+    cpu: Target, tmp_path: Path
+) -> None:
+    _recorded(tmp_path / "shipped", cpu, CHANGES["cpu"][0])
+    table = own_table(cpu, HERE, tmp_path / "own", tmp_path / "shipped")
+    assert table.entries == {}
+    assert table.path == tmp_path / "own" / "cpu" / setting(cpu)
+    assert differences(table.provenance, facts(cpu, HERE)) == []
+    assert not table.path.exists()
