@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import importlib.metadata
 import json
+import shlex
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ from hwnas.cost.table import TableCostModel
 from hwnas.cost.vela import VelaCostModel
 from hwnas.families.base import Family
 from hwnas.figure import Figure
-from hwnas.latency_table import TRANSFERRED, Entry, LatencyTable, incomplete
+from hwnas.latency_table import Entry, LatencyTable, TableConfig, incomplete
 from hwnas.op import Lowered, OpSpec, Task, distinct
 from hwnas.profiling.subject import Subject
 from hwnas.progress import Progress
@@ -137,20 +138,29 @@ class Device:
         self._pool = Pool(config.target, config.timing, config.rpc, limit_s)
         self.worker = Retrying(self._pool)
         self._n_plans = config.tuning.n_plans
+        self._plans = dict(table.plans())
 
     def close(self) -> None:
         """End the process."""
         self._pool.close()
 
     def plan(self, op: OpSpec) -> str:
-        """Return how an operator is compiled: as in the table, else tuned now and kept there."""
-        known = self.table.entries.get(op)
-        if known is None or known.plan == TRANSFERRED:
-            plan = self.worker.tune(op, self._n_plans)
-            (timing,) = self.worker.time_operators([(op, plan)])
-            self.table.entries[op] = Entry(plan, timing)
-            self.table.save()
-        return self.table.entries[op].plan
+        """Return how an operator is compiled: as in the table, else tuned now and kept there.
+
+        A table from which a search predicts stays as it is: the search may be resumed.
+        """
+        if op not in self._plans:
+            self._plans[op] = plan = self.worker.tune(op, self._n_plans)
+            if not _predicts(self.config):
+                (timing,) = self.worker.time_operators([(op, plan)])
+                self.table.entries[op] = Entry(plan, timing)
+                self.table.save()
+        return self._plans[op]
+
+
+def _predicts(config: SearchConfig | ProfileConfig) -> bool:
+    """Return whether costs come from a latency table."""
+    return isinstance(config, SearchConfig) and config.cost == "table"
 
 
 def device(config: SearchConfig, networks: Networks) -> Device | None:
@@ -176,8 +186,8 @@ def device(config: SearchConfig, networks: Networks) -> Device | None:
 
 def table_digest(device: Device | None) -> dict[str, str]:
     """Return the digest of what costs are predicted from, by name; none where nothing is."""
-    predicted = device is not None and getattr(device.config, "cost", "") == "table"
-    return {"latency_table": device.table.digest} if device and predicted else {}
+    known = device is not None and _predicts(device.config)
+    return {"latency_table": device.table.digest} if device and known else {}
 
 
 def table_facts(device: Device | None) -> dict[str, Any] | None:
@@ -189,14 +199,18 @@ def table_facts(device: Device | None) -> dict[str, Any] | None:
 
 def profile_command(config: SearchConfig | ProfileConfig) -> str:
     """Return the command that measures what a table lacks."""
-    target, words = config.target, ["python -m hwnas profile"]
-    words.append(f"+target={target.name}")
+    target = config.target
+    words = ["python", "-m", "hwnas", "profile", f"+target={target.name}"]
     for name in ("runtime", "dtype", "threads", "batch"):
         words.append(f"target.{name}={getattr(target, name)}")
     words += [f"search_space={config.search_space}", f"dataset={config.dataset.name}"]
+    if config.dataset.path:
+        words.append(f"dataset.path={config.dataset.path}")
+    if config.table.dir != TableConfig().dir:
+        words.append(f"table.dir={config.table.dir}")
     if config.rpc.tracker:
         words += [f"rpc.tracker={config.rpc.tracker}", f"rpc.key={config.rpc.key}"]
-    return " ".join(words)
+    return shlex.join(words)
 
 
 def cost_model(parts: Parts, device: Device | None) -> CostModel:

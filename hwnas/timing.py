@@ -60,7 +60,7 @@ class Timing:
 def measure(timer: Timer, config: TimingConfig) -> Timing:
     """Warm up until two repeats agree, then time."""
     number = _runs_per_repeat(timer, config.min_repeat_ms)
-    last = math.inf
+    last = 0.0  # nothing agrees with it
     for _ in range(_MAX_WARM_UPS):
         now = timer(number)
         if abs(now - last) <= _STABLE * last:

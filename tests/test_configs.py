@@ -6,7 +6,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from hwnas import config, content
-from hwnas.config import SearchConfig
+from hwnas.config import ProfileConfig, SearchConfig
 from hwnas.errors import ConfigError
 
 CONF = content.ROOT / "conf"
@@ -42,11 +42,47 @@ def test_every_shipped_file_has_a_line_for_the_help(group: str, name: str) -> No
     assert len(content.entries(CONF / group)[name]) > 20
 
 
-@pytest.mark.parametrize("name", [name for group, name in OPTIONS if group == "target"])
+TARGETS = [name for group, name in OPTIONS if group == "target"]
+
+
+@pytest.mark.parametrize("name", TARGETS)
 def test_energies_of_every_target_name_their_source(name: str) -> None:
-    energy = _compose(f"+target={name}").target.energy
-    assert "doi.org" in energy.source
-    assert "nm" in energy.technology
+    target = _compose(f"+target={name}").target
+    if target.energy is not None:
+        assert "doi.org" in target.energy.source
+        assert "nm" in target.energy.technology
+    else:
+        assert target.power is not None
+        assert len(target.power.source) > 20
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_every_target_composes_with_profile_or_is_refused_by_name(name: str) -> None:
+    config.register()
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        composed = compose("profile", [f"+target={name}"])
+    if composed.target.runtime in ("tvm", "onnxruntime"):
+        found = OmegaConf.to_object(composed)
+        assert isinstance(found, ProfileConfig)
+        assert found.target.name == name
+    else:
+        with pytest.raises(ConfigError, match="needs no latency table"):
+            OmegaConf.to_object(composed)
+
+
+@pytest.mark.parametrize(
+    ("name", "cost", "expected"),
+    [
+        ("npu", None, "vela"),
+        ("npu", "roofline", "roofline"),
+        ("cpu", None, "table"),
+        ("cpu", "measured", "measured"),
+        ("sketch", None, "roofline"),
+    ],
+)
+def test_cost_model_suits_the_target(name: str, cost: str | None, expected: str) -> None:
+    overrides = [f"+target={name}"] + ([f"cost={cost}"] if cost else [])
+    assert _compose(*overrides).cost == expected
 
 
 def test_every_yaml_is_in_a_known_place() -> None:
@@ -74,6 +110,15 @@ def test_defaults_are_the_documented_ones() -> None:
         ("budget.sram_kib=-1", "budget.sram_kib must be positive"),
         ("sampler.name=nsga3", "Did you mean 'nsga2'"),
         ("target.clock_mhz=0", "must be positive"),
+        ("target.runtime=tvm", "Unknown dtype 'int8'"),
+        ("target.runtime=vella", "Did you mean 'vela'"),
+        ("target.meter=rappl", "Did you mean 'rapl'"),
+        ("target.threads=0", "at least 1"),
+        ("cost=table", "Unknown cost 'table'"),
+        ("timing.repeats=2", "timing.repeats must be at least 3"),
+        ("tuning.n_plans=0", "tuning.n_plans"),
+        ("rpc.tracker=here", "HOST:PORT"),
+        ("rpc.key=k", "go together"),
         ("dataset.shift=0.7", "dataset.shift"),
         ("dataset.validation=1", "dataset.validation"),
         ("scoring.n_recalibration=1", "at least 2"),

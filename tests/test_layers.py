@@ -59,7 +59,7 @@ PLACES = {
     "ethosu": {"cost.vela"},
     "tvm": {"runtimes.relax"},  # and its modules
     "onnxruntime": {"runtimes.ort"},
-    "onnx": {"runtimes.onnx_writer"},
+    "onnx": {"runtimes.onnx_reader", "runtimes.onnx_writer"},
     "scipy": {"agreement", "cost.calibration", "profiling.transfer"},
     "pynvml": {"meters"},
     "ai_edge_litert": {"runtimes.litert", "int8.tflite"},

@@ -85,7 +85,11 @@ def main() -> None:
 
 
 def _networks() -> list[tuple[str, Lowered, Callable[[int], float] | None]]:
-    found, family, task = space.load(space.find("mbconv_small")), families.get("mbconv"), Task(3, 10)
+    found, family, task = (
+        space.load(space.find("mbconv_small")),
+        families.get("mbconv"),
+        Task(3, 10),
+    )
     rng = random.Random(7)
     networks: list[tuple[str, Lowered, Callable[[int], float] | None]] = []
     for index in range(N_SUBNETS):

@@ -10,14 +10,19 @@ from rich.table import Table
 
 from hwnas import build
 from hwnas.config import ProfileConfig
-from hwnas.cost.roofline import operator_bound
-from hwnas.cost.vela import VelaCostModel
+from hwnas.cost.host import as_run
+from hwnas.cost.roofline import Bound, operator_bound
+from hwnas.cost.vela import compile_tflite
 from hwnas.errors import ConfigError
-from hwnas.op import Lowered
+from hwnas.int8.network import stand_in
+from hwnas.int8.tflite import write
+from hwnas.op import Lowered, OpSpec
 from hwnas.provenance import own_table
 from hwnas.report.plot import layers_png
 from hwnas.results import RunFolder, default_path
+from hwnas.runtimes import onnx_reader
 from hwnas.space import Genotype, SearchSpace
+from hwnas.target import Roofline
 
 _RUNS = Path("runs", "search")
 
@@ -35,14 +40,14 @@ class Layer:
 def show_layers(console: Console, networks: build.Networks, config: ProfileConfig) -> None:
     """Print, plot and write the latency of each operator of one network."""
     assert config.genotype is not None
-    genotype = find_genotype(networks.space, config.genotype)
-    layers, source = _layers(networks, genotype, config)
+    name, lowered = _find(networks, config.genotype)
+    layers, source = _layers(lowered, config)
     folder = RunFolder(default_path("profile"))
     folder.create()
     try:
         rows = [vars(layer) for layer in layers]
         folder.write_csv("layers.csv", rows)
-        title = f"{genotype.id} on {config.target.name} ({source})"
+        title = f"{name} on {config.target.name} ({source})"
         shown = [(layer.name, layer.latency_ms, layer.bound) for layer in layers]
         folder.write_bytes("layers.png", layers_png(shown, title))
     finally:
@@ -82,7 +87,8 @@ def find_genotype(space: SearchSpace, text: str) -> Genotype:
         if not found:
             raise ConfigError(
                 f"genotype={text}: no such file, and no run in {_RUNS} has a front member of that "
-                "id. Allowed: smallest, largest, RUN/models/ID.json, or the id of a member."
+                "id. Allowed: smallest, largest, RUN/models/ID.json, the id of a member, or "
+                "MODEL.onnx."
             )
         path = found[-1]
     try:
@@ -91,19 +97,28 @@ def find_genotype(space: SearchSpace, text: str) -> Genotype:
         raise ConfigError(f"genotype={text}: {path} holds no genotype: {error}") from None
 
 
-def _layers(
-    networks: build.Networks, genotype: Genotype, config: ProfileConfig
-) -> tuple[list[Layer], str]:
+def _find(networks: build.Networks, text: str) -> tuple[str, Lowered]:
+    """Return the name and the operators of the network that is meant, a genotype or a model."""
+    if not text.endswith(".onnx"):
+        genotype = find_genotype(networks.space, text)
+        return genotype.id, networks.lower(genotype)
+    try:
+        return Path(text).name, onnx_reader.read(Path(text).read_bytes())[0]
+    except OSError as error:
+        raise ConfigError(f"genotype={text}: no model there: {error.strerror}.") from None
+
+
+def _layers(lowered: Lowered, config: ProfileConfig) -> tuple[list[Layer], str]:
     target = config.target
     if target.runtime == "vela":
         assert target.clock_mhz is not None
-        cost = VelaCostModel(target, networks.lower).cost(genotype)
+        cost = compile_tflite(write(stand_in(lowered)), lowered, target).cost
         per_ms = target.clock_mhz * 1e3
         return [
             Layer(layer.name, layer.operator, layer.cycles / per_ms, layer.bound)
             for layer in cost.layers
         ], "compiler-estimate"
-    lowered = networks.as_run(genotype)
+    lowered = as_run(lowered, target)
     if target.runtime == "none":
         return _bounded(lowered, None, config), "modelled"
     table = own_table(target, config.rpc, Path(config.table.dir), build.SHIPPED)
@@ -120,7 +135,7 @@ def _layers(
 def _bounded(lowered: Lowered, times: list[float] | None, config: ProfileConfig) -> list[Layer]:
     roofline, layers = config.target.roofline, []
     for index, node in enumerate(lowered):
-        bound = operator_bound(node.op, roofline) if roofline is not None else None
+        bound = _bound(node.op, roofline)
         if times is not None:
             latency = times[index]
         else:
@@ -128,3 +143,7 @@ def _bounded(lowered: Lowered, times: list[float] | None, config: ProfileConfig)
             latency = bound.latency_ms
         layers.append(Layer(node.name, str(node.op), latency, bound.limit if bound else ""))
     return layers
+
+
+def _bound(op: OpSpec, roofline: Roofline | None) -> Bound | None:
+    return operator_bound(op, roofline, not roofline.weights_stay) if roofline else None

@@ -58,9 +58,9 @@ def measure_operators(
 def _time_again(table: LatencyTable, ops: Sequence[OpSpec], pool: Pool, progress: Progress) -> None:
     """Time in further passes: what disturbed the machine once is seldom there again."""
     saved = _Saver(table)
-    before = {op: table.entries[op] for op in ops}
+    passes = {op: [table.entries[op].timing] for op in ops}
     for number in (2, 3):
-        todo = [op for op in ops if _wants(before[op], table.entries[op], number)]
+        todo = [op for op in ops if _wants(table.entries[op], passes[op], number)]
         random.Random(number).shuffle(todo)
         blocks = [todo[i : i + _BLOCK] for i in range(0, len(todo), _BLOCK)]
         if not blocks:
@@ -77,19 +77,18 @@ def _time_again(table: LatencyTable, ops: Sequence[OpSpec], pool: Pool, progress
                     raise outcome
                 for op, timing in zip(blocks[index], outcome, strict=True):
                     old = table.entries[op]
+                    passes[op].append(timing)
                     both = together([old.timing, timing])
                     table.entries[op] = Entry(old.plan, both, old.n_passes + 1)
                 saved.soon()
                 advance(len(blocks[index]))
 
 
-def _wants(first: Entry, now: Entry, number: int) -> bool:
-    """Return whether an operator needs the pass of that number."""
+def _wants(entry: Entry, passes: Sequence[Timing], number: int) -> bool:
+    """Return whether an operator needs the pass of that number, after the passes of this run."""
     if number == 2:
-        return now.n_passes < number or now.timing.drifted
-    return now.n_passes == number - 1 and (
-        now.timing.drifted or abs(now.timing.median_ms / first.timing.median_ms - 1) > _AGREE
-    )
+        return entry.n_passes < number or entry.timing.drifted
+    return entry.n_passes == number - 1 and differ(passes)
 
 
 def differ(timings: Sequence[Timing]) -> bool:
@@ -128,4 +127,5 @@ class _Saver:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._table.save()
+        if self._table.entries:
+            self._table.save()

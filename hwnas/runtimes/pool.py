@@ -105,7 +105,7 @@ class Pool:
         """End all workers; tasks that are not done end with a ``DeviceError``."""
         with self._changed:
             self._closed = True
-            self._end_all(DeviceError("The workers were stopped."))
+            self._end_all(_stopped())
             self._changed.notify_all()
         since = time.monotonic()
         while busy := [seat for seat in self._seats if seat.thread.is_alive()]:
@@ -176,7 +176,7 @@ class Pool:
             self._retry(seat, job, error)
             return
         except Exception as error:
-            result = error
+            result = _stopped() if self._closed else error
         with self._changed:
             seat.state, self._silent_since = "idle", None
         job.end(result)
@@ -191,7 +191,7 @@ class Pool:
             seat.state = "away"
             self._silent_since = self._silent_since or now
             if late or self._closed:
-                job.end(error)
+                job.end(_stopped() if self._closed else error)
             else:
                 self._jobs.appendleft(job)
             self._changed.notify_all()
@@ -199,6 +199,10 @@ class Pool:
     def _end_all(self, error: DeviceError) -> None:
         while self._jobs:
             self._jobs.popleft().end(error)
+
+
+def _stopped() -> DeviceError:
+    return DeviceError("The workers were stopped.")
 
 
 @final

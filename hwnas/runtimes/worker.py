@@ -183,6 +183,7 @@ def _serve(pipe: Connection, target: Target, timing: TimingConfig, remote: Remot
 
 
 def _leave(*_: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough
     raise SystemExit
 
 

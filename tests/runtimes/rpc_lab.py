@@ -71,13 +71,20 @@ class Process:
             stderr=subprocess.DEVNULL,
         )
 
-    def is_busy(self) -> bool:
-        """Whether a server has a process for a session, beside its own two."""
-        n = 0
+    def is_measuring(self) -> bool:
+        """Whether one of its processes computes all the time."""
+        for _ in range(5):
+            if "R" not in self._states():
+                return False
+            time.sleep(0.02)
+        return True
+
+    def _states(self) -> Iterator[str]:
         for stat in Path("/proc").glob("[0-9]*/stat"):
             with suppress(OSError):
-                n += int(stat.read_text().rpartition(")")[2].split()[2]) == self._process.pid
-        return n > 2
+                state, _, group = stat.read_text().rpartition(")")[2].split()[:3]
+                if int(group) == self._process.pid:
+                    yield state
 
     def freeze(self) -> None:
         os.killpg(self._process.pid, signal.SIGSTOP)
@@ -139,23 +146,24 @@ class Lab:
             return int(queues[key]["free"]) if key in queues else 0
         return 0  # it is not up yet
 
-    @property
-    def in_use(self) -> Process:
-        """The one server that has a client."""
-        (server,) = [server for server in self.servers if server.alive and server.is_busy()]
-        return server
+    def measuring(self) -> Process:
+        """Return a server that is in the middle of a measurement; wait for one."""
+        found: list[Process] = []
+
+        def look() -> bool:
+            found[:] = [s for s in self.servers if s.alive and s.is_measuring()]
+            return bool(found)
+
+        until(look)
+        return found[0]
 
     @property
     def n_alive(self) -> int:
         return sum(server.alive for server in self.servers)
 
-    def kill_servers(self) -> None:
-        for server in self.servers:
-            server.kill()
-
     def close(self) -> None:
-        self.kill_servers()
-        self._tracker.kill()
+        for process in (*self.servers, self._tracker):
+            process.kill()
 
 
 @contextmanager

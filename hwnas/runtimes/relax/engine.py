@@ -150,7 +150,15 @@ class TvmSession:
         return [self._device.tensor(_random(self._image)), *self._fixed]
 
     def run(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the outputs ``(N, n_classes)``; the last batch is filled up with zeros."""
+        """Return the outputs ``(N, n_classes)``; the last batch is filled up.
+
+        Raises:
+            CompileError: the images are not of the shape that the network reads.
+        """
+        if [*images.shape[1:]] != self._shapes["images"]:
+            raise CompileError(
+                f"The network reads images {self._shapes['images']}, not {[*images.shape[1:]]}."
+            )
         batch, n = self._image[0], len(images)
         n_classes = self._shapes["n_outputs"]
         memory = np.zeros(self._image, np.float32)

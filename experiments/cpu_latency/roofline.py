@@ -1,0 +1,66 @@
+"""How far the roofline of the target ``cpu`` is from the networks that its table measured whole.
+
+    python experiments/cpu_latency/roofline.py
+
+Prints the agreement on the held-out networks of the shipped table, of the roofline, of MACs and of the
+table itself. Only ``launch_us`` of the roofline was fitted, on the networks of the calibration.
+"""
+
+import csv
+import json
+from dataclasses import replace
+
+import yaml
+
+from hwnas import content, families, space
+from hwnas.agreement import agreement
+from hwnas.cost.roofline import operator_bound
+from hwnas.op import Lowered, Task, fuse
+from hwnas.target import Roofline
+
+SPACE, TABLE = "mbconv_small", "tvm-float32-1t-b1"
+
+
+def main() -> None:
+    raw = yaml.safe_load((content.ROOT / "conf" / "target" / "cpu.yaml").read_text())
+    roofline = Roofline(**raw["roofline"])
+    fit, held_out = (_networks(role) for role in ("fit", "held_out"))
+    fitted = min(
+        (launch / 1000 for launch in range(0, 500, 10)),
+        key=lambda launch: agreement(
+            [_predict(net, replace(roofline, launch_us=launch)) for net, _, _ in fit],
+            [ms for _, ms, _ in fit],
+        )["mape"],
+    )
+    print(f"launch_us in cpu.yaml {roofline.launch_us}, with the least error on the fit {fitted}")
+    measured = [ms for _, ms, _ in held_out]
+    for name, predicted in {
+        "roofline": [_predict(net, roofline) for net, _, _ in held_out],
+        "table": [ms for _, _, ms in held_out],
+    }.items():
+        print(name, {key: round(value, 4) for key, value in agreement(predicted, measured).items()})
+
+
+def _predict(lowered: Lowered, roofline: Roofline) -> float:
+    return sum(
+        operator_bound(node.op, roofline, not roofline.weights_stay).latency_ms for node in lowered
+    )
+
+
+def _networks(role: str) -> list[tuple[Lowered, float, float]]:
+    found, family, task = space.load(space.find(SPACE)), families.get("mbconv"), Task(1, 10)
+    path = content.ROOT / "latency_tables" / "cpu" / TABLE / "networks.csv"
+    with path.open(newline="") as file:
+        rows = [r for r in csv.DictReader(file) if r["role"] == role and r["search_space"] == SPACE]
+    return [
+        (
+            fuse(family.lower(found, found.genotype(json.loads(r["genotype"])), task), "float32"),
+            float(r["measured_ms"]),
+            float(r["predicted_ms"]),
+        )
+        for r in rows
+    ]
+
+
+if __name__ == "__main__":
+    main()

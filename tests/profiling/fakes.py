@@ -1,0 +1,127 @@
+"""Devices that know the answer, and a pool that uses them in this process."""
+
+import math
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from hwnas import families
+from hwnas.cost.host import as_run
+from hwnas.energy import PowerModel
+from hwnas.errors import CompileError, HwnasError
+from hwnas.latency_table import Entry, LatencyTable
+from hwnas.memory import activation_bytes, parameter_bytes
+from hwnas.op import Lowered, OpSpec, Task
+from hwnas.profiling.subject import Subject
+from hwnas.profiling.transfer import group
+from hwnas.runtimes.pool import Pool
+from hwnas.space import SearchSpace
+from hwnas.target import Target, Tvm
+from hwnas.timing import Timing
+
+CPU = Target(
+    "fake",
+    "A CPU that does not exist",
+    "made up",
+    "made up",
+    runtime="tvm",
+    dtype="float32",
+    tvm=Tvm(),
+    power=PowerModel(2.0, 6.0, "made up"),
+)
+
+
+def subject(space: SearchSpace, task: Task, target: Target = CPU) -> Subject:
+    """Return a space as a target runs it."""
+    family = families.get(space.family)
+    return Subject(space, lambda genotype: as_run(family.lower(space, genotype, task), target))
+
+
+def timing(ms: float, drifted: bool = False) -> Timing:
+    return Timing(ms, 0.99 * ms, 1.02 * ms, 5, drifted)
+
+
+@dataclass
+class Device:
+    """Latencies from work and bytes, times a factor of the operator's group."""
+
+    factors: Mapping[str, float] = field(default_factory=dict)
+    scale: float = 1.0  #: of operators in a network, over the same ones alone
+    operator_ms: float = 0.0
+    noise: float = 0.0
+    rng: random.Random = field(default_factory=lambda: random.Random(0))
+
+    def operator(self, op: OpSpec) -> float:
+        work = 1e-7 * op.n_macs + 2e-8 * (activation_bytes(op) + parameter_bytes(op)) + 1e-4
+        return self.factors.get(group(op), 1.0) * work
+
+    def network(self, lowered: Lowered) -> float:
+        alone = sum(self.operator(node.op) for node in lowered)
+        return self._noisy(self.scale * alone + self.operator_ms * len(lowered))
+
+    def table(self, path: Path, ops: Sequence[OpSpec]) -> LatencyTable:
+        return LatencyTable(path, {op: Entry("plan", timing(self.operator(op))) for op in ops})
+
+    def _noisy(self, ms: float) -> float:
+        return ms * math.exp(self.rng.gauss(0.0, self.noise))
+
+
+@dataclass
+class FakeWorker:
+    """Does what a worker does, with a device that it asks."""
+
+    device: Device = field(default_factory=Device)
+    refuses: Sequence[OpSpec] = ()
+    #: Timings of an operator or a network in turn, instead of the device's.
+    script: dict[Any, list[Timing]] = field(default_factory=dict)
+    tuned: list[OpSpec] = field(default_factory=list)
+    timed: list[OpSpec] = field(default_factory=list)
+    networks: list[tuple[Lowered, Mapping[OpSpec, str]]] = field(default_factory=list)
+
+    def tune(self, op: OpSpec, limit: int) -> str:
+        self.tuned.append(op)
+        if op in self.refuses:
+            raise CompileError(f"no plan for {op}")
+        return f"plan of {op.out_shape[0]} out of {limit}"
+
+    def time_operators(self, work: Sequence[tuple[OpSpec, str]]) -> list[Timing]:
+        assert all(plan == f"plan of {op.out_shape[0]} out of 4" for op, plan in work)
+        self.timed += [op for op, _ in work]
+        return [self._next(op, self.device.operator(op)) for op, _ in work]
+
+    def time_network(self, lowered: Lowered, plans: Mapping[OpSpec, str]) -> Timing:
+        self.networks.append((lowered, plans))
+        return self._next(lowered, self.device.network(lowered))
+
+    def _next(self, what: Any, ms: float) -> Timing:
+        return self.script[what].pop(0) if self.script.get(what) else timing(ms)
+
+
+class FakePool:
+    """Does tasks in any order; stops with an error after some, if asked to."""
+
+    def __init__(self, worker: Any, error: BaseException | None = None, after: int = 0):
+        self.worker, self._error, self._left = worker, error, after
+
+    def run(self, tasks: Sequence[Callable[[Any], Any]]) -> Iterator[tuple[int, Any]]:
+        order = list(enumerate(tasks))
+        random.Random(7).shuffle(order)
+        for index, task in order:
+            if self._error is not None and self._left == 0:
+                if not isinstance(self._error, HwnasError):
+                    raise self._error
+                yield index, self._error
+            self._left -= 1
+            yield index, self._outcome(task)
+
+    def _outcome(self, task: Callable[[Any], Any]) -> Any:
+        try:
+            return task(self.worker)
+        except HwnasError as error:
+            return error
+
+
+def pool(worker: FakeWorker, error: BaseException | None = None, after: int = 0) -> Pool:
+    return cast(Pool, FakePool(worker, error, after))

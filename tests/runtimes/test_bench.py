@@ -1,0 +1,157 @@
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from hwnas.errors import CompileError
+from hwnas.op import INPUT, Lowered, Node, OpSpec
+from hwnas.runtimes.base import Loaded, Plans, Weights
+from hwnas.runtimes.bench import Bench
+from hwnas.timing import Timer, Timing, TimingConfig, measure
+
+OP = OpSpec("linear", (16, 1, 1), (16, 1, 1), dtype="float32")
+NETWORK = (Node("linear", OP, (INPUT,)),)
+CONFIG = TimingConfig(repeats=3, min_repeat_ms=1, retries=2)
+MS = 1e-3
+
+
+@dataclass
+class FakeEngine:
+    """An engine that knows of each plan how long a run takes, or that it does not compile."""
+
+    seconds: Mapping[str, float | None]
+    slowdown: float = 1.0
+    asked: list[tuple[OpSpec, int]] = field(default_factory=list)
+    compiled: list[str] = field(default_factory=list)
+    forgotten: list[str] = field(default_factory=list)
+    runs: dict[str, int] = field(default_factory=dict)
+
+    def plans(self, op: OpSpec, limit: int) -> Sequence[str]:
+        self.asked.append((op, limit))
+        return [*self.seconds][:limit] if op == OP else ["sentinel"]
+
+    def operator(self, op: OpSpec, plan: str) -> Timer:
+        seconds = self.seconds[plan] if op == OP else MS
+        if seconds is None:
+            raise CompileError(f"cannot compile {plan}")
+        self.compiled.append(plan)
+        return self._timer(plan, seconds)
+
+    def time_operator(self, op: OpSpec, plan: str, config: TimingConfig) -> Timing:
+        return measure(self.operator(op, plan), config)
+
+    def network(self, lowered: Lowered, plans: Plans) -> Timer:
+        self.compiled.append("network")
+        return self._timer("network", sum(self.seconds[plans[node.op]] or 0 for node in lowered))
+
+    def forget(self, op: OpSpec, plan: str) -> None:
+        self.forgotten.append(plan)
+
+    def export(self, lowered: Lowered, plans: Plans, weights: Weights) -> Mapping[str, bytes]:
+        return {".bin": plans[lowered[0].op].encode()}
+
+    def open(self, files: Mapping[str, Path]) -> Loaded:
+        plan = files[".bin"].read_text()
+        return Loaded(self._timer(plan, self.seconds[plan] or 0), FakeSession())
+
+    def _timer(self, plan: str, seconds: float) -> Timer:
+        def run(n: int) -> float:
+            self.runs[plan] = self.runs.get(plan, 0) + n
+            return n * seconds * self.slowdown
+
+        return run
+
+
+class FakeSession:
+    def run(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
+        sums: NDArray[np.float32] = images.sum(axis=(2, 3))
+        return sums
+
+
+def _bench(engine: FakeEngine) -> Bench:
+    bench = Bench(engine, CONFIG, "float32")
+    assert engine.compiled == ["sentinel"]
+    engine.compiled.clear()
+    return bench
+
+
+def test_fastest_plan_is_kept_and_the_others_are_forgotten() -> None:
+    engine = FakeEngine({"a": 3e-6, "b": 1e-6, "c": 2e-6})
+    assert _bench(engine).tune(OP, 3) == "b"
+    assert sorted(engine.forgotten) == ["a", "c"]
+    assert engine.asked[-1] == (OP, 3)
+
+
+def test_no_more_plans_are_tried_than_allowed() -> None:
+    engine = FakeEngine({"a": 3e-6, "b": 2e-6, "c": 1e-6})
+    assert _bench(engine).tune(OP, 2) == "b"
+    assert engine.compiled == ["a", "b"]
+
+
+@pytest.mark.parametrize("failing", [["a"], ["a", "c"], ["c"]])
+def test_plan_that_does_not_compile_is_skipped(failing: list[str]) -> None:
+    engine = FakeEngine({plan: None if plan in failing else 1e-6 for plan in "abc"})
+    assert _bench(engine).tune(OP, 3) == min({*"abc"} - {*failing})
+
+
+def test_operator_without_any_plan_that_compiles_is_refused() -> None:
+    with pytest.raises(CompileError, match="cannot compile"):
+        _bench(FakeEngine({"a": None, "b": None})).tune(OP, 2)
+
+
+def test_only_plan_is_not_even_compiled() -> None:
+    engine = FakeEngine({"a": None})
+    assert _bench(engine).tune(OP, 5) == "a"
+    assert engine.compiled == []
+
+
+def test_hopeless_plan_is_cut_short() -> None:
+    engine = FakeEngine({"fast": 1e-6, "hopeless": 4e-6, "slow": 2e-6})
+    assert _bench(engine).tune(OP, 3) == "fast"
+    assert engine.runs["hopeless"] == 4
+    assert engine.runs["slow"] > 1000
+
+
+def test_plan_that_takes_seconds_is_run_a_few_times_only() -> None:
+    engine = FakeEngine({"slow": 5.0, "slower": 6.0})
+    assert _bench(engine).tune(OP, 2) == "slow"
+    assert max(engine.runs["slow"], engine.runs["slower"]) <= 7
+
+
+def test_operators_are_timed_in_order_between_two_looks_at_the_machine() -> None:
+    engine = FakeEngine({"a": 2 * MS, "b": 5 * MS})
+    bench = _bench(engine)
+    before = len(bench.sentinel_ms())
+    timings = bench.time_operators([(OP, "b"), (OP, "a")])
+    assert [timing.median_ms for timing in timings] == pytest.approx([5, 2])
+    assert len(bench.sentinel_ms()) == before + 2
+    assert not any(timing.drifted for timing in timings)
+
+
+def test_network_is_compiled_once_however_often_it_is_timed() -> None:
+    engine = FakeEngine({"a": 2 * MS})
+    bench = _bench(engine)
+    engine.slowdown = 2
+    timing = bench.time_network(NETWORK, {OP: "a"})
+    assert timing.drifted
+    assert timing.median_ms == pytest.approx(4)
+    assert engine.compiled == ["network"]
+
+
+def test_percentiles_are_those_of_the_network() -> None:
+    found = _bench(FakeEngine({"a": 2 * MS})).percentiles(NETWORK, {OP: "a"}, 20)
+    assert found == {f"p{p}_ms": pytest.approx(2) for p in (50, 90, 99)}
+
+
+def test_exported_network_is_judged_from_its_files(tmp_path: Path) -> None:
+    bench = _bench(FakeEngine({"a": 1 * MS, "b": 2 * MS}))
+    files = bench.export(NETWORK, {OP: "b"}, {})
+    (tmp_path / "network.bin").write_bytes(files[".bin"])
+    images = np.ones((4, 3, 2, 2), np.float32)
+    judged = bench.judge({".bin": tmp_path / "network.bin"}, images)
+    assert np.array_equal(judged.outputs, np.full((4, 3), 4.0))
+    assert judged.timing.median_ms == pytest.approx(2)
+    assert judged.energy is None

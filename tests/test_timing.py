@@ -1,0 +1,197 @@
+import itertools
+from collections.abc import Iterator, Sequence
+
+import pytest
+from scipy import stats
+
+from hwnas.errors import ConfigError
+from hwnas.timing import Sentinel, Timing, TimingConfig, measure, percentiles, summarise
+
+MS = 1e-3
+
+
+class Machine:
+    """Something that is timed: seconds of one run, which a test changes."""
+
+    def __init__(self, seconds: float = MS):
+        self.seconds = seconds
+        self.calls: list[int] = []
+
+    def __call__(self, n: int) -> float:
+        self.calls.append(n)
+        return n * self.seconds
+
+
+class Script(Machine):
+    """Takes what a test says, run by run."""
+
+    def __init__(self, seconds: Sequence[float]):
+        super().__init__()
+        self._script: Iterator[float] = itertools.chain(seconds, itertools.repeat(seconds[-1]))
+
+    def __call__(self, n: int) -> float:
+        self.seconds = next(self._script)
+        return super().__call__(n)
+
+
+def test_warm_up_ends_when_two_repeats_agree() -> None:
+    # The first call decides how often a repeat runs.
+    timer = Script([0.1, 0.09, 0.08, 0.07, 0.06, 0.0595, 0.05])
+    timing = measure(timer, TimingConfig(repeats=9))
+    assert timer.calls == [1] * (1 + 5 + 9)
+    assert timing == Timing(50.0, 50.0, 50.0, 9)
+
+
+def test_warm_up_ends_where_a_machine_never_settles() -> None:
+    timer = Script([0.1, 0.2] * 100)
+    timing = measure(timer, TimingConfig(repeats=3))
+    assert len(timer.calls) == 1 + 20 + 3
+    assert timing.low_ms < timing.high_ms
+
+
+@pytest.mark.parametrize("seconds", [3e-7, 1e-4, 2.4e-3, 0.5])
+def test_repeats_are_long_enough_and_not_much_longer(seconds: float) -> None:
+    timer = Machine(seconds)
+    timing = measure(timer, TimingConfig(repeats=5, min_repeat_ms=10))
+    (number,) = {*timer.calls[-5:]}
+    assert number * seconds >= 10 * MS
+    assert number == 1 or number * seconds < 30 * MS
+    assert timing.median_ms == pytest.approx(seconds / MS)
+    assert timing.n_repeats == 5
+
+
+def test_median_is_that_of_the_repeats() -> None:
+    timer = Script([0.1, 0.1, 0.1, 0.3, 0.1, 0.2])  # one to count, two to warm up
+    assert measure(timer, TimingConfig(repeats=3)).median_ms == pytest.approx(200)
+
+
+@pytest.mark.parametrize("n", range(6, 60))
+def test_interval_of_the_median_holds_95_percent_and_no_narrower_one_does(n: int) -> None:
+    timing = summarise([float(rank) for rank in reversed(range(1, n + 1))])
+    low, high = int(timing.low_ms), int(timing.high_ms)
+    below = stats.binom(n, 0.5)  # how many of n values lie below the median
+
+    def coverage(low: int, high: int) -> float:
+        return float(below.cdf(high - 1) - below.cdf(low - 1))
+
+    assert low + high == n + 1
+    assert coverage(low, high) >= 0.95 > coverage(low + 1, high - 1)
+    assert timing.median_ms == (n + 1) / 2
+    assert timing.n_repeats == n
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5])
+def test_few_repeats_have_the_widest_interval(n: int) -> None:
+    timing = summarise([float(rank) for rank in range(n)])
+    assert (timing.low_ms, timing.high_ms) == (0.0, n - 1.0)
+
+
+def test_figure_is_measured_with_its_interval() -> None:
+    figure = Timing(2.0, 1.5, 3.0, 9).figure
+    assert (figure.value, figure.source, figure.low, figure.high) == (2.0, "measured", 1.5, 3.0)
+
+
+def test_percentiles_are_those_of_single_runs() -> None:
+    timer = Script([0.0, *(MS * (i * 37 % 101) for i in range(101))])
+    assert percentiles(timer, 101) == {
+        "p50_ms": pytest.approx(50),
+        "p90_ms": pytest.approx(90),
+        "p99_ms": pytest.approx(99),
+    }
+    assert timer.calls == [10] + [1] * 101
+    assert {*percentiles(Machine(), 1).values()} == {1.0}
+
+
+CONFIG = TimingConfig(drift=0.05, retries=3)
+TIMING = Timing(1.0, 1.0, 1.0, 9)
+
+
+class Block:
+    """A block under measurement, during which the machine's speed changes."""
+
+    def __init__(self, machine: Machine, slowdowns: Sequence[float]):
+        self._machine, self._slowdowns, self.n = machine, slowdowns, 0
+
+    def __call__(self) -> list[Timing]:
+        self._machine.seconds = MS * self._slowdowns[min(self.n, len(self._slowdowns) - 1)]
+        self.n += 1
+        return [Timing(float(self.n), 0.0, 9.0, 9)] * 2
+
+
+@pytest.mark.parametrize(
+    ("slowdowns", "n_blocks"),
+    [
+        ([1.0], 1),
+        ([1.04], 1),  # within the drift that is allowed
+        ([0.9], 1),  # faster is no disturbance
+        ([1.1, 1.0], 3),  # the second is measured before anyone knows that all is quiet again
+        ([2.0, 2.0, 1.0], 4),
+    ],
+)
+def test_block_is_repeated_until_it_is_quiet(slowdowns: Sequence[float], n_blocks: int) -> None:
+    machine = Machine()
+    block = Block(machine, slowdowns)
+    timings = Sentinel(machine, CONFIG).watch(block)
+    assert block.n == n_blocks
+    assert timings == [Timing(float(n_blocks), 0.0, 9.0, 9)] * 2  # the last, not flagged
+
+
+@pytest.mark.parametrize("retries", [0, 1, 3])
+def test_block_that_stays_disturbed_is_flagged_after_the_retries(retries: int) -> None:
+    machine = Machine()
+    block = Block(machine, [1.5])
+    timings = Sentinel(machine, TimingConfig(retries=retries)).watch(block)
+    assert block.n == retries + 1
+    assert [timing.drifted for timing in timings] == [True, True]
+
+
+def test_machine_that_was_slow_before_the_block_counts_as_disturbed() -> None:
+    machine = Machine()
+    sentinel = Sentinel(machine, TimingConfig(retries=0))
+    machine.seconds = 2 * MS
+    (timing, _) = sentinel.watch(Block(machine, [1.0]))
+    assert timing.drifted
+
+
+def _readings(*slowdowns: float) -> Sentinel:
+    """Return a sentinel with these first readings, of three timings each."""
+    probe = Machine()
+    Sentinel(probe, CONFIG)
+    n_before = len(probe.calls) - 8 * 3  # to decide how often a reading runs
+    timings = [MS] * n_before + [MS * s for s in slowdowns for _ in range(3)]
+    return Sentinel(Script(timings), CONFIG)
+
+
+def test_level_is_the_lower_quartile_of_the_readings() -> None:
+    # Neither the median, for which slow is normal here, nor the minimum, which is an accident.
+    mostly_slow = _readings(2, 2, 1, 2, 1, 2, 1, 2, 2)
+    assert mostly_slow.disturbed()
+    one_fast = _readings(1, 1, 1, 0.5, 1, 1, 1, 1, 1)
+    assert not one_fast.disturbed()
+    assert one_fast.readings_ms == pytest.approx([1, 1, 1, 0.5, 1, 1, 1, 1, 1])
+
+
+def test_slower_machine_becomes_the_new_normal() -> None:
+    machine = Machine()
+    sentinel = Sentinel(machine, TimingConfig(retries=0))
+    machine.seconds = 2 * MS
+    flags = [sentinel.watch(lambda: [TIMING])[0].drifted for _ in range(60)]
+    assert flags[0]
+    assert not flags[-1]
+    assert flags == sorted(flags, reverse=True)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"repeats": 2},
+        {"min_repeat_ms": 0},
+        {"drift": 0},
+        {"drift": 1},
+        {"retries": -1},
+    ],
+)
+def test_config_is_refused(wrong: dict[str, float]) -> None:
+    (name,) = wrong
+    with pytest.raises(ConfigError, match=f"timing.{name} .*{next(iter(wrong.values()))}"):
+        TimingConfig(**wrong)  # type: ignore[arg-type]
