@@ -12,7 +12,7 @@ import time
 from hwnas import families, space
 from hwnas.cost.calibration import features
 from hwnas.energy import PowerModel
-from hwnas.op import Lowered, Task, distinct, fuse
+from hwnas.op import Lowered, OpSpec, Task, distinct, fuse
 from hwnas.runtimes.worker import Worker
 from hwnas.target import Remote, Target, Tvm
 from hwnas.timing import TimingConfig
@@ -21,7 +21,11 @@ N_NETWORKS, N_PLANS = 10, 6
 
 
 def main() -> None:
-    found, family, task = space.load(space.find("mbconv_small")), families.get("mbconv"), Task(1, 10)
+    found, family, task = (
+        space.load(space.find("mbconv_small")),
+        families.get("mbconv"),
+        Task(1, 10),
+    )
     rng = random.Random(0)
     genotypes = [found.sample(rng) for _ in range(N_NETWORKS)]
     networks = [fuse(family.lower(found, g, task), "float32") for g in genotypes]
@@ -40,18 +44,18 @@ def main() -> None:
             seconds.append(time.perf_counter() - start)
         print(_line(f"tuning an operator ({len(seconds)}, {N_PLANS} plans)", seconds))
         timings = worker.time_operators(list(plans.items()))
-        whole = [_timed(lambda net=net: worker.time_network(net, plans)) for net in networks]  # type: ignore[misc]
+        whole = [_timed(lambda net=net: worker.time_network(net, plans)) for net in networks]
         print(_line("a network of compiled operators, linked and timed", whole))
     latencies = {op: t.median_ms for op, t in zip(plans, timings, strict=True)}
     print(f"a look-up of a network's operators: {_look_up(networks, latencies) * 1e6:.0f} us")
 
 
-def _look_up(networks: list[Lowered], latencies: dict[object, float]) -> float:
+def _look_up(networks: list[Lowered], latencies: dict[OpSpec, float]) -> float:
     repeats = []
     for _ in range(20):
         start = time.perf_counter()
         for net in networks:
-            features(net, latencies)  # type: ignore[arg-type]
+            features(net, latencies)
         repeats.append((time.perf_counter() - start) / len(networks))
     return statistics.median(repeats)
 

@@ -263,8 +263,8 @@ def test_first_root_with_a_table_wins(tmp_path: Path) -> None:
 def test_setting_is_what_decides_the_figures_beside_the_target() -> None:
     device = target("cpu")
     assert setting(device) == "tvm-float32-1t-b1"
-    changes = {"runtime": "onnxruntime", "dtype": "int8", "threads": 4, "batch": 16}
-    assert setting(dataclasses.replace(device, **changes)) == "onnxruntime-int8-4t-b16"
+    other = dataclasses.replace(device, runtime="onnxruntime", dtype="int8", threads=4, batch=16)
+    assert setting(other) == "onnxruntime-int8-4t-b16"
 
 
 def test_error_names_some_operators_and_the_cure() -> None:

@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -338,7 +337,7 @@ def test_layers_of_a_member_of_a_run_are_found(lab: Lab) -> None:
     for text in (genotype.id, str(record)):
         assert genotype.id in _done("profile", *LAB, f"genotype={text}")
     record.write_text(json.dumps({"genotype": {"resolution": 999}}))
-    assert "'stem.width' is None" in _refused("profile", *LAB, f"genotype={record}") or True
+    assert "choice 'stem.width' is None" in _refused("profile", *LAB, f"genotype={record}")
     record.write_text("[]")
     assert "holds no genotype" in _refused("profile", *LAB, f"genotype={record}")
 
@@ -376,8 +375,7 @@ def test_transferred_table_is_searched_and_resumed(tmp_path: Path) -> None:
     assert found.provenance["transferred_from"]["target"]["name"] == "lab"
     search = ("search", *other, "budget=none", "training.epochs=1", "sampler=random", *TIMING)
     _done(*search, "n_trials=12", "run.dir=r")
-    n_tuned = len(load(path).plans())
-    assert n_tuned > 93 - plans.count(TRANSFERRED)  # what verification compiled
+    assert load(path).entries == found.entries  # though verification compiled some of them
     _done("search", "run.resume=r", "n_trials=14")
 
 
@@ -407,13 +405,10 @@ def _wait_for(process: subprocess.Popen[str], path: Path, n_rows: int) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("how", [(signal.SIGINT, signal.SIGKILL), (signal.SIGKILL, signal.SIGKILL)])
-def test_profile_that_is_stopped_keeps_what_it_measured(
-    tmp_path: Path, how: Sequence[signal.Signals]
-) -> None:
+def test_profile_that_is_stopped_keeps_what_it_measured(tmp_path: Path) -> None:
     path = tmp_path / "own" / "lab" / SETTING
     entries: dict[object, object] = {}
-    for by in how:
+    for by in (signal.SIGKILL, signal.SIGINT):
         process = _start("profile", *LAB, *TIMING, "table.dir=own")
         _wait_for(process, path / "operators.csv", len(entries) + 3)
         os.kill(process.pid, by)
@@ -430,23 +425,26 @@ def test_profile_that_is_stopped_keeps_what_it_measured(
     assert len(entries) < 93
 
 
+#: 84 networks of a dozen operators.
 SPACE = """\
 family: mbconv
 choices:
-  stem.width: [4, 8]
-  stages.0.depth: [1, 2]
-  stages.0.width: [8, 12]
+  stages.0.depth: [1, 2, 3]
   stages.0.blocks.0.kernel: [3, 5]
+  stages.0.blocks.0.expansion: [1, 2]
   stages.0.blocks.1.kernel: [3, 5]
-  stages.0.blocks.1.expansion: [1, 2, 3]
+  stages.0.blocks.1.expansion: [1, 2]
+  stages.0.blocks.2.kernel: [3, 5]
+  stages.0.blocks.2.expansion: [1, 2]
 fixed:
   resolution: 8
+  stem.width: 8
   stem.kernel: 3
   stem.stride: 2
+  stages.0.width: 8
   stages.0.stride: 1
-  stages.0.blocks.0.expansion: 1
-  head.width: 8
-  activation: relu
+  head.width: 16
+  activation: relu6
 """
 
 
@@ -454,10 +452,10 @@ fixed:
 def test_onnxruntime_is_profiled_and_searched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str
 ) -> None:
-    Path("small.yaml").write_text(SPACE)
+    Path("few.yaml").write_text(SPACE)
     monkeypatch.setattr(profile, "_extras", lambda *arguments: [])
     options = ("+target=cpu", "target.name=lab", "target.runtime=onnxruntime",
-               f"target.dtype={dtype}", "search_space=small.yaml", *TIMING)  # fmt: skip
+               f"target.dtype={dtype}", "search_space=few.yaml", *TIMING)  # fmt: skip
     output = _done("profile", *options, *COUNTS)
     assert "Error on 10 networks" in output
     found = load(tmp_path / "latency_tables" / "lab" / f"onnxruntime-{dtype}-1t-b1")

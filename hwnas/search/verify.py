@@ -50,7 +50,8 @@ class Member:
     @property
     def accuracy(self) -> Figure:
         """The accuracy of the artefact itself, on the test split."""
-        return self.figures.get("accuracy_int8", self.figures["accuracy_fp32"])
+        name = "accuracy_int8" if "accuracy_int8" in self.figures else "accuracy_fp32"
+        return self.figures[name]
 
     @property
     def label(self) -> str:

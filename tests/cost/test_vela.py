@@ -43,6 +43,7 @@ def test_cycles_of_the_layers_add_up_to_the_latency(
     cost = compile_tflite(write(stand_in(lowered)), lowered, npu).cost
     cycles = sum(layer.cycles for layer in cost.layers)
     assert cycles == cost.details["cycles"]
+    assert npu.clock_mhz is not None
     milliseconds = cycles / (npu.clock_mhz * 1e3)
     assert cost.figures["latency_ms"].value == pytest.approx(milliseconds, rel=1e-6)
     assert 0 < cost.details["mac_utilisation"] <= 1
@@ -115,6 +116,7 @@ def test_unknown_accelerator_is_a_compile_error(
     small: SearchSpace, task: Task, npu: Target, capfd: pytest.CaptureFixture[str]
 ) -> None:
     lowered = families.get("mbconv").lower(small, small.smallest(), task)
+    assert npu.vela is not None
     broken = dataclasses.replace(npu, vela=dataclasses.replace(npu.vela, accelerator="ethos-u1"))
     with pytest.raises(CompileError, match="ethos-u1"):
         compile_tflite(write(stand_in(lowered)), lowered, broken)

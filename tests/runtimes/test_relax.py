@@ -335,6 +335,20 @@ def test_more_threads_than_cores_are_refused() -> None:
         LocalDevice(n_cores + 1)
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_this_process_keeps_its_cores(threads: int) -> None:
+    cores = os.sched_getaffinity(0)
+    if threads > len(cores):
+        pytest.skip(f"needs {threads} cores")
+    engine = TvmEngine(replace(HOST, threads=threads), LocalDevice(threads))
+    op = replace(_op("conv2d", 16, 16), dtype="float32")
+    try:
+        assert all(engine.operator(op, plan)(2) > 0 for plan in engine.plans(op, 2))
+        assert os.sched_getaffinity(0) == cores
+    finally:
+        LocalDevice(1)
+
+
 def _random_network(rng: random.Random) -> tuple[Lowered, dict[str, int]]:
     names = [INPUT]
     nodes = []

@@ -212,7 +212,7 @@ def test_every_plan_computes_the_same(compilers: dict[str, Compiler], op: OpSpec
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("op", PLANNED[::3], ids=str)
+@pytest.mark.parametrize("op", [PLANNED[1], PLANNED[6]], ids=str)
 @pytest.mark.parametrize("name", ["x86-64-v3", "x86-64-v2"])
 def test_every_plan_for_shorter_vectors_computes_the_same(
     compilers: dict[str, Compiler], name: str, op: OpSpec
@@ -223,7 +223,7 @@ def test_every_plan_for_shorter_vectors_computes_the_same(
 @pytest.mark.parametrize("op", PLANNED[3:], ids=str)
 def test_plans_for_threads_compute_the_same(compilers: dict[str, Compiler], op: OpSpec) -> None:
     compiler = compilers["threads"]
-    plans = compiler.plans(op, 4)
+    plans = compiler.plans(op, 2)
     assert plans[0].parallel
     assert not plans[1].parallel
     junk = 0.0 if op.base == "layernorm" else JUNK

@@ -61,10 +61,11 @@ def test_worker_does_what_a_bench_does(worker: Worker, tmp_path: Path) -> None:
 def test_worker_uses_several_threads(tmp_path: Path) -> None:
     with Worker(replace(HOST, threads=2), QUICK, Remote(), limit_s=60.0) as worker:
         _check(worker, tmp_path)
-        assert len(os.sched_getaffinity(_pid(worker))) == 2
+        assert os.sched_getaffinity(_pid(worker)) == {*sorted(os.sched_getaffinity(0))[-2:]}
 
 
 def test_worker_keeps_to_the_last_core(worker: Worker) -> None:
+    worker.time_operators([(MEAN, "plain")])
     assert os.sched_getaffinity(_pid(worker)) == {max(os.sched_getaffinity(0))}
 
 
@@ -74,22 +75,16 @@ def test_refusal_crosses_the_process_which_goes_on(worker: Worker) -> None:
         worker.tune(GROUPED, 2)
     with pytest.raises(CompileError, match="3 operators are not tuned"):
         worker.time_network(NETWORK, {})
-    with pytest.raises(CompileError, match="^ValueError: not enough values to unpack"):
+    with pytest.raises(CompileError, match=r"^ValueError: not enough values to unpack"):
         worker.time_operators([(CONV, "no plan")])
     assert _pid(worker) == pid
 
 
-@pytest.mark.parametrize("name", ["SIGKILL", "SIGSEGV", "SIGABRT"])
-def test_death_in_the_middle_of_a_call_is_named_and_the_next_call_works(
-    worker: Worker, name: str
-) -> None:
+def test_death_in_the_middle_of_a_call_is_named_and_the_next_call_works(worker: Worker) -> None:
     pid = _pid(worker)
     os.kill(pid, signal.SIGSTOP)  # so that the call is under way
-    killing = threading.Timer(0.2, os.kill, (pid, signal.Signals[name]))
-    waking = threading.Timer(0.4, os.kill, (pid, signal.SIGCONT))
-    for timer in (killing, waking) if name != "SIGKILL" else (killing,):
-        timer.start()
-    with pytest.raises(CompileError, match=rf"'host': it died of {name} \(time operators\)\.$"):
+    threading.Timer(0.2, os.kill, (pid, signal.SIGKILL)).start()
+    with pytest.raises(CompileError, match=r"'host': it died of SIGKILL \(time operators\)\.$"):
         worker.time_operators([(MEAN, "plain")])
     assert not exists(pid)
     assert len(worker.time_operators([(MEAN, "plain")])) == 1
@@ -119,18 +114,6 @@ def test_call_that_takes_too_long_is_killed_and_the_next_call_works(
     assert worker.tune(MEAN, 2) == "plain"
 
 
-def test_work_that_takes_too_long_is_killed(
-    worker: Worker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pid = _pid(worker)
-    large = OpSpec("conv2d", (512, 64, 64), (512, 64, 64), 7, dtype="float32")
-    with monkeypatch.context() as patch:
-        patch.setattr(worker, "_limit_s", 1.0)
-        with pytest.raises(CompileError, match="no answer within 1 s"):
-            worker.tune(large, 1000)
-    assert not exists(pid)
-
-
 def test_interrupt_is_for_the_parent(worker: Worker) -> None:
     pid = _pid(worker)
     os.kill(pid, signal.SIGINT)
@@ -147,13 +130,6 @@ def test_answer_to_an_interrupted_call_is_never_taken_for_that_of_the_next(worke
     assert all(isinstance(reading, float) for reading in worker.sentinel_ms())
 
 
-def test_closing_leaves_no_process(worker: Worker) -> None:
-    pid = _pid(worker)
-    worker.close()
-    assert not exists(pid)
-    worker.close()
-
-
 def test_process_ends_with_its_parent(worker: Worker) -> None:
     _pid(worker)
     process, pipe = worker._process, worker._pipe
@@ -161,6 +137,13 @@ def test_process_ends_with_its_parent(worker: Worker) -> None:
     pipe.close()  # as the death of this process would
     until(lambda: not process.is_alive())
     assert process.exitcode == 0
+    worker.close()
+
+
+def test_closing_leaves_no_process(worker: Worker) -> None:
+    pid = _pid(worker)
+    worker.close()
+    assert not exists(pid)
     worker.close()
 
 
@@ -178,11 +161,6 @@ def test_more_threads_than_cores_are_refused_at_the_start() -> None:
         ConfigError,
         f"^target.threads={n_cores + 1}, but only {n_cores} cores are available",
     )
-
-
-def test_cpu_that_llvm_does_not_know_is_refused_at_the_start() -> None:
-    target = replace(HOST, tvm=Tvm(mcpu="pentium-9"))
-    _refused(target, ConfigError, r"^target.tvm.mcpu: LLVM knows no CPU 'pentium-9'")
 
 
 def test_crash_at_the_start_is_named() -> None:

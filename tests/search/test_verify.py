@@ -28,17 +28,16 @@ def parts(npu: Target) -> build.Parts:
 @pytest.fixture(scope="module")
 def bench(parts: build.Parts) -> Workbench:
     torch.manual_seed(0)
-    supernet = parts.family.supernet(parts.space, parts.data.task)
+    family = parts.networks.family
+    supernet = family.supernet(parts.space, parts.data.task)
     supernet.module.eval()
-    evaluator = SupernetEvaluator(
-        supernet, parts.family, parts.space, parts.data, parts.config.scoring
-    )
-    return build.workbench(parts, evaluator)
+    evaluator = SupernetEvaluator(supernet, family, parts.space, parts.data, parts.config.scoring)
+    return build.workbench(parts, evaluator, None)
 
 
 @pytest.fixture(scope="module")
 def members(parts: build.Parts) -> list[Candidate]:
-    model = parts.cost_model()
+    model = build.cost_model(parts, None)
     genotypes = [parts.space.smallest(), parts.space.largest()]
     return [
         Candidate(n, genotype, dict(model.cost(genotype).figures))
@@ -53,8 +52,8 @@ def test_verified_files_are_what_the_figures_are_of(
     verified = verify(members, bench, Budget(), OBJECTIVES, folder, Silent())
     for member in verified:
         assert len(member.files) == 2
-        for name, digest in member.files.items():
-            content = (tmp_path / "models" / name).read_bytes()
+        for suffix, digest in member.files.items():
+            content = (tmp_path / "models" / f"{member.candidate.id}{suffix}").read_bytes()
             assert hashlib.sha256(content).hexdigest() == digest
             assert content[4:8] == b"TFL3"
         int8, fp32 = member.figures["accuracy_int8"], member.figures["accuracy_fp32"]
@@ -129,7 +128,7 @@ def test_search_never_reads_the_test_split(parts: build.Parts, tmp_path: Path) -
     )
     blind = dataclasses.replace(parts, data=data, config=config)
     evaluator = build.TrainedOnDemand(lambda: build.trained_evaluator(blind, Silent()))
-    problem = loop.Problem(blind.space, Budget(), blind.cost_model(), evaluator)
+    problem = loop.Problem(blind.space, Budget(), build.cost_model(blind, None), evaluator)
     from hwnas.search.sampler import SamplerConfig, make
     from hwnas.search.study import Study
 

@@ -65,7 +65,7 @@ class Value:
     def as_image(self) -> "Value | None":
         """Return the value as an operator of the tensor's own shape, if it is an image."""
         shape = self.places.shape
-        if len(shape) != 4 or shape[1] != self.shape[1] or not self.in_order:
+        if len(shape) != 4 or shape[:2] != self.shape[:2] or not self.in_order:
             return None
         return replace(self, shape=shape)
 

@@ -23,8 +23,6 @@ from hwnas.runtimes.relax import linker, operators, templates
 from hwnas.runtimes.relax.linker import Compiled, Linked
 from hwnas.runtimes.relax.templates import Cpu, Plan
 
-_ALL = 10_000  #: more plans than any operator has
-
 
 @final
 class Compiler:
@@ -40,8 +38,7 @@ class Compiler:
     def plans(self, op: OpSpec, limit: int) -> list[Plan]:
         """Return at most ``limit`` ways to schedule an operator, the most promising first."""
         channels = operators.padded(op.out_shape[0], self.cpu.lanes)
-        found = templates.plans(op, channels, self.cpu, _ALL)
-        return [plan for plan in found if _keeps_images(op, plan)][:limit]
+        return templates.plans(op, channels, self.cpu, limit)
 
     def compile(self, op: OpSpec, plan: Plan) -> Compiled:
         """Compile an operator, or return it as it was compiled before.
@@ -87,13 +84,6 @@ class Compiler:
     def pack_weights(self, lowered: Lowered, weights: Weights) -> NDArray[np.float32]:
         """Return all weights of a network as its function reads them."""
         return linker.pack_weights(lowered, weights, self.cpu.lanes)
-
-
-def _keeps_images(op: OpSpec, plan: Plan) -> bool:
-    """Return whether each tile covers whole images or part of one: else it is not a box."""
-    n_pixels = op.out_shape[1] * op.out_shape[2]
-    columns = plan.tile.columns if plan.tile else 1
-    return n_pixels % columns == 0 or columns % n_pixels == 0
 
 
 def tvm_target(tvm_facts: facts.Tvm, threads: int) -> Any:
@@ -143,6 +133,8 @@ def set_threads(threads: int) -> None:
         raise ConfigError(
             f"target.threads={threads}, but only {available} cores are available here."
         )
+    # Else TVM moves this process to the first cores, whichever it was told to keep to.
+    os.environ["TVM_BIND_THREADS"] = "0"
     tvm.get_global_func("runtime.config_threadpool")(1, threads)
 
 

@@ -95,15 +95,20 @@ def apply(sch: Schedule, op: OpSpec, cpu: Cpu, plan: Plan) -> None:
 def _tiles(op: OpSpec, channels: int, cpu: Cpu) -> list[Tile]:
     _, height, width = op.out_shape
     n_vectors = max(1, channels // cpu.lanes)
-    # Without borders a tile may run over the ends of rows, as long as it keeps whole rows or
-    # divides them: else its region of the output would not be a box.
+    # Without borders a tile may run over the ends of rows and of images, as long as it keeps whole
+    # ones or divides them: else its region of the output would not be a box.
     if _flat(op):
-        candidates = _candidates(op, (1, height * width * op.batch), n_vectors, cpu)
-        found = [t for t in candidates if width % t.columns == 0 or t.columns % width == 0]
+        pixels = height * width
+        candidates = _candidates(op, (1, pixels * op.batch), n_vectors, cpu)
+        found = [t for t in candidates if _whole(t.columns, width) and _whole(t.columns, pixels)]
     else:
         found = list(_candidates(op, (height, width), n_vectors, cpu))
     fitting = [tile for tile in found if tile.n_accumulators <= _most(op, cpu)]
     return sorted(fitting, key=lambda tile: _cost(op, tile, cpu))
+
+
+def _whole(columns: int, length: int) -> bool:
+    return length % columns == 0 or columns % length == 0
 
 
 def _flat(op: OpSpec) -> bool:
