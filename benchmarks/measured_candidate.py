@@ -1,4 +1,4 @@
-"""What a measured candidate costs: tuning an operator, a network whose operators are compiled, a look-up.
+"""What measured candidates cost: tuning an operator, a network of compiled operators, a look-up.
 
     python benchmarks/measured_candidate.py
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hwnas import machine, provenance
+from hwnas import machine
 from hwnas.errors import TableError
 from hwnas.latency_table import Entry, LatencyTable, load, setting
 from hwnas.op import OpSpec
@@ -79,7 +79,7 @@ def test_other_machine_at_hand_makes_the_table_foreign(
 ) -> None:
     _recorded(tmp_path, cpu, _nothing)
     here = machine.describe()
-    monkeypatch.setattr(provenance.machine, "describe", lambda: {**here, "cpu": "model name=New"})
+    monkeypatch.setattr(machine, "describe", lambda: {**here, "cpu": "model name=New"})
     with pytest.raises(TableError, match="model name=New here"):
         open_table(cpu, HERE, [tmp_path], False, COMMAND)
 

@@ -2,8 +2,8 @@
 
     python experiments/cpu_latency/roofline.py
 
-Prints the agreement on the held-out networks of the shipped table, of the roofline, of MACs and of the
-table itself. Only ``launch_us`` of the roofline was fitted, on the networks of the calibration.
+Prints how well the roofline and the table agree with the held-out networks of that table. Only
+``launch_us`` of the roofline was fitted, on the networks of the calibration.
 """
 
 import csv
@@ -22,6 +22,7 @@ SPACE, TABLE = "mbconv_small", "tvm-float32-1t-b1"
 
 
 def main() -> None:
+    """Print how well the roofline and the table agree with what was measured."""
     raw = yaml.safe_load((content.ROOT / "conf" / "target" / "cpu.yaml").read_text())
     roofline = Roofline(**raw["roofline"])
     fit, held_out = (_networks(role) for role in ("fit", "held_out"))

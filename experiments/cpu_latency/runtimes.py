@@ -32,6 +32,7 @@ N_SUBNETS, ROUNDS, N_PLANS = 20, 5, 10
 
 
 def main() -> None:
+    """Measure all networks in all runtimes and write the medians."""
     threads = int(sys.argv[1]) if len(sys.argv) > 1 else 1
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-threads:])
     torch.set_num_threads(threads)

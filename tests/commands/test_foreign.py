@@ -1,0 +1,54 @@
+"""``profile genotype=MODEL.onnx`` as a user meets it."""
+
+import csv
+import sys
+from pathlib import Path
+
+import pytest
+
+from hwnas.__main__ import run
+from hwnas.op import INPUT, Lowered, Node, OpSpec
+from hwnas.runtimes.onnx_writer import random_weights, write_fp32
+
+NETWORK: Lowered = (
+    Node("stem", OpSpec("conv2d+hardswish", (3, 8, 8), (16, 8, 8), 3), (INPUT,)),
+    Node("last", OpSpec("conv2d", (16, 8, 8), (16, 8, 8), 3), ("stem",)),
+    Node("sum", OpSpec("add+relu", (16, 8, 8), (16, 8, 8)), ("stem", "last")),
+    Node("pool", OpSpec("mean", (16, 8, 8), (16, 1, 1)), ("sum",)),
+    Node("classifier", OpSpec("linear", (16, 1, 1), (10, 1, 1)), ("pool",)),
+)
+
+
+@pytest.fixture(autouse=True)
+def _in_a_fresh_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["hwnas"])
+    Path("mine.onnx").write_bytes(write_fp32(NETWORK, random_weights(NETWORK, 0)))
+    Path("text.onnx").write_text("no model")
+
+
+def test_layers_of_a_model_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["profile", "+target=sketch", "target.dtype=float16", "genotype=mine.onnx"]) == 0
+    assert "mine.onnx on sketch (modelled)" in capsys.readouterr().out
+    (path,) = Path("runs", "profile").glob("*/layers.csv")
+    with path.open(newline="") as file:
+        rows = {row["name"]: row for row in csv.DictReader(file)}
+    assert [*rows] == ["stem", "last", "pool", "classifier"]
+    assert rows["last"]["operator"].startswith("conv2d+add+relu 16x8x8->16x8x8 k3")
+    assert all(float(row["latency_ms"]) > 0 for row in rows.values())
+
+
+@pytest.mark.parametrize(
+    ("target", "model", "message"),
+    [
+        ("sketch", "text.onnx", "This is no valid ONNX model"),
+        ("sketch", "missing.onnx", "no model there"),
+        ("npu", "mine.onnx", "'stem' cannot be written for the NPU: conv2d+hardswish"),
+    ],
+)
+def test_what_cannot_be_shown_is_refused(
+    capsys: pytest.CaptureFixture[str], target: str, model: str, message: str
+) -> None:
+    assert run(["profile", f"+target={target}", f"genotype={model}"]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert message in line
