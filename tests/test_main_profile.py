@@ -37,7 +37,7 @@ from hwnas.training.data import DatasetConfig
 from tests.conftest import target
 from tests.profiling.fakes import Device, subject, timing
 
-#: 84 networks of a dozen operators.
+#: 84 networks of ten operators.
 SPACE = """\
 family: mbconv
 choices:
@@ -58,7 +58,7 @@ fixed:
   head.width: 16
   activation: relu6
 """
-N_OPERATORS = 13
+N_OPERATORS = 10
 #: A name of its own, so that no table that ships is in the way.
 LAB = ("+target=cpu", "target.name=lab", "search_space=few.yaml")
 TIMING = ("tuning.n_plans=1", "timing.repeats=3", "timing.min_repeat_ms=1", "timing.retries=0")
@@ -91,6 +91,7 @@ def _run(*arguments: str) -> tuple[int, str, str]:
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = run(arguments)
     GlobalHydra.instance().clear()
+    import resource, re; print("TOOK", arguments[:2], re.findall(r"Took.*", out.getvalue(), re.S), {w: round(resource.getrusage(w).ru_utime,1) for w in (0,-1)}, file=sys.__stderr__)
     return code, out.getvalue(), err.getvalue()
 
 
@@ -121,8 +122,9 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
     with pytest.MonkeyPatch.context() as patched:
         patched.chdir(path)
         Path("few.yaml").write_text(SPACE)
+        Path("supernets").mkdir()
         patched.setattr(sys, "argv", ["hwnas"])
-        patched.setattr(throughput, "BATCHES", (1, 2))
+        patched.setattr(throughput, "BATCHES", (2,))
         patched.setattr(throughput, "_ROUNDS", 1)
         patched.setattr(profile, "_COMPARED", 2)
         output = _done("profile", *LAB, *TIMING, *COUNTS)
@@ -134,7 +136,9 @@ def _in_a_fresh_folder(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     """Start with a copy of the table that was measured."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["hwnas"])
-    shutil.copytree(lab.path, tmp_path, dirs_exist_ok=True)
+    shutil.copytree(lab.path, tmp_path, dirs_exist_ok=True, ignore=lambda *_: ["supernets"])
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "supernets").symlink_to(lab.path / "supernets")
 
 
 @pytest.fixture
@@ -195,7 +199,7 @@ def test_second_profile_tunes_nothing(table: Path, monkeypatch: pytest.MonkeyPat
 
 @needs_compiler
 def test_search_with_the_table_ends_with_a_verified_front(lab: Lab, tmp_path: Path) -> None:
-    output = _done(*SEARCH, "n_trials=12", "run.dir=r")
+    output = _done(*SEARCH, "n_trials=9", "run.dir=r")
     assert "Verified front" in output
     assert "ms: measured (searched: table)" in output
     members = _rows(Path("r/front.csv"))
@@ -267,7 +271,7 @@ def test_table_of_another_cpu_is_refused_or_labelled(table: Path) -> None:
     assert "was not measured here: cpu model name=Another there" in line
     assert "table.accept_foreign=true" in line
     assert "measured elsewhere" in _refused("profile", *LAB, *TIMING, *COUNTS)
-    output = _done(*SEARCH, "n_trials=4", "run.dir=r", "table.accept_foreign=true")
+    output = _done(*SEARCH, "n_trials=2", "run.dir=r", "table.accept_foreign=true")
     assert "Searched with a foreign table: cpu model name=Another there" in output
     manifest = json.loads(Path("r/manifest.json").read_text())
     assert "Another" in manifest["latency_table"]["foreign"]
@@ -312,7 +316,7 @@ def test_bad_input_gets_one_line(arguments: list[str], message: str) -> None:
 
 def test_more_threads_than_cores_are_refused_and_leave_nothing(tmp_path: Path) -> None:
     options = ("target.threads=99", "table.dir=new")
-    assert "target.threads=99, but only" in _refused("profile", *LAB, *options)
+    assert "target.threads=99, but only" in _refused("profile", *LAB, *options, *COUNTS)
     assert not (tmp_path / "new").exists()
     line = _refused("search", *LAB, *options, "cost=measured", "run.dir=r", "budget=none")
     assert "target.threads=99, but only" in line
@@ -328,7 +332,7 @@ def test_layers_of_a_network_that_is_not_measured(name: str) -> None:
 
 
 def _check_layers() -> list[dict[str, str]]:
-    (folder,) = Path("runs/profile").iterdir()
+    (folder,) = Path("runs", "profile").iterdir()
     assert (folder / "layers.png").read_bytes()[:4] == b"\x89PNG"
     rows = _rows(folder / "layers.csv")
     assert len(rows) > 5
@@ -362,7 +366,7 @@ def test_layers_of_a_member_of_a_run_are_found(lab: Lab) -> None:
     for text in (genotype.id, str(record)):
         assert genotype.id in _done("profile", *LAB, f"genotype={text}")
     record.write_text(json.dumps({"genotype": {"resolution": 999}}))
-    assert "choice 'stem.width' is None" in _refused("profile", *LAB, f"genotype={record}")
+    assert "choice 'stages.0.depth' is None" in _refused("profile", *LAB, f"genotype={record}")
     record.write_text("[]")
     assert "holds no genotype" in _refused("profile", *LAB, f"genotype={record}")
 
@@ -373,7 +377,8 @@ def test_measured_search_keeps_what_it_tunes(tmp_path: Path) -> None:
     members = _rows(Path("r/front.csv"))
     assert {row["latency_ms_source"] for row in members} == {"measured"}
     kept = load(tmp_path / "own" / "lab" / SETTING)
-    assert len(kept.entries) >= 10
+    assert len(kept.entries) >= 5
+    assert set(kept.plans()) == set(kept.entries)
     assert json.loads(Path("r/manifest.json").read_text())["n_candidates"] == 5
 
 
@@ -405,9 +410,9 @@ def test_transferred_table_is_searched_and_resumed(
     assert 0 < plans.count(TRANSFERRED) < len(ops)
     assert found.provenance["transferred_from"]["device"] == {"cpu": "made up"}
     search = ("search", *options, "budget=none", "training.epochs=1", "sampler=random", *TIMING)
-    _done(*search, "n_trials=12", "run.dir=r")
+    _done(*search, "n_trials=5", "run.dir=r")
     assert load(path).entries == found.entries  # though verification compiled some of them
-    _done("search", "run.resume=r", "n_trials=14")
+    _done("search", "run.resume=r", "n_trials=6")
 
 
 SLOW_START = """

@@ -239,8 +239,8 @@ def test_no_more_plans_than_wanted_the_most_promising_first(
 ) -> None:
     for op in PLANNED:
         plans, every = (compilers[name].plans(op, n) for n in (limit, 1000))
-        assert plans == every[:limit]
-        assert plans
+        assert plans == every[: len(plans)]
+        assert 0 < len(plans) <= limit
 
 
 def test_tiles_keep_to_the_registers(compilers: dict[str, Compiler]) -> None:

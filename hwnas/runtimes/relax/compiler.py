@@ -38,7 +38,7 @@ class Compiler:
     def plans(self, op: OpSpec, limit: int) -> list[Plan]:
         """Return at most ``limit`` ways to schedule an operator, the most promising first."""
         channels = operators.padded(op.out_shape[0], self.cpu.lanes)
-        return templates.plans(op, channels, self.cpu, limit)
+        return templates.plans(op, channels, self.cpu, limit)[:limit]  # they come in pairs
 
     def compile(self, op: OpSpec, plan: Plan) -> Compiled:
         """Compile an operator, or return it as it was compiled before.
@@ -92,10 +92,8 @@ def tvm_target(tvm_facts: facts.Tvm, threads: int) -> Any:
     Raises:
         ConfigError: LLVM does not know the CPU.
     """
-    if tvm_facts.kind == "cuda":
-        return tvm.target.Target({"kind": "cuda", "arch": tvm_facts.arch or "sm_80"})
     mcpu = codegen.llvm_get_system_cpu() if tvm_facts.mcpu == "host" else tvm_facts.mcpu
-    described: dict[str, Any] = {"kind": "llvm", "mcpu": mcpu, "num-cores": threads}
+    described: dict[str, Any] = {"kind": tvm_facts.kind, "mcpu": mcpu, "num-cores": threads}
     if tvm_facts.mtriple:
         described["mtriple"] = tvm_facts.mtriple
     if tvm_facts.mattr:
@@ -112,8 +110,6 @@ def tvm_target(tvm_facts: facts.Tvm, threads: int) -> Any:
 
 def cpu_facts(target: Any, threads: int) -> Cpu:
     """Return lanes and registers of a CPU target."""
-    if str(target.kind.name) != "llvm":
-        return Cpu(lanes=1, registers=32, threads=1)
     features = {str(name) for name in codegen.llvm_get_cpu_features(target)}
     if "avx512f" in features:
         return Cpu(16, 32, threads)
