@@ -13,10 +13,17 @@ from numpy.typing import NDArray
 from tvm import IRModule, te, tirx
 
 from hwnas.errors import CompileError
-from hwnas.op import OpSpec, Shape
+from hwnas.op import ACTIVATIONS, OpSpec, Shape
 
 Tensor = Any  # tvm.te.Tensor; TVM has no types
 ATTENTION_ROWS = 4  #: rows of queries that attention works on at once
+#: What can be fused into an operator.
+_EPILOGUES = {
+    "conv2d": ("bn", "add", *ACTIVATIONS),
+    "linear": ("bn", "add", *ACTIVATIONS),
+    "add": ACTIVATIONS,
+    "mul": ACTIVATIONS,
+}
 _FEW = 4  #: so few channels (of images, say) are not padded
 
 
@@ -53,6 +60,9 @@ def define(op: OpSpec, lanes: int) -> IRModule:
     }
     if op.base not in makers or (op.depthwise and op.base == "conv2d" and _is_grouped(op)):
         raise CompileError(f"No TVM operator for {op}.")
+    takes = _EPILOGUES.get(op.base, ())
+    if refused := [name for name in op.fused if name not in takes]:
+        raise CompileError(f"{', '.join(refused)} cannot be fused into {op.base}: {op}.")
     function = te.create_prim_func(makers[op.base](op, lanes))
     return IRModule({"main": function.with_attr("global_symbol", "main")})
 
@@ -286,27 +296,35 @@ def _layernorm(op: OpSpec, lanes: int) -> list[Tensor]:
     x, c_in = _input(op, lanes), op.in_shape[0]
     (size,), _ = weight_shapes(op, lanes)
     scale, shift = te.placeholder((size,), name="weight"), te.placeholder((size,), name="bias")
-    # Padded channels are zero: they add nothing to either sum.
     rows, vector = tuple(x.shape)[:3], min(size, lanes)
-    partial = (*rows, vector)
+    partial, inverse = (*rows, vector), _f32(1.0 / c_in)
 
-    def sums(term: Callable[[Any], Any], name: str) -> Tensor:
+    def sums(term: Callable[..., Any], name: str) -> Tensor:
+        """Sum over channels, vector by vector, then within the last vector."""
         r = te.reduce_axis((0, size // vector), name="r")
-        part = te.compute(
-            partial,
-            lambda n, y, i, v: te.sum(term(x[n, y, i, r * vector + v]), axis=r),
-            name=f"{name}_part",
-        )
+
+        def part_of(n: Any, y: Any, i: Any, v: Any) -> Any:
+            c = r * vector + v
+            found = term(n, y, i, c)
+            # Padded channels add nothing, whatever an activation made of them.
+            return te.sum(
+                found if size == c_in else te.if_then_else(c < c_in, found, _f32(0.0)), axis=r
+            )
+
+        part = te.compute(partial, part_of, name=f"{name}_part")
         v = te.reduce_axis((0, vector), name="v")
         return te.compute(rows, lambda n, y, i: te.sum(part[n, y, i, v], axis=v), name=name)
 
-    total, squares = sums(lambda v: v, "total"), sums(lambda v: v * v, "squares")
-    inverse = _f32(1.0 / c_in)
+    def centred(n: Any, y: Any, i: Any, c: Any) -> Any:
+        return x[n, y, i, c] - total[n, y, i] * inverse
+
+    total = sums(lambda *i: x(*i), "total")
+    # In two passes: the mean of squares less the square of the mean loses its digits.
+    squares = sums(lambda *i: centred(*i) * centred(*i), "squares")
 
     def value(n: Any, y: Any, i: Any, c: Any) -> Any:
-        mean = total[n, y, i] * inverse
-        variance = squares[n, y, i] * inverse - mean * mean
-        return (x[n, y, i, c] - mean) * te.rsqrt(variance + 1e-5) * scale[c] + shift[c]
+        variance = squares[n, y, i] * inverse
+        return centred(n, y, i, c) * te.rsqrt(variance + 1e-5) * scale[c] + shift[c]
 
     return [x, scale, shift, te.compute(x.shape, value, name="out")]
 
