@@ -91,7 +91,6 @@ def _run(*arguments: str) -> tuple[int, str, str]:
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = run(arguments)
     GlobalHydra.instance().clear()
-    import resource, re; print("TOOK", arguments[:2], re.findall(r"Took.*", out.getvalue(), re.S), {w: round(resource.getrusage(w).ru_utime,1) for w in (0,-1)}, file=sys.__stderr__)
     return code, out.getvalue(), err.getvalue()
 
 

@@ -13,7 +13,7 @@ from hwnas.__main__ import run
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 COMMANDS = [
-    line.strip().partition("   #")[0].rstrip()
+    shlex.join(shlex.split(line, comments=True))
     for line in README.splitlines()
     if line.startswith("    python -m hwnas")
 ]

@@ -1,0 +1,205 @@
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import pytest
+import safetensors.numpy
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from hwnas import families
+from hwnas.cost.base import Cost
+from hwnas.cost.host import as_run
+from hwnas.errors import CompileError
+from hwnas.figure import Figure
+from hwnas.metering import Energy
+from hwnas.op import Lowered, OpSpec, Task
+from hwnas.progress import Silent
+from hwnas.results import Candidate, RunFolder
+from hwnas.runtimes.base import Judged, Plans, Weights
+from hwnas.runtimes.ort import OrtSession
+from hwnas.runtimes.pool import Retrying
+from hwnas.search.artefacts import Files, MeasuredArtefacts, ModelledArtefacts
+from hwnas.search.verify import Workbench, verify
+from hwnas.space import Genotype, SearchSpace
+from hwnas.target import Budget, Target
+from hwnas.timing import Timing
+from hwnas.training.data import Split
+from tests.conftest import target
+from tests.profiling.fakes import CPU
+
+INT8 = dataclasses.replace(CPU, runtime="onnxruntime", dtype="int8")
+ORT = dataclasses.replace(CPU, runtime="onnxruntime")
+SKETCH = target("sketch")
+
+
+class Exporting:
+    """A worker that keeps what it was asked to export, and judges by onnxruntime."""
+
+    def __init__(self, energy: Energy | None = None):
+        self.exported: list[tuple[Lowered, Plans, Weights]] = []
+        self._energy = energy
+
+    def export(self, lowered: Lowered, plans: Plans, weights: Weights) -> dict[str, bytes]:
+        self.exported.append((lowered, plans, weights))
+        return {".so": b"library", ".safetensors": safetensors.numpy.save({})}
+
+    def judge(self, files: Mapping[str, Path], images: NDArray[np.float32]) -> Judged:
+        outputs = OrtSession(files[".onnx"].read_bytes()).run(images)
+        return Judged(outputs, Timing(2.0, 1.9, 2.2, 5, True), self._energy)
+
+
+def _plan(op: OpSpec) -> str:
+    return f"for {op.kind}"
+
+
+def _measured(device: Target, worker: Exporting) -> MeasuredArtefacts:
+    return MeasuredArtefacts(
+        device, cast(Retrying, worker), lambda lowered: as_run(lowered, device), _plan
+    )
+
+
+@pytest.fixture(scope="module")
+def network(tiny: SearchSpace, task: Task) -> tuple[nn.Module, Lowered, Tensor]:
+    """A network with its lowering and images; batch norm folded."""
+    torch.manual_seed(0)
+    family, genotype = families.get(tiny.family), tiny.largest()
+    supernet = family.supernet(tiny, task)
+    resolution = family.resolution(tiny, genotype)
+    images = torch.randn(32, 1, resolution, resolution)
+    supernet.module.train()
+    supernet.forward(images, genotype)
+    supernet.module.eval()
+    folded = families.blocks.folded(supernet.extract(genotype).eval())
+    return folded, family.lower(tiny, genotype, task), images
+
+
+def _written(files: Mapping[str, bytes], folder: Path) -> Files:
+    for suffix, content in files.items():
+        (folder / f"m{suffix}").write_bytes(content)
+    return {suffix: folder / f"m{suffix}" for suffix in files}
+
+
+def test_tvm_gets_the_fused_network_its_plans_and_its_weights(
+    network: tuple[nn.Module, Lowered, Tensor],
+) -> None:
+    worker = Exporting()
+    files = _measured(CPU, worker).build(*network)
+    assert set(files) == {".onnx", ".so", ".safetensors"}
+    ((lowered, plans, weights),) = worker.exported
+    assert lowered == as_run(network[1], CPU)
+    assert plans == {node.op: f"for {node.op.kind}" for node in lowered}
+    assert set(weights) == {node.name for node in lowered if node.op.weight_shape}
+
+
+@pytest.mark.parametrize("device", [CPU, ORT, INT8, SKETCH], ids=lambda d: f"{d.runtime}-{d.dtype}")
+def test_onnx_file_computes_what_the_network_does(
+    network: tuple[nn.Module, Lowered, Tensor], device: Target, tmp_path: Path
+) -> None:
+    artefacts: MeasuredArtefacts | ModelledArtefacts = _measured(device, Exporting())
+    if device.runtime == "none":
+        artefacts = ModelledArtefacts(device, lambda lowered: as_run(lowered, device))
+    files = _written(artefacts.build(*network), tmp_path)
+    assert device is CPU or set(files) == {".onnx"}
+    module, lowered, images = network
+    outputs, cost = artefacts.judge(files, lowered, images.numpy())
+    with torch.no_grad():
+        expected = module(images).numpy()
+    scale = np.abs(expected).max()
+    assert np.abs(outputs - expected).max() < (0.1 if device.dtype == "int8" else 1e-4) * scale
+    assert cost.figures["macs_m"].value > 0
+
+
+def test_measured_latency_and_energy_are_the_file_s(
+    network: tuple[nn.Module, Lowered, Tensor], tmp_path: Path
+) -> None:
+    metered = Energy(Figure(7.0, "measured", 6.0, 8.0), 20.0, 0.0, 27.0, 6, "RAPL")
+    for energy in (None, metered):
+        artefacts = _measured(ORT, Exporting(energy))
+        files = _written(artefacts.build(*network), tmp_path)
+        _, cost = artefacts.judge(files, network[1], network[2].numpy())
+        assert cost.figures["latency_ms"] == Figure(2.0, "measured", 1.9, 2.2)
+        assert cost.details["drifted"] == 1.0
+        found = cost.figures["energy_mj"]
+        assert found == (metered.figure if energy else Figure(8.0, "modelled", 3.8, 13.2))
+
+
+def test_cost_of_a_sketch_is_modelled(
+    network: tuple[nn.Module, Lowered, Tensor], tmp_path: Path
+) -> None:
+    artefacts = ModelledArtefacts(SKETCH, lambda lowered: as_run(lowered, SKETCH))
+    files = _written(artefacts.build(*network), tmp_path)
+    _, cost = artefacts.judge(files, network[1], network[2].numpy())
+    assert {figure.source for figure in cost.figures.values()} == {"modelled"}
+
+
+class Wrong:
+    """Files whose outputs are wrong for some images."""
+
+    def __init__(self, labels: Tensor, n_wrong: int):
+        self._labels, self._n_wrong = labels, n_wrong
+
+    def build(self, network: nn.Module, lowered: Lowered, images: Tensor) -> dict[str, bytes]:
+        return {".so": b"s", ".onnx": b"o", ".safetensors": b"w"}
+
+    def judge(
+        self, files: Files, lowered: Lowered, images: NDArray[np.float32]
+    ) -> tuple[NDArray[np.float32], Cost]:
+        assert {suffix: path.read_bytes() for suffix, path in files.items()} == {
+            ".so": b"s",
+            ".onnx": b"o",
+            ".safetensors": b"w",
+        }
+        classes = self._labels.numpy().copy()
+        classes[: self._n_wrong] = (classes[: self._n_wrong] + 1) % 10
+        names = ("latency_ms", "energy_mj", "sram_kib", "flash_kib", "macs_m", "params_m")
+        return np.eye(10, dtype=np.float32)[classes], Cost(
+            {name: Figure(1.0, "measured") for name in names}
+        )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_accuracy_is_that_of_the_artefact_not_of_the_network(
+    tiny: SearchSpace, task: Task, tmp_path: Path, dtype: str
+) -> None:
+    labels = torch.arange(40) % 10
+    family, genotype = families.get(tiny.family), tiny.smallest()
+
+    def images(genotype: Genotype) -> Tensor:
+        side = family.resolution(tiny, genotype)
+        return torch.zeros(40, 1, side, side)  # the network says the same of all
+
+    bench = Workbench(
+        network=lambda genotype: family.build(tiny, genotype, task).eval(),
+        lower=lambda genotype: family.lower(tiny, genotype, task),
+        calibration_images=images,
+        test_images=images,
+        test=Split(images(genotype), labels),
+        artefacts=Wrong(labels, 8),
+        dtype=dtype,
+    )
+    figures = {name: Figure(1.0, "table") for name in ("accuracy", "latency_ms")}
+    folder = RunFolder(tmp_path)
+    members = [Candidate(0, genotype, figures)]
+    (member,) = verify(members, bench, Budget(), ("accuracy", "latency_ms"), folder, Silent())
+    assert member.accuracy.value == 0.8
+    row = member.row(tiny)
+    assert ("verified_accuracy_int8" in row) is (dtype == "int8")
+    assert row["verified_accuracy_fp32"] == (0.1 if dtype == "int8" else 0.8)
+    assert row["so"] == f"models/{genotype.id}.so"
+    assert row["weights"] == f"models/{genotype.id}.safetensors"
+    assert {"so_sha256", "onnx_sha256", "weights_sha256"} <= set(row)
+
+
+def test_refusal_of_the_device_is_not_swallowed(
+    network: tuple[nn.Module, Lowered, Tensor],
+) -> None:
+    class Refusing(Exporting):
+        def export(self, lowered: Lowered, plans: Plans, weights: Weights) -> dict[str, bytes]:
+            raise CompileError("cannot be linked")
+
+    with pytest.raises(CompileError, match="cannot be linked"):
+        _measured(CPU, Refusing()).build(*network)
