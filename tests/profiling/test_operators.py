@@ -72,9 +72,9 @@ def test_what_was_measured_before_an_interruption_is_kept(
     kept = load(table.path) if after else table  # an empty table is not written
     assert table.path.exists() is bool(after)
     assert len(kept.entries) == after
-    worker = FakeWorker()
+    known, worker = {*kept.entries}, FakeWorker()
     measure_operators(kept, ops, pool(worker), N_PLANS, Silent())
-    assert set(worker.tuned) == {*ops} - {*table.entries}
+    assert set(worker.tuned) == {*ops} - known
     assert {entry.n_passes for entry in kept.entries.values()} == {2}  # none has fewer passes
 
 
@@ -126,6 +126,22 @@ def test_passes_that_differ_or_were_disturbed_are_followed_by_a_third(
     assert table.entries[ops[0]].timing.median_ms == median_ms
     assert not table.entries[ops[0]].timing.drifted
     assert all(worker.timed.count(op) == 2 for op in ops[1:20])
+
+
+def test_disturbed_operator_is_timed_once_more_by_the_next_profile(
+    table: LatencyTable, ops: tuple[OpSpec, ...]
+) -> None:
+    disturbed, quiet = ops[:2]
+    drifting = [timing(1.0, drifted=True) for _ in range(4)]
+    worker = FakeWorker(script={disturbed: drifting})
+    for n in (3, 4):
+        measure_operators(table, [disturbed, quiet], pool(worker), N_PLANS, Silent())
+        assert worker.timed.count(disturbed) == table.entries[disturbed].n_passes == n
+        assert table.entries[disturbed].timing.drifted
+    measure_operators(table, [disturbed, quiet], pool(worker), N_PLANS, Silent())
+    assert not table.entries[disturbed].timing.drifted
+    assert worker.timed.count(quiet) == 2
+    assert worker.tuned.count(disturbed) == 1
 
 
 def test_passes_together_are_the_quiet_ones() -> None:

@@ -1,0 +1,107 @@
+import shlex
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hwnas import build
+from hwnas.build import Device, profile_command, table_digest
+from hwnas.config import ProfileConfig, SearchConfig
+from hwnas.latency_table import TRANSFERRED, Entry, LatencyTable, TableConfig, load
+from hwnas.op import OpSpec
+from hwnas.runtimes.base import TuningConfig
+from hwnas.target import Remote
+from hwnas.training.data import DatasetConfig
+from tests.conftest import target
+from tests.profiling.fakes import FakeWorker, timing
+
+OPS = [OpSpec("conv2d+bn", (8, 4, 4), (n, 4, 4), dtype="float32") for n in (8, 16, 24)]
+MEASURED, GUESSED, NEW = OPS
+
+
+@pytest.fixture
+def worker(monkeypatch: pytest.MonkeyPatch) -> FakeWorker:
+    found = FakeWorker()
+
+    class LocalPool:
+        def __init__(self, *arguments: Any):
+            pass
+
+        def do(self, task: Callable[[Any], Any]) -> Any:
+            return task(found)
+
+    monkeypatch.setattr(build, "Pool", LocalPool)
+    return found
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> LatencyTable:
+    entries = {MEASURED: Entry("kept", timing(1.0)), GUESSED: Entry(TRANSFERRED, timing(9.0))}
+    found = LatencyTable(tmp_path / "t", entries)
+    found.save()
+    return found
+
+
+def _search(cost: str) -> SearchConfig:
+    data, tuning = DatasetConfig("digits"), TuningConfig(n_plans=4)
+    return SearchConfig(target=target("cpu"), dataset=data, cost=cost, tuning=tuning)
+
+
+def _profile() -> ProfileConfig:
+    data, tuning = DatasetConfig("digits"), TuningConfig(n_plans=4)
+    return ProfileConfig(target=target("cpu"), dataset=data, tuning=tuning)
+
+
+@pytest.mark.parametrize("config", [_search("measured"), _search("roofline"), _profile()])
+def test_what_is_tuned_is_kept_in_the_table(
+    table: LatencyTable, worker: FakeWorker, config: SearchConfig | ProfileConfig
+) -> None:
+    device = Device(config, table)
+    assert device.plan(MEASURED) == "kept"
+    for op in (GUESSED, NEW, GUESSED, NEW):
+        assert device.plan(op) == f"plan of {op.out_shape[0]} out of 4"
+    assert worker.tuned == worker.timed == [GUESSED, NEW]
+    assert load(table.path).missing(OPS) == []
+    assert table.entries[GUESSED].timing.median_ms != 9.0
+    assert table_digest(device) == {}
+
+
+def test_table_that_a_search_predicts_from_stays_as_it_is(
+    table: LatencyTable, worker: FakeWorker
+) -> None:
+    device = Device(_search("table"), table)
+    before, files = table_digest(device), {p: p.read_bytes() for p in table.path.iterdir()}
+    assert device.plan(MEASURED) == "kept"
+    for op in (GUESSED, NEW, GUESSED):
+        assert device.plan(op) == f"plan of {op.out_shape[0]} out of 4"
+    assert worker.tuned == [GUESSED, NEW]
+    assert table_digest(device) == before == {"latency_table": table.digest}
+    assert {p: p.read_bytes() for p in table.path.iterdir()} == files
+
+
+def test_cure_says_everything_that_decides_which_table_it_is() -> None:
+    plain = _search("table")
+    assert profile_command(plain) == (
+        "python -m hwnas profile +target=cpu target.runtime=tvm target.dtype=float32 "
+        "target.threads=1 target.batch=1 search_space=mbconv_small dataset=digits"
+    )
+    changed = replace(
+        plain,
+        table=TableConfig("my tables"),
+        dataset=DatasetConfig("images", path="a folder"),
+        rpc=Remote("host:9190", "rpi4"),
+        search_space="my/own.yaml",
+    )
+    words = shlex.split(profile_command(changed))
+    assert words[:4] == ["python", "-m", "hwnas", "profile"]
+    for word in (
+        "table.dir=my tables",
+        "dataset=images",
+        "dataset.path=a folder",
+        "rpc.tracker=host:9190",
+        "rpc.key=rpi4",
+        "search_space=my/own.yaml",
+    ):
+        assert word in words
