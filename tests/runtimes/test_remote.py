@@ -88,7 +88,7 @@ def test_remote_outputs_are_equal_to_local_ones(lab: Lab, connect: Open, tmp_pat
         assert 0 < engine.network(NETWORK, _plans(engine))(10) < 1
         files = {}
         for suffix, content in engine.export(NETWORK, _plans(engine), weights).items():
-            files[suffix] = tmp_path / f"network{suffix}"
+            files[suffix] = tmp_path / f"network{remote.key}{suffix}"  # never one that is loaded
             files[suffix].write_bytes(content)
         loaded = engine.open(files)
         assert 0 < loaded.timer(10) < 1
