@@ -14,7 +14,7 @@ from hwnas.figure import Figure
 
 Timer = Callable[[int], float]
 
-_STABLE = 0.02  #: warm-up ends when two repeats in a row differ by no more than this
+_STABLE = 0.02  #: warm-up ends with a repeat that is not faster than all before by more than this
 _MAX_WARM_UPS = 20
 _LATEST = 60  #: readings of the sentinel that say what is normal
 
@@ -58,14 +58,14 @@ class Timing:
 
 
 def measure(timer: Timer, config: TimingConfig) -> Timing:
-    """Warm up until two repeats agree, then time."""
+    """Warm up until repeats don't become faster any more, then time."""
     number = _runs_per_repeat(timer, config.min_repeat_ms)
-    last = 0.0  # nothing agrees with it
+    fastest = math.inf
     for _ in range(_MAX_WARM_UPS):
         now = timer(number)
-        if abs(now - last) <= _STABLE * last:
+        if now >= fastest * (1 - _STABLE):
             break
-        last = now
+        fastest = now
     return summarise([timer(number) / number * 1e3 for _ in range(config.repeats)])
 
 

@@ -34,7 +34,7 @@ class Script(Machine):
         return super().__call__(n)
 
 
-def test_warm_up_ends_when_two_repeats_agree() -> None:
+def test_warm_up_ends_when_repeats_become_no_faster() -> None:
     # The first call decides how often a repeat runs.
     timer = Script([0.1, 0.09, 0.08, 0.07, 0.06, 0.0595, 0.05])
     timing = measure(timer, TimingConfig(repeats=9))
@@ -45,8 +45,11 @@ def test_warm_up_ends_when_two_repeats_agree() -> None:
 def test_warm_up_ends_where_a_machine_never_settles() -> None:
     timer = Script([0.1, 0.2] * 100)
     timing = measure(timer, TimingConfig(repeats=3))
-    assert len(timer.calls) == 1 + 20 + 3
+    assert len(timer.calls) == 1 + 2 + 3
     assert timing.low_ms < timing.high_ms
+    timer = Script([0.95**n for n in range(40)])  # faster and faster
+    measure(timer, TimingConfig(repeats=3))
+    assert len(timer.calls) == 1 + 20 + 3
 
 
 @pytest.mark.parametrize("seconds", [3e-7, 1e-4, 2.4e-3, 0.5])

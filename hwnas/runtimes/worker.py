@@ -23,7 +23,7 @@ from hwnas.timing import Timing, TimingConfig
 
 #: A worker of a remote device may end the call under way: TVM's servers don't outlive a client that
 #: dies while they answer.
-GRACE_S = 1.0
+GRACE_S = 5.0
 _START_S = 120.0  #: to import a compiler and to time the sentinel on a busy machine
 
 

@@ -78,7 +78,7 @@ def test_two_boards_work_at_the_same_time(lab: Lab) -> None:
     def unfinished(worker: Worker) -> Timing:
         both.wait(60)
         threading.Timer(0.5, pool.close).start()
-        return _for_minutes(worker, n=10**6)
+        return _for_minutes(worker, n=10**5)
 
     with Pool(HOST, QUICK, lab.remote(n_devices=2), LIMIT_S) as pool:
         tasks: list[Callable[[Worker], Any]] = [together, together, _network]

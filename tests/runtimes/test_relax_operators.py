@@ -15,7 +15,7 @@ from hwnas.op import ACTIVATIONS, BASES, OpSpec
 from hwnas.runtimes.relax import operators
 from hwnas.runtimes.relax.compiler import Compiler
 from hwnas.runtimes.relax.engine import LocalDevice
-from hwnas.runtimes.relax.templates import Cpu, Plan
+from hwnas.runtimes.relax.templates import Cpu, Plan, Tile
 from hwnas.target import Tvm
 from tests.runtimes import torch_reference as reference
 from tests.runtimes.rpc_lab import HOST
@@ -264,17 +264,20 @@ def test_plan_is_read_from_its_text(compilers: dict[str, Compiler]) -> None:
         "1x1 weights none",
         "1x1x1 weights",
         "axbxc image row",
+        "0x1x1 weights row",
+        "1x1x1 sideways row",
+        "1x1x1 image somewhere",
     ],
 )
 def test_text_that_is_no_plan_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"unpack|literal"):
+    with pytest.raises(ValueError, match=r"unpack|literal|is no plan"):
         Plan.parse(text)
 
 
 @pytest.mark.parametrize(
     ("op", "plan"),
     [
-        (PLANNED[0], Plan.parse("0x1x1 weights row")),
+        (PLANNED[0], Plan(Tile(0, 1, 1, "weights", "row"))),
         (OPERATORS[-1], Plan.parse("1x1x1 weights none")),
     ],
 )

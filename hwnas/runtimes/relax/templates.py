@@ -14,6 +14,9 @@ from hwnas.op import OpSpec
 
 Schedule = Any  # tvm.s_tir.Schedule
 
+ORDERS = ("weights", "image")  #: which operand stays in the cache
+BORDERS = ("none", "inline", "row", "whole")  #: where zeros are put around
+
 
 @dataclass(frozen=True)
 class Cpu:
@@ -32,8 +35,8 @@ class Tile:
     rows: int
     columns: int
     vectors: int
-    order: str = "weights"  #: which operand stays in the cache: ``weights`` or ``image``
-    border: str = "none"  #: where zeros are put around: ``none``, ``inline``, ``row`` or ``whole``
+    order: str = "weights"  #: one of ``ORDERS``
+    border: str = "none"  #: one of ``BORDERS``
 
     @property
     def n_accumulators(self) -> int:
@@ -64,6 +67,8 @@ class Plan:
             return Plan(None, parallel)
         size, order, border = words
         rows, columns, vectors = (int(number) for number in size.split("x"))
+        if min(rows, columns, vectors) < 1 or order not in ORDERS or border not in BORDERS:
+            raise ValueError(f"'{text}' is no plan.")
         return Plan(Tile(rows, columns, vectors, order, border), parallel)
 
 
