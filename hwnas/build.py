@@ -134,15 +134,19 @@ class Device:
 
     def __init__(self, config: SearchConfig | ProfileConfig, table: LatencyTable):
         self.config, self.table = config, table
+        self._open = contextlib.ExitStack()
+        if not _predicts(config):
+            self._open.enter_context(table.locked())
         limit_s = config.tuning.limit_s
         self._pool = Pool(config.target, config.timing, config.rpc, limit_s)
+        self._open.callback(self._pool.close)
         self.worker = Retrying(self._pool)
         self._n_plans = config.tuning.n_plans
         self._plans = dict(table.plans())
 
     def close(self) -> None:
         """End the process."""
-        self._pool.close()
+        self._open.close()
 
     def plan(self, op: OpSpec) -> str:
         """Return how an operator is compiled: as in the table, else tuned now and kept there.
@@ -167,7 +171,7 @@ def device(config: SearchConfig, networks: Networks) -> Device | None:
     """Return the device of a measured target, with the table that its costs come from.
 
     Raises:
-        TableError: there is no table of this machine, or it lacks operators of the space.
+        TableError: there is no table of this machine, or it is not made for the space.
     """
     if config.target.runtime not in ("tvm", "onnxruntime"):
         return None
@@ -180,6 +184,7 @@ def device(config: SearchConfig, networks: Networks) -> Device | None:
         ops = distinct(networks.as_run(genotype) for genotype in drawn)
         if missing := [op for op in ops if op not in table.entries]:
             raise incomplete(missing, config.target, command)
+        TableCostModel(table, config.target, networks.as_run, networks.space.name, command)
         return Device(config, table)
     return Device(config, own_table(config.target, config.rpc, Path(config.table.dir), SHIPPED))
 

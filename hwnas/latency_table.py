@@ -10,12 +10,13 @@ import csv
 import hashlib
 import io
 import json
-import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, final
 
+from hwnas import files
 from hwnas.errors import TableError
 from hwnas.op import OpSpec
 from hwnas.target import Target
@@ -79,9 +80,26 @@ class LatencyTable:
         """Return how each operator that was measured here is compiled."""
         return {op: e.plan for op, e in self.entries.items() if e.plan != TRANSFERRED}
 
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from writing the table meanwhile.
+
+        Raises:
+            RunError: one is about to.
+        """
+        made = [p for p in (self.path, *self.path.parents) if not p.exists()]
+        self.path.mkdir(parents=True, exist_ok=True)
+        with files.lock(self.path) as lock:
+            try:
+                yield
+            finally:
+                if made and not (self.path / _PROVENANCE).is_file():  # nothing was measured
+                    Path(lock.name).unlink()
+                    for folder in made:
+                        folder.rmdir()
+
     def save(self) -> None:
         """Write all files, each atomically; at any moment those on the disk belong together."""
-        self.path.mkdir(parents=True, exist_ok=True)
         contents = _contents(self)
         # Whenever this is cut off, the provenance knows each file that is there: as it was, or as
         # it becomes. The first provenance goes last: without one there is no table yet.
@@ -92,7 +110,7 @@ class LatencyTable:
         last = {_PROVENANCE: json.dumps(self.provenance, indent=2) + "\n"}
         is_new = not (self.path / _PROVENANCE).is_file()
         for name, text in ({**contents, **last} if is_new else {**last, **contents}).items():
-            _write(self.path / name, text)
+            files.write(self.path / name, text.encode())
 
 
 def load(path: Path) -> LatencyTable:
@@ -199,13 +217,3 @@ def _digest(text: str) -> str:
 
 def _digest_on_disk(path: Path) -> list[str]:
     return [hashlib.sha256(path.read_bytes()).hexdigest()] if path.is_file() else []
-
-
-def _write(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        temporary.write_text(text, encoding="utf-8", newline="")
-        os.replace(temporary, path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise

@@ -37,7 +37,9 @@ def _code(path: Path) -> str:
     """Return what a source file does, without its comments, docstrings and layout."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in ast.walk(tree):
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(
+            node
+        ):
             node.body[0] = ast.Pass()
     return ast.unparse(tree)
 

@@ -1,10 +1,8 @@
 """Candidates and the run folder: the only place that reads or writes run files."""
 
 import csv
-import fcntl
 import io
 import json
-import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,13 +12,13 @@ from typing import IO, Any, Literal, final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from hwnas import files
 from hwnas.errors import RunError
 from hwnas.figure import COLUMNS, Figure, Figures
 from hwnas.space import Genotype, SearchSpace
 
 State = Literal["complete", "infeasible"]
 Row = dict[str, Any]
-_LOCK = ".lock"
 
 
 @dataclass(frozen=True)
@@ -96,7 +94,7 @@ class RunFolder:
             raise RunError(
                 f"{self.path} cannot be a folder: there is a file of that name."
             ) from None
-        self._acquire()
+        self._lock = files.lock(self.path)
         if (self.path / "manifest.json").exists():
             self.close()
             raise RunError(
@@ -111,15 +109,15 @@ class RunFolder:
             RunError: it is not a run, or another process works in it.
         """
         manifest = read_manifest(self.path)
-        self._acquire()
+        self._lock = files.lock(self.path)
         return manifest
 
     def close(self) -> None:
         """Let others write; a folder in which nothing was begun is removed."""
         if self._lock is None:
             return
-        if [entry.name for entry in self.path.iterdir()] == [_LOCK]:
-            (self.path / _LOCK).unlink()
+        if [entry.name for entry in self.path.iterdir()] == [files.LOCK]:
+            (self.path / files.LOCK).unlink()
             self.path.rmdir()
         self._lock.close()
         self._lock = None
@@ -147,32 +145,13 @@ class RunFolder:
     def write_bytes(self, name: str, content: bytes) -> Path:
         """Write a file atomically: it is the old or the new one at any moment."""
         path = self.path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.tmp")
-        try:
-            temporary.write_bytes(content)
-            os.replace(temporary, path)
-        except OSError:
-            temporary.unlink(missing_ok=True)
-            raise
+        files.write(path, content)
         return path
 
     def read_json(self, name: str) -> Any:
         """Return the content of a JSON file, or ``None`` where there is none."""
         path = self.path / name
         return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
-
-    def _acquire(self) -> None:
-        # The lock lives as long as the process: nothing to clean up after a kill.
-        lock = (self.path / _LOCK).open("w", encoding="utf-8")
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.close()
-            raise RunError(
-                f"Another process is working in {self.path}. Wait for it, or use another folder."
-            ) from None
-        self._lock = lock
 
 
 def read_manifest(path: Path) -> Row:

@@ -9,6 +9,7 @@ import pytest
 from hwnas import build
 from hwnas.build import Device, profile_command, table_digest
 from hwnas.config import ProfileConfig, SearchConfig
+from hwnas.errors import RunError
 from hwnas.latency_table import TRANSFERRED, Entry, LatencyTable, TableConfig, load
 from hwnas.op import OpSpec
 from hwnas.runtimes.base import TuningConfig
@@ -31,6 +32,9 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> FakeWorker:
 
         def do(self, task: Callable[[Any], Any]) -> Any:
             return task(found)
+
+        def close(self) -> None:
+            pass
 
     monkeypatch.setattr(build, "Pool", LocalPool)
     return found
@@ -66,6 +70,14 @@ def test_what_is_tuned_is_kept_in_the_table(
     assert load(table.path).missing(OPS) == []
     assert table.entries[GUESSED].timing.median_ms != 9.0
     assert table_digest(device) == {}
+
+
+def test_two_processes_do_not_tune_for_one_table(table: LatencyTable, worker: FakeWorker) -> None:
+    device = Device(_search("measured"), table)
+    with pytest.raises(RunError, match="Another process is working in"):
+        Device(_profile(), load(table.path))
+    device.close()
+    Device(_profile(), load(table.path)).close()
 
 
 def test_table_that_a_search_predicts_from_stays_as_it_is(

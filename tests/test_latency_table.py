@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hwnas.errors import TableError
+from hwnas.errors import RunError, TableError
 from hwnas.latency_table import (
     TRANSFERRED,
     Entry,
@@ -219,21 +219,31 @@ def test_full_disk_leaves_a_table_and_no_litter(
     table = _fill(LatencyTable(tmp_path / "t"), 1)
     table.save()
     written: list[Path] = []
-    real = Path.write_text
+    real = Path.write_bytes
 
-    def full(self: Path, data: str, **options: str) -> int:
+    def full(self: Path, data: bytes) -> int:
         written.append(self)
         if len(written) > k:
-            real(self, data[:10], **options)
+            real(self, data[:10])
             raise OSError(28, "No space left on device", str(self))
-        return real(self, data, **options)
+        return real(self, data)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Path, "write_text", full)
+        patched.setattr(Path, "write_bytes", full)
         with pytest.raises(OSError, match="No space left"):
             _fill(table, 2).save()
     load(table.path)
     assert {path.name for path in table.path.iterdir()} == set(FILES)
+
+
+def test_folder_in_which_nothing_was_measured_is_removed(tmp_path: Path) -> None:
+    table = LatencyTable(tmp_path / "new" / "cpu" / "t")
+    with table.locked(), pytest.raises(RunError, match="Another process"), table.locked():
+        pass
+    assert [*tmp_path.iterdir()] == []
+    with table.locked():
+        _fill(table, 1).save()
+    assert len(load(table.path).entries) == len(table.entries)
 
 
 def test_transferred_operators_count_as_missing() -> None:

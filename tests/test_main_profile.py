@@ -146,7 +146,7 @@ def table(tmp_path: Path) -> Path:
 
 
 def test_profile_writes_its_files_and_tells_the_error(lab: Lab) -> None:
-    assert {path.name for path in lab.table.iterdir()} == set(FILES)
+    assert {path.name for path in lab.table.iterdir()} == {*FILES, ".lock"}
     assert (lab.table / "error.png").read_bytes()[:4] == b"\x89PNG"
     found = load(lab.table)
     assert len(found.entries) == N_OPERATORS

@@ -13,9 +13,9 @@ from hwnas.config import ProfileConfig
 from hwnas.cost.host import as_run
 from hwnas.cost.roofline import Bound, operator_bound
 from hwnas.cost.vela import compile_tflite
-from hwnas.errors import CompileError, ConfigError
+from hwnas.errors import ConfigError
+from hwnas.int8 import tflite
 from hwnas.int8.network import stand_in
-from hwnas.int8.tflite import write
 from hwnas.op import Lowered, OpSpec
 from hwnas.provenance import own_table
 from hwnas.report.plot import layers_png
@@ -112,8 +112,8 @@ def _layers(lowered: Lowered, config: ProfileConfig) -> tuple[list[Layer], str]:
     target = config.target
     if target.runtime == "vela":
         assert target.clock_mhz is not None
-        _check_npu(lowered)
-        cost = compile_tflite(write(stand_in(lowered)), lowered, target).cost
+        tflite.check(lowered)
+        cost = compile_tflite(tflite.write(stand_in(lowered)), lowered, target).cost
         per_ms = target.clock_mhz * 1e3
         return [
             Layer(layer.name, layer.operator, layer.cycles / per_ms, layer.bound)
@@ -131,27 +131,6 @@ def _layers(lowered: Lowered, config: ProfileConfig) -> tuple[list[Layer], str]:
         device.close()
     times = [table.entries[node.op].timing.median_ms for node in lowered]
     return _bounded(lowered, times, config), "measured, each operator alone"
-
-
-def _check_npu(lowered: Lowered) -> None:
-    """Refuse what foreign models have and the TFLite writer, made for our own, does not write."""
-    for node in lowered:
-        op, (c, h, w) = node.op, node.op.out_shape
-        fits = {
-            "conv2d": op.padding == op.kernel // 2 and op.groups in (1, c) and (
-                op.groups == 1 or op.in_shape[0] == c
-            ),
-            "linear": (h, w) == (1, 1),
-            "add": True,
-            "mean": True,
-        }  # fmt: skip
-        fused = {"bn", "relu", "relu6"} if op.base == "conv2d" else set()
-        if not fits.get(op.base, False) or {*op.fused} - fused:
-            raise CompileError(
-                f"Operator '{node.name}' cannot be written for the NPU: {op}. Allowed: "
-                "convolutions, dense or depthwise, with relu or relu6, and linear, add and mean "
-                "without either."
-            )
 
 
 def _bounded(lowered: Lowered, times: list[float] | None, config: ProfileConfig) -> list[Layer]:

@@ -40,13 +40,13 @@ def run(config: ProfileConfig, arguments: Sequence[str]) -> None:
         table = own_table(config.target, config.rpc, Path(config.table.dir), build.SHIPPED)
         _describe(table, config, arguments)
         subject = Subject(parts.space, parts.as_run)
-        with Pool(config.target, config.timing, config.rpc, config.tuning.limit_s) as pool:
+        with table.locked(), _open_pool(config) as pool:
             if config.transfer_from is not None:
                 report = _transfer(config, table, subject, pool, phases)
                 _print_transfer(console, table, report)
                 return
             wholes = _measure(config, table, subject, pool, phases)
-        networks.report_error(table, wholes, config.networks, parts.space.name)
+            networks.report_error(table, wholes, config.networks, parts.space.name)
         held_out = wholes[config.networks.fit + config.networks.interval :]
         title = f"{config.target.name}, {table.path.name}, {parts.space.name}"
         png = prediction_png(table.networks, parts.space.name, title)
@@ -55,6 +55,10 @@ def run(config: ProfileConfig, arguments: Sequence[str]) -> None:
     _print(console, table, parts.space.name, extras)
     took = ", ".join(f"{name.lower()} {s:.1f} s" for name, s in phases.seconds.items())
     console.print(f"Took {took}.", highlight=False, soft_wrap=True)
+
+
+def _open_pool(config: ProfileConfig) -> Pool:
+    return Pool(config.target, config.timing, config.rpc, config.tuning.limit_s)
 
 
 def _describe(table: LatencyTable, config: ProfileConfig, arguments: Sequence[str]) -> None:
@@ -111,23 +115,25 @@ def _transfer(
     source = load(path)
     known = source.plans()
     drawn = subject.sample(20 * config.n_samples, config.seed + 1)
-    lowered = [subject.lower(genotype) for genotype in drawn]
-    covered = [net for net in lowered if all(node.op in known for node in net)]
+    lowered = {genotype: subject.lower(genotype) for genotype in drawn}
+    covered = [g for g, net in lowered.items() if all(node.op in known for node in net)]
     covered = covered[: config.n_samples]
     if len(covered) < config.n_samples:
         raise TableError(
             f"The table {path} covers only {len(covered)} of {len(drawn)} networks of search space "
             f"'{subject.space.name}', too few for n_samples={config.n_samples}."
         )
-    ops = {node.op for net in covered for node in net}
+    chosen = {genotype: lowered[genotype] for genotype in covered}
+    ops = {node.op for net in chosen.values() for node in net}
     refused = operators.measure_operators(
         table, sorted(ops, key=str), pool, config.tuning.n_plans, phases
     )
     if refused:
         raise CompileError(next(iter(refused.values())))
-    timings = networks.time_whole(table, covered, pool, phases)
+    measured = networks.time_whole(table, chosen, pool, phases)
+    latencies = [known.timing.median_ms for known in measured]
     report = transfer.transferred(
-        table, source, covered, [t.median_ms for t in timings], subject.space.name
+        table, source, list(chosen.values()), latencies, subject.space.name
     )
     table.provenance["transferred_from"] = source.provenance
     table.save()
@@ -176,7 +182,10 @@ def _runtimes(
     pairs = (("tvm", "float32"), ("onnxruntime", "float32"), ("onnxruntime", "int8"))
     targets = [dataclasses.replace(config.target, runtime=r, dtype=d, batch=1) for r, d in pairs]
     found = throughput.compare_runtimes(nets, targets, open_worker, phases)
-    own = found[f"{config.target.runtime} {config.target.dtype}"]
+    name = f"{config.target.runtime} {config.target.dtype}"
+    if name not in found:
+        return [f"{name} refuses a network of this search space; runtimes were not compared."]
+    own = found[name]
     ratios = {
         name: statistics.median(a / b for a, b in zip(values, own, strict=True))
         for name, values in found.items()

@@ -1,5 +1,6 @@
 """Writes an int8 network as a TFLite flatbuffer (NHWC, batch 1)."""
 
+from collections.abc import Sequence
 from typing import Any, final
 
 import flatbuffers
@@ -7,8 +8,9 @@ import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 from numpy.typing import NDArray
 
+from hwnas.errors import CompileError
 from hwnas.int8.network import QuantisedNetwork, QuantisedOp, Scale, Weights
-from hwnas.op import INPUT, OpSpec
+from hwnas.op import INPUT, Node, OpSpec
 
 _OP = schema.BuiltinOperator
 _OPTIONS = schema.BuiltinOptions
@@ -27,8 +29,37 @@ _VERSIONS = {
 }
 
 
+def check(lowered: Sequence[Node]) -> None:
+    """Refuse what foreign models have and this writer, made for our own, does not write.
+
+    Raises:
+        CompileError: it names the operator.
+    """
+    for node in lowered:
+        op, (c, h, w) = node.op, node.op.out_shape
+        fits = {
+            "conv2d": op.padding == op.kernel // 2
+            and (op.groups == 1 or op.groups == c == op.in_shape[0]),
+            "linear": (h, w) == (1, 1),
+            "add": True,
+            "mean": True,
+        }
+        fused = {"bn", *_ACTIVATIONS} if op.base == "conv2d" else set()
+        if not fits.get(op.base, False) or {*op.fused} - fused:
+            raise CompileError(
+                f"Operator '{node.name}' cannot be written for the NPU: {op}. Allowed: "
+                "convolutions, dense or depthwise, with relu or relu6, and linear, add and mean "
+                "without either."
+            )
+
+
 def write(network: QuantisedNetwork) -> bytes:
-    """Return the network as the bytes of a ``.tflite`` file; equal networks give equal bytes."""
+    """Return the network as the bytes of a ``.tflite`` file; equal networks give equal bytes.
+
+    Raises:
+        CompileError: it has an operator that cannot be written.
+    """
+    check([op.node for op in network.ops])
     c, h, w = network.input_shape
     graph = _Graph()
     tensors = {INPUT: graph.activation(INPUT, (1, h, w, c), network.input)}
@@ -64,7 +95,7 @@ def _add(graph: "_Graph", quantised: QuantisedOp, inputs: list[int], in_scale: S
             inputs = [inputs[0], axes]
             graph.operator(_OP.MEAN, inputs, out, "ReducerOptions", schema.ReducerOptionsT())
         case _:
-            raise NotImplementedError(f"TFLite writer: operator '{op.kind}'")
+            raise AssertionError(f"{op.kind} was not refused")
     return out
 
 

@@ -1,16 +1,17 @@
 """Measures whole networks: they calibrate a table, and show how wrong it is."""
 
+import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from hwnas.agreement import agreement
 from hwnas.cost.calibration import Calibration, Features, calibrate, features
-from hwnas.errors import ConfigError, HwnasError
+from hwnas.errors import ConfigError
 from hwnas.latency_table import LatencyTable, Row
 from hwnas.op import Lowered, n_macs
-from hwnas.profiling.operators import differ, together
+from hwnas.profiling.passes import Measured, Passes
 from hwnas.profiling.subject import Subject
 from hwnas.progress import Progress
 from hwnas.runtimes.pool import Pool
@@ -41,7 +42,13 @@ class Whole:
     genotype: Genotype
     features: Features
     macs_m: float
-    timing: Timing
+    measured: Measured
+    network: str  #: ``digest`` of what was measured
+
+    @property
+    def timing(self) -> Timing:
+        """Its latency."""
+        return self.measured.timing
 
 
 def measure_networks(
@@ -51,37 +58,44 @@ def measure_networks(
     pool: Pool,
     progress: Progress,
 ) -> list[Whole]:
-    """Compile and time networks whole."""
+    """Compile and time the networks that a table lacks; return them all."""
     latencies = {op: entry.timing.median_ms for op, entry in table.entries.items()}
-    lowered = [subject.lower(genotype) for genotype in genotypes]
-    timings = time_whole(table, lowered, pool, progress)
+    lowered = {genotype: subject.lower(genotype) for genotype in genotypes}
+    known = time_whole(table, lowered, pool, progress)
     return [
-        Whole(genotype, features(net, latencies), n_macs(net) / 1e6, timing)
-        for genotype, net, timing in zip(genotypes, lowered, timings, strict=True)
+        Whole(genotype, features(net, latencies), n_macs(net) / 1e6, measured, digest(net))
+        for (genotype, net), measured in zip(lowered.items(), known, strict=True)
     ]
 
 
 def time_whole(
-    table: LatencyTable, lowered: Sequence[Lowered], pool: Pool, progress: Progress
-) -> list[Timing]:
-    """Return the latency of fused networks, each timed in two passes or three."""
+    table: LatencyTable, lowered: Mapping[Genotype, Lowered], pool: Pool, progress: Progress
+) -> list[Measured]:
+    """Return the latency of fused networks; what the table has is not timed again."""
     plans = table.plans()
-    timings: list[list[Timing]] = [[] for _ in lowered]
+    rows = {(row["search_space"], row["network"]): row for row in table.networks}
+    keys = {genotype: (genotype.space, digest(net)) for genotype, net in lowered.items()}
 
-    def whole(index: int) -> Callable[[Worker], Timing]:
-        return lambda worker: worker.time_network(lowered[index], plans)
+    def measured(genotype: Genotype) -> Measured | None:
+        return _measured(rows[keys[genotype]]) if keys[genotype] in rows else None
 
-    for number in (1, 2, 3):
-        todo = [i for i, known in enumerate(timings) if number < 3 or differ(known)]
-        if not todo:
-            continue
-        with progress.phase(f"Measure networks, {number}", len(todo)) as advance:
-            for index, outcome in pool.run([whole(i) for i in todo]):
-                if isinstance(outcome, HwnasError):
-                    raise outcome
-                timings[todo[index]].append(outcome)
-                advance(1)
-    return [together(several) for several in timings]
+    def keep(genotype: Genotype, now: Measured) -> None:
+        if keys[genotype] not in rows:
+            rows[keys[genotype]] = row = _row(genotype, keys[genotype][1])
+            table.networks.append(row)
+        rows[keys[genotype]].update(_cells(now))
+
+    def time(worker: Worker, genotypes: Sequence[Genotype]) -> Sequence[Timing]:
+        return [worker.time_network(lowered[genotype], plans) for genotype in genotypes]
+
+    passes = Passes("Measure networks", measured, keep, time)
+    passes.run(table, list(lowered), pool, progress)
+    return [_measured(rows[key]) for key in keys.values()]
+
+
+def digest(lowered: Lowered) -> str:
+    """Return twelve hex digits that are equal for equal networks, whatever space they are of."""
+    return hashlib.sha256(repr(lowered).encode()).hexdigest()[:12]
 
 
 def report_error(
@@ -102,11 +116,19 @@ def report_error(
         "unit": "ms",
     }
     roles = ["fit"] * fit + ["interval"] * (end - fit) + ["held_out"] * len(held_out)
-    others = [row for row in table.networks if row["search_space"] != space]
-    table.networks = others + [
-        _network_row(space, role, whole, calibration)
+    now = {whole.network for whole in wholes}
+    others = [
+        row if row["search_space"] != space else row | _UNJUDGED
+        for row in table.networks
+        if row["search_space"] != space or row["network"] not in now
+    ]
+    judged = [
+        _row(whole.genotype, whole.network)
+        | _cells(whole.measured)
+        | _judged(whole, calibration, role)
         for role, whole in zip(roles, wholes, strict=True)
     ]
+    table.networks = others + judged
     table.save()
     return calibration
 
@@ -129,16 +151,52 @@ def error(calibration: Calibration, held_out: Sequence[Whole]) -> dict[str, Any]
     }
 
 
-def _network_row(space: str, role: str, whole: Whole, calibration: Calibration) -> Row:
+#: Columns of a network that calibrates nothing.
+_UNJUDGED = dict.fromkeys(
+    (
+        *("role", "predicted_ms", "predicted_ms_low", "predicted_ms_high"),
+        *("operators_ms", "n_operators", "weights_kib", "macs_m"),
+    ),
+    "",
+)
+
+
+def _row(genotype: Genotype, network: str) -> Row:
+    return {
+        "search_space": genotype.space,
+        "id": genotype.id,
+        "network": network,
+        **_cells(None),
+        **_UNJUDGED,
+        "genotype": json.dumps(genotype.to_dict()),
+    }
+
+
+def _cells(measured: Measured | None) -> Row:
+    """Return the columns of what was measured."""
+    names = ("measured_ms", "measured_ms_low", "measured_ms_high")
+    if measured is None:
+        return dict.fromkeys((*names, "n_repeats", "n_passes", "drifted"), "")
+    timing = measured.timing
+    values = (timing.median_ms, timing.low_ms, timing.high_ms)
+    return {name: f"{value:.7g}" for name, value in zip(names, values, strict=True)} | {
+        "n_repeats": timing.n_repeats,
+        "n_passes": measured.n_passes,
+        "drifted": timing.drifted,
+    }
+
+
+def _measured(row: Row) -> Measured:
+    value, low, high = (float(row[f"measured_ms{end}"]) for end in ("", "_low", "_high"))
+    timing = Timing(value, low, high, int(row["n_repeats"]), str(row["drifted"]) == "True")
+    return Measured(timing, int(row["n_passes"]))
+
+
+def _judged(whole: Whole, calibration: Calibration, role: str) -> Row:
+    """Return the columns of a network that calibrates a table, or judges it."""
     value, low, high = calibration.predict(whole.features)
     return {
-        "search_space": space,
-        "id": whole.genotype.id,
         "role": role,
-        "measured_ms": f"{whole.timing.median_ms:.7g}",
-        "measured_ms_low": f"{whole.timing.low_ms:.7g}",
-        "measured_ms_high": f"{whole.timing.high_ms:.7g}",
-        "drifted": whole.timing.drifted,
         "predicted_ms": f"{value:.7g}",
         "predicted_ms_low": f"{low:.7g}",
         "predicted_ms_high": f"{high:.7g}",
@@ -146,5 +204,4 @@ def _network_row(space: str, role: str, whole: Whole, calibration: Calibration) 
         "n_operators": whole.features.n_operators,
         "weights_kib": f"{whole.features.weights_kib:.7g}",
         "macs_m": f"{whole.macs_m:.7g}",
-        "genotype": json.dumps(whole.genotype.to_dict()),
     }

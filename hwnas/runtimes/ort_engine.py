@@ -12,7 +12,7 @@ from hwnas.runtimes.ort_operators import operator_times, random_model
 from hwnas.target import Target
 from hwnas.timing import Timer, Timing, TimingConfig, summarise
 
-_PROFILES, _RUNS = 3, 100
+_RUNS = 100  #: of an operator in one profile
 
 
 @final
@@ -33,8 +33,7 @@ class OrtEngine:
 
     def time_operator(self, op: OpSpec, plan: str, config: TimingConfig) -> Timing:
         """Return the latency of one operator between others, from onnxruntime's profiler."""
-        times = [operator_times([op], self._threads, _RUNS)[op] for _ in range(_PROFILES)]
-        return summarise(times)
+        return summarise(operator_times([op], self._threads, _RUNS)[op])
 
     def network(self, lowered: Lowered, plans: Plans) -> Timer:
         """Return a timer of a whole network, on random weights and images."""

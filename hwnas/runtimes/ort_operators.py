@@ -1,6 +1,5 @@
 """Times operators one by one with onnxruntime, each between others as in a network."""
 
-import statistics
 from collections.abc import Iterable
 
 from hwnas.int8.network import stand_in
@@ -9,12 +8,12 @@ from hwnas.runtimes.onnx_writer import random_weights, write_fp32, write_int8
 from hwnas.runtimes.ort import node_times
 
 _FEW = 4  # so few channels come from the image itself, which no layout change precedes
-_REPEATS = 3  # of a profile, far apart in time; their median counts
+_REPEATS = 3  # of a profile, as far apart in time as there are operators
 _NAME = "operator"
 
 
-def operator_times(ops: Iterable[OpSpec], n_threads: int, n_runs: int) -> dict[OpSpec, float]:
-    """Return the milliseconds of operators, without what starting an inference takes.
+def operator_times(ops: Iterable[OpSpec], n_threads: int, n_runs: int) -> dict[OpSpec, list[float]]:
+    """Return the milliseconds of operators in three profiles, without what starting takes.
 
     Each is profiled in a network of its own that has a convolution or linear layer before it and a
     mean after it: alone it would pay for changes of layout that networks do not have. Latencies of
@@ -23,7 +22,7 @@ def operator_times(ops: Iterable[OpSpec], n_threads: int, n_runs: int) -> dict[O
     Args:
         ops: Operators, fused (``op.fuse``) in float32 and not fused in int8, as onnxruntime does.
         n_threads: Threads that they run on.
-        n_runs: Runs of each of three profiles.
+        n_runs: Runs of each profile.
 
     Raises:
         CompileError: an operator cannot be written or run.
@@ -33,7 +32,7 @@ def operator_times(ops: Iterable[OpSpec], n_threads: int, n_runs: int) -> dict[O
     for _ in range(_REPEATS):
         for op, model in models.items():
             times[op].append(node_times(model, n_threads, n_runs)[_NAME])
-    return {op: statistics.median(repeats) for op, repeats in times.items()}
+    return times
 
 
 def random_model(lowered: Lowered) -> bytes:

@@ -152,8 +152,7 @@ class Pool:
         except Exception as error:
             with self._changed:
                 seat.state = "away"
-                if self._jobs:
-                    self._jobs.popleft().end(error)
+                self._end_all(error)  # it would be the same for each
         else:
             with self._changed:
                 seat.state, self._silent_since = "idle", None
@@ -196,7 +195,7 @@ class Pool:
                 self._jobs.appendleft(job)
             self._changed.notify_all()
 
-    def _end_all(self, error: DeviceError) -> None:
+    def _end_all(self, error: Exception) -> None:
         while self._jobs:
             self._jobs.popleft().end(error)
 

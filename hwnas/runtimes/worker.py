@@ -157,7 +157,9 @@ class Worker:
         code = self._process.exitcode
         self.close()
         how = signal.Signals(-code).name if code and code < 0 else f"exit code {code}"
-        return self._failure(f"it died of {how} ({method.replace('_', ' ')})")
+        # LLVM aborts on what it does not know.
+        hint = "; does LLVM know target.tvm's mtriple and mattr?" if method == "start" else ""
+        return self._failure(f"it died of {how} ({method.replace('_', ' ')}){hint}")
 
     def _failure(self, what: str) -> HwnasError:
         target, _, remote = self._arguments

@@ -1,7 +1,6 @@
 """Checkpoints of training: weights and optimiser state in safetensors, replaced atomically."""
 
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +11,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from hwnas import files
 from hwnas.errors import RunError
 
 
@@ -29,10 +29,8 @@ class Checkpoint:
             for key, value in optimiser.state.get(parameter, {}).items():
                 if isinstance(value, Tensor):
                     tensors[f"optimiser.{key}.{name}"] = value.contiguous()
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self.path.with_suffix(".tmp")
-        save_file(tensors, temporary, {"hwnas": json.dumps({"n_steps": n_steps})})
-        os.replace(temporary, self.path)
+        about = {"hwnas": json.dumps({"n_steps": n_steps})}
+        files.write_by(self.path, lambda temporary: save_file(tensors, temporary, about))
 
     def n_steps(self) -> int:
         """Return the number of finished steps; 0 if there is no file."""

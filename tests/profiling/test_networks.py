@@ -1,5 +1,6 @@
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from hwnas.profiling.networks import (
     report_error,
     time_whole,
 )
+from hwnas.profiling.passes import Measured
 from hwnas.profiling.subject import Subject
 from hwnas.progress import Silent
 from hwnas.space import Genotype, SearchSpace
@@ -37,19 +39,19 @@ def table(profiled: Subject, tmp_path: Path) -> LatencyTable:
     return Device().table(tmp_path / "t", profiled.operators(0))
 
 
-def _wholes(n: int, seed: int = 0, noise: float = 0.02) -> list[Whole]:
+def _wholes(n: int, seed: int = 0, noise: float = 0.02, space: str = "s") -> list[Whole]:
     """Return networks that take twice the sum of their operators."""
     rng, found = random.Random(seed), []
     for i in range(n):
         known = Features(rng.uniform(1, 5), rng.randint(5, 20), rng.uniform(10, 90))
         ms = 2 * known.operators_ms * (1 + rng.gauss(0, noise))
-        found.append(Whole(Genotype("s", (("i", i),)), known, rng.uniform(1, 9), timing(ms)))
+        genotype = Genotype(space, (("i", i),))
+        found.append(Whole(genotype, known, rng.uniform(1, 9), Measured(timing(ms), 2), f"{i}"))
     return found
 
 
 def _with(wholes: list[Whole], index: int, ms: float, drifted: bool = False) -> list[Whole]:
-    old = wholes[index]
-    new = Whole(old.genotype, old.features, old.macs_m, timing(ms, drifted))
+    new = replace(wholes[index], measured=Measured(timing(ms, drifted), 2))
     return [*wholes[:index], new, *wholes[index + 1 :]]
 
 
@@ -70,32 +72,66 @@ def test_each_network_gets_its_own_latency_and_features(
     assert all(plans == table.plans() for _, plans in worker.networks)
 
 
-def test_third_pass_is_only_for_networks_whose_passes_differ(
+def test_further_passes_are_only_for_networks_whose_passes_differ(
     table: LatencyTable, profiled: Subject
 ) -> None:
-    lowered = [profiled.lower(genotype) for genotype in profiled.sample(6, 0)]
+    chosen = {genotype: profiled.lower(genotype) for genotype in profiled.sample(6, 0)}
+    lowered = list(chosen.values())
     script: dict[Any, list[Timing]] = {
-        lowered[0]: [timing(1.0), timing(1.03)],
-        lowered[1]: [timing(1.0), timing(1.2), timing(1.19)],
+        lowered[0]: [timing(1.0), timing(1.02)],
+        lowered[1]: [timing(1.0), timing(1.2), timing(1.01)],
         lowered[2]: [timing(1.2), timing(1.0), timing(1.01)],
-        lowered[3]: [timing(1.0, drifted=True), timing(1.0), timing(1.1)],
+        lowered[3]: [timing(1.0, drifted=True), timing(1.1), timing(1.0), timing(1.01)],
     }
     worker = FakeWorker(script=script)
-    timings = time_whole(table, lowered, pool(worker), Silent())
+    timings = [known.timing for known in time_whole(table, chosen, pool(worker), Silent())]
     nets = [net for net, _ in worker.networks]
-    assert [nets.count(net) for net in lowered] == [2, 3, 3, 3, 2, 2]
-    assert [t.n_repeats for t in timings] == [10, 15, 15, 10, 10, 10]
+    assert [nets.count(net) for net in lowered] == [2, 3, 3, 4, 2, 2]
+    assert [t.n_repeats for t in timings] == [10, 15, 15, 15, 10, 10]
     assert not any(t.drifted for t in timings)
     assert min(t.median_ms for t in timings[:4]) == 1.0
-    assert timings[0].high_ms == pytest.approx(1.03 * 1.02)  # of both passes
+    assert timings[0].high_ms == pytest.approx(1.02 * 1.02)  # of both passes
 
 
 def test_network_that_cannot_be_measured_is_an_error(
     table: LatencyTable, profiled: Subject
 ) -> None:
-    lowered = [profiled.lower(genotype) for genotype in profiled.sample(3, 0)]
+    chosen = {genotype: profiled.lower(genotype) for genotype in profiled.sample(3, 0)}
     with pytest.raises(CompileError, match="crashed"):
-        time_whole(table, lowered, pool(FakeWorker(), CompileError("crashed"), 2), Silent())
+        time_whole(table, chosen, pool(FakeWorker(), CompileError("crashed"), 2), Silent())
+
+
+@pytest.mark.parametrize("after", [1, 7, 12])
+def test_networks_measured_before_an_interruption_are_not_measured_again(
+    table: LatencyTable, profiled: Subject, after: int
+) -> None:
+    genotypes, worker = profiled.sample(10, 0), FakeWorker()
+    interrupted = pool(worker, KeyboardInterrupt(), after)
+    with pytest.raises(KeyboardInterrupt):
+        measure_networks(table, profiled, genotypes, interrupted, Silent())
+    kept = load(table.path)
+    assert len(kept.networks) == min(after, 10)
+    wholes = measure_networks(kept, profiled, genotypes, pool(worker), Silent())
+    assert len(worker.networks) == 20  # two passes each, in both runs together
+    assert [whole.measured.n_passes for whole in wholes] == [2] * 10
+    again = measure_networks(load(table.path), profiled, genotypes, pool(worker), Silent())
+    assert len(worker.networks) == 20
+    assert [w.timing.median_ms for w in again] == pytest.approx(
+        [w.timing.median_ms for w in wholes], rel=1e-6
+    )
+
+
+def test_network_that_became_another_is_measured_again(
+    table: LatencyTable, profiled: Subject
+) -> None:
+    (genotype,), worker = profiled.sample(1, 0), FakeWorker()
+    measure_networks(table, profiled, [genotype], pool(worker), Silent())
+    changed = Subject(profiled.space, lambda genotype: profiled.lower(genotype)[:-1])
+    measure_networks(table, changed, [genotype], pool(worker), Silent())
+    assert [len(net) for net, _ in worker.networks][::2] == [
+        len(profiled.lower(genotype)),
+        len(profiled.lower(genotype)) - 1,
+    ]
 
 
 def test_profile_of_a_device_predicts_its_new_networks(
@@ -122,7 +158,7 @@ def test_error_is_what_it_says() -> None:
     measured = [timing(2.0), timing(4.16), timing(5.6), timing(10.0, drifted=True)]
     genotype = Genotype("s", ())
     wholes = [
-        Whole(genotype, known, m, t)
+        Whole(genotype, known, m, Measured(t), "")
         for known, m, t in zip(features, (10.0, 20.0, 30.0, 40.0), measured, strict=True)
     ]
     found = error(calibration, wholes)
@@ -167,7 +203,7 @@ def test_networks_of_the_interval_decide_the_interval_alone(table: LatencyTable)
 
 
 def test_table_keeps_every_network_with_its_role(table: LatencyTable) -> None:
-    report_error(table, _wholes(37, 5), COUNTS, "other")
+    report_error(table, _wholes(37, 5, space="other"), COUNTS, "other")
     for seed in range(2):  # the second profile replaces the first one
         wholes = _wholes(37, seed)
         calibration = report_error(table, wholes, COUNTS, "s")
@@ -184,6 +220,13 @@ def test_table_keeps_every_network_with_its_role(table: LatencyTable) -> None:
         assert found == pytest.approx([value, low, high], rel=1e-6)
     assert set(loaded.calibration) == {"other", "s"}
     assert Calibration(**loaded.calibration["s"]["coefficients"]) == calibration
+    # A profile of fewer networks: the others stay, but judge nothing any more.
+    report_error(loaded, wholes[:32], NetworksConfig(fit=8, interval=19, held_out=10), "s")
+    roles = [row["role"] for row in load(table.path).networks]
+    assert roles == [
+        *["fit"] * 8, *["interval"] * 19, *["held_out"] * 10,
+        *[""] * 5, *["fit"] * 8, *["interval"] * 19, *["held_out"] * 5,
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("counts", [(5, 19, 10), (6, 18, 10), (6, 19, 9)])

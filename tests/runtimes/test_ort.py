@@ -1,5 +1,6 @@
 import json
 import random
+import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -243,7 +244,7 @@ def test_every_operator_can_be_timed_between_others(dtype: str) -> None:
     ops = [replace(op, dtype=dtype) for op in tested]
     times = operator_times(ops, 1, 30)
     assert {*times} == {*ops}
-    assert all(time > 0 for time in times.values()), times
+    assert all(len(profiles) == 3 and min(profiles) > 0 for profiles in times.values()), times
 
 
 def test_larger_operator_takes_longer() -> None:
@@ -252,7 +253,7 @@ def test_larger_operator_takes_longer() -> None:
         for c in (16, 64)
     )
     times = operator_times([small, large], 1, 50)
-    assert times[large] > 3 * times[small]
+    assert statistics.median(times[large]) > 3 * statistics.median(times[small])
 
 
 def test_operator_is_timed_without_what_is_around_it() -> None:
@@ -260,4 +261,5 @@ def test_operator_is_timed_without_what_is_around_it() -> None:
     model = random_model(in_context(op))
     run = timer(model, 1)
     run(100)
-    assert operator_times([op], 1, 100)[op] < 0.5 * min(run(100) for _ in range(10)) / 100 * 1e3
+    whole_ms = min(run(100) for _ in range(10)) / 100 * 1e3
+    assert statistics.median(operator_times([op], 1, 100)[op]) < 0.5 * whole_ms
