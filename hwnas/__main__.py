@@ -61,11 +61,13 @@ def _run_verb(verb: str, arguments: Sequence[str]) -> None:
 
         print(verb_help(verb, SCHEMAS[verb]))
         return
-    _hydra(verb, _with_resumed(arguments))
+    arguments = _with_resumed(arguments)
+    tabular = verb == "search" and "accuracy=table" in [a.lstrip("+") for a in arguments]
+    _hydra(verb, "tabular" if tabular else verb, arguments)
 
 
-def _hydra(verb: str, arguments: Sequence[str]) -> None:
-    """Compose the configuration of a verb and run it."""
+def _hydra(verb: str, name: str, arguments: Sequence[str]) -> None:
+    """Compose the configuration of that name and run the verb."""
     import hydra
     from hydra.errors import HydraException
     from omegaconf import DictConfig, OmegaConf
@@ -75,26 +77,31 @@ def _hydra(verb: str, arguments: Sequence[str]) -> None:
         raise ConfigError("A run has one configuration: start one command for each, without -m.")
     host.tune()
     from hwnas import config, content
-    from hwnas.commands import profile, search
+    from hwnas.commands import profile, search, tabular
 
     config.register()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors through to `run`, which words them
-    sys.argv = [f"hwnas {verb}", *arguments]
+    # Mappings with keys of the user's own: Hydra wants to be told that they are new.
+    mappings = ("table.costs=", "table.reference=")
+    composed_of = [f"++{a}" if a.startswith(mappings) else a for a in arguments]
+    sys.argv = [f"hwnas {verb}", *composed_of]
 
     # Hydra only composes; the verb runs behind it, so that its errors are ours to word.
     jobs: list[DictConfig] = []
     folder = str(content.ROOT / "conf")
-    application = hydra.main(version_base="1.3", config_path=folder, config_name=verb)(jobs.append)
+    application = hydra.main(version_base="1.3", config_path=folder, config_name=name)(jobs.append)
     try:
         application()
         for composed in jobs:
-            _refuse_extra(OmegaConf.to_container(composed), config.SCHEMAS[verb])
+            _refuse_extra(OmegaConf.to_container(composed), config.SCHEMAS[name])
         configs = [OmegaConf.to_object(composed) for composed in jobs]
     except (HydraException, OmegaConfBaseException, ValueError) as error:
-        raise ConfigError(_explain(error, verb)) from None
+        raise ConfigError(_explain(error, name)) from None
     for checked in configs:
         if isinstance(checked, config.ProfileConfig):
             profile.run(checked, arguments)
+        elif isinstance(checked, config.TabularConfig):
+            tabular.run(checked, arguments)
         else:
             assert isinstance(checked, config.SearchConfig)
             search.run(checked, arguments)

@@ -12,6 +12,7 @@ from hwnas.latency_table import TableConfig
 from hwnas.profiling.networks import NetworksConfig
 from hwnas.runtimes.base import TuningConfig
 from hwnas.search.sampler import SamplerConfig
+from hwnas.tabular import BenchmarkConfig
 from hwnas.target import Budget, Remote, Target
 from hwnas.timing import TimingConfig
 from hwnas.training.data import DatasetConfig
@@ -42,6 +43,7 @@ class SearchConfig:
     timing: TimingConfig = field(default_factory=TimingConfig)
     tuning: TuningConfig = field(default_factory=TuningConfig)
     rpc: Remote = field(default_factory=Remote)
+    accuracy: str = "supernet"  #: what says the accuracy; or a benchmark table: accuracy=table
     cost: str | None = None  #: what says the costs; default: what suits the target's runtime
     search_space: str = "mbconv_small"
     objectives: list[str] = field(default_factory=lambda: ["accuracy", "latency_ms", "energy_mj"])
@@ -49,6 +51,8 @@ class SearchConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        if self.accuracy != "supernet":
+            raise ConfigError(unknown("accuracy", self.accuracy, ("supernet", "table")))
         self.cost = checked_cost(self.cost, self.target)
         for name in self.objectives:
             if name not in COLUMNS:
@@ -59,6 +63,30 @@ class SearchConfig:
             raise ConfigError(f"objectives must be different, got {self.objectives}.")
         if self.n_trials < 1:
             raise ConfigError(f"n_trials must be at least 1, got {self.n_trials}.")
+
+
+@dataclass
+class TabularConfig:
+    """What ``python -m hwnas search accuracy=table`` accepts."""
+
+    table: BenchmarkConfig = field(default_factory=BenchmarkConfig)
+    budget: Budget = field(default_factory=Budget)
+    sampler: SamplerConfig = field(default_factory=SamplerConfig)
+    run: RunConfig = field(default_factory=RunConfig)
+    accuracy: str = "table"
+    cost: str = "table"
+    n_trials: int = 200
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.cost != "table":
+            raise ConfigError(f"cost={self.cost}: with accuracy=table costs come from the table.")
+        if self.n_trials < 1:
+            raise ConfigError(f"n_trials must be at least 1, got {self.n_trials}.")
+        self.table.check()
+        for name in self.budget.limits:
+            if name not in self.table.costs:
+                raise ConfigError(f"budget.{name}: table.costs has no such cost.")
 
 
 #: The cost models that suit a runtime, the default first.
@@ -111,7 +139,11 @@ class ProfileConfig:
             raise ConfigError(f"n_samples must be at least 10, got {self.n_samples}.")
 
 
-SCHEMAS: dict[str, type] = {"search": SearchConfig, "profile": ProfileConfig}
+SCHEMAS: dict[str, type] = {
+    "search": SearchConfig,
+    "profile": ProfileConfig,
+    "tabular": TabularConfig,  # search accuracy=table
+}
 
 
 def register() -> None:

@@ -14,8 +14,11 @@ def tune() -> None:
     step of training took several times as long as with a short spin, which costs little otherwise.
     glibc gives large buffers back to the system as soon as they are free, and the next layer has to
     fault them in again; keeping them spares those faults. Figures: ``benchmarks/README.md``.
+    numpy and scipy only see small matrices here, for which one thread is fastest, and rounds alike
+    on any number of cores.
     """
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:  # not glibc: another allocator, with habits of its own
         return

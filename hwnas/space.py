@@ -116,6 +116,11 @@ class SearchSpace:
                 total *= math.prod(stage.values())
         return total
 
+    def optional(self) -> tuple[str, ...]:
+        """Return the choices that are not active in every genotype."""
+        always = self.smallest().to_dict()
+        return tuple(name for name in self.choices if name not in always)
+
     def _is_active(self, name: str, assignment: Mapping[str, Option]) -> bool:
         match = _BLOCK.fullmatch(name)
         if match is None:

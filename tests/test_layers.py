@@ -46,6 +46,7 @@ LAYERS = {
     "accuracy": 3,
     "int8": 3,
     "runtimes": 3,
+    "tabular": 3,
     "profiling": 4,
     "search": 4,
     "report": 5,
@@ -61,20 +62,26 @@ PLACES = {
     "tvm": {"runtimes.relax"},  # and its modules
     "onnxruntime": {"runtimes.ort"},
     "onnx": {"runtimes.onnx_reader", "runtimes.onnx_writer"},
-    "scipy": {"agreement", "cost.calibration", "profiling.transfer"},
+    "scipy": {
+        "agreement",
+        "cost.calibration",
+        "profiling.transfer",
+        "search.acquisition",
+        "search.surrogate",
+    },
     "pynvml": {"meters"},
     "ai_edge_litert": {"runtimes.litert", "int8.tflite"},
     "flatbuffers": {"int8.tflite"},
     "datasets": {"training.data"},
     "moocore": {"pareto"},
-    "pyarrow": {"results"},
+    "pyarrow": {"results", "tabular"},
     "hydra": {"__main__", "config"},
     "omegaconf": {"__main__", "config"},
-    "optuna": {"search.loop", "search.sampler", "search.study"},
+    "optuna": {"search.pareto_sampler", "search.sampler", "search.study"},
     "sqlalchemy": {"search.study"},
     "matplotlib": {"report.plot"},
     "plotly": {"report.page"},
-    "rich": {f"commands.{name}" for name in ("console", "layers", "profile", "search")},
+    "rich": {f"commands.{name}" for name in ("console", "layers", "profile", "search", "tabular")},
 }
 
 MODULES = sorted(ROOT.rglob("*.py"))

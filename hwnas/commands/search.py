@@ -24,7 +24,7 @@ from hwnas.figure import COLUMNS
 from hwnas.report.page import RunStory, render
 from hwnas.report.plot import front_png
 from hwnas.results import Candidate, Row, RunFolder, default_path
-from hwnas.search import loop, sampler
+from hwnas.search import loop
 from hwnas.search.study import Study
 from hwnas.search.verify import Member, verify
 from hwnas.target import Target
@@ -82,7 +82,8 @@ def _search(
         candidates = loop.search(
             problem,
             study,
-            lambda number: sampler.make(config.sampler, config.seed, number),
+            config.sampler,
+            config.seed,
             config.n_trials,
             phases,
         )

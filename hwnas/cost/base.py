@@ -42,6 +42,9 @@ class Compiled:
 class CostModel(Protocol):
     """Says what a genotype costs on a target."""
 
+    #: How many genotypes a sampler may ask about for each that it proposes; ``None``: any number.
+    n_affordable: int | None
+
     def cost(self, genotype: Genotype) -> Cost:
         """Return the cost of one genotype.
 

@@ -15,6 +15,8 @@ from hwnas.target import Target
 class MeasuredCostModel:
     """Tunes what is not tuned yet, links the network and times it."""
 
+    n_affordable: int | None = 0  # it measures each
+
     def __init__(
         self,
         worker: Retrying,

@@ -142,6 +142,8 @@ class RooflineCostModel:
         ConfigError: the target lacks what the model needs.
     """
 
+    n_affordable: int | None = None
+
     def __init__(self, target: Target, lower: Callable[[Genotype], Lowered]):
         if target.roofline is None:
             raise ConfigError(

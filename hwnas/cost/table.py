@@ -18,6 +18,8 @@ from hwnas.target import Target
 class TableCostModel:
     """Predicts latency with an interval; nothing is compiled or measured."""
 
+    n_affordable: int | None = None
+
     def __init__(
         self,
         table: LatencyTable,

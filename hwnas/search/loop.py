@@ -1,10 +1,12 @@
 """The search: ask, cost, constrain, score, tell."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
-from optuna.samplers import BaseSampler
+from numpy.typing import NDArray
 
 from hwnas.accuracy.base import Evaluator
 from hwnas.cost.base import Cost, CostModel
@@ -13,6 +15,8 @@ from hwnas.figure import COLUMNS
 from hwnas.pareto import non_dominated
 from hwnas.progress import Progress
 from hwnas.results import Candidate
+from hwnas.search.pareto_sampler import Assignment
+from hwnas.search.sampler import Known, SamplerConfig, Samplers
 from hwnas.search.study import Study
 from hwnas.space import Genotype, Option, SearchSpace
 from hwnas.target import Budget
@@ -20,6 +24,7 @@ from hwnas.target import Budget
 # The first trials: genotypes at these fractions of the way from the smallest to the largest. Random
 # genotypes gather in the middle of the range of costs; these spread the first front over all of it.
 _LADDER = (0.0, 1.0, 0.5, 0.25, 0.75, 0.125, 0.375, 0.625, 0.875)
+_REMEMBERED = 100_000  # costs
 _UNBUILDABLE = "target"  # name of the constraint that a network meets by running on the target
 
 
@@ -36,32 +41,36 @@ class Problem:
 def search(
     problem: Problem,
     study: Study,
-    sampler: Callable[[int], BaseSampler],
+    sampler: SamplerConfig,
+    seed: int,
     n_trials: int,
     progress: Progress,
 ) -> list[Candidate]:
     """Evaluate candidates until ``n_trials`` are finished, counting those of earlier runs.
 
-    The first trials go from the smallest genotype (if anything fits a budget, it probably does) to
-    the largest.
-    A genotype that comes again is told its known figures. Only candidates that fit the target and
+    Where costs are not known to the sampler, the first trials go from the smallest genotype (if
+    anything fits a budget, it probably does) to the largest. A genotype that comes again is told
+    its known figures. Only candidates that fit the target and
     the budget are scored for accuracy.
 
     Args:
         problem: What is searched for.
         study: Keeps the trials.
-        sampler: Gives the sampler that proposes a trial, by the trial's number.
+        sampler: Which sampler proposes trials.
+        seed: Of the sampler.
         n_trials: How many trials there are in the end.
         progress: Is told of every trial.
     """
     known = {candidate.id: candidate for candidate in study.candidates}
+    cost = _remembered(problem.cost_model)
+    samplers = Samplers(sampler, seed, _known(problem, study, cost))
     with progress.phase("Search", n_trials, len(study.candidates)) as advance:
         for number in range(len(study.candidates), n_trials):
-            if number < len(_LADDER):
+            if sampler.name != "pareto" and number < len(_LADDER):
                 study.enqueue(_rung(problem.space, _LADDER[number]))
-            trial = study.ask(sampler(number))
+            trial = study.ask(samplers(number))
             genotype = problem.space.genotype(trial.params)
-            candidate = _evaluate(problem, genotype, number, known.get(genotype.id))
+            candidate = _evaluate(problem, cost, genotype, number, known.get(genotype.id))
             known[candidate.id] = candidate
             study.tell(trial, candidate, violations(problem.budget, candidate))
             advance(1)
@@ -85,15 +94,54 @@ def violations(budget: Budget, candidate: Candidate) -> dict[str, float]:
     return {**over, _UNBUILDABLE: 1.0 if unrunnable else 0.0}
 
 
+def _remembered(cost_model: CostModel) -> Callable[[Genotype], Cost]:
+    """Return a cost model that is asked once for each genotype, by sampler and search."""
+
+    @lru_cache(_REMEMBERED)
+    def cost(genotype: Genotype) -> Cost:
+        try:
+            return cost_model.cost(genotype)
+        except CompileError as error:
+            return Cost({}, reason=str(error))
+
+    return cost
+
+
+def _known(problem: Problem, study: Study, cost: Callable[[Genotype], Cost]) -> Known:
+    """Return what a sampler may know of the search."""
+    space = problem.space
+    names = [name for name in study.objectives if name != "accuracy"]
+
+    def row(assignment: Assignment) -> list[float]:
+        found = cost(space.genotype(assignment))
+        if found.reason or _over_budget(problem.budget, found):
+            return [math.nan] * len(names)
+        return [found.figures[name].value for name in names]
+
+    def costs(assignments: Sequence[Assignment]) -> NDArray[np.float64]:
+        return np.array([row(assignment) for assignment in assignments]).reshape(-1, len(names))
+
+    affordable = problem.cost_model.n_affordable
+    return Known(
+        search_space=study.distributions,
+        active=lambda assignment: space.genotype(assignment).to_dict(),
+        optional=space.optional(),
+        costs=None if affordable == 0 else costs,
+        n_costs=affordable or None,
+        expensive=study.objectives.index("accuracy"),
+    )
+
+
 def _evaluate(
-    problem: Problem, genotype: Genotype, number: int, known: Candidate | None
+    problem: Problem,
+    costing: Callable[[Genotype], Cost],
+    genotype: Genotype,
+    number: int,
+    known: Candidate | None,
 ) -> Candidate:
     if known is not None:
         return Candidate(number, genotype, known.figures, known.details, known.reason)
-    try:
-        cost = problem.cost_model.cost(genotype)
-    except CompileError as error:
-        return Candidate(number, genotype, {}, {}, str(error))
+    cost = costing(genotype)
     if reason := cost.reason or _over_budget(problem.budget, cost):
         return Candidate(number, genotype, cost.figures, cost.details, reason)
     figures = {"accuracy": problem.evaluator.accuracy(genotype), **cost.figures}

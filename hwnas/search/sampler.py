@@ -6,9 +6,12 @@ depends on these and on the trials before it alone, so that a resumed run propos
 
 import random
 import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import final
 
 import optuna
+from optuna.distributions import BaseDistribution
 from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import BaseSampler, GPSampler, NSGAIISampler, RandomSampler, TPESampler
 from optuna.samplers.nsgaii._elite_population_selection_strategy import (
@@ -17,6 +20,7 @@ from optuna.samplers.nsgaii._elite_population_selection_strategy import (
 from optuna.trial import FrozenTrial
 
 from hwnas.errors import ConfigError, unknown
+from hwnas.search.pareto_sampler import Assignment, Costs, ParetoSampler
 
 
 @dataclass
@@ -25,7 +29,7 @@ class SamplerConfig:
 
     name: str = "nsga2"
     population_size: int = 50  #: of nsga2
-    n_startup_trials: int = 20  #: random trials before the model of tpe and gp
+    n_startup_trials: int = 20  #: trials before the model of pareto, tpe and gp
 
     def __post_init__(self) -> None:
         if self.name not in SAMPLERS:
@@ -36,21 +40,53 @@ class SamplerConfig:
             )
 
 
-SAMPLERS = ("gp", "nsga2", "random", "tpe")
+SAMPLERS = ("gp", "nsga2", "pareto", "random", "tpe")
 
 
-def make(config: SamplerConfig, seed: int, number: int) -> BaseSampler:
-    """Return the sampler that proposes trial ``number`` of a run."""
-    draw = random.Random(f"sampler {seed} {number}").getrandbits(32)
-    match config.name:
-        case "nsga2":
-            return _nsga2(draw, config.population_size)
-        case "tpe":
-            return TPESampler(seed=draw, n_startup_trials=config.n_startup_trials)
-        case "gp":
-            return GPSampler(seed=draw, n_startup_trials=config.n_startup_trials)
-        case _:
-            return RandomSampler(seed=draw)
+@dataclass(frozen=True)
+class Known:
+    """What a sampler may know of a search before anything is evaluated."""
+
+    search_space: Mapping[str, BaseDistribution]
+    active: Callable[[Assignment], Assignment]
+    optional: Sequence[str]
+    costs: Costs | None
+    n_costs: int | None
+    expensive: int
+
+
+@final
+class Samplers:
+    """The samplers of a run, by the number of the trial that they propose."""
+
+    def __init__(self, config: SamplerConfig, seed: int, known: Known):
+        self._config, self._seed = config, seed
+        self._pareto = ParetoSampler(
+            known.costs,
+            seed=seed,
+            search_space=known.search_space,
+            active=known.active,
+            optional=known.optional,
+            expensive=known.expensive,
+            n_startup=config.n_startup_trials,
+            n_costs=known.n_costs,
+        )
+
+    def __call__(self, number: int) -> BaseSampler:
+        """Return the sampler that proposes a trial."""
+        config = self._config
+        draw = random.Random(f"sampler {self._seed} {number}").getrandbits(32)
+        match config.name:
+            case "pareto":
+                return self._pareto  # a function of the seed, the number and the history by itself
+            case "nsga2":
+                return _nsga2(draw, config.population_size)
+            case "tpe":
+                return TPESampler(seed=draw, n_startup_trials=config.n_startup_trials)
+            case "gp":
+                return GPSampler(seed=draw, n_startup_trials=config.n_startup_trials)
+            case _:
+                return RandomSampler(seed=draw)
 
 
 def _nsga2(seed: int, population_size: int) -> NSGAIISampler:

@@ -31,12 +31,12 @@ class Study:
 
     def __init__(self, path: Path, space: SearchSpace, objectives: Sequence[str]):
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self._space, self._objectives = space, tuple(objectives)
+        self._space, self.objectives = space, tuple(objectives)
         directions = [
             StudyDirection.MAXIMIZE if COLUMNS[name].maximise else StudyDirection.MINIMIZE
             for name in objectives
         ]
-        self._distributions = {n: _distribution(o) for n, o in space.choices.items()}
+        self.distributions = {n: _distribution(o) for n, o in space.choices.items()}
         self._storage = _open(path)
         self._file = optuna.create_study(
             storage=self._storage, study_name=_NAME, directions=directions, load_if_exists=True
@@ -52,7 +52,7 @@ class Study:
     def ask(self, sampler: BaseSampler) -> Trial:
         """Return a trial with an option for every choice."""
         self._memory.sampler = sampler
-        return self._memory.ask(self._distributions)
+        return self._memory.ask(self.distributions)
 
     def enqueue(self, assignment: dict[str, Any]) -> None:
         """Have the next trial take these options."""
@@ -68,8 +68,8 @@ class Study:
             trial.set_constraint(name, violation)
         trial.set_user_attr(_ATTRIBUTE, candidate.to_json())
         known = {name: figure.value for name, figure in candidate.figures.items()}
-        if all(name in known for name in self._objectives if name != "accuracy"):
-            values = [known.get(name, 0.0) for name in self._objectives]
+        if all(name in known for name in self.objectives if name != "accuracy"):
+            values = [known.get(name, 0.0) for name in self.objectives]
             frozen = self._memory.tell(trial, values)
         else:
             frozen = self._memory.tell(trial, state=TrialState.FAIL)

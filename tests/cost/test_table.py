@@ -108,7 +108,7 @@ def test_upper_end_of_the_interval_must_fit_the_budget(
     problem = loop.Problem(space, Budget(latency_ms=limit), model, accuracy)
     study = Study(tmp_path / "s.db", space, ("accuracy", "latency_ms"))
     config = sampler.SamplerConfig("random")
-    found = loop.search(problem, study, lambda n: sampler.make(config, 0, n), 120, Silent())
+    found = loop.search(problem, study, config, 0, 120, Silent())
     study.close()
     latencies = {c.id: c.figures["latency_ms"] for c in found}
     between = {c for c, figure in latencies.items() if figure.value <= limit < figure.upper}

@@ -31,9 +31,7 @@ def _search(
     config = SamplerConfig(name, population_size=10, n_startup_trials=14)
     study = Study(path, space, OBJECTIVES)
     try:
-        return list(
-            loop.search(problem, study, lambda n: sampler.make(config, seed, n), n_trials, Silent())
-        )
+        return list(loop.search(problem, study, config, seed, n_trials, Silent()))
     finally:
         study.close()
 
@@ -74,7 +72,7 @@ def test_candidates_over_budget_are_constraint_violations_and_never_scored(
     problem = loop.Problem(tiny, Budget(latency_ms=limit), SizeCost(), problem_accuracy)
     study = Study(tmp_path / "s.db", tiny, OBJECTIVES)
     random = SamplerConfig("random")
-    loop.search(problem, study, lambda n: sampler.make(random, 0, n), 80, Silent())
+    loop.search(problem, study, random, 0, 80, Silent())
     over = [c for c in study.candidates if size(c.genotype) > limit]
     study.close()
     assert over
@@ -95,7 +93,7 @@ def test_known_genotype_is_neither_compiled_nor_scored_again(
     study = Study(tmp_path / "s.db", tiny, OBJECTIVES)
     problem = loop.Problem(tiny, Budget(), cost, accuracy)
     config = SamplerConfig("nsga2", population_size=10)
-    candidates = loop.search(problem, study, lambda n: sampler.make(config, 0, n), 150, Silent())
+    candidates = loop.search(problem, study, config, 0, 150, Silent())
     study.close()
     assert len({c.id for c in candidates}) < 150  # there were repetitions
     assert len(cost.asked) == len(set(cost.asked)) == len({c.id for c in candidates})

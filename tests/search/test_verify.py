@@ -129,12 +129,12 @@ def test_search_never_reads_the_test_split(parts: build.Parts, tmp_path: Path) -
     blind = dataclasses.replace(parts, data=data, config=config)
     evaluator = build.TrainedOnDemand(lambda: build.trained_evaluator(blind, Silent()))
     problem = loop.Problem(blind.space, Budget(), build.cost_model(blind, None), evaluator)
-    from hwnas.search.sampler import SamplerConfig, make
+    from hwnas.search.sampler import SamplerConfig
     from hwnas.search.study import Study
 
     study = Study(tmp_path / "study.db", blind.space, OBJECTIVES)
     random = SamplerConfig("random")
-    candidates = loop.search(problem, study, lambda n: make(random, 0, n), 4, Silent())
+    candidates = loop.search(problem, study, random, 0, 4, Silent())
     study.close()
     assert all("accuracy" in candidate.figures for candidate in candidates)
     with pytest.raises(AssertionError, match="test split was read"):

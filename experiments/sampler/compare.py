@@ -1,0 +1,105 @@
+"""Compare samplers in a benchmark table: hypervolume over the exact front's, by evaluations.
+
+    python experiments/sampler/compare.py FILE.parquet --genotype edge_0 ... --accuracy COLUMN \\
+        --costs latency_a latency_b --samplers pareto nsga2 tpe gp random --seeds 10 \\
+        --trials 200 --at 100 200 --worst-accuracy 60 --out results.csv
+
+Every column of ``--costs`` is a device, searched by itself. Prints, for each sampler and device, the
+mean over seeds with a 95 % bootstrap interval, and the seconds of a proposal.
+"""
+
+import argparse
+import csv
+import itertools
+import multiprocessing
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from hwnas import tabular
+from hwnas.progress import Silent
+from hwnas.search import loop
+from hwnas.search.sampler import SamplerConfig
+from hwnas.search.study import Study
+from hwnas.tabular import BenchmarkConfig
+from hwnas.target import Budget
+
+_STARTUP = {"pareto": 16}
+
+
+def main() -> None:
+    """Run all searches and print and keep what they reached."""
+    arguments = _parse()
+    tasks = list(itertools.product(arguments.samplers, arguments.costs, range(arguments.seeds)))
+    rows = []
+    with multiprocessing.get_context("spawn").Pool(arguments.jobs) as pool:
+        for row in pool.imap(partial(_run, arguments), tasks):
+            rows.append(row)
+            if arguments.out:
+                _write(Path(arguments.out), rows)
+    for sampler, device in itertools.product(arguments.samplers, arguments.costs):
+        chosen = [r for r in rows if (r["sampler"], r["device"]) == (sampler, device)]
+        cells = [f"{n}: {_interval([float(r[f'at_{n}']) for r in chosen])}" for n in arguments.at]
+        pause = statistics.median(float(r["seconds_a_proposal"]) for r in chosen)
+        print(f"{sampler:<8} {device:<26} {'  '.join(cells)}  {pause:.3f} s", flush=True)
+
+
+def _run(arguments: argparse.Namespace, task: tuple[str, str, int]) -> dict[str, str]:
+    name, device, seed = task
+    reference = {} if arguments.worst_accuracy is None else {"accuracy": arguments.worst_accuracy}
+    config = BenchmarkConfig(
+        arguments.table, arguments.genotype, arguments.accuracy, {"latency_ms": device},
+        reference=reference,
+    )  # fmt: skip
+    benchmark = tabular.load(config)
+    problem = loop.Problem(benchmark.space, Budget(), benchmark, benchmark)
+    sampler = SamplerConfig(name, n_startup_trials=_STARTUP.get(name, 20))
+    with tempfile.TemporaryDirectory() as folder:
+        study = Study(Path(folder, "study.db"), benchmark.space, benchmark.names)
+        start = time.perf_counter()
+        candidates = loop.search(problem, study, sampler, seed, arguments.trials, Silent())
+        took = time.perf_counter() - start
+        study.close()
+    genotypes = [candidate.genotype for candidate in candidates]
+    row = {"sampler": name, "device": device, "seed": str(seed)}
+    row |= {f"at_{n}": f"{benchmark.share(genotypes[:n], config):.5f}" for n in arguments.at}
+    return row | {"seconds_a_proposal": f"{took / arguments.trials:.4f}"}
+
+
+def _interval(values: Sequence[float]) -> str:
+    rng = np.random.default_rng(0)
+    means = rng.choice(values, (4000, len(values))).mean(axis=1)
+    low, high = np.quantile(means, [0.025, 0.975])
+    return f"{statistics.mean(values):.4f} ({low:.4f}, {high:.4f})"
+
+
+def _write(path: Path, rows: Sequence[dict[str, str]]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("table", help="a Parquet or CSV file")
+    parser.add_argument("--genotype", nargs="+", required=True, metavar="COLUMN")
+    parser.add_argument("--accuracy", default="accuracy", metavar="COLUMN")
+    parser.add_argument("--costs", nargs="+", required=True, metavar="COLUMN")
+    parser.add_argument("--samplers", nargs="+", default=["pareto", "nsga2", "random"])
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--trials", type=int, default=200)
+    parser.add_argument("--at", nargs="+", type=int, default=[100, 200])
+    parser.add_argument("--worst-accuracy", type=float, help="nothing below counts")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--out", help="a CSV file")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

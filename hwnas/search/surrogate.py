@@ -1,0 +1,175 @@
+"""A Gaussian process over the choices of a space, for the one objective that is expensive.
+
+Choices become features by ``Features``; the kernel is a Matern 3/2 with a length scale a feature
+(chosen in ``experiments/sampler``). Length scales are fitted by maximum a posteriori: with tens of
+observations and tens of features maximum likelihood alone overfits.
+
+Sources: Rasmussen and Williams, "Gaussian processes for machine learning", 2006, chapter 5; the
+prior of length scales is that of Hvarfner et al., "Vanilla Bayesian optimization performs great in
+high dimensions", ICML 2024, https://arxiv.org/abs/2402.02229.
+"""
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import linalg, optimize
+
+Array = NDArray[np.float64]
+
+_JITTER = 1e-8
+_STEPS = 60  #: of the optimiser, at most
+
+
+@final
+class Features:
+    """Maps assignments of options to vectors.
+
+    A choice of numbers is one feature, scaled to [0, 1]; any other has one for each option. Choices
+    that offer the same options form a group, of which each option's share is a feature too (or the
+    mean of numbers): how often something occurs tells more than where, when little is known yet. A
+    choice that is not active in an assignment is not in it, and has a feature that says so.
+    """
+
+    def __init__(self, choices: Mapping[str, Sequence[Hashable]], optional: Sequence[str] = ()):
+        self._columns: list[tuple[str, Mapping[Hashable, tuple[float, ...]], int]] = []
+        groups: dict[tuple[Hashable, ...], list[str]] = {}
+        for name, options in choices.items():
+            if len(options) > 1:
+                vectors = _vectors(options, name in optional)
+                self._columns.append((name, vectors, len(next(iter(vectors.values())))))
+                groups.setdefault(tuple(options), []).append(name)
+        self._groups = [
+            (names, _vectors(options, absent=False))
+            for options, names in groups.items()
+            if len(names) > 1
+        ]
+
+    def __call__(self, assignments: Sequence[Mapping[str, Hashable]]) -> Array:
+        """Return the features of assignments, ``(n, d)``."""
+        return np.array([self._row(assignment) for assignment in assignments])
+
+    def _row(self, assignment: Mapping[str, Hashable]) -> list[float]:
+        row: list[float] = []
+        for name, vectors, _ in self._columns:
+            row.extend(vectors[assignment.get(name)])
+        for names, vectors in self._groups:
+            active = [vectors[assignment[name]] for name in names if name in assignment]
+            width = len(next(iter(vectors.values())))
+            row.extend(np.mean(active, axis=0) if active else [0.0] * width)
+        return row
+
+
+def _vectors(options: Sequence[Hashable], absent: bool) -> dict[Hashable, tuple[float, ...]]:
+    """Return the features of each option, and of ``None`` where a choice may be absent."""
+    if all(isinstance(o, (int, float)) and not isinstance(o, bool) for o in options):
+        low, high = min(options), max(options)  # type: ignore[type-var]
+        scaled = [float((o - low) / (high - low)) for o in options]  # type: ignore[operator]
+        end = (0.0,) if absent else ()
+        numbers = {o: (v, *end) for o, v in zip(options, scaled, strict=True)}
+        return {**numbers, None: (0.5, 1.0)} if absent else {**numbers}
+    # Half of the squared distance of one-hot vectors, so that two options are as far as 0 and 1.
+    eye = np.eye(len(options)) / math.sqrt(2)
+    found: dict[Hashable, tuple[float, ...]] = {
+        o: tuple(row.tolist()) for o, row in zip(options, eye, strict=True)
+    }
+    return found | {None: (0.0,) * len(options)} if absent else found
+
+
+@dataclass(frozen=True)
+class Hyperparameters:
+    """What is fitted, as logarithms."""
+
+    lengths: Array  #: ``(d,)``
+    noise: float  #: its variance over the signal's
+
+
+@final
+class Surrogate:
+    """A Gaussian process given its observations."""
+
+    def __init__(self, x: Array, y: Array, parameters: Hyperparameters):
+        self._x, self._parameters = x, parameters
+        kernel = _matern(_squares(x, x, parameters.lengths))[0]
+        kernel[np.diag_indices_from(kernel)] += math.exp(parameters.noise) + _JITTER
+        self._factor = linalg.cholesky(kernel, lower=True)
+        ones = linalg.cho_solve((self._factor, True), np.ones(len(y)))
+        self._mean = float(ones @ y / ones.sum())
+        residual = y - self._mean
+        self._weights = linalg.cho_solve((self._factor, True), residual)
+        # The signal's variance that is most likely, with a weak prior of that of the observations.
+        prior = float(np.var(y)) + 1e-12
+        self._variance = (float(residual @ self._weights) + 2 * prior) / (len(y) + 2)
+
+    def predict(self, x: Array) -> tuple[Array, Array]:
+        """Return mean and standard deviation of what an evaluation would show, each ``(n,)``."""
+        kernel = _matern(_squares(x, self._x, self._parameters.lengths))[0]
+        mean = self._mean + kernel @ self._weights
+        solved = linalg.solve_triangular(self._factor, kernel.T, lower=True, check_finite=False)
+        left = 1.0 - np.einsum("ij,ij->j", solved, solved)
+        return mean, np.sqrt(self._variance * np.maximum(left, 1e-9))
+
+
+def fit(x: Array, y: Array, start: Hyperparameters | None = None) -> Hyperparameters:
+    """Return the most probable hyperparameters for observations ``y (n,)`` at ``x (n, d)``."""
+    n, d = x.shape
+    centre = math.sqrt(2) + 0.5 * math.log(d)
+    used = np.ptp(x, axis=0) > 0  # the others are not told by anything; they keep the prior
+    z = x[:, used]
+
+    def loss(values: Array) -> tuple[float, Array]:
+        lengths, noise = values[:-1], values[-1]
+        squares = _squares(z, z, lengths)
+        kernel, slope = _matern(squares)
+        kernel[np.diag_indices_from(kernel)] += math.exp(noise) + _JITTER
+        factor = linalg.cholesky(kernel, lower=True, check_finite=False)
+        inverse = linalg.cho_solve((factor, True), np.eye(n), check_finite=False)
+        ones = inverse.sum(axis=1)
+        residual = y - float(ones @ y / ones.sum())
+        weights = inverse @ residual
+        variance = float(residual @ weights) / n + 1e-12
+        value = 0.5 * n * math.log(variance) + float(np.log(np.diag(factor)).sum())
+        # d value / d kernel = (inverse - weights weights' / variance) / 2
+        inner = 0.5 * (inverse - np.outer(weights, weights) / variance)
+        scaled = z / np.exp(lengths)
+        weighted = inner * slope
+        sums = weighted.sum(axis=1)
+        # sum_ab w_ab (z_a - z_b)^2, for every feature at once
+        spread = 2 * (sums @ scaled**2 - np.einsum("id,id->d", scaled, weighted @ scaled))
+        gradient = np.empty_like(values)
+        gradient[:-1] = -2 * spread
+        gradient[-1] = np.trace(inner) * math.exp(noise)
+        from_prior = (lengths - centre) / 3.0  # of variance 3
+        value += 0.5 * float(((lengths - centre) ** 2).sum()) / 3.0
+        gradient[:-1] += from_prior
+        value += 0.5 * (noise + 6.0) ** 2 / 4.0
+        gradient[-1] += (noise + 6.0) / 4.0
+        return value, gradient
+
+    first = np.append(np.full(int(used.sum()), centre - 1.0), -6.0)
+    if start is not None:
+        first = np.append(start.lengths[used], start.noise)
+    bounds = [(centre - 6.0, centre + 6.0)] * int(used.sum()) + [(-14.0, 1.0)]
+    found = optimize.minimize(
+        loss, first, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": _STEPS}
+    ).x
+    lengths = np.full(d, centre)
+    lengths[used] = found[:-1]
+    return Hyperparameters(lengths, float(found[-1]))
+
+
+def _squares(a: Array, b: Array, lengths: Array) -> Array:
+    """Return squared distances between rows, in length scales."""
+    a, b = a / np.exp(lengths), b / np.exp(lengths)
+    squares = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1)[None] - 2 * a @ b.T
+    return np.asarray(np.maximum(squares, 0.0))
+
+
+def _matern(squares: Array) -> tuple[Array, Array]:
+    """Return the kernel, and its derivative by the squared distance."""
+    r = np.sqrt(3 * squares)
+    decay = np.exp(-r)
+    return np.asarray((1 + r) * decay), -1.5 * decay

@@ -1,0 +1,205 @@
+"""Benchmark tables: every network of a space with its accuracy and costs, to judge samplers with.
+
+A table is a Parquet or CSV file with a column for each choice, one for the accuracy and one for
+each cost, and a row for each combination of options: NAS-Bench-201 and what looks like it.
+"""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from hwnas.cost.base import Cost
+from hwnas.errors import CompileError, ConfigError, TableError, unknown
+from hwnas.figure import COSTS, Figure
+from hwnas.pareto import hypervolume, non_dominated
+from hwnas.space import Genotype, Option, SearchSpace
+
+Array = NDArray[np.float64]
+
+
+@dataclass
+class BenchmarkConfig:
+    """A table that answers instead of training and measuring."""
+
+    path: str = ""  #: a Parquet or CSV file
+    genotype: list[str] = field(default_factory=list)  #: columns that say which network it is
+    accuracy: str = "accuracy"  #: the column of the accuracy, a fraction or per cent
+    costs: dict[str, str] = field(default_factory=dict)  #: columns of costs: {latency_ms: COLUMN}
+    partial: bool = False  #: combinations of options that are not in it count as infeasible
+    #: values beyond which nothing counts towards the hypervolume; default: the table's worst
+    reference: dict[str, float] = field(default_factory=dict)
+
+    def check(self) -> None:
+        """Refuse what says too little, or what is not known.
+
+        Raises:
+            ConfigError: it says what.
+        """
+        if not self.path or not self.genotype or not self.costs:
+            raise ConfigError(
+                "A benchmark table needs table.path=FILE, table.genotype=[COLUMN,...], "
+                "table.accuracy=COLUMN and table.costs={latency_ms: COLUMN}."
+            )
+        for name in self.costs:
+            if name not in COSTS:
+                raise ConfigError(unknown("cost in table.costs", name, COSTS))
+        for name in self.reference:
+            if name not in ("accuracy", *self.costs):
+                allowed = ("accuracy", *self.costs)
+                raise ConfigError(unknown("objective in table.reference", name, allowed))
+
+
+@final
+class Benchmark:
+    """A table as a space, with an evaluator and a cost model of it."""
+
+    n_affordable: int | None = None
+
+    def __init__(
+        self,
+        space: SearchSpace,
+        rows: Mapping[tuple[Option, ...], int],
+        names: Sequence[str],
+        values: Array,
+    ):
+        self.space, self._rows = space, rows
+        self.names = tuple(names)  #: ``accuracy`` and the costs
+        self.values = values  #: ``(n, 1 + m)``
+        self._maximise = [name == "accuracy" for name in names]
+
+    def row(self, genotype: Genotype) -> int | None:
+        """Return where a genotype is in the table."""
+        options = genotype.to_dict()
+        return self._rows.get(tuple(options[name] for name in self.space.choices))
+
+    def accuracy(self, genotype: Genotype) -> Figure:
+        """Return the accuracy of the table."""
+        row = self.row(genotype)
+        assert row is not None
+        return Figure(float(self.values[row, 0]), "table")
+
+    def cost(self, genotype: Genotype) -> Cost:
+        """Return the costs of the table.
+
+        Raises:
+            CompileError: the genotype is not in it.
+        """
+        row = self.row(genotype)
+        if row is None:
+            raise CompileError("It is not in the table.")
+        values = self.values[row, 1:].tolist()
+        figures = zip(self.names[1:], values, strict=True)
+        return Cost({name: Figure(value, "table") for name, value in figures})
+
+    def share(self, genotypes: Sequence[Genotype], config: BenchmarkConfig) -> float:
+        """Return the hypervolume of genotypes over that of the exact front; NaN if that is 0."""
+        worst = [float(self.values[:, 0].min()), *self.values[:, 1:].max(axis=0).tolist()]
+        reference = [config.reference.get(n, w) for n, w in zip(self.names, worst, strict=True)]
+        rows = [row for genotype in genotypes if (row := self.row(genotype)) is not None]
+        exact = self._volume(self.values[non_dominated(self.values, self._maximise)], reference)
+        return self._volume(self.values[rows], reference) / exact if exact else math.nan
+
+    def _volume(self, values: Array, reference: Sequence[float]) -> float:
+        bounds = np.asarray(reference)
+        inside = (values[:, 0] > bounds[0]) & (values[:, 1:] < bounds[1:]).all(axis=1)
+        return hypervolume(values[inside], reference, self._maximise) if inside.any() else 0.0
+
+
+def load(config: BenchmarkConfig) -> Benchmark:
+    """Read a table.
+
+    Raises:
+        TableError: it cannot be read, or does not say exactly one thing of every network.
+    """
+    path = Path(config.path)
+    table = _read(path)
+    for name in (*config.genotype, config.accuracy, *config.costs.values()):
+        if name not in table.column_names:
+            raise TableError(f"{path}: {unknown('column', name, table.column_names)}")
+    if table.num_rows == 0:
+        raise TableError(f"{path}: there are no rows.")
+    columns = [_options(path, name, table[name]) for name in config.genotype]
+    names = ("accuracy", *config.costs)
+    sources = (config.accuracy, *config.costs.values())
+    values = np.stack([_numbers(path, name, table[name]) for name in sources], axis=1)
+    keys = list(zip(*columns, strict=True))
+    first: dict[tuple[Option, ...], int] = {}
+    for i, key in enumerate(keys):
+        if first.setdefault(key, i) != i:
+            raise TableError(
+                f"{path}: rows {first[key]} and {i} are of the same genotype, "
+                f"{_words(config.genotype, key)} ({len(keys) - len({*keys})} such rows in all). "
+                "Keep one of each, for example their mean."
+            )
+    choices = {n: _sorted(column) for n, column in zip(config.genotype, columns, strict=True)}
+    total = math.prod(len(options) for options in choices.values())
+    if total > len(keys) and not config.partial:
+        raise TableError(
+            f"{path}: {total - len(keys):,} of {total:,} combinations of options are missing"
+            f"{_example(choices, first)}. Complete it, or say table.partial=true to have them "
+            "count as infeasible."
+        )
+    space = SearchSpace(path.name.partition(".")[0], "table", choices, {})
+    return Benchmark(space, first, names, values)
+
+
+def _read(path: Path) -> pa.Table:
+    try:
+        if path.name.endswith((".csv", ".csv.gz")):
+            return pyarrow.csv.read_csv(path)
+        return pq.read_table(path)
+    except FileNotFoundError:
+        raise TableError(f"table.path={path}: there is no such file.") from None
+    except (OSError, pa.ArrowException) as error:
+        (reason, *_) = str(error).splitlines() or [type(error).__name__]
+        raise TableError(f"table.path={path}: neither Parquet nor CSV: {reason}") from None
+
+
+def _options(path: Path, name: str, column: pa.ChunkedArray) -> list[Option]:
+    values = column.to_pylist()
+    for i, value in enumerate(values):
+        if value is None or value == "" or value != value:
+            raise TableError(f"{path}: row {i} has no '{name}'; every row needs its genotype.")
+    return [
+        v if isinstance(v, (int, float)) and not isinstance(v, bool) else str(v) for v in values
+    ]
+
+
+def _numbers(path: Path, name: str, column: pa.ChunkedArray) -> Array:
+    try:
+        values = np.array(column.cast(pa.float64()).fill_null(math.nan).to_pylist(), np.float64)
+    except pa.ArrowInvalid:
+        raise TableError(f"{path}: '{name}' must be numbers, is {column.type}.") from None
+    bad = np.flatnonzero(~np.isfinite(values))
+    if len(bad):
+        raise TableError(
+            f"{path}: '{name}' is {values[bad[0]]} in row {bad[0]}, and not finite in {len(bad)} "
+            f"of {len(values)} rows. Remove them and say table.partial=true."
+        )
+    return values
+
+
+def _sorted(column: Sequence[Option]) -> tuple[Option, ...]:
+    """Return the options of a choice: numbers by size, others by name."""
+    return tuple(sorted({*column}))
+
+
+def _example(
+    choices: Mapping[str, tuple[Option, ...]], known: Mapping[tuple[Option, ...], int]
+) -> str:
+    """Return in words the first combination that is missing."""
+    key = next(key for key in itertools.product(*choices.values()) if key not in known)
+    return f", for example {_words(list(choices), key)}"
+
+
+def _words(names: Sequence[str], key: tuple[Option, ...]) -> str:
+    return " ".join(f"{name}={option}" for name, option in zip(names, key, strict=True))

@@ -1,0 +1,201 @@
+"""The sampler alone, in studies as anybody would make them."""
+
+import itertools
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import optuna
+import pytest
+from numpy.typing import NDArray
+from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
+
+from hwnas.pareto import hypervolume
+from hwnas.search.pareto_sampler import ParetoSampler
+
+optuna.logging.set_verbosity(optuna.logging.WARNING)
+MAXIMISE, MINIMISE = optuna.study.StudyDirection.MAXIMIZE, optuna.study.StudyDirection.MINIMIZE
+Assignment = Mapping[str, Any]
+
+OPS = ("none", "skip", "pool", "conv1", "conv3")
+SMALL: dict[str, BaseDistribution] = {
+    **{f"op{i}": CategoricalDistribution(OPS) for i in range(4)},
+    "width": IntDistribution(8, 32, step=8),
+}
+#: 10^15 assignments and more
+LARGE: dict[str, BaseDistribution] = {
+    f"stage{i}.{name}": distribution
+    for i in range(12)
+    for name, distribution in (
+        ("op", CategoricalDistribution(OPS)),
+        ("width", IntDistribution(1, 6)),
+    )
+}
+_WORK = {"none": 0.0, "skip": 0.02, "pool": 0.1, "conv1": 0.4, "conv3": 1.0}
+
+
+def _ops(a: Assignment) -> list[str]:
+    return [str(value) for name, value in a.items() if "op" in name]
+
+
+def _width(a: Assignment) -> float:
+    widths = [value for name, value in a.items() if "width" in name]
+    return float(np.mean(widths)) / max(SMALL_WIDTH if len(widths) == 1 else 6, 1)
+
+
+SMALL_WIDTH = 32
+
+
+def accuracy(a: Assignment) -> float:
+    ops = _ops(a)
+    work = sum(_WORK[op] * (1 + 0.3 * math.sin(i)) for i, op in enumerate(ops)) / len(ops)
+    dead = ops.count("none") / len(ops)
+    return float(0.95 - 0.5 * math.exp(-2.5 * work * (0.3 + _width(a))) - 0.3 * dead**2)
+
+
+def latency(a: Assignment) -> float:
+    return 0.2 + sum(_WORK[op] * (1 + 0.2 * i % 3) for i, op in enumerate(_ops(a))) * _width(a)
+
+
+def memory(a: Assignment) -> float:
+    return 1.0 + 10 * _width(a) ** 2 + _ops(a).count("conv1")
+
+
+def _costs(*functions: Callable[[Assignment], float]) -> Callable[..., NDArray[np.float64]]:
+    return lambda assignments: np.array([[f(a) for f in functions] for a in assignments])
+
+
+def _run(
+    sampler: optuna.samplers.BaseSampler,
+    n: int,
+    space: Mapping[str, BaseDistribution] = SMALL,
+    functions: Sequence[Callable[[Assignment], float]] = (accuracy, latency),
+    study: optuna.Study | None = None,
+) -> optuna.Study:
+    if study is None:
+        directions = [MAXIMISE if f is accuracy else MINIMISE for f in functions]
+        study = optuna.create_study(directions=directions)
+    study.sampler = sampler
+    while len(study.trials) < n:
+        trial = study.ask(dict(space))
+        study.tell(trial, [f(trial.params) for f in functions])
+    return study
+
+
+def _volume(study: optuna.Study, reference: Sequence[float]) -> float:
+    values = np.array([trial.values for trial in study.trials])
+    maximise = [direction == MAXIMISE for direction in study.directions]
+    sign = np.where(maximise, -1, 1)
+    inside = (values * sign < np.array(reference) * sign).all(axis=1)
+    return hypervolume(values[inside], reference, maximise) if inside.any() else 0.0
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_small_space_is_nearly_solved(seed: int) -> None:
+    every = [
+        dict(zip(SMALL, row, strict=True)) for row in itertools.product(*[OPS] * 4, range(8, 33, 8))
+    ]
+    exact = np.array([[accuracy(a), latency(a)] for a in every])
+    reference = [0.5, 4.0]
+    inside = exact[(exact[:, 0] > 0.5) & (exact[:, 1] < 4)]
+    best = hypervolume(inside, reference, [True, False])
+    sampler = ParetoSampler(_costs(latency), seed=seed, search_space=SMALL)
+    found = _volume(_run(sampler, 60), reference) / best
+    blind = _volume(_run(optuna.samplers.RandomSampler(seed=seed), 60), reference) / best
+    assert found > 0.985
+    assert found > blind + 0.02
+
+
+def test_large_space_with_three_objectives_beats_evolution() -> None:
+    functions, reference = (accuracy, latency, memory), [0.5, 8.0, 20.0]
+    ours, theirs = [], []
+    for seed in range(2):
+        sampler = ParetoSampler(_costs(latency, memory), seed=seed, search_space=LARGE)
+        ours.append(_volume(_run(sampler, 60, LARGE, functions), reference))
+        nsga2 = optuna.samplers.NSGAIISampler(seed=seed, population_size=15)
+        theirs.append(_volume(_run(nsga2, 60, LARGE, functions), reference))
+    assert np.mean(ours) > 1.05 * np.mean(theirs)
+
+
+def test_nothing_is_proposed_twice() -> None:
+    study = _run(ParetoSampler(_costs(latency), search_space=SMALL), 50)
+    assert len({tuple(trial.params.items()) for trial in study.trials}) == 50
+
+
+def test_exhausted_space_goes_on() -> None:
+    space = {"a": CategoricalDistribution(OPS), "width": IntDistribution(1, 2)}
+    functions = (lambda a: float(OPS.index(a["a"])), lambda a: float(a["width"]))
+    study = optuna.create_study(directions=[MAXIMISE, MINIMISE])
+    sampler = ParetoSampler(_costs(functions[1]), search_space=space, n_startup=4)
+    _run(sampler, 15, space, functions, study)
+    assert len({tuple(trial.params.items()) for trial in study.trials}) == 10
+
+
+@pytest.mark.parametrize("space", [SMALL, LARGE], ids=["small", "large"])
+def test_resumed_study_proposes_the_same(space: dict[str, BaseDistribution]) -> None:
+    def sampler() -> ParetoSampler:
+        return ParetoSampler(_costs(latency), seed=3, search_space=space)
+
+    whole = _run(sampler(), 30, space)
+    cut = optuna.create_study(directions=["maximize", "minimize"])
+    for n in (7, 17, 24, 30):
+        _run(sampler(), n, space, study=cut)
+    assert [t.params for t in cut.trials] == [t.params for t in whole.trials]
+    other = _run(ParetoSampler(_costs(latency), seed=4, search_space=space), 30, space)
+    assert [t.params for t in other.trials] != [t.params for t in whole.trials]
+
+
+@pytest.mark.parametrize("limit", [0.6, 1.0])
+@pytest.mark.parametrize("space", [SMALL, LARGE], ids=["small", "large"])
+def test_what_breaks_a_limit_is_not_proposed(
+    space: dict[str, BaseDistribution], limit: float
+) -> None:
+    def costs(assignments: Sequence[Assignment]) -> NDArray[np.float64]:
+        values = _costs(latency)(assignments)
+        values[values > limit] = np.inf
+        return values
+
+    study = _run(ParetoSampler(costs, search_space=space), 30, space)
+    assert max(trial.values[1] for trial in study.trials) <= limit
+
+
+def test_workers_at_the_same_time_evaluate_different_candidates() -> None:
+    sampler = ParetoSampler(_costs(latency), search_space=SMALL)
+    study = _run(sampler, 20)
+    running = [study.ask(SMALL) for _ in range(6)]
+    assert len({tuple(trial.params.items()) for trial in running}) == 6
+
+
+def test_costs_that_nobody_computes_are_modelled() -> None:
+    """As somebody uses it who only knows Optuna."""
+
+    def objective(trial: optuna.Trial) -> tuple[float, float]:
+        a: dict[str, Any] = {f"op{i}": trial.suggest_categorical(f"op{i}", OPS) for i in range(4)}
+        a["width"] = trial.suggest_int("width", 8, 32, step=8)
+        return latency(a), accuracy(a)
+
+    volumes = []
+    for sampler in (ParetoSampler(expensive=1), optuna.samplers.RandomSampler(seed=0)):
+        study = optuna.create_study(directions=["minimize", "maximize"], sampler=sampler)
+        study.optimize(objective, 60)
+        volumes.append(_volume(study, [4.0, 0.5]))
+    assert volumes[0] > 1.02 * volumes[1]
+
+
+def test_choices_without_effect_make_no_new_candidate() -> None:
+    space = {"depth": IntDistribution(0, 1), "op": CategoricalDistribution(OPS)}
+
+    def active(a: Assignment) -> Assignment:
+        return a if a["depth"] else {"depth": 0}
+
+    sampler = ParetoSampler(
+        _costs(lambda a: float(a["depth"])),
+        search_space=space, active=active, optional=["op"], n_startup=3,
+    )  # fmt: skip
+    study = optuna.create_study(directions=["maximize", "minimize"], sampler=sampler)
+    for _ in range(6):
+        trial = study.ask(space)
+        study.tell(trial, [random.Random(str(trial.params)).random(), trial.params["depth"]])
+    assert len({tuple(active(trial.params).items()) for trial in study.trials}) == 6

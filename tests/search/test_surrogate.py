@@ -1,0 +1,90 @@
+import numpy as np
+import pytest
+from scipy import optimize
+
+from hwnas.search.surrogate import Features, Surrogate, fit
+
+CHOICES = {"a": ("x", "y", "z"), "b": ("x", "y", "z"), "k": (3, 5, 7), "only": (1,)}
+
+
+def test_features_keep_order_and_equality() -> None:
+    features = Features(CHOICES)
+    rows = features(
+        [
+            {"a": "x", "b": "y", "k": 3, "only": 1},
+            {"a": "y", "b": "x", "k": 5, "only": 1},
+            {"a": "x", "b": "y", "k": 7, "only": 1},
+        ]
+    )
+    assert rows.shape == (3, 3 + 3 + 1 + 3)
+    assert rows[:, 6].tolist() == [0.0, 0.5, 1.0]
+    assert rows[0, 7:] == pytest.approx(rows[1, 7:])  # as often x as y
+    assert np.sum((rows[0, :3] - rows[1, :3]) ** 2) == pytest.approx(1.0)  # as far as 0 from 1
+
+
+def test_choice_that_is_not_active_is_none_of_its_options() -> None:
+    features = Features({"n": (1, 2, 3), "c": ("x", "y")}, optional=("n", "c"))
+    absent, *present = features([{}, *({"n": n, "c": c} for n in (1, 2, 3) for c in ("x", "y"))])
+    assert all(np.abs(absent - row).max() > 0.5 for row in present)
+
+
+def _smooth(x: np.ndarray) -> np.ndarray:
+    return np.asarray(np.sin(3 * x[:, 0]) + 0.5 * x[:, 1] ** 2)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_gradient_is_that_of_the_loss(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(size=(15, 4))
+    x[:, 3] = 0.5  # tells nothing
+    checked = []
+
+    def check(loss, first, **options):  # type: ignore[no-untyped-def]
+        for _ in range(3):
+            at = first + rng.normal(0, 0.7, len(first))
+            numeric = optimize.approx_fprime(at, lambda v: loss(v)[0], 1e-6)
+            assert loss(at)[1] == pytest.approx(numeric, rel=1e-3, abs=1e-3)
+            checked.append(at)
+        return optimize.OptimizeResult(x=first)
+
+    monkeypatch.setattr(optimize, "minimize", check)
+    fitted = fit(x, _smooth(x) + rng.normal(0, 0.05, 15))
+    assert len(checked) == 3
+    assert len(fitted.lengths) == 4
+
+
+def test_what_does_not_matter_gets_a_long_length_scale() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.uniform(size=(60, 5))
+    lengths = fit(x, _smooth(x)).lengths
+    assert lengths[0] < lengths[1] < lengths[2:].min()
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.1])
+def test_prediction_is_calibrated(noise: float) -> None:
+    inside, ratios = [], []
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        x, new = rng.uniform(size=(40, 3)), rng.uniform(size=(200, 3))
+        y = _smooth(x) + rng.normal(0, noise, 40)
+        mean, std = Surrogate(x, y, fit(x, y)).predict(new)
+        inside.append(np.mean(np.abs(_smooth(new) - mean) < 1.96 * std))
+        ratios.append(np.std(_smooth(new) - mean) / np.std(_smooth(new)))
+    assert np.mean(inside) > 0.85
+    assert np.mean(ratios) < (0.1 if noise == 0 else 0.25)
+
+
+def test_observations_are_met_where_there_is_no_noise() -> None:
+    rng = np.random.default_rng(1)
+    x = rng.uniform(size=(30, 2))
+    y = _smooth(x)
+    mean, std = Surrogate(x, y, fit(x, y)).predict(x)
+    assert mean == pytest.approx(y, abs=0.02)
+    assert std.max() < 0.1
+
+
+def test_equal_values_are_no_problem() -> None:
+    x = np.eye(5)
+    mean, std = Surrogate(x, np.ones(5), fit(x, np.ones(5))).predict(x)
+    assert mean == pytest.approx(1.0)
+    assert np.isfinite(std).all()

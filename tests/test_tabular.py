@@ -1,0 +1,140 @@
+import itertools
+import math
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+
+from hwnas.errors import CompileError, ConfigError, TableError
+from hwnas.tabular import Benchmark, BenchmarkConfig, load
+
+COSTS = {"latency_ms": "ms_board", "energy_mj": "mj"}
+
+
+def _rows() -> list[dict[str, Any]]:
+    return [
+        {"op": op, "k": k, "acc": 50.0 + 10 * i + k, "ms_board": k * (i + 1.0), "mj": 9.0 - k}
+        for i, (op, k) in enumerate(itertools.product(("conv", "skip"), (3, 5, 7)))
+    ]
+
+
+def _file(path: Path, rows: list[dict[str, Any]]) -> Path:
+    table = pa.Table.from_pylist(rows)
+    if path.suffix == ".csv":
+        pyarrow.csv.write_csv(table, path)
+    else:
+        pq.write_table(table, path)
+    return path
+
+
+def _load(path: Path, **changes: Any) -> Benchmark:
+    known: dict[str, Any] = {"genotype": ["op", "k"], "accuracy": "acc", "costs": COSTS}
+    return load(BenchmarkConfig(path=str(path), **known | changes))
+
+
+@pytest.mark.parametrize("name", ["cells.parquet", "cells.csv"])
+def test_table_is_a_space_that_answers(tmp_path: Path, name: str) -> None:
+    benchmark = _load(_file(tmp_path / name, _rows()[::-1]))
+    assert benchmark.space.name == "cells"
+    assert benchmark.space.choices == {"op": ("conv", "skip"), "k": (3, 5, 7)}
+    assert benchmark.names == ("accuracy", "latency_ms", "energy_mj")
+    for row in _rows():
+        genotype = benchmark.space.genotype({"op": row["op"], "k": row["k"]})
+        assert benchmark.accuracy(genotype).value == row["acc"]
+        figures = benchmark.cost(genotype).figures
+        assert {n: f.value for n, f in figures.items()} == {
+            "latency_ms": row["ms_board"], "energy_mj": row["mj"],
+        }  # fmt: skip
+        assert {f.source for f in figures.values()} == {"table"}
+
+
+def test_share_is_of_the_exact_front(tmp_path: Path) -> None:
+    rows = [
+        {"a": "x", "acc": 0.9, "ms": 3.0},
+        {"a": "y", "acc": 0.6, "ms": 1.0},
+        {"a": "z", "acc": 0.5, "ms": 4.0},
+    ]
+    path = _file(tmp_path / "t.parquet", rows)
+    benchmark = _load(path, genotype=["a"], costs={"latency_ms": "ms"})
+    x, y, z = (benchmark.space.genotype({"a": a}) for a in "xyz")
+    config = BenchmarkConfig(str(path), ["a"], "acc", {"latency_ms": "ms"})
+    assert benchmark.share([x, y], config) == pytest.approx(1.0)
+    # Up to accuracy 0.5 and 4 ms: x takes 0.4 * 1, y 0.1 * 3, both together 0.6.
+    assert benchmark.share([y], config) == pytest.approx(0.3 / 0.6)
+    assert benchmark.share([z], config) == 0.0
+    config.reference = {"accuracy": 0.8}
+    assert benchmark.share([x], config) == pytest.approx(1.0)
+    config.reference = {"accuracy": 0.95}
+    assert math.isnan(benchmark.share([x], config))
+
+
+def test_what_is_missing_is_refused_or_infeasible(tmp_path: Path) -> None:
+    path = _file(tmp_path / "t.parquet", _rows()[:-1])
+    with pytest.raises(
+        TableError, match=r"1 of 6 combinations .* example op=skip k=7.*table.partial"
+    ):
+        _load(path)
+    benchmark = _load(path, partial=True)
+    with pytest.raises(CompileError, match="not in the table"):
+        benchmark.cost(benchmark.space.genotype({"op": "skip", "k": 7}))
+
+
+def _with(index: int, **values: Any) -> list[dict[str, Any]]:
+    rows = _rows()
+    rows[index] |= values
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("rows", "changes", "message"),
+    [
+        (_with(2, ms_board=math.nan), {}, "'ms_board' is nan in row 2.* 1 of 6"),
+        (_with(4, mj=math.inf), {}, "'mj' is inf in row 4"),
+        (_with(1, acc=None), {}, "'acc' is nan in row 1"),
+        (_with(0, op=None), {}, "row 0 has no 'op'"),
+        (_with(5, k=3), {}, r"rows 3 and 5 .*op=skip k=3 \(1 such"),
+        (_rows(), {"accuracy": "accu"}, "Unknown column 'accu'.*Did you mean 'acc'"),
+        (_rows(), {"genotype": ["op", "edge"]}, "Unknown column 'edge'"),
+        (_rows(), {"costs": {"latency_ms": "op"}}, "'op' must be numbers"),
+        (
+            [{"op": "x", "k": 1, "acc": 1.0, "ms_board": 1.0, "mj": 1.0}][:0],
+            {},
+            "no rows|column|Empty",
+        ),
+    ],
+)
+@pytest.mark.parametrize("suffix", ["parquet", "csv"])
+def test_bad_tables_are_refused(
+    tmp_path: Path, rows: list[dict[str, Any]], changes: dict[str, Any], message: str, suffix: str
+) -> None:
+    path = _file(tmp_path / f"t.{suffix}", rows)
+    with pytest.raises(TableError, match=message) as caught:
+        _load(path, **changes)
+    assert str(path) in str(caught.value)
+
+
+def test_files_that_are_none_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(TableError, match="no such file"):
+        _load(tmp_path / "missing.parquet")
+    (tmp_path / "text.parquet").write_text("not a table")
+    with pytest.raises(TableError, match="neither Parquet nor CSV"):
+        _load(tmp_path / "text.parquet")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"path": ""}, "table.path=FILE"),
+        ({"genotype": []}, "table.genotype"),
+        ({"costs": {}}, "table.costs"),
+        ({"costs": {"speed": "ms"}}, "Unknown cost in table.costs 'speed'"),
+        ({"reference": {"sram_kib": 1}}, "table.reference 'sram_kib'"),
+    ],
+)
+def test_settings_are_checked(changes: dict[str, Any], message: str) -> None:
+    known: dict[str, Any] = {"path": "t.csv", "genotype": ["op"], "costs": {"latency_ms": "ms"}}
+    with pytest.raises(ConfigError, match=message):
+        BenchmarkConfig(**known | changes).check()
