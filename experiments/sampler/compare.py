@@ -1,11 +1,11 @@
 """Compare samplers in a benchmark table: hypervolume over the exact front's, by evaluations.
 
-    python experiments/sampler/compare.py FILE.parquet --genotype edge_0 ... --accuracy COLUMN \\
-        --costs latency_a latency_b --samplers pareto nsga2 tpe gp random --seeds 10 \\
+    python experiments/sampler/compare.py FILE.parquet --genotype edge_0 edge_1 --accuracy COLUMN
+        --costs latency_a latency_b --samplers pareto nsga2 tpe gp random --seeds 10
         --trials 200 --at 100 200 --worst-accuracy 60 --out results.csv
 
-Every column of ``--costs`` is a device, searched by itself. Prints, for each sampler and device, the
-mean over seeds with a 95 % bootstrap interval, and the seconds of a proposal.
+Every column of ``--costs`` is a device, searched by itself. Prints, for each sampler and device,
+the mean over seeds with a 95 % bootstrap interval, and the seconds of a proposal.
 """
 
 import argparse

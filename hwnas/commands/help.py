@@ -52,6 +52,8 @@ _EXAMPLES = {
         "search +target=cpu cost=measured budget=none",
         "search +target=npu dataset=fashion_mnist dataset.path=DIR n_trials=600",
         "search run.resume=runs/search/<time>",
+        "search accuracy=table cost=table table.path=FILE.parquet 'table.genotype=[e0,e1]'"
+        " table.accuracy=COLUMN 'table.costs={latency_ms: COLUMN}' sampler=pareto",
         "search --config-dir mydir +target=myboard",
     ],
     "profile": [

@@ -1,0 +1,130 @@
+"""``search accuracy=table`` as its users start it."""
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from hwnas.__main__ import run
+from hwnas.results import read_manifest
+
+OPS = ("conv1", "conv3", "none", "skip")
+_WORK = {"none": 0.0, "skip": 0.1, "conv1": 0.5, "conv3": 1.0}
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return 1,024 cells of five edges."""
+    rows = []
+    for cell in itertools.product(OPS, repeat=5):
+        work = sum(_WORK[op] for op in cell)
+        accuracy = 94 - 40 * 0.4**work - 3 * cell.count("none") + 0.3 * (cell[0] == "conv3")
+        latency = 1 + work + 0.2 * sum(i * (op == "conv3") for i, op in enumerate(cell))
+        edges = {f"e{i}": op for i, op in enumerate(cell)}
+        rows.append({**edges, "acc": accuracy, "ms": latency, "mj": 2.0 + work**2})
+    path = tmp_path_factory.mktemp("table") / "cells.parquet"
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    return path
+
+
+def _arguments(table: Path, *more: str) -> list[str]:
+    return [
+        "search", "accuracy=table", "cost=table", f"table.path={table}",
+        "table.genotype=[e0,e1,e2,e3,e4]", "table.accuracy=acc", "table.costs={latency_ms: ms}",
+        *more,
+    ]  # fmt: skip
+
+
+def _refused(arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> str:
+    assert run(arguments) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    return lines[0]
+
+
+def test_search_keeps_rows_in_order_and_says_how_much_it_found(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    arguments = _arguments(table, "sampler=pareto", "n_trials=60", "seed=1")
+    assert run([*arguments, f"run.dir={folder}"]) == 0
+    rows = pq.read_table(folder / "candidates.parquet").to_pylist()
+    known = {tuple(r[f"e{i}"] for i in range(5)): r for r in pq.read_table(table).to_pylist()}
+    assert [row["trial"] for row in rows] == list(range(60))
+    for row in rows:
+        expected = known[tuple(row[f"e{i}"] for i in range(5))]
+        assert (row["accuracy"], row["latency_ms"]) == (expected["acc"], expected["ms"])
+    share = read_manifest(folder)["hypervolume_share"]
+    assert 0.95 < share <= 1.0
+    assert f"hypervolume {share:.4f}" in capsys.readouterr().out
+    assert (folder / "front.csv").read_text().count("\n") == 1 + read_manifest(folder)["n_front"]
+
+
+@pytest.mark.parametrize("name", ["pareto", "nsga2", "tpe", "random"])
+def test_resumed_search_ends_as_if_it_had_not_been_cut(
+    table: Path, tmp_path: Path, name: str
+) -> None:
+    arguments = _arguments(table, f"sampler={name}", "seed=3")
+    assert run([*arguments, "n_trials=40", f"run.dir={tmp_path / 'whole'}"]) == 0
+    assert run([*arguments, "n_trials=25", f"run.dir={tmp_path / 'cut'}"]) == 0
+    assert run(["search", f"run.resume={tmp_path / 'cut'}", "n_trials=40"]) == 0
+    for file in ("candidates.parquet", "front.csv"):
+        assert (tmp_path / "cut" / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
+
+
+def test_budget_and_further_costs(table: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    arguments = _arguments(table, "n_trials=40", "budget.latency_ms=3", f"run.dir={folder}")
+    costs = "table.costs={latency_ms: ms, energy_mj: mj}"
+    assert run([*arguments, costs]) == 0
+    rows = pq.read_table(folder / "candidates.parquet").to_pylist()
+    assert all(row["latency_ms"] <= 3 and row["energy_mj"] is not None for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["table.accuracy=top1"], "Unknown column 'top1'"),
+        (["table.genotype=[e0,e1]"], "same genotype"),
+        (["table.costs={latency_ms: watts}"], "Unknown column 'watts'"),
+        (["table.costs={speed: ms}"], "Unknown cost in table.costs 'speed'"),
+        (["table.path=missing.csv"], "no such file"),
+        (["cost=vela"], "cost=vela: with accuracy=table"),
+        (["budget.sram_kib=3"], "table.costs has no such cost"),
+        (["sampler=paretto"], "Did you mean 'pareto'"),
+        (["n_trials=0"], "n_trials must be at least 1"),
+        (["dataset=digits"], "Unknown option 'dataset'"),
+    ],
+)
+def test_bad_input_is_one_line(
+    table: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    more: list[str],
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert message in _refused(_arguments(table, *more), capsys)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_nothing_that_fits_names_the_limit(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = _arguments(table, "n_trials=20", "budget.latency_ms=0.5")
+    line = _refused([*arguments, f"run.dir={tmp_path / 'run'}"], capsys)
+    assert "binding limit is budget.latency_ms=0.5" in line
+
+
+def test_run_of_another_table_is_not_resumed(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    assert run(_arguments(table, "n_trials=5", f"run.dir={folder}")) == 0
+    capsys.readouterr()
+    line = _refused(["search", f"run.resume={folder}", "seed=5"], capsys)
+    assert "seed differs" in line
