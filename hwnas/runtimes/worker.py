@@ -137,7 +137,8 @@ class Worker:
             if not self._pipe.poll(limit_s):
                 self.close()
                 raise self._failure(
-                    f"no answer within {limit_s:g} s ({method.replace('_', ' ')}); it was killed"
+                    f"no answer within {limit_s:g} s ({method.replace('_', ' ')}); it was killed",
+                    method,
                 )
             kind, content = self._pipe.recv()
         except (EOFError, ConnectionResetError, BrokenPipeError):
@@ -157,15 +158,16 @@ class Worker:
         code = self._process.exitcode
         self.close()
         how = signal.Signals(-code).name if code and code < 0 else f"exit code {code}"
-        # LLVM aborts on what it does not know.
-        hint = "; does LLVM know target.tvm's mtriple and mattr?" if method == "start" else ""
-        return self._failure(f"it died of {how} ({method.replace('_', ' ')}){hint}")
+        return self._failure(f"it died of {how} ({method.replace('_', ' ')})", method)
 
-    def _failure(self, what: str) -> HwnasError:
+    def _failure(self, what: str, method: str) -> HwnasError:
         target, _, remote = self._arguments
         if self._is_remote:
             return DeviceError(f"Device '{remote.key}' at {remote.tracker}: {what}.")
-        return CompileError(f"Compiler process of target '{target.name}': {what}.")
+        words = f"Compiler process of target '{target.name}': {what}."
+        if method == "start":  # LLVM aborts on what it does not know; no operator will do better
+            return ConfigError(f"{words} Does LLVM know target.tvm's mtriple, mcpu and mattr?")
+        return CompileError(words)
 
 
 def _used(lowered: Lowered, plans: Plans) -> dict[OpSpec, str]:

@@ -352,7 +352,7 @@ class ParetoSampler(BaseSampler):
                 for a in pool
             ]
             known = self._known(space, mixed)
-            if len(known.assignments) >= self._n_startup:
+            if 4 * len(known.assignments) >= len(pool):
                 break
         return known
 

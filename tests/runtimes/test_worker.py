@@ -166,4 +166,4 @@ def test_more_threads_than_cores_are_refused_at_the_start() -> None:
 def test_crash_at_the_start_is_named() -> None:
     # TVM asks an LLVM that is not there.
     target = replace(HOST, tvm=Tvm(mcpu="generic", mtriple="abacus-unknown-linux"))
-    _refused(target, CompileError, r"it died of SIGSEGV \(start\)")
+    _refused(target, ConfigError, r"it died of SIGSEGV \(start\)")

@@ -161,6 +161,23 @@ def test_what_breaks_a_limit_is_not_proposed(
     assert max(trial.values[1] for trial in study.trials) <= limit
 
 
+def test_few_costs_are_computed_where_each_takes_long() -> None:
+    asked: list[int] = []
+
+    def costs(assignments: Sequence[Assignment]) -> NDArray[np.float64]:
+        asked.append(len(assignments))
+        return _costs(latency)(assignments)
+
+    sampler = ParetoSampler(costs, search_space=LARGE, n_costs=10)
+    study = _run(sampler, 40, LARGE)
+    assert max(asked) <= 10
+    assert sum(asked) <= 10 * 40
+    latencies = [trial.values[1] for trial in study.trials[:16]]
+    assert max(latencies) > 3 * sorted(latencies)[1]  # the first ones are spread
+    blind = _run(optuna.samplers.RandomSampler(seed=0), 40, LARGE)
+    assert _volume(study, [0.5, 8.0]) > 1.05 * _volume(blind, [0.5, 8.0])
+
+
 def test_workers_at_the_same_time_evaluate_different_candidates() -> None:
     sampler = ParetoSampler(_costs(latency), search_space=SMALL)
     study = _run(sampler, 20)
