@@ -305,6 +305,10 @@ class ParetoSampler(BaseSampler):
         kept = [a for a, fit in zip(assignments, fits.tolist(), strict=True) if fit]
         return _Known(kept, features[fits], costs[fits])
 
+    def _enumerates(self, space: _Space) -> bool:
+        """Whether the costs of all candidates are computed at once."""
+        return space.size <= ENUMERATED and self._costs is not None and self._n_costs is None
+
     def _enumerated(self, space: _Space, modelled: Sequence["_Cost"] = ()) -> _Known:
         """Return all candidates of the space."""
         if self._costs is None:
@@ -321,8 +325,7 @@ class ParetoSampler(BaseSampler):
         rng: random.Random,
     ) -> Assignment:
         """Return one of the first candidates: each from another part of the range of costs."""
-        few = space.size <= ENUMERATED and self._n_costs is None
-        known = self._enumerated(space) if few else self._first(space, rng)
+        known = self._enumerated(space) if self._enumerates(space) else self._first(space, rng)
         free = [i for i, a in enumerate(known.assignments) if space.key(a) not in taken]
         if not free:
             return space.draw(rng)
@@ -381,9 +384,9 @@ class ParetoSampler(BaseSampler):
             expected = errors.predict(inputs)[0]
             errors = Surrogate(np.vstack([x, inputs]), np.append(y, expected), parameters)
             points = np.vstack([points, np.column_stack([np.exp(expected), waiting.costs])])
-        worst = points[:, 1:].max(axis=0)
-        if self._all is not None:
-            worst = self._all.costs.max(axis=0)
+        # The range of costs: of all candidates where they are known, else of those evaluated.
+        known = self._enumerated(space).costs if self._enumerates(space) else points[:, 1:]
+        worst = known.max(axis=0)
         front = points[non_dominated(points, [False] * points.shape[1])]
         reference = (limit, *(worst + 1e-3 * np.abs(worst)))
         return _Model(errors, scaling, costs, front[:, 0], front[:, 1:], reference)
