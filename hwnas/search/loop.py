@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -50,8 +50,7 @@ def search(
 
     Where costs are not known to the sampler, the first trials go from the smallest genotype (if
     anything fits a budget, it probably does) to the largest. A genotype that comes again is told
-    its known figures. Only candidates that fit the target and
-    the budget are scored for accuracy.
+    its known figures. Only candidates that fit the target and the budget are scored for accuracy.
 
     Args:
         problem: What is searched for.
@@ -100,7 +99,7 @@ def _remembered(cost_model: CostModel) -> Callable[[Genotype], Cost]:
     @lru_cache(_REMEMBERED)
     def cost(genotype: Genotype) -> Cost:
         try:
-            return cost_model.cost(genotype)
+            return replace(cost_model.cost(genotype), layers=())  # many are kept
         except CompileError as error:
             return Cost({}, reason=str(error))
 
