@@ -15,7 +15,7 @@ from hwnas.figure import COLUMNS
 from hwnas.pareto import non_dominated
 from hwnas.progress import Progress
 from hwnas.results import Candidate
-from hwnas.search.pareto_sampler import Assignment
+from hwnas.search.choices import Assignment
 from hwnas.search.sampler import Known, SamplerConfig, Samplers
 from hwnas.search.study import Study
 from hwnas.space import Genotype, Option, SearchSpace

@@ -20,7 +20,8 @@ from optuna.samplers.nsgaii._elite_population_selection_strategy import (
 from optuna.trial import FrozenTrial
 
 from hwnas.errors import ConfigError, unknown
-from hwnas.search.pareto_sampler import Assignment, Costs, ParetoSampler
+from hwnas.search.choices import Assignment
+from hwnas.search.pareto_sampler import Costs, ParetoSampler
 
 
 @dataclass

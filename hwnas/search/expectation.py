@@ -1,0 +1,200 @@
+"""What is expected of candidates: models of their error and costs, and what they would gain."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hwnas.pareto import non_dominated
+from hwnas.search.acquisition import expected_improvement, log_normal_improvement
+from hwnas.search.choices import Assignment
+from hwnas.search.surrogate import Hyperparameters, Surrogate, fit
+
+Array = NDArray[np.float64]
+
+_MOST = 400  # observations that a Gaussian process is given: its time must not grow for ever
+_REFERENCE = 0.85  # quantile of the first errors beyond which an error counts as no result
+# How far, in logarithms, errors beyond that are told apart: networks that don't work at all would
+# take all the attention of a model of those that do.
+_CLIP = 0.5
+_CURIOSITY = 0.7  # what uncertainty is multiplied by
+
+
+@dataclass(frozen=True)
+class Known:
+    """Candidates with what is known before they are evaluated."""
+
+    assignments: Sequence[Assignment]
+    features: Array
+    costs: Array
+
+
+@dataclass(frozen=True)
+class History:
+    """What is known of trials: ``(n, d)`` features, ``(n,)`` errors, ``(n, m)`` costs.
+
+    The error of what broke a limit is NaN: it may not have been evaluated.
+    """
+
+    assignments: Sequence[Assignment]
+    features: Array
+    errors: Array
+    costs: Array
+    pending: Sequence[Assignment]  #: under evaluation by other workers
+
+    @property
+    def evaluated(self) -> "History":
+        """Only what has an error."""
+        return self._only(np.flatnonzero(np.isfinite(self.errors)))
+
+    def first(self, n: int) -> "History":
+        """Only the first trials."""
+        return self._only(np.arange(n))
+
+    def _only(self, rows: NDArray[np.intp]) -> "History":
+        chosen = [self.assignments[i] for i in rows]
+        return History(
+            chosen, self.features[rows], self.errors[rows], self.costs[rows], self.pending
+        )
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What is expected of candidates."""
+
+    errors: Surrogate
+    scaling: "_Scaling"
+    costs: Sequence["ModelledCost"]  #: empty where they are known
+    front_errors: Array
+    front_costs: Array
+    reference: Sequence[float]
+
+    def gains(self, known: Known) -> Array:
+        """Return the expected gain of hypervolume of candidates, ``(n,)``."""
+        mean, std = self.errors.predict(self.scaling.inputs(known.features, known.costs))
+        improvement = log_normal_improvement(mean, _CURIOSITY * std)
+        return expected_improvement(
+            known.costs, improvement, self.front_errors, self.front_costs, self.reference
+        )
+
+
+@final
+class ModelledCost:
+    """A cost that is modelled: its logarithm where it is positive."""
+
+    def __init__(self, x: Array, y: Array, parameters: Hyperparameters):
+        self._surrogate = Surrogate(x, _logs(y), parameters)
+        self._logarithmic = bool((y > 0).all())
+
+    def predict(self, x: Array) -> Array:
+        """Return the mean, ``(n,)``."""
+        mean = self._surrogate.predict(x)[0]
+        return np.exp(mean) if self._logarithmic else mean
+
+
+@final
+class _Scaling:
+    """Makes features of costs: what a network costs says something of its accuracy."""
+
+    def __init__(self, costs: Array):
+        self._logarithmic = bool((costs > 0).all())
+        values = self._logs(costs)
+        self._low, self._range = values.min(axis=0), np.maximum(np.ptp(values, axis=0), 1e-9)
+
+    def inputs(self, features: Array, costs: Array) -> Array:
+        """Return what the model of the error reads, ``(n, d + m)``."""
+        return np.hstack([features, (self._logs(costs) - self._low) / self._range])
+
+    def _logs(self, costs: Array) -> Array:
+        return np.log(np.maximum(costs, 1e-300)) if self._logarithmic else costs
+
+
+@final
+class Learner:
+    """Fits models to trials. What it returns is a function of the trials alone."""
+
+    def __init__(self, n_startup: int):
+        self._n_startup = n_startup
+        self._fitted: dict[tuple[int, bytes], Hyperparameters] = {}
+
+    def costs(self, history: History) -> list[ModelledCost]:
+        """Return a model of each cost."""
+        chosen = _most_telling(history)
+        features = history.features[chosen]
+        found = []
+        for which, costs in enumerate(history.costs.T, 1):
+            first = history.first(self._n_known(history))
+            told = _most_telling(first)
+            values = _logs(costs[: len(first.errors)])
+            parameters = self._fit(which, first.features[told], values[told])
+            found.append(ModelledCost(features, costs[chosen], parameters))
+        return found
+
+    def expectation(
+        self,
+        evaluated: History,
+        costs: Sequence[ModelledCost],
+        pending: Known | None,
+        everything: Array | None,
+    ) -> Expectation:
+        """Return what is expected of candidates.
+
+        Args:
+            evaluated: Trials with an error, ``n_startup`` of them at least.
+            costs: Models of costs that are not known.
+            pending: What others evaluate: it counts as if it turned out as expected.
+            everything: Costs of all candidates ``(n, m)``, where they are known.
+        """
+        startup = evaluated.first(self._n_startup)
+        limit = float(np.quantile(startup.errors, _REFERENCE))
+        scaling = _Scaling(startup.costs)
+
+        def observed(history: History) -> tuple[Array, Array]:
+            told = _most_telling(history)
+            x = scaling.inputs(history.features[told], history.costs[told])
+            return x, np.minimum(np.log(history.errors[told]), math.log(limit) + _CLIP)
+
+        parameters = self._fit(0, *observed(evaluated.first(self._n_known(evaluated))))
+        x, y = observed(evaluated)
+        errors = Surrogate(x, y, parameters)
+        points = np.column_stack([evaluated.errors, evaluated.costs])
+        if pending is not None:
+            inputs = scaling.inputs(pending.features, pending.costs)
+            expected = errors.predict(inputs)[0]
+            errors = Surrogate(np.vstack([x, inputs]), np.append(y, expected), parameters)
+            points = np.vstack([points, np.column_stack([np.exp(expected), pending.costs])])
+        worst = (points[:, 1:] if everything is None else everything).max(axis=0)
+        front = points[non_dominated(points, [False] * points.shape[1])]
+        reference = (limit, *(worst + 1e-3 * np.abs(worst)))
+        return Expectation(errors, scaling, costs, front[:, 0], front[:, 1:], reference)
+
+    def _n_known(self, history: History) -> int:
+        """Return to how many trials is fitted: again whenever a tenth more are known."""
+        n = self._n_startup
+        while (more := max(n + 1, n * 11 // 10)) <= len(history.errors):
+            n = more
+        return min(n, len(history.errors))
+
+    def _fit(self, which: int, x: Array, y: Array) -> Hyperparameters:
+        key = (which, y.tobytes())
+        if key not in self._fitted:
+            self._fitted[key] = fit(x, y)
+        return self._fitted[key]
+
+
+def _logs(values: Array) -> Array:
+    return np.log(values) if (values > 0).all() else values
+
+
+def _most_telling(history: History) -> NDArray[np.intp]:
+    """Return which observations are kept where there are too many: the best, and some of all."""
+    n = len(history.errors)
+    if n <= _MOST:
+        return np.arange(n)
+    best = np.argsort(history.errors, kind="stable")[: _MOST * 3 // 4]  # NaN last
+    rest = np.setdiff1d(np.arange(n), best)
+    spread = rest[np.linspace(0, len(rest) - 1, _MOST - len(best)).astype(np.intp)]
+    return np.sort(np.concatenate([best, spread]))
