@@ -4,7 +4,8 @@ import csv
 import io
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Literal, final
@@ -152,6 +153,47 @@ class RunFolder:
         """Return the content of a JSON file, or ``None`` where there is none."""
         path = self.path / name
         return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+@contextmanager
+def opened(verb: str, directory: str | None, resume: str | None) -> Iterator[tuple[RunFolder, Row]]:
+    """Give the folder of a new run, or of one to be resumed with its manifest; close it after use.
+
+    Args:
+        verb: What is run.
+        directory: Where a new run goes; default: ``runs/<verb>/<time>``.
+        resume: A run to be resumed.
+    """
+    folder = RunFolder(Path(resume or directory or default_path(verb)))
+    earlier: Row = folder.reopen() if resume else {}
+    if not resume:
+        folder.create()
+    try:
+        yield folder, earlier
+    finally:
+        folder.close()
+
+
+def check_resumed(
+    earlier: Row, folder: RunFolder, digests: Mapping[str, str], n_trials: int
+) -> None:
+    """Refuse to resume a run with other settings than it had.
+
+    Raises:
+        RunError: what decides the outcome differs, or trials would be taken away.
+    """
+    for name, digest in earlier.get("digests", {}).items():
+        if digests.get(name) != digest:
+            raise RunError(
+                f"run.resume={folder.path}: {name} differs from that of the run. "
+                "Resume with the same settings (only n_trials may grow), or start a new run."
+            )
+    recorded = earlier.get("config", {}).get("n_trials", 0)
+    if n_trials < recorded:
+        raise RunError(
+            f"run.resume={folder.path}: n_trials={n_trials} is below the {recorded} of the run; it "
+            "may only grow."
+        )
 
 
 def read_manifest(path: Path) -> Row:

@@ -126,5 +126,9 @@ def test_run_of_another_table_is_not_resumed(
     folder = tmp_path / "run"
     assert run(_arguments(table, "n_trials=5", f"run.dir={folder}")) == 0
     capsys.readouterr()
-    line = _refused(["search", f"run.resume={folder}", "seed=5"], capsys)
-    assert "seed differs" in line
+    for change, message in (
+        ("seed=5", "seed differs"),
+        ("table.costs={latency_ms: mj}", "table differs"),
+        ("n_trials=4", "n_trials=4 is below the 5 of the run"),
+    ):
+        assert message in _refused(["search", f"run.resume={folder}", change], capsys)

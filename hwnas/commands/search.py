@@ -8,7 +8,6 @@ import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 
 import torch
 from rich import box
@@ -19,11 +18,10 @@ from hwnas import build
 from hwnas.commands.console import Phases
 from hwnas.config import SearchConfig
 from hwnas.energy import EnergyModel, PowerModel
-from hwnas.errors import RunError
 from hwnas.figure import COLUMNS
 from hwnas.report.page import RunStory, render
 from hwnas.report.plot import front_png
-from hwnas.results import Candidate, Row, RunFolder, default_path
+from hwnas.results import Candidate, Row, RunFolder, check_resumed, opened
 from hwnas.search import loop
 from hwnas.search.study import Study
 from hwnas.search.verify import Member, verify
@@ -40,18 +38,15 @@ _SHORT = {"int8": "int8", "float32": "fp32"}
 def run(config: SearchConfig, arguments: Sequence[str]) -> None:
     """Search, verify the front and write everything into the run folder."""
     console = Console()
-    resumed = config.run.resume
-    folder = RunFolder(Path(resumed or config.run.dir or default_path("search")))
-    earlier = folder.reopen() if resumed else None
-    if not resumed:
-        folder.create()
-    try:
-        with contextlib.ExitStack() as stack, Phases(console) as phases:
+    with contextlib.ExitStack() as stack:
+        run_folder = opened("search", config.run.dir, config.run.resume)
+        folder, earlier = stack.enter_context(run_folder)
+        with Phases(console) as phases:
             with phases.timed("Load data"):
                 parts = build.parts(config, phases)
             device = build.device(config, parts.networks)
             stack.callback(device.close if device else lambda: None)
-            manifest = _manifest(parts, device, arguments, earlier)
+            manifest = _manifest(parts, device, arguments, folder, earlier)
             folder.write_json("manifest.json", manifest)
             console.print(f"Run folder: [bold]{folder.path}[/]", highlight=False)
             candidates, members = _search(parts, device, folder, manifest, phases)
@@ -62,8 +57,6 @@ def run(config: SearchConfig, arguments: Sequence[str]) -> None:
         if device is not None and device.table.foreign:
             console.print(f"Searched with a foreign table: {device.table.foreign}.", style="red")
         _print_phases(console, phases)
-    finally:
-        folder.close()
 
 
 def _search(
@@ -104,7 +97,8 @@ def _manifest(
     parts: build.Parts,
     device: build.Device | None,
     arguments: Sequence[str],
-    earlier: Row | None,
+    folder: RunFolder,
+    earlier: Row,
 ) -> Row:
     """Return the manifest of a new or a resumed run.
 
@@ -112,25 +106,13 @@ def _manifest(
         RunError: what decides the outcome differs from the run to be resumed.
     """
     digests = parts.digests() | build.table_digest(device)
-    for name, digest in (earlier or {}).get("digests", {}).items():
-        if digests.get(name) != digest:
-            raise RunError(
-                f"run.resume={parts.config.run.resume}: {name} differs from that of the run. "
-                "Resume with the same settings (only n_trials may grow), or start a new run."
-            )
-    recorded = (earlier or {}).get("config", {}).get("n_trials", 0)
-    if parts.config.n_trials < recorded:
-        raise RunError(
-            f"run.resume={parts.config.run.resume}: n_trials={parts.config.n_trials} is below the "
-            f"{recorded} of the run; it may only grow."
-        )
-    starts = [*(earlier or {}).get("started", []), time.strftime("%Y-%m-%dT%H:%M:%S%z")]
+    check_resumed(earlier, folder, digests, parts.config.n_trials)
     return {
         "verb": "search",
         "status": "running",
         "arguments": list(arguments),
         "command": " ".join(["python -m hwnas search", shlex.join(arguments)]),
-        "started": starts,
+        "started": [*earlier.get("started", []), time.strftime("%Y-%m-%dT%H:%M:%S%z")],
         "seed": parts.config.seed,
         "digests": digests,
         "checkpoint": str(parts.checkpoint().path),

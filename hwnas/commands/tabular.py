@@ -1,6 +1,7 @@
 """``python -m hwnas search accuracy=table``: search in a benchmark table, to judge a sampler."""
 
 import importlib.metadata
+import json
 import math
 import shlex
 import time
@@ -16,9 +17,8 @@ from rich.table import Table
 from hwnas import tabular
 from hwnas.commands.console import Phases
 from hwnas.config import TabularConfig
-from hwnas.errors import RunError
 from hwnas.figure import COLUMNS
-from hwnas.results import Candidate, Row, RunFolder, default_path
+from hwnas.results import Candidate, Row, RunFolder, check_resumed, opened
 from hwnas.search import loop
 from hwnas.search.study import Study
 from hwnas.tabular import Benchmark
@@ -31,13 +31,8 @@ def run(config: TabularConfig, arguments: Sequence[str]) -> None:
     """Search, and write candidates and front into the run folder."""
     console = Console()
     benchmark = tabular.load(config.table)
-    resumed = config.run.resume
-    folder = RunFolder(Path(resumed or config.run.dir or default_path("search")))
-    earlier = folder.reopen() if resumed else None
-    if not resumed:
-        folder.create()
-    try:
-        manifest = _manifest(config, arguments, earlier)
+    with opened("search", config.run.dir, config.run.resume) as (folder, earlier):
+        manifest = _manifest(config, arguments, folder, earlier)
         folder.write_json("manifest.json", manifest)
         console.print(f"Run folder: [bold]{folder.path}[/]", highlight=False)
         with Phases(console) as phases:
@@ -57,8 +52,6 @@ def run(config: TabularConfig, arguments: Sequence[str]) -> None:
         }
         folder.write_json("manifest.json", manifest | finished)
         _print(console, config, benchmark, members, folder, share)
-    finally:
-        folder.close()
 
 
 def _search(
@@ -75,33 +68,37 @@ def _search(
             folder.write_parquet("candidates.parquet", rows)
 
 
-def _manifest(config: TabularConfig, arguments: Sequence[str], earlier: Row | None) -> Row:
+def _manifest(
+    config: TabularConfig, arguments: Sequence[str], folder: RunFolder, earlier: Row
+) -> Row:
     """Return the manifest of a new or a resumed run.
 
     Raises:
         RunError: what decides the outcome differs from the run to be resumed.
     """
+    table = config.table
     decisive = {
-        "table": sha256(Path(config.table.path).read_bytes()).hexdigest()[:16],
-        "columns": [config.table.genotype, config.table.accuracy, config.table.costs],
+        "table": [
+            sha256(Path(table.path).read_bytes()).hexdigest(),
+            [table.genotype, table.accuracy, table.costs, table.partial],
+        ],
         "budget": asdict(config.budget),
         "sampler": asdict(config.sampler),
         "seed": config.seed,
         "versions": [importlib.metadata.version(name) for name in _RECORDED],
     }
-    for name, value in (earlier or {}).get("decisive", {}).items():
-        if decisive.get(name) != value:
-            raise RunError(
-                f"run.resume={config.run.resume}: {name} differs from that of the run. "
-                "Resume with the same settings (only n_trials may grow), or start a new run."
-            )
+    digests = {
+        name: sha256(json.dumps(value).encode()).hexdigest()[:16]
+        for name, value in decisive.items()
+    }
+    check_resumed(earlier, folder, digests, config.n_trials)
     return {
         "verb": "search",
         "status": "running",
         "arguments": list(arguments),
         "command": " ".join(["python -m hwnas search", shlex.join(arguments)]),
-        "started": [*(earlier or {}).get("started", []), time.strftime("%Y-%m-%dT%H:%M:%S%z")],
-        "decisive": decisive,
+        "started": [*earlier.get("started", []), time.strftime("%Y-%m-%dT%H:%M:%S%z")],
+        "digests": digests,
         "versions": {name: importlib.metadata.version(name) for name in _RECORDED},
         "config": asdict(config),
     }

@@ -43,6 +43,10 @@ class Choices:
         """Return the features of assignments, ``(n, d)``."""
         return self.features([self.active(assignment) for assignment in assignments])
 
+    def smallest(self) -> Assignment:
+        """Return the assignment of the first option of every choice."""
+        return {name: options[0] for name, options in self.options.items()}
+
     def draw(self, rng: random.Random) -> Assignment:
         """Return an assignment with every option drawn evenly."""
         return {name: rng.choice(options) for name, options in self.options.items()}

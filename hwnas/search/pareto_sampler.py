@@ -214,8 +214,9 @@ class ParetoSampler(BaseSampler):
         """Return one of the first candidates: each from another part of the range of costs."""
         known = self._enumerated(space) if self._enumerates(space) else self._first(space, rng)
         free = [i for i, a in enumerate(known.assignments) if space.key(a) not in taken]
-        if not free:
-            return space.draw(rng)
+        if not free:  # nothing fits, as far as is known; if anything does, it is small
+            smallest = space.smallest()
+            return space.draw(rng) if space.key(smallest) in taken else smallest
         if known.costs.shape[1] == 0:
             return known.assignments[rng.choice(free)]
         by_cost = np.argsort(known.costs[free, 0], kind="stable")
@@ -235,7 +236,7 @@ class ParetoSampler(BaseSampler):
         """
         pool = [space.draw(rng) for _ in range(self._n_costs or _POOL)]
         pool[-1] = {name: options[-1] for name, options in space.options.items()}
-        pool[-2] = smallest = {name: options[0] for name, options in space.options.items()}
+        pool[-2] = smallest = space.smallest()
         for share in (0.0, 0.5, 0.75, 0.9, 0.97):
             mixed = [
                 {n: smallest[n] if rng.random() < share else option for n, option in a.items()}

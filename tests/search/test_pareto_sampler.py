@@ -147,6 +147,22 @@ def test_resumed_study_proposes_the_same(space: dict[str, BaseDistribution]) -> 
     assert [t.params for t in other.trials] != [t.params for t in whole.trials]
 
 
+def test_resumed_study_whose_best_value_nobody_knows_proposes_the_same() -> None:
+    def score(a: Assignment) -> float:
+        return 300 * accuracy(a) - 200  # of either sign: what is best is supposed from what is seen
+
+    def sampler() -> ParetoSampler:
+        return ParetoSampler(_costs(latency), search_space=SMALL)
+
+    functions, directions = (score, latency), [MAXIMISE, MINIMISE]
+    whole = optuna.create_study(directions=directions)
+    _run(sampler(), 40, SMALL, functions, whole)
+    cut = optuna.create_study(directions=directions)
+    for n in (19, 27, 33, 40):
+        _run(sampler(), n, SMALL, functions, cut)
+    assert [t.params for t in cut.trials] == [t.params for t in whole.trials]
+
+
 @pytest.mark.parametrize("limit", [0.6, 1.0])
 @pytest.mark.parametrize("space", [SMALL, LARGE], ids=["small", "large"])
 def test_what_breaks_a_limit_is_not_proposed(
@@ -159,6 +175,14 @@ def test_what_breaks_a_limit_is_not_proposed(
 
     study = _run(ParetoSampler(costs, search_space=space), 30, space)
     assert max(trial.values[1] for trial in study.trials) <= limit
+
+
+@pytest.mark.parametrize("space", [SMALL, LARGE], ids=["small", "large"])
+def test_where_nothing_fits_the_smallest_is_tried(space: dict[str, BaseDistribution]) -> None:
+    sampler = ParetoSampler(lambda all: np.full((len(all), 1), np.inf), search_space=space)
+    study = _run(sampler, 20, space)
+    assert set(study.trials[0].params.values()) <= {"none", 8, 1}
+    assert len({tuple(trial.params.items()) for trial in study.trials}) == 20
 
 
 def test_few_costs_are_computed_where_each_takes_long() -> None:
