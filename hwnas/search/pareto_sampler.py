@@ -33,6 +33,7 @@ Costs = Callable[[Sequence[Assignment]], Array]
 
 ENUMERATED = 50_000  #: assignments up to which all of a space are looked at
 _POOL, _GENERATIONS, _PARENTS = 200, 3, 40  # where there are more
+_DRAWN = 100  # where nothing is known to fit
 
 
 @final
@@ -166,13 +167,14 @@ class ParetoSampler(BaseSampler):
     def _propose(self, space: Choices, history: History, rng: random.Random) -> Assignment:
         taken = {space.key(a) for a in (*history.assignments, *history.pending)}
         evaluated = history.evaluated
-        if len(evaluated.errors) < self._n_startup:
+        nothing_fits = self._enumerates(space) and not self._enumerated(space).assignments
+        if len(evaluated.errors) < self._n_startup or nothing_fits:
             return self._spread(space, history, taken, rng)
         model = self._expectation(space, history, evaluated)
         if space.size > ENUMERATED or self._n_costs is not None:
             return self._evolved(space, evaluated, taken, model, rng)
         known = self._enumerated(space, model.costs)
-        return _best(space, known, model.gains(known), taken) or space.draw(rng)
+        return _best(space, known, model.gains(known), taken) or _other(space, taken, rng)
 
     def _costed(
         self,
@@ -216,7 +218,7 @@ class ParetoSampler(BaseSampler):
         free = [i for i, a in enumerate(known.assignments) if space.key(a) not in taken]
         if not free:  # nothing fits, as far as is known; if anything does, it is small
             smallest = space.smallest()
-            return space.draw(rng) if space.key(smallest) in taken else smallest
+            return _other(space, taken, rng) if space.key(smallest) in taken else smallest
         if known.costs.shape[1] == 0:
             return known.assignments[rng.choice(free)]
         by_cost = np.argsort(known.costs[free, 0], kind="stable")
@@ -285,7 +287,7 @@ class ParetoSampler(BaseSampler):
             best = sorted([*best, *found], key=lambda pair: -pair[0])[:_PARENTS]
             parents = [pool[key] for _, key in best] or parents
         if not best:
-            return space.draw(rng)
+            return _other(space, taken, rng)
         ranked = [pool[key] for _, key in best]
         return self._exact(space, ranked, model) if self._n_costs else ranked[0]
 
@@ -310,6 +312,12 @@ def _best(
         if space.key(known.assignments[i]) not in taken:
             return known.assignments[i]
     return None
+
+
+def _other(space: Choices, taken: Container[Hashable], rng: random.Random) -> Assignment:
+    """Return a random candidate; in all likelihood, one that was not proposed yet."""
+    drawn = [space.draw(rng) for _ in range(_DRAWN)]
+    return next((a for a in drawn if space.key(a) not in taken), drawn[0])
 
 
 def _options(distribution: BaseDistribution) -> list[Any]:
