@@ -3,10 +3,14 @@
 import csv
 import io
 import json
+import os
+import re
+import shlex
+import socket
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any, Literal, final
 
@@ -156,15 +160,18 @@ class RunFolder:
 
 
 @contextmanager
-def opened(verb: str, directory: str | None, resume: str | None) -> Iterator[tuple[RunFolder, Row]]:
+def opened(
+    verb: str, directory: str | None, resume: str | None, *, shared: bool = False
+) -> Iterator[tuple[RunFolder, Row]]:
     """Give the folder of a new run, or of one to be resumed with its manifest; close it after use.
 
     Args:
         verb: What is run.
         directory: Where a new run goes; default: ``runs/<verb>/<time>``.
         resume: A run to be resumed.
+        shared: Whether others start the same run, perhaps at the same time on the same disk.
     """
-    folder = RunFolder(Path(resume or directory or default_path(verb)))
+    folder = RunFolder(Path(resume or directory or default_path(verb, shared=shared)))
     earlier: Row = folder.reopen() if resume else {}
     if not resume:
         folder.create()
@@ -172,6 +179,23 @@ def opened(verb: str, directory: str | None, resume: str | None) -> Iterator[tup
         yield folder, earlier
     finally:
         folder.close()
+
+
+def begun(verb: str, arguments: Sequence[str], earlier: Row, config: Any) -> Row:
+    """Return what the manifest of every run begins with."""
+    return {
+        "verb": verb,
+        "status": "running",
+        "arguments": [without_password(argument) for argument in arguments],
+        "command": without_password(f"python -m hwnas {verb} {shlex.join(arguments)}"),
+        "started": [*earlier.get("started", []), time.strftime("%Y-%m-%dT%H:%M:%S%z")],
+        "config": json.loads(without_password(json.dumps(asdict(config)))),
+    }
+
+
+def without_password(text: str) -> str:
+    """Return a text whose URLs name no password: they may be written into files."""
+    return re.sub(r"(://[^:/@\s]*):[^@/\s]*@", r"\1@", text)
 
 
 def check_resumed(
@@ -213,9 +237,12 @@ def read_manifest(path: Path) -> Row:
     return dict(manifest)
 
 
-def default_path(verb: str) -> Path:
+def default_path(verb: str, *, shared: bool = False) -> Path:
     """Return ``runs/<verb>/<time>``, which does not exist yet."""
-    base = Path("runs", verb, time.strftime("%Y-%m-%d_%H-%M-%S"))
+    name = time.strftime("%Y-%m-%d_%H-%M-%S")
+    if shared:
+        name += f"_{socket.gethostname()}-{os.getpid()}"
+    base = Path("runs", verb, name)
     path, n = base, 1
     while path.exists():
         n += 1
