@@ -77,11 +77,13 @@ PLACES = {
     "pyarrow": {"results", "tabular"},
     "hydra": {"__main__", "config"},
     "omegaconf": {"__main__", "config"},
-    "optuna": {"search.pareto_sampler", "search.sampler", "search.study"},
+    "optuna": {"search.history", "search.pareto_sampler", "search.sampler", "search.study"},
     "sqlalchemy": {"search.study"},
     "matplotlib": {"report.plot"},
     "plotly": {"report.page"},
-    "rich": {f"commands.{name}" for name in ("console", "layers", "profile", "search", "tabular")},
+    "rich": {
+        f"commands.{name}" for name in ("console", "layers", "profile", "search", "tabular", "why")
+    },
 }
 
 MODULES = sorted(ROOT.rglob("*.py"))

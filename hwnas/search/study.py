@@ -3,26 +3,32 @@
 A trial enters the file when it is finished, in one transaction: a killed run leaves no half trial.
 """
 
+import sqlite3
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, final
+from urllib.parse import quote
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
-from optuna.exceptions import ExperimentalWarning
+from optuna.exceptions import ExperimentalWarning, StorageInternalError
 from optuna.samplers import BaseSampler
 from optuna.storages import RDBStorage
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState
-from sqlalchemy import event
+from sqlalchemy import NullPool, event
+from sqlalchemy.exc import SQLAlchemyError
 
+from hwnas.errors import RunError
 from hwnas.figure import COLUMNS
 from hwnas.results import Candidate
+from hwnas.search.proposal import Proposal, recorded
 from hwnas.space import SearchSpace
 
 _NAME = "hwnas"
-_ATTRIBUTE = "candidate"
+_ATTRIBUTE, _SPACE = "candidate", "space"
 
 
 @final
@@ -31,7 +37,7 @@ class Study:
 
     def __init__(self, path: Path, space: SearchSpace, objectives: Sequence[str]):
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self._space, self.objectives = space, tuple(objectives)
+        self.objectives = tuple(objectives)
         directions = [
             StudyDirection.MAXIMIZE if COLUMNS[name].maximise else StudyDirection.MINIMIZE
             for name in objectives
@@ -44,10 +50,12 @@ class Study:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)  # names for optuna-dashboard
             self._file.set_metric_names(list(objectives))
+        if _SPACE not in self._file.user_attrs:  # so that the file can be read without the space's
+            self._file.set_user_attr(_SPACE, asdict(space))
         self._memory = optuna.create_study(directions=directions)
         finished = self._file.get_trials(deepcopy=False)
         self._memory.add_trials(finished)
-        self.candidates = [self._candidate(trial) for trial in finished]
+        self.candidates = [_candidate(space, trial) for trial in finished]
 
     def ask(self, sampler: BaseSampler) -> Trial:
         """Return a trial with an option for every choice."""
@@ -80,9 +88,54 @@ class Study:
         """Close the file."""
         self._storage.engine.dispose()
 
-    def _candidate(self, trial: FrozenTrial) -> Candidate:
-        genotype = self._space.genotype(trial.params)
-        return Candidate.from_json(trial.number, genotype, trial.user_attrs[_ATTRIBUTE])
+
+@dataclass(frozen=True)
+class Record:
+    """What a study holds so far."""
+
+    objectives: Sequence[str]
+    candidates: Sequence[Candidate]  #: in order of trials
+    proposals: Mapping[int, Proposal]  #: by number of the trial
+
+
+def read(path: Path) -> Record:
+    """Read the file of a study that a run may be writing.
+
+    Raises:
+        RunError: there are no trials yet, or it is not such a file.
+    """
+    try:
+        study = _load(path)
+        trials = [t for t in study.get_trials(deepcopy=False) if _ATTRIBUTE in t.user_attrs]
+    except (SQLAlchemyError, StorageInternalError, KeyError) as error:  # KeyError: no study in it
+        (reason, *_) = str(error.__cause__ or error).splitlines()
+        raise RunError(f"{path} cannot be read, or holds nothing yet: {reason}") from None
+    if not trials:
+        raise RunError(f"{path} holds no finished trial yet.")
+    if (raw := study.user_attrs.get(_SPACE)) is None:
+        raise RunError(f"{path} does not hold its search space: an earlier version wrote it.")
+    choices = {name: tuple(options) for name, options in raw["choices"].items()}
+    space = SearchSpace(raw["name"], raw["family"], choices, raw["fixed"])
+    candidates = [_candidate(space, trial) for trial in trials]
+    proposals = {trial.number: recorded(trial.system_attrs) for trial in trials}
+    return Record(study.metric_names or (), candidates, proposals)
+
+
+def _load(path: Path) -> optuna.Study:
+    """Open a file without writing to it or beside it.
+
+    Where nobody has it open there is no log beside it, and SQLite would make one, even to read.
+    """
+    mode = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "immutable=1"
+    address = f"file:{quote(str(path.absolute()))}?{mode}"
+    connect = {"creator": lambda: sqlite3.connect(address, uri=True), "poolclass": NullPool}
+    storage = RDBStorage("sqlite://", engine_kwargs=connect, skip_table_creation=True)
+    return optuna.load_study(study_name=_NAME, storage=storage)
+
+
+def _candidate(space: SearchSpace, trial: FrozenTrial) -> Candidate:
+    genotype = space.genotype(trial.params)
+    return Candidate.from_json(trial.number, genotype, trial.user_attrs[_ATTRIBUTE])
 
 
 def _distribution(options: Sequence[Any]) -> BaseDistribution:
