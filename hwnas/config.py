@@ -147,10 +147,26 @@ class ProfileConfig:
             raise ConfigError(f"n_samples must be at least 10, got {self.n_samples}.")
 
 
+@dataclass
+class WhyConfig:
+    """What ``python -m hwnas why`` accepts."""
+
+    run: str = ""  #: the folder of a search
+    id: str = ""  #: of a candidate, or how it begins; or ``front``
+
+    def __post_init__(self) -> None:
+        if not self.run or not self.id:
+            raise ConfigError(
+                "why needs run=DIR, the folder of a search, and id=GENOTYPE, of one of its "
+                "candidates; id=front lists the front."
+            )
+
+
 SCHEMAS: dict[str, type] = {
     "search": SearchConfig,
     "profile": ProfileConfig,
     "tabular": TabularConfig,  # search accuracy=table
+    "why": WhyConfig,
 }
 
 

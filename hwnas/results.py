@@ -220,8 +220,12 @@ def check_resumed(
         )
 
 
-def read_manifest(path: Path) -> Row:
+def read_manifest(path: Path, option: str = "run.resume") -> Row:
     """Return the manifest of a run folder.
+
+    Args:
+        path: The folder.
+        option: By which the user named it.
 
     Raises:
         RunError: the folder is not a run's.
@@ -231,10 +235,28 @@ def read_manifest(path: Path) -> Row:
         if not isinstance(manifest["arguments"], list):
             raise ValueError("'arguments' is not a list")
     except FileNotFoundError:
-        raise RunError(f"run.resume={path}: no manifest.json there, so it is not a run.") from None
+        raise RunError(f"{option}={path}: no manifest.json there, so it is not a run.") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunError(f"run.resume={path}: manifest.json cannot be read: {error}") from None
+        raise RunError(f"{option}={path}: manifest.json cannot be read: {error}") from None
     return dict(manifest)
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What verification found of a candidate."""
+
+    figures: Figures  #: ``accuracy_int8``, ``accuracy_fp32`` and the costs
+    on_front: bool | None  #: whether it stayed; ``None`` while the run has not said so
+
+
+def read_verified(folder: RunFolder, genotype_id: str) -> Verified | None:
+    """Return what a run verified of a candidate, if it did."""
+    if (record := folder.read_json(f"models/{genotype_id}.json")) is None:
+        return None
+    figures = {name: Figure(*values) for name, values in record["figures"].items()}
+    members = (folder.read_json("front.json") or {"members": []})["members"]
+    stays = {row["id"]: bool(row["verified_on_front"]) for row in members}
+    return Verified(figures, stays.get(genotype_id))
 
 
 def default_path(verb: str, *, shared: bool = False) -> Path:

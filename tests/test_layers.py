@@ -78,6 +78,7 @@ PLACES = {
     "hydra": {"__main__", "config"},
     "omegaconf": {"__main__", "config"},
     "optuna": {
+        "search.history",
         "search.loop",
         "search.pareto_sampler",
         "search.sampler",
@@ -87,7 +88,9 @@ PLACES = {
     "sqlalchemy": {"search.shared_study", "search.study"},
     "matplotlib": {"report.plot"},
     "plotly": {"report.page"},
-    "rich": {f"commands.{name}" for name in ("console", "layers", "profile", "search", "tabular")},
+    "rich": {
+        f"commands.{name}" for name in ("console", "layers", "profile", "search", "tabular", "why")
+    },
 }
 
 MODULES = sorted(ROOT.rglob("*.py"))

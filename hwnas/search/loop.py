@@ -178,13 +178,17 @@ def _over_budget(budget: Budget, cost: Cost) -> str:
 
 
 def front(candidates: Sequence[Candidate], objectives: Sequence[str]) -> list[Candidate]:
-    """Return the non-dominated feasible candidates, each genotype once, fastest first."""
+    """Return the non-dominated feasible candidates, each genotype once, fastest first.
+
+    Where no latency is known, the first cost stands in for it.
+    """
     distinct = {c.id: c for c in reversed(candidates) if c.state == "complete"}
     feasible = sorted(distinct.values(), key=lambda c: c.trial)
     points = np.array([[c.figures[name].value for name in objectives] for c in feasible])
     mask = non_dominated(points, [COLUMNS[name].maximise for name in objectives])
     members = [c for c, on_front in zip(feasible, mask, strict=True) if on_front]
-    return sorted(members, key=lambda c: (c.figures["latency_ms"].value, c.id))
+    cost = next(name for name in objectives if name != "accuracy")
+    return sorted(members, key=lambda c: (c.figures.get("latency_ms", c.figures[cost]).value, c.id))
 
 
 def nothing_fits(candidates: Sequence[Candidate], budget: Budget, folder: str) -> BudgetError:

@@ -22,6 +22,7 @@ from optuna.trial import FrozenTrial, TrialState
 from hwnas.errors import ConfigError, unknown
 from hwnas.search.choices import Assignment
 from hwnas.search.pareto_sampler import Costs, ParetoSampler
+from hwnas.search.proposal import ATTRIBUTE, Proposal
 
 
 @dataclass
@@ -97,6 +98,8 @@ class RunSampler(BaseSampler):
     ) -> dict[str, Any]:
         """Return what is proposed together."""
         if trial.number < len(self._first):
+            ladder = Proposal("ladder").to_json()
+            study._storage.set_trial_system_attr(trial._trial_id, ATTRIBUTE, ladder)
             return dict(self._first[trial.number])
         return self._of(trial.number).sample_relative(study, trial, search_space)
 

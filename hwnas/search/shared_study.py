@@ -221,7 +221,7 @@ class SharedStudy:
         """
 
         def join() -> tuple[optuna.Study, dict[str, str] | None, int]:
-            study = studies.create(self._storage, name, self.objectives)
+            study = studies.create(self._storage, name, self._space, self.objectives)
             n_trials = len(study.get_trials(deepcopy=False))
             return study, study.user_attrs.get(studies.SHARED), n_trials
 

@@ -3,27 +3,33 @@
 A trial enters the file when it is finished, in one transaction: a killed run leaves no half trial.
 """
 
+import sqlite3
 import warnings
 from collections.abc import Container, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, final
+from urllib.parse import quote
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
-from optuna.exceptions import ExperimentalWarning
+from optuna.exceptions import ExperimentalWarning, StorageInternalError
 from optuna.samplers import BaseSampler
 from optuna.storages import RDBStorage
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState
-from sqlalchemy import event
+from sqlalchemy import NullPool, event
+from sqlalchemy.exc import SQLAlchemyError
 
+from hwnas.errors import RunError
 from hwnas.figure import COLUMNS
-from hwnas.results import Candidate
+from hwnas.results import Candidate, without_password
+from hwnas.search.proposal import Proposal, recorded
 from hwnas.space import Genotype, SearchSpace
 
 NAME = "hwnas"  #: of the study in a file
 SHARED = "digests"  #: attribute of studies that processes share: what decides the outcome
-_ATTRIBUTE = "candidate"
+_ATTRIBUTE, _SPACE = "candidate", "space"
 SQLITE: dict[str, Any] = {"connect_args": {"timeout": 60}}  #: of engines
 
 
@@ -35,7 +41,7 @@ class Study:
         self._space, self.objectives = space, tuple(objectives)
         self.distributions = distributions(space)
         self._storage = open_file(path)
-        self._file = create(self._storage, NAME, self.objectives)
+        self._file = create(self._storage, NAME, space, self.objectives)
         self._memory = optuna.create_study(directions=self._file.directions)
         finished = self._file.get_trials(deepcopy=False)
         self._memory.add_trials(finished)
@@ -69,7 +75,9 @@ def distributions(space: SearchSpace) -> dict[str, BaseDistribution]:
     return {name: _distribution(options) for name, options in space.choices.items()}
 
 
-def create(storage: RDBStorage, name: str, objectives: Sequence[str]) -> optuna.Study:
+def create(
+    storage: RDBStorage, name: str, space: SearchSpace, objectives: Sequence[str]
+) -> optuna.Study:
     """Return the study of that name, new or as it is."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     directions = [
@@ -82,6 +90,8 @@ def create(storage: RDBStorage, name: str, objectives: Sequence[str]) -> optuna.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)  # names for optuna-dashboard
         study.set_metric_names(list(objectives))
+    if _SPACE not in study.user_attrs:  # so that the study can be read without the space's file
+        study.set_user_attr(_SPACE, asdict(space))
     return study
 
 
@@ -152,6 +162,58 @@ def settle_sqlite(storage: RDBStorage) -> None:
 
 def _has_costs(figures: Container[str], objectives: Sequence[str]) -> bool:
     return all(name in figures for name in objectives if name != "accuracy")
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a study holds so far."""
+
+    objectives: Sequence[str]
+    candidates: Sequence[Candidate]  #: in order of trials
+    proposals: Mapping[int, Proposal]  #: by number of the trial
+
+
+def read(path: Path) -> Record:
+    """Read the file of a study that a run may be writing.
+
+    Raises:
+        RunError: there are no trials yet, or it is not such a file.
+    """
+    # Where nobody has it open there is no log beside it, and SQLite would make one, even to read.
+    mode = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "immutable=1"
+    address = f"file:{quote(str(path.absolute()))}?{mode}"
+    connect = {"creator": lambda: sqlite3.connect(address, uri=True), "poolclass": NullPool}
+    return _read("sqlite://", connect, NAME, str(path))
+
+
+def read_shared(url: str, name: str) -> Record:
+    """Read a study from a database.
+
+    Raises:
+        RunError: it does not answer, there are no trials yet, or it is not such a study.
+    """
+    return _read(url, {"poolclass": NullPool}, name, f"study.storage={without_password(url)}")
+
+
+def _read(url: str, options: dict[str, Any], name: str, where: str) -> Record:
+    try:
+        storage = RDBStorage(url, engine_kwargs=options, skip_table_creation=True)
+        study = optuna.load_study(study_name=name, storage=storage)
+        objectives = tuple(study.metric_names or ())
+        trials = [t for t in study.get_trials(deepcopy=False) if is_finished(t, objectives)]
+    except (SQLAlchemyError, StorageInternalError, KeyError, ImportError) as error:
+        # KeyError: there is no such study in it
+        (reason, *_) = str(error.__cause__ or error).splitlines()
+        raise RunError(f"{where} cannot be read, or holds nothing yet: {reason}") from None
+    if not trials:
+        raise RunError(f"{where} holds no finished trial yet.")
+    if (raw := study.user_attrs.get(_SPACE)) is None:
+        raise RunError(f"{where} does not hold its search space: an earlier version wrote it.")
+    choices = {name: tuple(options) for name, options in raw["choices"].items()}
+    space = SearchSpace(raw["name"], raw["family"], choices, raw["fixed"])
+    candidates = [candidate(trial, space) for trial in trials]
+    proposals = {trial.number: recorded(trial.system_attrs) for trial in trials}
+    return Record(objectives, candidates, proposals)
 
 
 def _distribution(options: Sequence[Any]) -> BaseDistribution:
