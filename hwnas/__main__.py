@@ -67,45 +67,49 @@ def _run_verb(verb: str, arguments: Sequence[str]) -> None:
         print(verb_help(verb, SCHEMAS[verb]))
         return
     arguments = _with_resumed(arguments)
+    if {"-m", "--multirun"} & {*arguments}:
+        raise ConfigError("A run has one configuration: start one command for each, without -m.")
     tabular = verb == "search" and "accuracy=table" in [a.lstrip("+") for a in arguments]
-    _hydra(verb, "tabular" if tabular else verb, arguments)
+    name = "tabular" if tabular else verb
+    host.tune()
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors through to `run`, which words them
+    from hwnas.commands.arguments import for_targets
+
+    _run([_composed(verb, name, own) for own in for_targets(arguments)], arguments)
 
 
-def _hydra(verb: str, name: str, arguments: Sequence[str]) -> None:
-    """Compose the configuration of that name and run the verb."""
+def _composed(verb: str, name: str, arguments: Sequence[str]) -> Any:
+    """Return the configuration of that name with the arguments."""
     import hydra
     from hydra.errors import HydraException
     from omegaconf import DictConfig, OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    if {"-m", "--multirun"} & {*arguments}:
-        raise ConfigError("A run has one configuration: start one command for each, without -m.")
-    host.tune()
     from hwnas import config, content
+    from hwnas.commands.arguments import for_hydra
 
     config.register()
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors through to `run`, which words them
-    sys.argv = [f"hwnas {verb}", *map(_for_hydra, arguments)]
-
+    sys.argv = [f"hwnas {verb}", *map(for_hydra, arguments)]
     # Hydra only composes; the verb runs behind it, so that its errors are ours to word.
     jobs: list[DictConfig] = []
     folder = str(content.ROOT / "conf")
     application = hydra.main(version_base="1.3", config_path=folder, config_name=name)(jobs.append)
     try:
         application()
-        for composed in jobs:
-            _refuse_extra(OmegaConf.to_container(composed), config.SCHEMAS[name])
-        configs = [OmegaConf.to_object(composed) for composed in jobs]
+        (composed,) = jobs
+        _refuse_extra(OmegaConf.to_container(composed), config.SCHEMAS[name])
+        return OmegaConf.to_object(composed)
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise ConfigError(_explain(error, name)) from None
-    for checked in configs:
-        _run(checked, arguments)
 
 
-def _run(checked: Any, arguments: Sequence[str]) -> None:
-    """Run the verb of a configuration; only what it needs is imported."""
+def _run(configs: Sequence[Any], arguments: Sequence[str]) -> None:
+    """Run the verb of configurations, one for each target; only what it needs is imported."""
     from hwnas import config
 
+    checked = configs[0]
+    if len(configs) > 1:
+        config.check_common(configs)
     if isinstance(checked, config.WhyConfig):
         from hwnas.commands import why
 
@@ -121,20 +125,7 @@ def _run(checked: Any, arguments: Sequence[str]) -> None:
     else:
         from hwnas.commands import search
 
-        assert isinstance(checked, config.SearchConfig)
-        search.run(checked, arguments)
-
-
-def _for_hydra(argument: str) -> str:
-    """Return an argument so that Hydra reads it as it was meant."""
-    # Mappings with keys of the user's own: Hydra wants to be told that they are new.
-    if argument.startswith(("table.costs=", "table.reference=")):
-        return f"++{argument}"
-    # An id such as 12e456789012 would be a number, and infinite.
-    key, _, value = argument.partition("=")
-    if key in ("id", "genotype", "run") and value[:1] not in ("", "'", '"'):
-        return f"{key}='{value.replace(chr(39), chr(92) + chr(39))}'"
-    return argument
+        search.run(configs, arguments)
 
 
 def _refuse_extra(content: Any, schema: type) -> None:

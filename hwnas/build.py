@@ -6,7 +6,7 @@ import importlib.metadata
 import json
 import shlex
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
@@ -115,6 +115,11 @@ def parts(config: SearchConfig, progress: Progress) -> Parts:
     """Read the search space and the data."""
     found, data = networks(config, progress)
     return Parts(config, found, data)
+
+
+def retargeted(parts: Parts, config: SearchConfig) -> Parts:
+    """Return the same space and data for another target."""
+    return Parts(config, replace(parts.networks, target=config.target), parts.data)
 
 
 def networks(

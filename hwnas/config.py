@@ -1,6 +1,7 @@
 """What each verb accepts: the Hydra schemas. Most are the domain types themselves."""
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
 
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
@@ -70,6 +71,45 @@ class SearchConfig:
             raise ConfigError(f"objectives must be different, got {self.objectives}.")
         if self.n_trials < 1:
             raise ConfigError(f"n_trials must be at least 1, got {self.n_trials}.")
+        if self.sampler.name == "pareto" and len(self.objectives) > _MOST:
+            raise ConfigError(_too_many(len(self.objectives)))
+
+
+_MOST = 3  # objectives of sampler=pareto
+
+
+def _too_many(n: int) -> str:
+    return (
+        f"sampler=pareto takes at most {_MOST} objectives, got {n}: name fewer with "
+        "objectives=[accuracy,latency_ms], or take sampler=nsga2."
+    )
+
+
+#: What may differ between the targets of one search.
+_OWN = ("target", "budget", "cost", "objectives", "table", "timing", "tuning", "rpc")
+
+
+def check_common(configs: Sequence[object]) -> None:
+    """Refuse several targets where one search cannot serve them.
+
+    Raises:
+        ConfigError: it says why.
+    """
+    checked = [config for config in configs if isinstance(config, SearchConfig)]
+    if len(checked) < len(configs):
+        raise ConfigError("Only 'search' takes several targets; give others one at a time.")
+    first, *others = checked
+    for f in fields(SearchConfig):
+        if f.name not in _OWN and any(getattr(c, f.name) != getattr(first, f.name) for c in others):
+            raise ConfigError(
+                f"{f.name} is the same for all targets of a search: write {f.name} without a "
+                f"target's name before it. Of their own, targets have: {', '.join(_OWN)}."
+            )
+    if len({config.target.name for config in checked}) < len(checked):
+        raise ConfigError("Targets of one search must have different names (target.name).")
+    n = 1 + sum(len(config.objectives) - 1 for config in checked)
+    if first.sampler.name == "pareto" and n > _MOST:
+        raise ConfigError(_too_many(n))
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Source = Literal["measured", "compiler-estimate", "table", "modelled"]
@@ -33,6 +33,18 @@ COLUMNS: Mapping[str, Column] = {
     "macs_m": Column("MACs", "millions"),
     "params_m": Column("parameters", "millions"),
 }
+
+
+def column(name: str) -> Column:
+    """Return the column of a name; ``npu.latency_ms`` is the latency on the target ``npu``.
+
+    Raises:
+        KeyError: there is no such column.
+    """
+    target, _, plain = name.rpartition(".")
+    found = COLUMNS[plain]
+    return replace(found, label=f"{target} {found.label}") if target else found
+
 
 #: The figures that are known before any image is seen.
 COSTS = tuple(name for name in COLUMNS if name != "accuracy")

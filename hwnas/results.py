@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from hwnas import files
 from hwnas.errors import RunError
-from hwnas.figure import COLUMNS, Figure, Figures
+from hwnas.figure import COSTS, Figure, Figures
 from hwnas.space import Genotype, SearchSpace
 
 State = Literal["complete", "infeasible"]
@@ -67,7 +67,9 @@ class Candidate:
         options = self.genotype.to_dict()
         row: Row = {"trial": self.trial, "id": self.id, "state": self.state, "reason": self.reason}
         row |= {name: options.get(name) for name in space.choices}
-        for name in COLUMNS:
+        targets = dict.fromkeys(name.rpartition(".")[0] for name in self.figures if "." in name)
+        costs = [f"{target}.{name}" for target in targets for name in COSTS] or COSTS
+        for name in ("accuracy", *costs):
             figure = self.figures.get(name)
             absent = dict.fromkeys((name, f"{name}_low", f"{name}_high", f"{name}_source"))
             row |= absent if figure is None else figure.columns(name)
@@ -189,8 +191,14 @@ def begun(verb: str, arguments: Sequence[str], earlier: Row, config: Any) -> Row
         "arguments": [without_password(argument) for argument in arguments],
         "command": without_password(f"python -m hwnas {verb} {shlex.join(arguments)}"),
         "started": [*earlier.get("started", []), time.strftime("%Y-%m-%dT%H:%M:%S%z")],
-        "config": json.loads(without_password(json.dumps(asdict(config)))),
+        "config": plain(asdict(config)),
     }
+
+
+def plain(config: Row) -> Row:
+    """Return a configuration as it may be written into files."""
+    content: Row = json.loads(without_password(json.dumps(config)))
+    return content
 
 
 def without_password(text: str) -> str:

@@ -169,3 +169,10 @@ class Budget:
         Zero or less fits. The upper end of a figure's interval is what must fit.
         """
         return {n: figures[n].upper / limit - 1.0 for n, limit in self.limits.items()}
+
+    def exceeded(self, figures: Figures) -> str:
+        """Return which limits a candidate is over, in words; empty if it fits."""
+        over = [name for name, by in self.violations(figures).items() if by > 0]
+        return "; ".join(
+            f"{name} {figures[name].upper:.4g} over budget {self.limits[name]:g}" for name in over
+        )

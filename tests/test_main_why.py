@@ -8,7 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from hwnas.__main__ import _for_hydra, run
+from hwnas.__main__ import run
+from hwnas.commands.arguments import for_hydra
 from hwnas.figure import Figure
 from hwnas.results import Row, RunFolder
 
@@ -214,7 +215,7 @@ def test_bad_input_is_one_line(
     ],
 )
 def test_ids_reach_hydra_as_words(argument: str, expected: str) -> None:
-    assert _for_hydra(argument) == expected
+    assert for_hydra(argument) == expected
 
 
 def test_help_needs_no_target(capsys: pytest.CaptureFixture[str]) -> None:

@@ -86,3 +86,10 @@ def print_ended(console: Console, reasons: Sequence[str]) -> None:
     """Say which processes ended before the search did; others took over what they had begun."""
     for reason in reasons:
         console.print(f"A process ended early: {reason}", style="red", markup=False, soft_wrap=True)
+
+
+def print_phases(console: Console, phases: Phases) -> None:
+    """Say what each phase took."""
+    costs = ", ".join(f"{name.lower()} {s:.1f} s" for name, s in phases.seconds.items())
+    total = sum(phases.seconds.values())
+    console.print(f"Took {total:.1f} s: {costs}.", highlight=False, soft_wrap=True)

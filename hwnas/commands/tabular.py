@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from rich.table import Table
 from hwnas import tabular
 from hwnas.commands.console import Phases, print_ended
 from hwnas.config import TabularConfig
-from hwnas.figure import COLUMNS
+from hwnas.figure import column
 from hwnas.results import Candidate, Row, RunFolder, begun, check_resumed, opened
 from hwnas.search import engine, loop
 from hwnas.tabular import Benchmark
@@ -34,7 +35,9 @@ def run(config: TabularConfig, arguments: Sequence[str]) -> None:
     with run_folder as (folder, earlier):
         manifest = _manifest(config, arguments, folder, earlier)
         searched = _problem(config, benchmark)
-        search = engine.Search(searched, problem, benchmark.names, manifest["digests"])
+        search = engine.Search(
+            searched, partial(_again, config), benchmark.names, manifest["digests"]
+        )
         with engine.study(search, config, folder) as study, Phases(console) as phases:
             folder.write_json("manifest.json", manifest)
             console.print(f"Run folder: [bold]{folder.path}[/]", highlight=False)
@@ -59,8 +62,7 @@ def run(config: TabularConfig, arguments: Sequence[str]) -> None:
 
 
 @contextlib.contextmanager
-def problem(config: TabularConfig) -> Iterator[loop.Problem]:
-    """Give what is searched for to another process."""
+def _again(config: TabularConfig) -> Iterator[loop.Problem]:
     yield _problem(config, tabular.load(config.table))
 
 
@@ -107,9 +109,9 @@ def _print(
     folder: RunFolder,
     share: float,
 ) -> None:
-    table = Table("id", *(COLUMNS[name].title for name in benchmark.names), box=box.SIMPLE_HEAD)
-    for column in table.columns[1:]:
-        column.justify = "right"
+    table = Table("id", *(column(name).title for name in benchmark.names), box=box.SIMPLE_HEAD)
+    for part in table.columns[1:]:
+        part.justify = "right"
     for member in members[:_ROWS]:
         values = (member.figures[name].value for name in benchmark.names)
         table.add_row(member.id, *(f"{value:.5g}" for value in values))

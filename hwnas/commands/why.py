@@ -11,7 +11,7 @@ from rich.table import Table
 
 from hwnas.config import WhyConfig
 from hwnas.errors import RunError
-from hwnas.figure import COLUMNS, Figure
+from hwnas.figure import Figure, column
 from hwnas.results import Candidate, Row, RunFolder, Verified, read_manifest, read_verified
 from hwnas.search import explanation, loop, study
 from hwnas.search.explanation import Explanation, Standing
@@ -190,7 +190,7 @@ def _figures(candidate: Candidate, verified: Verified | None) -> RenderableType:
     """Return the figures; below each, what verification found."""
     table = _plain_table("figure", "value", "interval", "source")
     for name, figure in candidate.figures.items():
-        table.add_row(COLUMNS[name].title, *_figure_cells(figure))
+        table.add_row(column(name).title, *_figure_cells(figure))
         for other, found in (verified.figures if verified else {}).items():
             if other.startswith(name):  # accuracy_int8 and accuracy_fp32, and the costs
                 table.add_row(
@@ -292,7 +292,7 @@ def _table(
     candidates: Sequence[Candidate], objectives: Sequence[str], own: Candidate | None = None
 ) -> Table:
     """Return the objectives of candidates, and by how much they differ from one's own."""
-    table = _plain_table("id", "trial", *(COLUMNS[name].title for name in objectives))
+    table = _plain_table("id", "trial", *(column(name).title for name in objectives))
     for candidate in candidates:
         cells = [_cell(candidate, name, own) for name in objectives]
         table.add_row(candidate.id, str(candidate.trial), *cells)
@@ -301,8 +301,8 @@ def _table(
 
 def _plain_table(*heads: str) -> Table:
     table = Table(*heads, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
-    for column in table.columns[1:]:
-        column.justify = "right"
+    for part in table.columns[1:]:
+        part.justify = "right"
     return table
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
-from hwnas.figure import COLUMNS, Figure
-from hwnas.report.plot import DOMINATED, LEFT, LIMIT, SEARCHED, VERIFIED
+from hwnas.figure import COLUMNS, Figure, column
+from hwnas.report.plot import DOMINATED, FOR_ALL, LEFT, LIMIT, SEARCHED, VERIFIED, Panel
 from hwnas.results import Candidate
 from hwnas.search.verify import Member
 from hwnas.target import Budget
@@ -40,34 +40,41 @@ class RunStory:
 def render(story: RunStory, candidates: Sequence[Candidate], members: Sequence[Member]) -> str:
     """Return the page."""
     costs = [name for name in story.objectives if name != "accuracy"]
-    plots = []
-    for i, cost in enumerate(costs):
-        figure = _front(candidates, members, cost, story.budget)
-        plots.append(figure.to_html(full_html=False, include_plotlyjs=i == 0, div_id=f"front-{i}"))
-    facts = "".join(
-        f"<tr><td>{html.escape(k)}</td><td>{html.escape(v)}</td></tr>" for k, v in story.facts
-    )
+    panels = [Panel(candidates, members, cost, story.budget, "") for cost in costs]
+    plots = [interactive(panel, i) for i, panel in enumerate(panels)]
+    body = f"""{"".join(plots)}
+<h2>Verified front</h2>
+<div class="scroll">{_table(members)}</div>"""
+    return page(story.title, body, story.facts)
+
+
+def page(title: str, body: str, facts: Sequence[tuple[str, str]]) -> str:
+    """Return a page with an explanation of its plots, and what is known of the run."""
+    rows = "".join(f"<tr><td>{html.escape(k)}</td><td>{html.escape(v)}</td></tr>" for k, v in facts)
     return f"""<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8"><title>{html.escape(story.title)}</title>
+<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <style>{_STYLE}</style></head><body>
-<h1>{html.escape(story.title)}</h1>
+<h1>{html.escape(title)}</h1>
 <p class="note">Open circles: accuracy as search saw it (supernet weights, validation
-split, fp32). Filled points: the same networks verified from their compiled artefact (int8, whole
+split, fp32). Filled points: the same networks verified from their compiled artefact (whole
 test split, 95 % Wilson interval). Grey: dominated candidates. Dashed: the budget. Hover for
 genotype and figures.</p>
-{"".join(plots)}
-<h2>Verified front</h2>
-<div class="scroll">{_table(members)}</div>
+{body}
 <h2>Run</h2>
-<div class="scroll"><table>{facts}</table></div>
+<div class="scroll"><table>{rows}</table></div>
 </body></html>
 """
 
 
-def _front(
-    candidates: Sequence[Candidate], members: Sequence[Member], cost: str, budget: Budget
-) -> go.Figure:
+def interactive(panel: Panel, number: int) -> str:
+    """Return a plot; the first of a page brings the library along."""
+    figure = _front(panel)
+    return str(figure.to_html(False, include_plotlyjs=number == 0, div_id=f"front-{number}"))
+
+
+def _front(panel: Panel) -> go.Figure:
+    candidates, members, cost = panel.candidates, panel.members, panel.cost
     on_front = {member.candidate.id for member in members}
     rest = [c for c in candidates if c.state == "complete" and c.id not in on_front]
     figure = go.Figure()
@@ -99,20 +106,27 @@ def _front(
             mode="markers", name=name, marker={"color": colour, "size": 7},
             hovertext=[_hover_verified(m) for m in chosen], hoverinfo="text",
         )  # fmt: skip
-    if cost in budget.limits:
-        limit = budget.limits[cost]
-        text = f"budget {limit:g} {COLUMNS[cost].unit}"
+    both = [m for m in members if m.candidate.id in panel.for_all]
+    if both:
+        figure.add_scatter(
+            x=[m.figures[cost].value for m in both], y=[m.accuracy.value for m in both],
+            mode="markers", name="fits all targets, on the joint front", hoverinfo="skip",
+            marker={"color": FOR_ALL, "size": 13, "symbol": "square-open"},
+        )  # fmt: skip
+    if cost in panel.budget.limits:
+        limit = panel.budget.limits[cost]
+        text = f"budget {limit:g} {column(cost).unit}"
         figure.add_vline(x=limit, line_dash="dash", line_color=LIMIT, annotation_text=text)
     figure.update_layout(
         template="plotly_white", height=520, margin={"l": 60, "r": 20, "t": 30, "b": 50},
-        xaxis_title=COLUMNS[cost].title, yaxis_title="accuracy", hovermode="closest",
+        xaxis_title=column(cost).title, yaxis_title="accuracy", hovermode="closest",
         legend={"orientation": "h", "y": 1.08}, hoverlabel={"align": "left"},
     )  # fmt: skip
     return figure
 
 
 def _hover(candidate: Candidate) -> str:
-    figures = [f"{COLUMNS[n].label} {_text(f, n)}" for n, f in candidate.figures.items()]
+    figures = [f"{column(n).label} {_text(f, n)}" for n, f in candidate.figures.items()]
     options = [f"{name} = {value}" for name, value in candidate.genotype.options]
     lines = [f"<b>{candidate.id}</b>", *figures, "", *options]
     return "<br>".join(html.escape(line) if line[:3] != "<b>" else line for line in lines)
@@ -125,34 +139,36 @@ def _hover_verified(member: Member) -> str:
 
 def _table(members: Sequence[Member]) -> str:
     costs = ("latency_ms", "energy_mj", "sram_kib", "flash_kib")
-    titles = [COLUMNS[name].title for name in costs]
+    titles = [column(name).title for name in costs]
     head = ["id", "accuracy searched", "fp32 test", "int8 test", *titles, "after verification"]
     rows = []
     for member in members:
         searched = member.candidate.figures
-        cells = [member.candidate.id, _cell(searched["accuracy"], "accuracy")]
-        cells += [_cell(member.figures["accuracy_fp32"], "accuracy"), _int8(member)]
-        cells += [_change(searched[name], member.figures[name], name) for name in costs]
+        cells = [member.candidate.id, cell(searched["accuracy"], "accuracy")]
+        cells += [cell(member.figures["accuracy_fp32"], "accuracy"), _int8(member)]
+        cells += [change_cell(searched[name], member.figures[name], name) for name in costs]
         cells.append(html.escape(member.label or "fits, on the front"))
         kind = ' class="left"' if member.label else ""
-        rows.append(f"<tr{kind}>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
+        rows.append(f"<tr{kind}>{''.join(f'<td>{text}</td>' for text in cells)}</tr>")
     heads = "".join(f"<th>{html.escape(title)}</th>" for title in head)
     return f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
 
 
 def _int8(member: Member) -> str:
     figure = member.figures.get("accuracy_int8")
-    return _cell(figure, "accuracy") if figure else "none"
+    return cell(figure, "accuracy") if figure else "none"
 
 
-def _cell(figure: Figure, name: str) -> str:
+def cell(figure: Figure, name: str) -> str:
+    """Return a figure with its interval."""
     if figure.low is None or figure.high is None:
         return _number(figure.value, name)
     low, high = _number(figure.low, name), _number(figure.high, name)
     return f"{_number(figure.value, name)} <small>{low} to {high}</small>"
 
 
-def _change(searched: Figure, verified: Figure, name: str) -> str:
+def change_cell(searched: Figure, verified: Figure, name: str) -> str:
+    """Return a verified figure with how far it is from the searched one."""
     change = verified.value / searched.value - 1 if searched.value else 0.0
     return f"{_number(verified.value, name)} <small>{change:+.1%}</small>"
 
@@ -161,7 +177,7 @@ def _text(figure: Figure, name: str) -> str:
     interval = ""
     if figure.low is not None and figure.high is not None:
         interval = f" ({_number(figure.low, name)} to {_number(figure.high, name)})"
-    unit = COLUMNS[name].unit if name in COLUMNS else ""
+    unit = column(name).unit if name in COLUMNS else ""
     return f"{_number(figure.value, name)} {unit}{interval} [{figure.source}]"
 
 

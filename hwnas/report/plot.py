@@ -1,32 +1,52 @@
 """Pictures: a front, predictions against measurements, the layers of a network."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
 
 import matplotlib as mpl
 
 mpl.use("Agg")
 from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from hwnas.figure import COLUMNS
+from hwnas.figure import column
 from hwnas.results import Candidate, Row
 from hwnas.search.verify import Member
 from hwnas.target import Budget
 
 # Okabe and Ito's palette, which colour-blind people can tell apart.
 SEARCHED, VERIFIED, LEFT, DOMINATED, LIMIT = "#0072B2", "#009E73", "#D55E00", "#BBBBBB", "#CC79A7"
+FOR_ALL = "#000000"
 
 
-def front_png(
-    candidates: Sequence[Candidate],
-    members: Sequence[Member],
-    cost: str,
-    budget: Budget,
-    title: str,
-) -> bytes:
-    """Return a PNG of accuracy over one cost: searched points, verified points, budget line."""
-    figure, axes = plt.subplots(figsize=(8, 5), dpi=150, layout="constrained")
+@dataclass(frozen=True)
+class Panel:
+    """The front of one target, to be drawn over one cost."""
+
+    candidates: Sequence[Candidate]
+    members: Sequence[Member]
+    cost: str
+    budget: Budget
+    title: str
+    for_all: Container[str] = ()  #: ids of models for all targets
+
+
+def front_png(*panels: Panel) -> bytes:
+    """Return a PNG of accuracy over a cost: searched points, verified points, budget line."""
+    n = len(panels)
+    size = (8, 5) if n == 1 else (6 * n, 5)
+    figure, all_axes = plt.subplots(
+        1, n, figsize=size, dpi=150, layout="constrained", squeeze=False
+    )
+    for axes, panel in zip(all_axes[0], panels, strict=True):
+        _draw_front(axes, panel)
+    return _png(figure)
+
+
+def _draw_front(axes: Axes, panel: Panel) -> None:
+    candidates, members, cost = panel.candidates, panel.members, panel.cost
     on_front = {member.candidate.id for member in members}
     rest = [c for c in candidates if c.state == "complete" and c.id not in on_front]
     axes.scatter(
@@ -55,14 +75,21 @@ def front_png(
             [m.figures[cost].value for m in chosen], [v.value for v in values], yerr=[below, above],
             fmt="o", ms=4, lw=0.8, capsize=2, color=colour, label=label, zorder=2,
         )  # fmt: skip
-    if cost in budget.limits:
-        axes.axvline(budget.limits[cost], color=LIMIT, ls="--", lw=1.2, label="budget")
-    axes.set_xlabel(COLUMNS[cost].title)
+    both = [m for m in members if m.candidate.id in panel.for_all]
+    if both:
+        axes.scatter(
+            [m.figures[cost].value for m in both], [m.accuracy.value for m in both],
+            s=90, facecolors="none", edgecolors=FOR_ALL, marker="s", zorder=4,
+            label="fits all targets, on the joint front",
+        )  # fmt: skip
+    if cost in panel.budget.limits:
+        limit = panel.budget.limits[cost]
+        axes.axvline(limit, color=LIMIT, ls="--", lw=1.2, label="budget")
+    axes.set_xlabel(column(cost).title)
     axes.set_ylabel("accuracy")
-    axes.set_title(title, fontsize=10)
+    axes.set_title(panel.title, fontsize=10)
     axes.grid(alpha=0.25)
     axes.legend(fontsize=8, loc="lower right")
-    return _png(figure)
 
 
 def prediction_png(networks: Sequence[Row], space: str, title: str) -> bytes:

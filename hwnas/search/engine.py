@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from hwnas.progress import Progress
 from hwnas.results import Candidate, RunFolder
@@ -20,8 +19,7 @@ class Search:
     """What is searched for, and how other processes come to know."""
 
     problem: loop.Problem
-    #: A function of a module that gives other processes their problem, from the configuration.
-    again: Callable[[Any], AbstractContextManager[loop.Problem]]
+    again: Callable[[], AbstractContextManager[loop.Problem]]  #: for other processes: pickled
     objectives: tuple[str, ...]
     digests: Mapping[str, str]  #: what decides the outcome, by name
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hwnas.errors import ConfigError
-from hwnas.figure import COLUMNS
+from hwnas.figure import column
 from hwnas.results import Candidate
 from hwnas.search.loop import front
 from hwnas.search.proposal import Proposal
@@ -161,4 +161,4 @@ def _standing(
 def _point(candidate: Candidate, objectives: Sequence[str]) -> tuple[float, ...]:
     """Return the objectives of a candidate, to be minimised."""
     values = ((name, candidate.figures[name].value) for name in objectives)
-    return tuple(-value if COLUMNS[name].maximise else value for name, value in values)
+    return tuple(-value if column(name).maximise else value for name, value in values)

@@ -15,7 +15,7 @@ from optuna.trial import Trial
 from hwnas.accuracy.base import Evaluator
 from hwnas.cost.base import Cost, CostModel
 from hwnas.errors import BudgetError, CompileError
-from hwnas.figure import COLUMNS
+from hwnas.figure import Figures, column
 from hwnas.pareto import non_dominated
 from hwnas.progress import Progress
 from hwnas.results import Candidate
@@ -31,12 +31,29 @@ _REMEMBERED = 100_000  # costs
 _UNBUILDABLE = "target"  # name of the constraint that a network meets by running on the target
 
 
+class Limits(Protocol):
+    """What says whether a candidate is worth its accuracy: one ``Budget``, or those of targets."""
+
+    @property
+    def limits(self) -> Mapping[str, float]:
+        """Upper ends that figures must not be over, by column."""
+        ...
+
+    def violations(self, figures: Figures) -> dict[str, float]:
+        """Return how far a candidate is over each limit, as a fraction of it; <= 0 fits."""
+        ...
+
+    def exceeded(self, figures: Figures) -> str:
+        """Return which limits a candidate is over, in words; empty if it fits."""
+        ...
+
+
 @dataclass(frozen=True)
 class Problem:
     """What is searched for."""
 
     space: SearchSpace
-    budget: Budget
+    budget: Limits
     cost_model: CostModel
     evaluator: Evaluator
 
@@ -106,7 +123,7 @@ def _rung(space: SearchSpace, fraction: float) -> dict[str, Option]:
     }
 
 
-def violations(budget: Budget, candidate: Candidate) -> dict[str, float]:
+def violations(budget: Limits, candidate: Candidate) -> dict[str, float]:
     """Return by how much each constraint is violated, as a fraction of its limit; <= 0 fits."""
     if not all(name in candidate.figures for name in budget.limits):
         return {_UNBUILDABLE: 1.0}
@@ -135,7 +152,8 @@ def _known(problem: Problem, study: Study, cost: Callable[[Genotype], Cost]) -> 
 
     def row(assignment: Assignment) -> list[float]:
         found = cost(space.genotype(assignment))
-        if found.reason or _over_budget(problem.budget, found):
+        unknown = not all(name in found.figures for name in names)
+        if unknown or found.reason or problem.budget.exceeded(found.figures):
             return [math.nan] * len(names)
         return [found.figures[name].value for name in names]
 
@@ -163,18 +181,10 @@ def _evaluate(
     if known is not None:
         return Candidate(number, genotype, known.figures, known.details, known.reason)
     cost = costing(genotype)
-    if reason := cost.reason or _over_budget(problem.budget, cost):
+    if reason := cost.reason or problem.budget.exceeded(cost.figures):
         return Candidate(number, genotype, cost.figures, cost.details, reason)
     figures = {"accuracy": problem.evaluator.accuracy(genotype), **cost.figures}
     return Candidate(number, genotype, figures, cost.details)
-
-
-def _over_budget(budget: Budget, cost: Cost) -> str:
-    over = [name for name, by in budget.violations(cost.figures).items() if by > 0]
-    return "; ".join(
-        f"{name} {cost.figures[name].upper:.4g} over budget {budget.limits[name]:g}"
-        for name in over
-    )
 
 
 def front(candidates: Sequence[Candidate], objectives: Sequence[str]) -> list[Candidate]:
@@ -185,7 +195,7 @@ def front(candidates: Sequence[Candidate], objectives: Sequence[str]) -> list[Ca
     distinct = {c.id: c for c in reversed(candidates) if c.state == "complete"}
     feasible = sorted(distinct.values(), key=lambda c: c.trial)
     points = np.array([[c.figures[name].value for name in objectives] for c in feasible])
-    mask = non_dominated(points, [COLUMNS[name].maximise for name in objectives])
+    mask = non_dominated(points, [column(name).maximise for name in objectives])
     members = [c for c, on_front in zip(feasible, mask, strict=True) if on_front]
     cost = next(name for name in objectives if name != "accuracy")
     return sorted(members, key=lambda c: (c.figures.get("latency_ms", c.figures[cost]).value, c.id))

@@ -22,7 +22,7 @@ from sqlalchemy import NullPool, event
 from sqlalchemy.exc import SQLAlchemyError
 
 from hwnas.errors import RunError
-from hwnas.figure import COLUMNS
+from hwnas.figure import column
 from hwnas.results import Candidate, without_password
 from hwnas.search.proposal import Proposal, recorded
 from hwnas.space import Genotype, SearchSpace
@@ -81,7 +81,7 @@ def create(
     """Return the study of that name, new or as it is."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     directions = [
-        StudyDirection.MAXIMIZE if COLUMNS[name].maximise else StudyDirection.MINIMIZE
+        StudyDirection.MAXIMIZE if column(name).maximise else StudyDirection.MINIMIZE
         for name in objectives
     ]
     study = optuna.create_study(

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from hwnas.accuracy.supernet import count_right
 from hwnas.cost.base import LayerCost
-from hwnas.figure import COLUMNS, COSTS, Figure, Figures, proportion
+from hwnas.figure import COSTS, Figure, Figures, column, proportion
 from hwnas.op import Lowered
 from hwnas.pareto import non_dominated
 from hwnas.progress import Progress
@@ -87,6 +87,7 @@ class Workbench:
     test: Split
     artefacts: Artefacts
     dtype: str  #: in which the artefact computes
+    phase: str = "Verify front"  #: what the progress bar says
 
 
 def verify(
@@ -99,7 +100,7 @@ def verify(
 ) -> list[Member]:
     """Verify each member, keeping its files; members that an earlier run verified are read."""
     verified = []
-    with progress.phase("Verify front", len(members)) as advance:
+    with progress.phase(bench.phase, len(members)) as advance:
         for candidate in members:
             verified.append(_verify_once(candidate, bench, folder))
             advance(1)
@@ -150,7 +151,7 @@ def _judge(members: list[Member], budget: Budget, objectives: Sequence[str]) -> 
     over = [[n for n, by in budget.violations(m.figures).items() if by > 0] for m in members]
     fitting = [i for i, left in enumerate(over) if not left]
     points = np.array([_objectives(members[i], objectives) for i in fitting])
-    mask = non_dominated(points, [COLUMNS[name].maximise for name in objectives])
+    mask = non_dominated(points, [column(name).maximise for name in objectives])
     front = {i for i, stays in zip(fitting, mask, strict=True) if stays}
     return [
         dataclasses.replace(member, over_budget=tuple(over[i]), on_front=i in front)

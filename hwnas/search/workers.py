@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
-from typing import Any, Protocol
+from typing import Protocol
 
 from hwnas import host
 from hwnas.errors import HwnasError, RunError
@@ -35,8 +35,8 @@ class EngineConfig(Protocol):
 class Job:
     """What a process needs to work on a study; it is pickled."""
 
-    problem: Callable[[Any], AbstractContextManager[loop.Problem]]  #: a function of a module
-    config: EngineConfig  #: what that function is given
+    problem: Callable[[], AbstractContextManager[loop.Problem]]
+    config: EngineConfig
     membership: Membership
 
 
@@ -89,7 +89,7 @@ def _work(job: Job, messages: "multiprocessing.SimpleQueue[str]") -> None:
     host.tune()
     threading.Thread(target=_follow_parent, daemon=True).start()
     try:
-        with job.problem(job.config) as problem:
+        with job.problem() as problem:
             c = job.config
             study = SharedStudy(job.membership, problem.space)
             try:

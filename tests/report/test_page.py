@@ -5,7 +5,7 @@ import pytest
 
 from hwnas.figure import Figure
 from hwnas.report.page import RunStory, render
-from hwnas.report.plot import front_png
+from hwnas.report.plot import Panel, front_png
 from hwnas.results import Candidate
 from hwnas.search.verify import VERIFIED, Member
 from hwnas.space import Genotype, SearchSpace
@@ -46,7 +46,7 @@ def members(candidates: list[Candidate]) -> list[Member]:
 def test_picture_is_a_png_of_readable_size(
     candidates: list[Candidate], members: list[Member]
 ) -> None:
-    png = front_png(candidates, members, "latency_ms", Budget(latency_ms=3.0), "title")
+    png = front_png(Panel(candidates, members, "latency_ms", Budget(latency_ms=3.0), "title"))
     assert png[:8] == b"\x89PNG\r\n\x1a\n"
     assert struct.unpack(">II", png[16:24]) == (1200, 750)
 

@@ -1,0 +1,53 @@
+"""What is written on the command line, as Hydra reads it."""
+
+import re
+from collections.abc import Sequence
+
+from hwnas.errors import ConfigError
+
+_TARGETS = re.compile(r"\+{0,2}target=\[(.*)\]$")
+
+
+def for_hydra(argument: str) -> str:
+    """Return an argument so that Hydra reads it as it was meant."""
+    # Mappings with keys of the user's own: Hydra wants to be told that they are new.
+    if argument.startswith(("table.costs=", "table.reference=")):
+        return f"++{argument}"
+    # An id such as 12e456789012 would be a number, and infinite.
+    key, _, value = argument.partition("=")
+    if key in ("id", "genotype", "run") and value[:1] not in ("", "'", '"'):
+        return f"{key}='{value.replace(chr(39), chr(92) + chr(39))}'"
+    return argument
+
+
+def for_targets(arguments: Sequence[str]) -> list[list[str]]:
+    """Return the arguments for each target of ``+target=[npu,cpu]``, else what was given.
+
+    What begins with a target's name is for it alone: ``npu.budget.latency_ms=0.3``. Where
+    objectives are not given, they are accuracy and the latency on each target.
+
+    Raises:
+        ConfigError: the list is empty or names a target twice.
+    """
+    named = [match[1] for a in arguments if (match := _TARGETS.match(a))]
+    if not named:
+        return [list(arguments)]
+    targets = [name.strip() for name in named[-1].split(",") if name.strip()]
+    if not targets or len(set(targets)) < len(targets):
+        raise ConfigError(f"target=[{named[-1]}]: write different targets, as '+target=[npu,cpu]'.")
+    rest = [a for a in arguments if not _TARGETS.match(a)]
+    if len(targets) > 1 and not any(a.startswith("objectives=") for a in rest):
+        rest.append("objectives=[accuracy,latency_ms]")
+    common = [a for a in rest if not any(_is_for(a, target) for target in targets)]
+    return [
+        [f"+target={target}", *common, *(_own(a, target) for a in rest if _is_for(a, target))]
+        for target in targets
+    ]
+
+
+def _is_for(argument: str, target: str) -> bool:
+    return argument.lstrip("+~").startswith(f"{target}.")
+
+
+def _own(argument: str, target: str) -> str:
+    return argument.replace(f"{target}.", "", 1)

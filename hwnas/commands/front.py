@@ -1,0 +1,211 @@
+"""The verified front of a target: its files, and what the terminal shows of it."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from hwnas import build
+from hwnas.commands.console import Phases
+from hwnas.energy import EnergyModel, PowerModel
+from hwnas.figure import column
+from hwnas.report.page import RunStory, render
+from hwnas.report.plot import Panel, front_png
+from hwnas.results import Candidate, Row, RunFolder, without_password
+from hwnas.search.verify import Member
+from hwnas.target import Target
+
+_TABLE_ROWS = 24
+_SHORT = {"int8": "int8", "float32": "fp32"}
+
+
+def finished(phases: Phases, candidates: list[Candidate], members: list[Member]) -> Row:
+    """Return what a manifest says of a search that came to its end."""
+    return {
+        "status": "finished",
+        "n_candidates": len(candidates),
+        "n_distinct": len({candidate.id for candidate in candidates}),
+        "n_infeasible": sum(candidate.state == "infeasible" for candidate in candidates),
+        "n_front": len(members),
+        "seconds": {name: round(seconds, 2) for name, seconds in phases.seconds.items()},
+    }
+
+
+def write_front(
+    parts: build.Parts,
+    folder: RunFolder,
+    manifest: Row,
+    candidates: list[Candidate],
+    members: list[Member],
+) -> None:
+    """Write the front as CSV, JSON, picture and page, and the manifest."""
+    config = parts.config
+    rows = [member.row(parts.space) for member in members]
+    folder.write_csv("front.csv", rows)
+    folder.write_json(
+        "front.json",
+        {
+            "objectives": {n: "max" if column(n).maximise else "min" for n in config.objectives},
+            "target": config.target.name,
+            "caveat": config.target.caveat,
+            "energy_model": asdict(_energy_source(config.target)),
+            "budget": config.budget.limits,
+            "members": rows,
+        },
+    )
+    title = f"{config.search_space} on {config.target.name}, {parts.data.name}"
+    costs = [name for name in config.objectives if name != "accuracy"]
+    panel = Panel(candidates, members, costs[0], config.budget, title)
+    folder.write_bytes("front.png", front_png(panel))
+    facts = [
+        ("target", config.target.caveat),
+        ("cost model", _cost_words(manifest)),
+        ("energy", _energy_words(config.target)),
+        ("budget", ", ".join(f"{n} <= {v:g}" for n, v in config.budget.limits.items()) or "none"),
+        ("search space", f"{config.search_space}, {manifest['n_genotypes']:.3g} genotypes"),
+        (
+            "candidates",
+            f"{manifest['n_candidates']}, {manifest['n_distinct']} different, "
+            f"{manifest['n_infeasible']} infeasible",
+        ),
+        ("command", manifest["command"]),
+        *((f"version of {name}", version) for name, version in manifest["versions"].items()),
+    ]
+    story = RunStory(f"hwnas: {title}", facts, config.budget, config.objectives)
+    folder.write_bytes("report.html", render(story, candidates, members).encode())
+    folder.write_json("manifest.json", manifest)
+
+
+def print_front(
+    console: Console,
+    parts: build.Parts,
+    folder: RunFolder,
+    candidates: list[Candidate],
+    members: list[Member],
+) -> None:
+    """Print the front, where its figures come from, and where the files are."""
+    print_members(console, parts, candidates, members, "Verified front, fastest first")
+    print_files(console, parts, folder)
+
+
+def print_members(
+    console: Console,
+    parts: build.Parts,
+    candidates: list[Candidate],
+    members: list[Member],
+    title: str,
+) -> None:
+    """Print the front of a target, and where its figures come from."""
+    table = Table(
+        "id", _SHORT[parts.config.target.dtype], "95 %", "searched",
+        "ms", "mJ", "SRAM", "flash", "",
+        title=title, box=box.SIMPLE_HEAD, padding=0, show_edge=False,
+    )  # fmt: skip
+    for part in table.columns:
+        part.justify, part.no_wrap = "right", True
+    shown = _spread(members, _TABLE_ROWS)
+    for member in shown:
+        accuracy, costs = member.accuracy, member.figures
+        assert accuracy.low is not None
+        assert accuracy.high is not None
+        table.add_row(
+            member.candidate.id,
+            f"{accuracy.value:.4f}",
+            f"±{(accuracy.high - accuracy.low) / 2:.3f}",
+            f"{member.candidate.figures['accuracy'].value:.4f}",
+            f"{costs['latency_ms'].value:.4f}",
+            f"{costs['energy_mj'].value:.5f}",
+            f"{costs['sram_kib'].value:.1f}",
+            f"{costs['flash_kib'].value:.1f}",
+            "over budget" if member.over_budget else "" if member.on_front else "left front",
+        )
+    console.print(table)
+    target = parts.config.target
+    left = sum(bool(member.label) for member in members)
+    infeasible = sum(candidate.state == "infeasible" for candidate in candidates)
+    lines = [
+        f"{len(members) - len(shown)} more members in front.csv." * (len(shown) < len(members)),
+        f"{len(candidates)} candidates, {infeasible} infeasible; front of {len(members)}, "
+        f"{left} left the front or the budget after verification.",
+        f"{_SHORT[target.dtype]}: the compiled file on the whole test split, measured; 95 % Wilson "
+        "interval.",
+        "searched: supernet weights, fp32, validation split, measured.",
+        f"ms: {_sources(members, 'latency_ms')}. {target.caveat}.",
+        f"SRAM (activations) and flash (weights) in KiB: {_sources(members, 'sram_kib')}.",
+        f"mJ: {_sources(members, 'energy_mj')}{_energy_shares(members)}. {_energy_words(target)}.",
+    ]
+    print_lines(console, lines)
+
+
+def print_files(
+    console: Console, parts: build.Parts, folder: RunFolder, models: str = "  models/"
+) -> None:
+    """Print where the files are, and how the study is looked at."""
+    study = without_password(parts.config.study.storage or f"sqlite:///{folder.study}")
+    lines = [
+        f"Files in {folder.path}:",
+        "  front.csv front.json front.png report.html candidates.parquet manifest.json",
+        models,
+        "The study, in a dashboard:",
+        f"  optuna-dashboard {study}",
+    ]
+    print_lines(console, lines)
+
+
+def print_lines(console: Console, lines: Sequence[str]) -> None:
+    """Print lines as they are, but empty ones."""
+    for line in filter(None, lines):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _sources(members: list[Member], name: str) -> str:
+    """Return where a figure comes from, searched and verified."""
+    searched = {member.candidate.figures[name].source for member in members}
+    verified = {member.figures[name].source for member in members}
+    if searched == verified:
+        return " and ".join(sorted(verified))
+    return f"{' and '.join(sorted(verified))} (searched: {' and '.join(sorted(searched))})"
+
+
+def _energy_shares(members: list[Member]) -> str:
+    """Return what part of the front's energy each component is, where it has components."""
+    parts = {"MACs": "energy_macs_mj", "SRAM": "energy_sram_mj", "off-chip": "energy_off_chip_mj"}
+    sums = {label: sum(m.details.get(name, 0) for m in members) for label, name in parts.items()}
+    total = sum(sums.values())
+    if not total:
+        return ""
+    return ", " + ", ".join(f"{label} {value / total:.0%}" for label, value in sums.items())
+
+
+def _cost_words(manifest: Row) -> str:
+    """Return what said the costs of candidates, and what is foreign about it."""
+    table = manifest["latency_table"]
+    words = str(manifest["config"]["cost"])
+    if table is not None and words == "table":
+        words += f", {table['path']}"
+        words += f"; foreign: {table['foreign']}" if table["foreign"] else ""
+    return words
+
+
+def _energy_source(target: Target) -> EnergyModel | PowerModel:
+    source = target.energy or target.power
+    assert source is not None
+    return source
+
+
+def _energy_words(target: Target) -> str:
+    """Return what energies are modelled from."""
+    if target.energy is not None:
+        return f"{target.energy.technology}; {target.energy.source}"
+    assert target.power is not None
+    low, high = target.power.active_w_low, target.power.active_w_high
+    return f"latency times {low:g} to {high:g} W for each busy core: {target.power.source}"
+
+
+def _spread(members: list[Member], n: int) -> list[Member]:
+    """Return at most ``n`` members, evenly over the front, both ends included."""
+    if len(members) <= n:
+        return members
+    return [members[round(i * (len(members) - 1) / (n - 1))] for i in range(n)]

@@ -1,0 +1,238 @@
+"""The end of a search for several targets: a front for each, and one of models for all."""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from hwnas import build
+from hwnas.commands.console import Phases
+from hwnas.commands.front import (
+    finished,
+    print_files,
+    print_lines,
+    print_members,
+    write_front,
+)
+from hwnas.commands.station import Station, objectives
+from hwnas.errors import BudgetError
+from hwnas.figure import column
+from hwnas.report import joint as page
+from hwnas.report.plot import Panel, front_png
+from hwnas.results import Candidate, Row, RunFolder, plain
+from hwnas.search import loop
+from hwnas.search.joint import JointMember, fits_all, judge, on_target
+from hwnas.search.verify import Member
+
+_ROWS = 24
+
+
+@dataclass(frozen=True)
+class _Front:
+    """The front of one target."""
+
+    station: Station
+    folder: RunFolder
+    candidates: list[Candidate]  #: as a search for this target alone would see them
+    members: list[Member]
+
+
+def described(stations: Sequence[Station]) -> Row:
+    """Return what a manifest says of targets."""
+    if len(stations) == 1:
+        return {"latency_table": build.table_facts(stations[0].device)}
+    return {
+        "objectives": list(objectives(stations)),
+        "targets": {s.target: _own(s) for s in stations},
+    }
+
+
+def _own(station: Station) -> Row:
+    facts = build.table_facts(station.device)
+    return {"latency_table": facts, "config": plain(asdict(station.config))}
+
+
+def finish(
+    stations: Sequence[Station],
+    folder: RunFolder,
+    manifest: Row,
+    candidates: list[Candidate],
+    phases: Phases,
+) -> Callable[[Console], None]:
+    """Verify all fronts and write reports; return what prints them.
+
+    Raises:
+        BudgetError: nothing fits any target.
+    """
+    fronts, missed = [], []
+    for station in stations:
+        own = _own_folder(folder, station.target)
+        views = [on_target(c, station.target, station.config.budget) for c in candidates]
+        try:
+            found = station.front(views, folder)
+        except BudgetError as error:
+            missed.append(f"{station.target}: {error}")
+            continue
+        members = station.verified(found, own, phases, f"Verify on {station.target}")
+        fronts.append(_Front(station, own, views, members))
+    if not fronts:
+        folder.write_json("manifest.json", manifest | {"status": "nothing fits the budget"})
+        raise BudgetError(" ".join(missed))
+    joint = [] if missed else _for_all(stations, folder, candidates, phases)
+    with phases.timed("Write reports"):
+        for front in fronts:
+            _write_own(front, manifest, phases)
+        manifest |= _end(phases, candidates, fronts, joint)
+        _write(folder, manifest, fronts, joint, missed)
+    return functools.partial(_print, folder, fronts, joint, missed)
+
+
+def _own_folder(folder: RunFolder, target: str) -> RunFolder:
+    own = RunFolder(folder.path / target)
+    own.path.mkdir(exist_ok=True)
+    return own
+
+
+def _for_all(
+    stations: Sequence[Station], folder: RunFolder, candidates: list[Candidate], phases: Phases
+) -> list[JointMember]:
+    """Return the verified front of what fits every target's budget."""
+    budgets = {s.target: s.config.budget for s in stations}
+    names = objectives(stations)
+    fitting = [c for c in candidates if fits_all(c, budgets)]
+    found = loop.front(fitting, names) if fitting else []
+    by_target: dict[str, list[Member]] = {}
+    for s in stations:
+        views = [on_target(c, s.target, s.config.budget) for c in found]
+        own, phase = _own_folder(folder, s.target), f"Verify on {s.target}"
+        by_target[s.target] = s.verified(views, own, phases, phase)
+    members = [
+        JointMember(c, {target: parts[i] for target, parts in by_target.items()})
+        for i, c in enumerate(found)
+    ]
+    return judge(members, names)
+
+
+def _write_own(front: _Front, manifest: Row, phases: Phases) -> None:
+    """Write what a search for one target alone would write, into the target's own folder."""
+    own = manifest["targets"][front.station.target]
+    inner = {key: value for key, value in manifest.items() if key not in ("targets", "objectives")}
+    inner |= {**own, "part_of": ".."} | finished(phases, front.candidates, front.members)
+    write_front(front.station.parts, front.folder, inner, front.candidates, front.members)
+
+
+def _end(
+    phases: Phases,
+    candidates: list[Candidate],
+    fronts: Sequence[_Front],
+    members: Sequence[JointMember],
+) -> Row:
+    return {
+        **finished(phases, candidates, []),
+        "n_front": len(members),
+        "n_fronts": {front.station.target: len(front.members) for front in fronts},
+    }
+
+
+def _write(
+    folder: RunFolder,
+    manifest: Row,
+    fronts: Sequence[_Front],
+    members: Sequence[JointMember],
+    missed: Sequence[str],
+) -> None:
+    station = fronts[0].station
+    rows = [member.row(station.parts.space) for member in members]
+    if rows:
+        folder.write_csv("front.csv", rows)
+    names: Sequence[str] = manifest["objectives"]
+    content = {
+        "objectives": {n: "max" if column(n).maximise else "min" for n in names},
+        "budgets": {t: _limits(own) for t, own in manifest["targets"].items()},
+        "members": rows,
+    }
+    folder.write_json("front.json", content)
+    ids = {member.candidate.id for member in members}
+    panels = [(front.station.target, _panel(front, ids)) for front in fronts]
+    folder.write_bytes("front.png", front_png(*(panel for _, panel in panels)))
+    data = station.parts.data.name
+    title = f"hwnas: {station.config.search_space} on {', '.join(manifest['targets'])}, {data}"
+    html = page.render(title, _facts(manifest), panels, members, missed)
+    folder.write_bytes("report.html", html.encode())
+    folder.write_json("manifest.json", manifest)
+
+
+def _panel(front: _Front, ids: set[str]) -> Panel:
+    config = front.station.config
+    cost = next(name for name in config.objectives if name != "accuracy")
+    title = f"{config.search_space} on {config.target.name}"
+    return Panel(front.candidates, front.members, cost, config.budget, title, ids)
+
+
+def _limits(own: Mapping[str, Any]) -> dict[str, float]:
+    budget: Mapping[str, Any] = own["config"]["budget"]
+    return {name: limit for name, limit in budget.items() if name != "name" and limit is not None}
+
+
+def _facts(manifest: Row) -> list[tuple[str, str]]:
+    facts = []
+    for target, own in manifest["targets"].items():
+        limits = ", ".join(f"{name} <= {limit:g}" for name, limit in _limits(own).items())
+        facts += [
+            (f"{target}: target", own["config"]["target"]["caveat"]),
+            (f"{target}: cost model", own["config"]["cost"]),
+            (f"{target}: budget", limits or "none"),
+        ]
+    n = f"{manifest['n_candidates']}, {manifest['n_distinct']} different, "
+    n += f"{manifest['n_infeasible']} fit no target"
+    facts += [("candidates", n), ("command", manifest["command"])]
+    return [*facts, *((f"version of {name}", v) for name, v in manifest["versions"].items())]
+
+
+def _print(
+    folder: RunFolder,
+    fronts: Sequence[_Front],
+    members: Sequence[JointMember],
+    missed: Sequence[str],
+    console: Console,
+) -> None:
+    for front in fronts:
+        title = f"{front.station.target}: verified front, fastest first"
+        print_members(console, front.station.parts, front.candidates, front.members, title)
+        console.print()
+    if members:
+        console.print(_table(members))
+    n, targets = len(members), [front.station.target for front in fronts]
+    lines = [
+        *missed,
+        f"{n} models for all targets: they fit every budget, and no other that does is better in "
+        "accuracy and all costs." if n else "No candidate fits the budgets of all targets.",
+        f"{n - _ROWS} more members in front.csv." * (n > _ROWS),
+    ]  # fmt: skip
+    print_lines(console, lines)
+    own = f"  of each target, with its models/: {' '.join(f'{target}/' for target in targets)}"
+    print_files(console, fronts[0].station.parts, folder, own)
+
+
+def _table(members: Sequence[JointMember]) -> Table:
+    targets = list(members[0].members)
+    heads = [head for target in targets for head in (f"{target} acc.", f"{target} ms")]
+    table = Table(
+        "id", *heads, "",
+        title="Models for all targets, verified on each", box=box.SIMPLE_HEAD, padding=(0, 1),
+        show_edge=False,
+    )  # fmt: skip
+    for part in table.columns:
+        part.justify, part.no_wrap = "right", True
+    for member in members[:_ROWS]:
+        cells = []
+        for part_of in member.members.values():
+            latency = part_of.figures["latency_ms"].value
+            cells += [f"{part_of.accuracy.value:.4f}", f"{latency:.4f}"]
+        short = "over budget" if member.over_budget else "" if member.on_front else "left front"
+        table.add_row(member.candidate.id, *cells, short)
+    return table

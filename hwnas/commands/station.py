@@ -1,0 +1,113 @@
+"""Targets with all that it takes to search and to verify for them."""
+
+import contextlib
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from hwnas import build
+from hwnas.config import SearchConfig
+from hwnas.progress import Progress, Silent
+from hwnas.results import Candidate, RunFolder
+from hwnas.search import engine, loop
+from hwnas.search.joint import JointBudget, JointCostModel
+from hwnas.search.verify import Member, verify
+
+
+@dataclass(frozen=True)
+class Station:
+    """One target. Several share a search space, the data and a supernet."""
+
+    parts: build.Parts
+    device: build.Device | None
+    evaluator: build.TrainedOnDemand
+
+    @property
+    def config(self) -> SearchConfig:
+        """What was asked for."""
+        return self.parts.config
+
+    @property
+    def target(self) -> str:
+        """The name of the target."""
+        return self.config.target.name
+
+    def front(self, candidates: Sequence[Candidate], where: RunFolder) -> list[Candidate]:
+        """Return the searched front.
+
+        Raises:
+            BudgetError: nothing fits.
+        """
+        found = loop.front(candidates, self.config.objectives)
+        if not found:
+            raise loop.nothing_fits(candidates, self.config.budget, str(where.path))
+        return found
+
+    def verified(
+        self,
+        front: Sequence[Candidate],
+        folder: RunFolder,
+        progress: Progress,
+        phase: str = "Verify front",
+    ) -> list[Member]:
+        """Verify candidates, keeping their files in the folder."""
+        bench = build.workbench(self.parts, self.evaluator.evaluator, self.device)
+        bench, config = replace(bench, phase=phase), self.config
+        return verify(front, bench, config.budget, config.objectives, folder, progress)
+
+
+@contextlib.contextmanager
+def opened(configs: Sequence[SearchConfig], progress: Progress) -> Iterator[list[Station]]:
+    """Give a station for each configuration; the data are read, nothing is trained yet."""
+    first = build.parts(configs[0], progress)
+    evaluator = build.TrainedOnDemand(lambda: build.trained_evaluator(first, progress))
+    with contextlib.ExitStack() as stack:
+        stations = []
+        for config in configs:
+            parts = build.retargeted(first, config)
+            device = build.device(config, parts.networks)
+            if device is not None:
+                stack.callback(device.close)
+            stations.append(Station(parts, device, evaluator))
+        yield stations
+
+
+def problem(stations: Sequence[Station]) -> loop.Problem:
+    """Return what is searched for, on one target or on several."""
+    (first, *others) = stations
+    models = {s.target: build.cost_model(s.parts, s.device) for s in stations}
+    if not others:
+        only = models[first.target]
+        return loop.Problem(first.parts.space, first.config.budget, only, first.evaluator)
+    budget = JointBudget({s.target: s.config.budget for s in stations})
+    return loop.Problem(first.parts.space, budget, JointCostModel(models), first.evaluator)
+
+
+def objectives(stations: Sequence[Station]) -> tuple[str, ...]:
+    """Return what the study optimises; with several targets, costs are named after them."""
+    if len(stations) == 1:
+        return tuple(stations[0].config.objectives)
+    costs = [
+        f"{s.target}.{name}" for s in stations for name in s.config.objectives if name != "accuracy"
+    ]
+    return ("accuracy", *costs)
+
+
+def digests(stations: Sequence[Station]) -> dict[str, str]:
+    """Return digests of what decides the outcome, by name."""
+    found = [(s.target, s.parts.digests() | build.table_digest(s.device)) for s in stations]
+    if len(found) == 1:
+        return found[0][1]
+    return {f"{target}.{name}": digest for target, all in found for name, digest in all.items()}
+
+
+def search(stations: Sequence[Station], decisive: Mapping[str, str]) -> engine.Search:
+    """Return what is searched for, with how other processes come to know."""
+    again = functools.partial(_again, tuple(s.config for s in stations))
+    return engine.Search(problem(stations), again, objectives(stations), decisive)
+
+
+@contextlib.contextmanager
+def _again(configs: Sequence[SearchConfig]) -> Iterator[loop.Problem]:
+    with opened(configs, Silent()) as stations:
+        yield problem(stations)
