@@ -175,6 +175,10 @@ def opened(
     """
     folder = RunFolder(Path(resume or directory or default_path(verb, shared=shared)))
     earlier: Row = folder.reopen() if resume else {}
+    if "part_of" in earlier:
+        folder.close()
+        whole = folder.path.absolute().parent
+        raise RunError(f"run.resume={folder.path} is part of {whole}: resume that.")
     if not resume:
         folder.create()
     try:
@@ -262,9 +266,13 @@ def read_verified(folder: RunFolder, genotype_id: str) -> Verified | None:
     if (record := folder.read_json(f"models/{genotype_id}.json")) is None:
         return None
     figures = {name: Figure(*values) for name, values in record["figures"].items()}
+    return Verified(figures, stays(folder, genotype_id))
+
+
+def stays(folder: RunFolder, genotype_id: str) -> bool | None:
+    """Return whether a member stayed on the front of a run, if the run has said so."""
     members = (folder.read_json("front.json") or {"members": []})["members"]
-    stays = {row["id"]: bool(row["verified_on_front"]) for row in members}
-    return Verified(figures, stays.get(genotype_id))
+    return next((bool(m["verified_on_front"]) for m in members if m["id"] == genotype_id), None)
 
 
 def default_path(verb: str, *, shared: bool = False) -> Path:

@@ -1,5 +1,6 @@
 """A target is facts about a device; a budget is what its user allows. Both are Hydra schemas."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from hwnas.energy import EnergyModel, PowerModel
@@ -164,11 +165,8 @@ class Budget:
         return {name: value for name, value in values.items() if value is not None}
 
     def violations(self, figures: Figures) -> dict[str, float]:
-        """Return, for each limit, how far a candidate is over it as a fraction of the limit.
-
-        Zero or less fits. The upper end of a figure's interval is what must fit.
-        """
-        return {n: figures[n].upper / limit - 1.0 for n, limit in self.limits.items()}
+        """Return, for each limit, how far a candidate is over it as a fraction of the limit."""
+        return violations(self.limits, figures)
 
     def exceeded(self, figures: Figures) -> str:
         """Return which limits a candidate is over, in words; empty if it fits."""
@@ -176,3 +174,13 @@ class Budget:
         return "; ".join(
             f"{name} {figures[name].upper:.4g} over budget {self.limits[name]:g}" for name in over
         )
+
+
+def violations(limits: Mapping[str, float], figures: Figures) -> dict[str, float]:
+    """Return, for each limit of a known figure, how far a candidate is over it.
+
+    In fractions of the limit: zero or less fits. The upper end of a figure's interval must fit.
+    """
+    return {
+        name: figures[name].upper / limit - 1.0 for name, limit in limits.items() if name in figures
+    }

@@ -1,6 +1,6 @@
 """``python -m hwnas why``: when and why a candidate was proposed, what it beat, what beats it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,12 +12,12 @@ from rich.table import Table
 from hwnas.config import WhyConfig
 from hwnas.errors import RunError
 from hwnas.figure import Figure, column
-from hwnas.results import Candidate, Row, RunFolder, Verified, read_manifest, read_verified
+from hwnas.results import Candidate, Row, RunFolder, Verified, read_manifest, read_verified, stays
 from hwnas.search import explanation, loop, study
 from hwnas.search.explanation import Explanation, Standing
 from hwnas.search.proposal import Phase, Proposal
 from hwnas.search.study import Record
-from hwnas.target import Budget
+from hwnas.target import Budget, violations
 
 _WIDTH = 100
 _NAMED = 5  #: candidates that are listed with their figures
@@ -33,9 +33,26 @@ class _Run:
     record: Record
 
     @property
-    def budget(self) -> Budget:
-        """The limits of the search."""
-        return Budget(**self.manifest["config"]["budget"])
+    def limits(self) -> dict[str, float]:
+        """The limits of the search; with several targets, named after them."""
+        if "targets" not in self.manifest:
+            return Budget(**self.manifest["config"]["budget"]).limits
+        return {
+            f"{target}.{name}": limit
+            for target, own in self.manifest["targets"].items()
+            for name, limit in Budget(**own["config"]["budget"]).limits.items()
+        }
+
+    def verified(self, genotype_id: str) -> Verified | None:
+        """Return what the run verified of a candidate; with several targets, on all of them."""
+        if "targets" not in self.manifest:
+            return read_verified(self.folder, genotype_id)
+        figures: dict[str, Figure] = {}
+        for target in self.manifest["targets"]:
+            found = read_verified(RunFolder(self.folder.path / target), genotype_id)
+            if found is not None:
+                figures |= {f"{target}.{name}": f for name, f in found.figures.items()}
+        return Verified(figures, stays(self.folder, genotype_id)) if figures else None
 
     @property
     def sampler(self) -> str:
@@ -60,14 +77,14 @@ def run(config: WhyConfig) -> None:
     candidates, objectives = found.record.candidates, found.record.objectives
     genotype_id = explanation.find(candidates, config.id)
     explained = explanation.explain(candidates, genotype_id, objectives)
-    verified = read_verified(found.folder, genotype_id)
+    verified = found.verified(genotype_id)
     proposal = found.record.proposals[explained.candidate.trial]
     console.print(_headline(explained, found, verified), style="bold")
     sections: list[tuple[str, list[RenderableType]]] = [
         ("Choices", [*_choices(explained.candidate)]),
         ("Why it was proposed", [*_proposed(explained.candidate, proposal, found)]),
         ("Figures", [_figures(explained.candidate, verified)]),
-        ("Limits", [*_limits(explained.candidate, found.budget, verified)]),
+        ("Limits", [*_limits(explained.candidate, found.limits, verified)]),
         ("When it came", _came(explained, objectives)),
         ("Now", _now(explained, objectives)),
     ]
@@ -89,6 +106,8 @@ def _open(path: Path) -> _Run:
     folder, manifest = RunFolder(path), read_manifest(path, "run")
     if manifest.get("verb") != "search":
         raise RunError(f"run={path}: it is not the folder of a search.")
+    if "part_of" in manifest:
+        raise RunError(f"run={path} is one target of a search: say run={path.absolute().parent}.")
     where = manifest["config"]["study"]
     if where["storage"] is not None:
         return _Run(folder, manifest, study.read_shared(where["storage"], where["name"]))
@@ -192,10 +211,13 @@ def _figures(candidate: Candidate, verified: Verified | None) -> RenderableType:
     for name, figure in candidate.figures.items():
         table.add_row(column(name).title, *_figure_cells(figure))
         for other, found in (verified.figures if verified else {}).items():
-            if other.startswith(name):  # accuracy_int8 and accuracy_fp32, and the costs
-                table.add_row(
-                    f"  verified{other.removeprefix(name)}".replace("_", " "), *_figure_cells(found)
-                )
+            target, _, plain = other.rpartition(".")
+            if other == name:
+                table.add_row("  verified", *_figure_cells(found))
+            elif name == "accuracy" and plain.startswith(name):  # accuracy_int8, accuracy_fp32
+                dtype = plain.removeprefix(f"{name}_")
+                words = " ".join(word for word in ("  verified", target, dtype) if word)
+                table.add_row(words, *_figure_cells(found))
     return table if table.rows else "None: the target cannot run it."
 
 
@@ -204,15 +226,18 @@ def _figure_cells(figure: Figure) -> list[str]:
     return [f"{figure.value:.5g}", interval, figure.source]
 
 
-def _limits(candidate: Candidate, budget: Budget, verified: Verified | None) -> list[str]:
+def _limits(
+    candidate: Candidate, limits: Mapping[str, float], verified: Verified | None
+) -> list[str]:
     """Return each limit with its margin, and why a candidate was not scored."""
-    known = all(name in candidate.figures for name in budget.limits)
-    over = budget.violations(candidate.figures) if known else {}
-    lines = [_margin(name, candidate.figures[name], budget) for name in over]
+    over = violations(limits, candidate.figures)
+    lines = [_margin(name, candidate.figures[name], limits[name]) for name in over]
     if verified is not None:
-        found = budget.violations(verified.figures)
+        found = violations(limits, verified.figures)
         left = [name for name, by in found.items() if by > 0]
-        lines += [f"Verified, {_margin(name, verified.figures[name], budget)}" for name in left]
+        lines += [
+            f"Verified, {_margin(name, verified.figures[name], limits[name])}" for name in left
+        ]
         lines.append(_verification(verified, left))
     if candidate.reason:
         worst = max(over, key=lambda name: over[name], default="")
@@ -224,8 +249,7 @@ def _limits(candidate: Candidate, budget: Budget, verified: Verified | None) -> 
     return lines
 
 
-def _margin(name: str, figure: Figure, budget: Budget) -> str:
-    limit = budget.limits[name]
+def _margin(name: str, figure: Figure, limit: float) -> str:
     over = figure.upper / limit - 1
     end = "" if figure.high is None else "upper end "
     outcome = f"breaks it by {_percent(over)}" if over > 0 else f"leaves {_percent(-over)}"

@@ -192,7 +192,8 @@ def front(candidates: Sequence[Candidate], objectives: Sequence[str]) -> list[Ca
 
     Where no latency is known, the first cost stands in for it.
     """
-    distinct = {c.id: c for c in reversed(candidates) if c.state == "complete"}
+    scored = [c for c in candidates if c.state == "complete"]
+    distinct = {c.id: c for c in reversed(scored) if all(name in c.figures for name in objectives)}
     feasible = sorted(distinct.values(), key=lambda c: c.trial)
     points = np.array([[c.figures[name].value for name in objectives] for c in feasible])
     mask = non_dominated(points, [column(name).maximise for name in objectives])

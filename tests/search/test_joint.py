@@ -1,0 +1,152 @@
+"""One search for several targets."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from hwnas.cost.base import Cost
+from hwnas.errors import CompileError
+from hwnas.figure import Figure, column
+from hwnas.progress import Silent
+from hwnas.results import Candidate
+from hwnas.search import loop
+from hwnas.search.joint import (
+    JointBudget,
+    JointCostModel,
+    JointMember,
+    fits_all,
+    judge,
+    on_target,
+)
+from hwnas.search.sampler import SamplerConfig
+from hwnas.search.study import Study
+from hwnas.search.verify import Member
+from hwnas.space import Genotype, SearchSpace
+from hwnas.target import Budget
+from tests.search.fakes import SizeAccuracy, SizeCost, size
+
+BUDGETS = {"a": Budget(latency_ms=30.0), "b": Budget(latency_ms=20.0, flash_kib=50.0)}
+
+
+def _candidate(genotype: Genotype, *, accuracy: float | None = 0.9, **costs: float) -> Candidate:
+    figures = {name.replace("__", "."): Figure(v, "modelled") for name, v in costs.items()}
+    if accuracy is not None:
+        figures["accuracy"] = Figure(accuracy, "measured")
+    return Candidate(3, genotype, figures, {"a.cycles": 7.0, "n_images": 5.0})
+
+
+@pytest.fixture
+def genotype(tiny: SearchSpace) -> Genotype:
+    return tiny.smallest()
+
+
+def test_a_target_sees_its_own_figures(genotype: Genotype) -> None:
+    both = _candidate(genotype, a__latency_ms=25.0, b__latency_ms=25.0, b__flash_kib=40.0)
+    seen = on_target(both, "a", BUDGETS["a"])
+    assert set(seen.figures) == {"accuracy", "latency_ms"}
+    assert seen.details == {"cycles": 7.0, "n_images": 5.0}
+    assert (seen.trial, seen.state) == (3, "complete")
+    over = on_target(both, "b", BUDGETS["b"])
+    assert over.state == "infeasible"
+    assert over.reason == "latency_ms 25 over budget 20"
+    assert set(over.figures) == {"latency_ms", "flash_kib"}
+    assert not fits_all(both, BUDGETS)
+    assert fits_all(both, {"a": BUDGETS["a"], "b": Budget()})
+
+
+def test_what_a_target_cannot_run_is_infeasible_there_alone(genotype: Genotype) -> None:
+    only_a = _candidate(genotype, a__latency_ms=25.0)
+    assert on_target(only_a, "a", BUDGETS["a"]).state == "complete"
+    assert on_target(only_a, "b", Budget()).reason == "Target 'b' cannot run it."
+
+
+def test_budget_of_one_target_is_enough() -> None:
+    budget = JointBudget(BUDGETS)
+
+    def over(**costs: float) -> Mapping[str, float]:
+        figures = {n.replace("__", "."): Figure(v, "modelled") for n, v in costs.items()}
+        exceeded, violations = budget.exceeded(figures), budget.violations(figures)
+        assert bool(exceeded) is (max(violations.values()) > 0)
+        return violations
+
+    fits = over(a__latency_ms=24.0, b__latency_ms=40.0, b__flash_kib=10.0)
+    assert fits == {"a.latency_ms": pytest.approx(-0.2)}
+    near = over(a__latency_ms=60.0, b__latency_ms=22.0, b__flash_kib=10.0)
+    assert near == {"b.latency_ms": pytest.approx(0.1), "b.flash_kib": pytest.approx(-0.8)}
+    assert over(b__latency_ms=10.0, b__flash_kib=10.0)["b.latency_ms"] < 0
+
+
+def test_costs_are_named_after_targets(genotype: Genotype) -> None:
+    model = JointCostModel({"a": SizeCost(), "b": SizeCost(refuses=size(genotype), n_affordable=5)})
+    assert model.n_affordable == 5
+    cost = model.cost(genotype)
+    assert set(cost.figures) == {f"a.{name}" for name in SizeCost().cost(genotype).figures}
+    assert cost.details == {"a.detail": 1.0}
+    nobody = JointCostModel({"b": SizeCost(refuses=size(genotype))})
+    with pytest.raises(CompileError, match="b: refused"):
+        nobody.cost(genotype)
+
+
+def test_columns_of_a_target_have_its_name() -> None:
+    assert column("npu.latency_ms").title == "npu latency [ms]"
+    assert column("accuracy").maximise
+    with pytest.raises(KeyError):
+        column("npu.latency")
+
+
+class _Other:
+    """Costs that fall where those of the other target grow."""
+
+    n_affordable: int | None = None
+
+    def cost(self, genotype: Genotype) -> Cost:
+        return Cost({"latency_ms": Figure(60.0 - size(genotype), "modelled")})
+
+
+@pytest.mark.parametrize("name", ["pareto", "nsga2"])
+def test_search_scores_what_fits_one_budget(tiny: SearchSpace, tmp_path: Path, name: str) -> None:
+    objectives = ("accuracy", "a.latency_ms", "b.latency_ms")
+    small, large = size(tiny.smallest()), size(tiny.largest())
+    third = (large - small) / 3
+    budgets = {
+        "a": Budget(latency_ms=small + third), "b": Budget(latency_ms=60.0 - large + third),
+    }  # fmt: skip
+    models = JointCostModel({"a": SizeCost(), "b": _Other()})
+    problem = loop.Problem(tiny, JointBudget(budgets), models, SizeAccuracy())
+    study = Study(tmp_path / "s.db", tiny, objectives)
+    config = SamplerConfig(name, population_size=10, n_startup_trials=8)
+    candidates = loop.search(problem, study, config, 0, 60, Silent())
+    study.close()
+    scored = [c for c in candidates if "accuracy" in c.figures]
+    for candidate in candidates:
+        views = [on_target(candidate, t, budget) for t, budget in budgets.items()]
+        assert (candidate.state == "complete") is any(v.state == "complete" for v in views)
+        assert not fits_all(candidate, budgets)  # no network is both small and large
+    for target, budget in budgets.items():
+        assert any(on_target(c, target, budget).state == "complete" for c in scored)
+    assert {"a.latency_ms", "b.latency_ms"} <= candidates[0].row(tiny).keys()
+
+
+def test_joint_front_is_judged_by_all_artefacts(genotype: Genotype) -> None:
+    def member(accuracy: float, ms: tuple[float, float], over: tuple[str, ...] = ()) -> JointMember:
+        parts = {}
+        for target, latency in zip("ab", ms, strict=True):
+            figures = {
+                "accuracy_int8": Figure(accuracy, "measured"),
+                "latency_ms": Figure(latency, "measured"),
+            }
+            parts[target] = Member(_candidate(genotype), figures, {}, {}, over)
+        return JointMember(_candidate(genotype), parts)
+
+    objectives = ("accuracy", "a.latency_ms", "b.latency_ms")
+    best = member(0.95, (1.0, 2.0), ("latency_ms",))
+    found = judge(
+        [member(0.9, (1.0, 2.0)), member(0.9, (1.0, 3.0)), member(0.9, (2.0, 1.0)), best],
+        objectives,
+    )
+    assert [m.on_front for m in found] == [True, False, True, False]
+    assert [m.label for m in found] == [
+        "", "left the front", "", "over a.latency_ms; over b.latency_ms",
+    ]  # fmt: skip
+    assert judge([best], objectives)[0].on_front is False

@@ -1,0 +1,124 @@
+"""``search +target=[a,b]`` as its users start it."""
+
+import csv
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from hwnas.__main__ import run
+from hwnas.commands.arguments import for_targets
+from hwnas.errors import ConfigError
+
+BOTH = "+target=[npu,sketch]"
+QUICK = ("search_space=tiny", "training.epochs=1", "n_trials=24", "budget=none")
+
+
+@pytest.fixture(autouse=True)
+def _in_a_fresh_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["hwnas"])
+
+
+def _refused(capsys: pytest.CaptureFixture[str], arguments: Sequence[str]) -> str:
+    assert run(["search", *arguments]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    return line
+
+
+def test_arguments_of_a_target_are_for_it_alone() -> None:
+    assert for_targets(["+target=npu", "n_trials=3"]) == [["+target=npu", "n_trials=3"]]
+    npu, cpu = for_targets(
+        ["seed=1", "+target=[npu, cpu]", "npu.budget.latency_ms=1", "+cpu.table.dir=x"]
+    )
+    latency = "objectives=[accuracy,latency_ms]"
+    assert npu == ["+target=npu", "seed=1", latency, "budget.latency_ms=1"]
+    assert cpu == ["+target=cpu", "seed=1", latency, "+table.dir=x"]
+    with pytest.raises(ConfigError, match="different targets"):
+        for_targets(["target=[npu,npu]"])
+
+
+def test_each_target_has_a_front_and_all_have_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    limits = ("npu.budget.latency_ms=0.05", "sketch.budget.flash_kib=40")
+    assert run(["search", BOTH, *QUICK, *limits, f"run.dir={folder}"]) == 0
+    out = capsys.readouterr().out
+    for words in ("npu: verified front", "sketch: verified front", "Models for all targets"):
+        assert words in out
+    rows = pq.read_table(folder / "candidates.parquet").to_pylist()
+    assert len(rows) == 24
+    ids = {}
+    for target in ("npu", "sketch"):
+        found = json.loads((folder / target / "front.json").read_text())
+        assert found["target"] == target
+        ids[target] = {member["id"] for member in found["members"]}
+        for member in found["members"]:
+            files = [p.name for p in (folder / target / "models").glob(f"{member['id']}*")]
+            assert files
+        manifest = json.loads((folder / target / "manifest.json").read_text())
+        assert manifest["config"]["target"]["name"] == target
+    with (folder / "front.csv").open(newline="") as file:
+        joint = list(csv.DictReader(file))
+    assert joint
+    for row in joint:
+        assert float(row["npu.latency_ms"]) <= 0.05
+        assert float(row["sketch.flash_kib"]) <= 40
+        assert float(row["verified_npu.accuracy_int8"]) > 0
+    page = (folder / "report.html").read_text()
+    assert "Models for all targets" in page
+    assert 'href="npu/report.html"' in page
+    assert (folder / "front.png").read_bytes()[:4] == b"\x89PNG"
+
+    before = (folder / "candidates.parquet").read_bytes()
+    assert run(["search", f"run.resume={folder}"]) == 0
+    assert (folder / "candidates.parquet").read_bytes() == before
+    capsys.readouterr()
+    line = _refused(capsys, [f"run.resume={folder}", "npu.budget.latency_ms=0.04"])
+    assert "npu.budget differs" in line
+    line = _refused(capsys, [f"run.resume={folder / 'npu'}"])
+    assert f"is part of {folder}" in line
+
+    assert run(["why", f"run={folder}", f"id={joint[0]['id']}"]) == 0
+    explained = capsys.readouterr().out
+    assert "npu latency" in explained
+    assert "budget.npu.latency_ms" in explained
+
+
+def test_target_whose_budget_nothing_meets_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    some = [BOTH, *QUICK, "npu.budget.latency_ms=0.0001"]
+    assert run(["search", *some, f"run.dir={folder}"]) == 0
+    out = capsys.readouterr().out
+    assert "npu: None of 24 candidates meets the budget" in out
+    assert "No candidate fits the budgets of all targets." in out
+    assert "No candidate fits" in (folder / "report.html").read_text()
+    none = [*some, "sketch.budget.latency_ms=0.0000001", "sampler=random"]
+    line = _refused(capsys, none)
+    assert "npu: None of 24" in line
+    assert "sketch: None of 24" in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([BOTH, "npu.seed=3"], "seed is the same for all targets"),
+        (["+target=[npu,npuu]"], "Unknown target 'npuu'. Did you mean 'npu'?"),
+        ([BOTH, "npu.budget.latency=3"], "Did you mean 'budget.latency_ms'"),
+        (["+target=[]"], "write different targets"),
+        (
+            ["+target=[npu,sketch,ethos_u65_256]", "sampler=pareto"],
+            "sampler=pareto takes at most 3 objectives, got 4",
+        ),
+    ],
+)
+def test_bad_input_is_one_line(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert message in _refused(capsys, arguments)
