@@ -4,7 +4,8 @@ import errno
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -67,61 +68,97 @@ def _run_verb(verb: str, arguments: Sequence[str]) -> None:
         print(verb_help(verb, SCHEMAS[verb]))
         return
     arguments = _with_resumed(arguments)
-    if {"-m", "--multirun"} & {*arguments}:
-        raise ConfigError("A run has one configuration: start one command for each, without -m.")
     tabular = verb == "search" and "accuracy=table" in [a.lstrip("+") for a in arguments]
     name = "tabular" if tabular else verb
     host.tune()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors through to `run`, which words them
     from hwnas.commands.arguments import for_targets
 
-    _run([_composed(verb, name, own) for own in for_targets(arguments)], arguments)
+    swept = [a for a in arguments if a not in ("-m", "--multirun")]
+    own = for_targets(swept)
+    if len(swept) < len(arguments):
+        if len(own) > 1:
+            raise ConfigError("-m starts searches for one target each: write +target=npu,cpu.")
+        _sweep(verb, name, ["--multirun", *swept])  # in front: between others, argparse errs
+    else:
+        dispatch([_composed(verb, name, each) for each in own], arguments)
 
 
 def _composed(verb: str, name: str, arguments: Sequence[str]) -> Any:
     """Return the configuration of that name with the arguments."""
     import hydra
-    from hydra.errors import HydraException
-    from omegaconf import DictConfig, OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
+    from omegaconf import DictConfig
 
+    # Hydra only composes; the verb runs behind it, so that its errors are ours to word.
+    jobs: list[DictConfig] = []
+    folder = _prepared(verb, arguments)
+    application = hydra.main(version_base="1.3", config_path=folder, config_name=name)(jobs.append)
+    with _worded(name):
+        application()
+    (composed,) = jobs
+    return checked(name, composed)
+
+
+def _sweep(verb: str, name: str, arguments: Sequence[str]) -> None:
+    from hwnas.commands.sweep import sweep
+
+    folder = _prepared(verb, arguments)
+    with _worded(name):
+        sweep(name, folder)
+
+
+def _prepared(verb: str, arguments: Sequence[str]) -> str:
+    """Make schemas and arguments known to Hydra; return the folder of configurations."""
     from hwnas import config, content
     from hwnas.commands.arguments import for_hydra
 
     config.register()
     sys.argv = [f"hwnas {verb}", *map(for_hydra, arguments)]
-    # Hydra only composes; the verb runs behind it, so that its errors are ours to word.
-    jobs: list[DictConfig] = []
-    folder = str(content.ROOT / "conf")
-    application = hydra.main(version_base="1.3", config_path=folder, config_name=name)(jobs.append)
-    try:
-        application()
-        (composed,) = jobs
+    return str(content.ROOT / "conf")
+
+
+def checked(name: str, composed: Any) -> Any:
+    """Return a composed configuration as its schema."""
+    from omegaconf import OmegaConf
+
+    from hwnas import config
+
+    with _worded(name):
         _refuse_extra(OmegaConf.to_container(composed), config.SCHEMAS[name])
         return OmegaConf.to_object(composed)
+
+
+@contextmanager
+def _worded(name: str) -> Iterator[None]:
+    """Make errors of Hydra and OmegaConf ours."""
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        yield
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise ConfigError(_explain(error, name)) from None
 
 
-def _run(configs: Sequence[Any], arguments: Sequence[str]) -> None:
+def dispatch(configs: Sequence[Any], arguments: Sequence[str]) -> None:
     """Run the verb of configurations, one for each target; only what it needs is imported."""
     from hwnas import config
 
-    checked = configs[0]
+    first = configs[0]
     if len(configs) > 1:
         config.check_common(configs)
-    if isinstance(checked, config.WhyConfig):
+    if isinstance(first, config.WhyConfig):
         from hwnas.commands import why
 
-        why.run(checked)
-    elif isinstance(checked, config.ProfileConfig):
+        why.run(first)
+    elif isinstance(first, config.ProfileConfig):
         from hwnas.commands import profile
 
-        profile.run(checked, arguments)
-    elif isinstance(checked, config.TabularConfig):
+        profile.run(first, arguments)
+    elif isinstance(first, config.TabularConfig):
         from hwnas.commands import tabular
 
-        tabular.run(checked, arguments)
+        tabular.run(first, arguments)
     else:
         from hwnas.commands import search
 
