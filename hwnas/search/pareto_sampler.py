@@ -7,9 +7,8 @@ the front and random ones. What is proposed depends on the seed, the trial's num
 before it alone: a study that is resumed goes on as it would have.
 """
 
-import math
 import random
-from collections.abc import Callable, Container, Hashable, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Mapping, Sequence, Set
 from typing import Any, final
 
 import numpy as np
@@ -19,11 +18,12 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, IntD
 from optuna.samplers import BaseSampler, RandomSampler
 from optuna.search_space import IntersectionSearchSpace
 from optuna.study import StudyDirection
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial
 
 from hwnas.pareto import non_dominated
 from hwnas.search.choices import Assignment, Choices
 from hwnas.search.expectation import Expectation, History, Known, Learner, ModelledCost
+from hwnas.search.records import Records
 from hwnas.search.surrogate import Features
 
 Array = NDArray[np.float64]
@@ -83,7 +83,7 @@ class ParetoSampler(BaseSampler):
         self._independent = RandomSampler(seed=seed)
         self._space: Choices | None = None
         self._all: Known | None = None
-        self._rows: dict[int, tuple[Array, float, Array]] = {}
+        self._records: Records | None = None
         self._learner = Learner(n_startup)
 
     def infer_relative_search_space(
@@ -107,10 +107,12 @@ class ParetoSampler(BaseSampler):
         if self._space is None or self._space.options.keys() != search_space.keys():
             choices = {name: _options(d) for name, d in search_space.items()}
             self._space = Choices(choices, self._active, Features(choices, self._optional))
-            self._all = None
-            self._rows.clear()
+            self._records, self._all = Records(self._space, self._expensive), None
+        assert self._records is not None
+        history = self._history(self._records, study, trial)
+        taken = self._records.taken | {self._space.key(a) for a in history.pending}
         rng = random.Random(f"pareto {self._seed} {trial.number}")
-        return dict(self._propose(self._space, self._history(self._space, study, trial), rng))
+        return dict(self._propose(self._space, history, taken, rng))
 
     def sample_independent(
         self, study: optuna.Study, trial: FrozenTrial, name: str, distribution: BaseDistribution
@@ -118,34 +120,10 @@ class ParetoSampler(BaseSampler):
         """Return a random value of what is not a choice of all trials."""
         return self._independent.sample_independent(study, trial, name, distribution)
 
-    def _history(self, space: Choices, study: optuna.Study, trial: FrozenTrial) -> History:
-        states = (TrialState.COMPLETE, TrialState.RUNNING)
-        rows, assignments, pending = [], [], []
-        for other in study.get_trials(deepcopy=False, states=states):
-            if other.number == trial.number or not space.options.keys() <= other.params.keys():
-                continue
-            params = {name: other.params[name] for name in space.options}
-            if other.state == TrialState.RUNNING:
-                pending.append(params)
-                continue
-            if other.number not in self._rows:
-                self._rows[other.number] = self._row(space, study, other)
-            rows.append(self._rows[other.number])
-            assignments.append(params)
-        if not rows:
-            return History([], np.zeros((0, 0)), np.zeros(0), np.zeros((0, 0)), pending)
-        features, values, costs = (np.array(column) for column in zip(*rows, strict=True))
-        return History(assignments, features, self._errors(values, study), costs, pending)
-
-    def _row(
-        self, space: Choices, study: optuna.Study, trial: FrozenTrial
-    ) -> tuple[Array, float, Array]:
-        maximised = [direction == StudyDirection.MAXIMIZE for direction in study.directions]
-        signed = [-v if m else v for v, m in zip(trial.values, maximised, strict=True)]
-        expensive = signed.pop(self._expensive)
-        if any(value > 0 for value in trial.constraints.values()):
-            expensive = math.nan
-        return space.vectors([trial.params])[0], expensive, np.array(signed)
+    def _history(self, records: Records, study: optuna.Study, trial: FrozenTrial) -> History:
+        pending = records.update(study, trial.number)
+        errors = self._errors(records.values, study)
+        return History(records.assignments, records.features, errors, records.costs, pending)
 
     def _errors(self, values: Array, study: optuna.Study) -> Array:
         """Return how far values, to be minimised, are from the best possible one."""
@@ -163,8 +141,9 @@ class ParetoSampler(BaseSampler):
             best = known.min() - max(np.ptp(known), 1e-9)
         return np.maximum(values - best, 1e-9)
 
-    def _propose(self, space: Choices, history: History, rng: random.Random) -> Assignment:
-        taken = {space.key(a) for a in (*history.assignments, *history.pending)}
+    def _propose(
+        self, space: Choices, history: History, taken: Set[Hashable], rng: random.Random
+    ) -> Assignment:
         evaluated = history.evaluated
         if len(evaluated.errors) < self._n_startup:
             return self._spread(space, history, taken, rng)

@@ -8,7 +8,7 @@ import random
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import optuna
 from optuna.distributions import BaseDistribution
@@ -17,7 +17,7 @@ from optuna.samplers import BaseSampler, GPSampler, NSGAIISampler, RandomSampler
 from optuna.samplers.nsgaii._elite_population_selection_strategy import (
     NSGAIIElitePopulationSelectionStrategy,
 )
-from optuna.trial import FrozenTrial
+from optuna.trial import FrozenTrial, TrialState
 
 from hwnas.errors import ConfigError, unknown
 from hwnas.search.choices import Assignment
@@ -62,6 +62,7 @@ class Samplers:
 
     def __init__(self, config: SamplerConfig, seed: int, known: Known):
         self._config, self._seed = config, seed
+        self._nsga2 = _Nsga2(self._draw, config.population_size, known.search_space)
         self._pareto = ParetoSampler(
             known.costs,
             seed=seed,
@@ -75,19 +76,78 @@ class Samplers:
 
     def __call__(self, number: int) -> BaseSampler:
         """Return the sampler that proposes a trial."""
-        config = self._config
-        draw = random.Random(f"sampler {self._seed} {number}").getrandbits(32)
+        config, draw = self._config, self._draw(number)
         match config.name:
             case "pareto":
                 return self._pareto  # a function of the seed, the number and the history by itself
             case "nsga2":
-                return _nsga2(draw, config.population_size)
+                return self._nsga2
             case "tpe":
                 return TPESampler(seed=draw, n_startup_trials=config.n_startup_trials)
             case "gp":
                 return GPSampler(seed=draw, n_startup_trials=config.n_startup_trials)
             case _:
                 return RandomSampler(seed=draw)
+
+    def _draw(self, number: int) -> int:
+        """Return the seed of what proposes a trial."""
+        return random.Random(f"sampler {self._seed} {number}").getrandbits(32)
+
+
+@final
+class _Nsga2(BaseSampler):
+    """Optuna's NSGA-II without what it would infer from all trials for each trial anew."""
+
+    def __init__(
+        self,
+        seed: Callable[[int], int],
+        population_size: int,
+        search_space: Mapping[str, BaseDistribution],
+    ):
+        self._seed, self._population_size = seed, population_size
+        several = {name: d for name, d in search_space.items() if not d.single()}
+        self._search_space = dict(sorted(several.items()))  # in the order in which Optuna infers it
+        self._sampler = _nsga2(0, population_size)
+        self._generation = 0  # up to which parents were selected
+
+    def before_trial(self, study: optuna.Study, trial: FrozenTrial) -> None:
+        """Make the sampler of this trial."""
+        self._sampler = _nsga2(self._seed(trial.number), self._population_size)
+        self._sampler.before_trial(study, trial)
+
+    def infer_relative_search_space(
+        self, study: optuna.Study, trial: FrozenTrial
+    ) -> dict[str, BaseDistribution]:
+        """Return all choices among several options."""
+        return self._search_space
+
+    def sample_relative(
+        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        """Return a child of the generation before."""
+        generation = self._sampler.get_trial_generation(study, trial)
+        # Of a resumed study no parents are known. Optuna would select those of each generation by
+        # recursion: deeper than Python allows after some hundred generations.
+        for earlier in range(self._generation, generation):
+            self._sampler.get_parent_population(study, earlier)
+        self._generation = generation
+        return self._sampler.sample_relative(study, trial, search_space)
+
+    def sample_independent(
+        self, study: optuna.Study, trial: FrozenTrial, name: str, distribution: BaseDistribution
+    ) -> Any:
+        """Return a random option: of the first generation, or by mutation."""
+        return self._sampler.sample_independent(study, trial, name, distribution)
+
+    def after_trial(
+        self,
+        study: optuna.Study,
+        trial: FrozenTrial,
+        state: TrialState,
+        values: Sequence[float] | None,
+    ) -> None:
+        """Keep how far constraints are violated."""
+        self._sampler.after_trial(study, trial, state, values)
 
 
 def _nsga2(seed: int, population_size: int) -> NSGAIISampler:
