@@ -1,6 +1,7 @@
 """The run as one self-contained HTML page: interactive front and table, no network access."""
 
 import html
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -8,9 +9,15 @@ import plotly.graph_objects as go
 
 from hwnas.figure import COLUMNS, Figure
 from hwnas.report.plot import DOMINATED, LEFT, LIMIT, SEARCHED, VERIFIED
+from hwnas.report.thinning import thinned
 from hwnas.results import Candidate
 from hwnas.search.verify import Member
 from hwnas.target import Budget
+
+_SHOWN = 5_000  # dominated candidates: more make a page slow that shows nothing more
+_LABEL = "Plotly.restyle('{plot_id}', {hovertext: hovertexts});"
+#: Verified members: whether they left the front or the budget, and how they are drawn.
+_KINDS = ((False, VERIFIED, "verified"), (True, LEFT, "left front or budget"))
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 76rem; padding: 0 1rem;
@@ -39,11 +46,25 @@ class RunStory:
 
 def render(story: RunStory, candidates: Sequence[Candidate], members: Sequence[Member]) -> str:
     """Return the page."""
+    front = [member.candidate for member in members]
+    on_front = {candidate.id for candidate in front}
+    dominated = [c for c in candidates if c.state == "complete" and c.id not in on_front]
+    shown = thinned(dominated, front, story.objectives, _SHOWN)
+    fewer = ""
+    if len(shown) < len(dominated):
+        fewer = (
+            f" ({len(shown):,} of {len(dominated):,} dominated candidates shown: half of "
+            "them those nearest to the front, half an even share of the others)"
+        )
     costs = [name for name in story.objectives if name != "accuracy"]
     plots = []
     for i, cost in enumerate(costs):
-        figure = _front(candidates, members, cost, story.budget)
-        plots.append(figure.to_html(full_html=False, include_plotlyjs=i == 0, div_id=f"front-{i}"))
+        figure = _front(shown, members, cost, story.budget)
+        plots.append(
+            figure.to_html(
+                full_html=False, include_plotlyjs=i == 0, div_id=f"front-{i}", post_script=_LABEL
+            )
+        )
     facts = "".join(
         f"<tr><td>{html.escape(k)}</td><td>{html.escape(v)}</td></tr>" for k, v in story.facts
     )
@@ -54,8 +75,9 @@ def render(story: RunStory, candidates: Sequence[Candidate], members: Sequence[M
 <h1>{html.escape(story.title)}</h1>
 <p class="note">Open circles: accuracy as search saw it (supernet weights, validation
 split, fp32). Filled points: the same networks verified from their compiled artefact (int8, whole
-test split, 95 % Wilson interval). Grey: dominated candidates. Dashed: the budget. Hover for
-genotype and figures.</p>
+test split, 95 % Wilson interval). Grey: dominated candidates{fewer}. Dashed: the budget. Hover
+for genotype and figures.</p>
+<script>const hovertexts = {_hovertexts(shown, members)};</script>
 {"".join(plots)}
 <h2>Verified front</h2>
 <div class="scroll">{_table(members)}</div>
@@ -65,27 +87,34 @@ genotype and figures.</p>
 """
 
 
+def _hovertexts(dominated: Sequence[Candidate], members: Sequence[Member]) -> str:
+    """Return the texts of the points of each trace, as JavaScript; all plots share them."""
+    texts = [
+        [_hover(candidate) for candidate in dominated],
+        [_hover(member.candidate) for member in members],
+        *([_hover_verified(m) for m in members if bool(m.label) is left] for left, *_ in _KINDS),
+    ]
+    return json.dumps(texts).replace("</", "<\\/")  # no text may end the script
+
+
 def _front(
-    candidates: Sequence[Candidate], members: Sequence[Member], cost: str, budget: Budget
+    dominated: Sequence[Candidate], members: Sequence[Member], cost: str, budget: Budget
 ) -> go.Figure:
-    on_front = {member.candidate.id for member in members}
-    rest = [c for c in candidates if c.state == "complete" and c.id not in on_front]
+    """Return a plot; its traces are in the order of ``_hovertexts``."""
     figure = go.Figure()
     figure.add_scatter(
-        x=[c.figures[cost].value for c in rest],
-        y=[c.figures["accuracy"].value for c in rest],
+        x=[c.figures[cost].value for c in dominated],
+        y=[c.figures["accuracy"].value for c in dominated],
         mode="markers", name="dominated", opacity=0.5,
-        marker={"color": DOMINATED, "size": 5}, hovertext=[_hover(c) for c in rest],
-        hoverinfo="text",
+        marker={"color": DOMINATED, "size": 5}, hoverinfo="text",
     )  # fmt: skip
     figure.add_scatter(
         x=[m.candidate.figures[cost].value for m in members],
         y=[m.candidate.figures["accuracy"].value for m in members],
         mode="markers", name="front as searched",
-        marker={"color": SEARCHED, "size": 8, "symbol": "circle-open"},
-        hovertext=[_hover(m.candidate) for m in members], hoverinfo="text",
+        marker={"color": SEARCHED, "size": 8, "symbol": "circle-open"}, hoverinfo="text",
     )  # fmt: skip
-    for left, colour, name in ((False, VERIFIED, "verified"), (True, LEFT, "left front or budget")):
+    for left, colour, name in _KINDS:
         chosen = [m for m in members if bool(m.label) is left]
         values = [m.accuracy for m in chosen]
         figure.add_scatter(
@@ -96,8 +125,7 @@ def _front(
                 "array": [(v.high or v.value) - v.value for v in values],
                 "arrayminus": [v.value - (v.value if v.low is None else v.low) for v in values],
             },
-            mode="markers", name=name, marker={"color": colour, "size": 7},
-            hovertext=[_hover_verified(m) for m in chosen], hoverinfo="text",
+            mode="markers", name=name, marker={"color": colour, "size": 7}, hoverinfo="text",
         )  # fmt: skip
     if cost in budget.limits:
         limit = budget.limits[cost]
