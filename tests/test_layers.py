@@ -77,7 +77,7 @@ PLACES = {
     "pyarrow": {"results", "tabular"},
     "hydra": {"__main__", "config"},
     "omegaconf": {"__main__", "config"},
-    "optuna": {"search.pareto_sampler", "search.sampler", "search.study"},
+    "optuna": {"search.pareto_sampler", "search.records", "search.sampler", "search.study"},
     "sqlalchemy": {"search.study"},
     "matplotlib": {"report.plot"},
     "plotly": {"report.page"},
