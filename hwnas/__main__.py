@@ -14,8 +14,13 @@ from hwnas.errors import ConfigError, HwnasError, unknown
 VERBS = {
     "search": "find, verify and report a Pareto front of networks for a target",
     "profile": "measure a target's latency table, and say how wrong it is",
+    "why": "say when and why a search proposed a candidate, what it beat and what beats it",
 }
-_CONTINUE = {"search": "run.resume=<run folder>", "profile": "the same command"}
+_CONTINUE = {
+    "search": "run.resume=<run folder>",
+    "profile": "the same command",
+    "why": "the same command",
+}
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
 
 
@@ -77,14 +82,10 @@ def _hydra(verb: str, name: str, arguments: Sequence[str]) -> None:
         raise ConfigError("A run has one configuration: start one command for each, without -m.")
     host.tune()
     from hwnas import config, content
-    from hwnas.commands import profile, search, tabular
 
     config.register()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors through to `run`, which words them
-    # Mappings with keys of the user's own: Hydra wants to be told that they are new.
-    mappings = ("table.costs=", "table.reference=")
-    composed_of = [f"++{a}" if a.startswith(mappings) else a for a in arguments]
-    sys.argv = [f"hwnas {verb}", *composed_of]
+    sys.argv = [f"hwnas {verb}", *map(_for_hydra, arguments)]
 
     # Hydra only composes; the verb runs behind it, so that its errors are ours to word.
     jobs: list[DictConfig] = []
@@ -98,13 +99,42 @@ def _hydra(verb: str, name: str, arguments: Sequence[str]) -> None:
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise ConfigError(_explain(error, name)) from None
     for checked in configs:
-        if isinstance(checked, config.ProfileConfig):
-            profile.run(checked, arguments)
-        elif isinstance(checked, config.TabularConfig):
-            tabular.run(checked, arguments)
-        else:
-            assert isinstance(checked, config.SearchConfig)
-            search.run(checked, arguments)
+        _run(checked, arguments)
+
+
+def _run(checked: Any, arguments: Sequence[str]) -> None:
+    """Run the verb of a configuration; only what it needs is imported."""
+    from hwnas import config
+
+    if isinstance(checked, config.WhyConfig):
+        from hwnas.commands import why
+
+        why.run(checked)
+    elif isinstance(checked, config.ProfileConfig):
+        from hwnas.commands import profile
+
+        profile.run(checked, arguments)
+    elif isinstance(checked, config.TabularConfig):
+        from hwnas.commands import tabular
+
+        tabular.run(checked, arguments)
+    else:
+        from hwnas.commands import search
+
+        assert isinstance(checked, config.SearchConfig)
+        search.run(checked, arguments)
+
+
+def _for_hydra(argument: str) -> str:
+    """Return an argument so that Hydra reads it as it was meant."""
+    # Mappings with keys of the user's own: Hydra wants to be told that they are new.
+    if argument.startswith(("table.costs=", "table.reference=")):
+        return f"++{argument}"
+    # An id such as 12e456789012 would be a number, and infinite.
+    key, _, value = argument.partition("=")
+    if key in ("id", "genotype", "run") and value[:1] not in ("", "'", '"'):
+        return f"{key}='{value.replace(chr(39), chr(92) + chr(39))}'"
+    return argument
 
 
 def _refuse_extra(content: Any, schema: type) -> None:
@@ -148,7 +178,8 @@ def _explain(error: Exception, verb: str) -> str:
         if key == "target":
             return f"The target has no default: write +target=<name>, one of {', '.join(targets)}."
         full = re.search(r"full_key: ([\w.]+)", text)
-        known = [name for name, _ in options(SCHEMAS[verb])] + ["budget", "dataset", "sampler"]
+        known = [name for name, _ in options(SCHEMAS[verb])]
+        known += {name.partition(".")[0] for name in known} & {"budget", "dataset", "sampler"}
         return unknown("option", full[1] if full else key, known)
     return text.replace("full_key:", "at")
 

@@ -262,6 +262,10 @@ class TrainedOnDemand:
             self._evaluator = self._train()
         return self._evaluator
 
+    def train(self) -> None:
+        """Train the supernet, or load it, now."""
+        _ = self.evaluator
+
     def accuracy(self, genotype: Genotype) -> Figure:
         """Return the accuracy on the validation split, with its interval."""
         return self.evaluator.accuracy(genotype)

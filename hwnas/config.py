@@ -12,6 +12,7 @@ from hwnas.latency_table import TableConfig
 from hwnas.profiling.networks import NetworksConfig
 from hwnas.runtimes.base import TuningConfig
 from hwnas.search.sampler import SamplerConfig
+from hwnas.search.shared_study import StudyConfig
 from hwnas.tabular import BenchmarkConfig
 from hwnas.target import Budget, Remote, Target
 from hwnas.timing import TimingConfig
@@ -36,6 +37,7 @@ class SearchConfig:
     budget: Budget = field(default_factory=Budget)
     dataset: DatasetConfig = MISSING
     sampler: SamplerConfig = field(default_factory=SamplerConfig)
+    study: StudyConfig = field(default_factory=StudyConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     scoring: ScoringConfig = field(default_factory=ScoringConfig)
     run: RunConfig = field(default_factory=RunConfig)
@@ -54,6 +56,11 @@ class SearchConfig:
         if self.accuracy != "supernet":
             raise ConfigError(unknown("accuracy", self.accuracy, ("supernet", "table")))
         self.cost = checked_cost(self.cost, self.target)
+        if self.cost == "measured" and self.study.workers > 1:
+            raise ConfigError(
+                f"study.workers={self.study.workers}: with cost=measured, processes of one machine "
+                "would disturb each other's measurements; start one on each machine instead."
+            )
         for name in self.objectives:
             if name not in COLUMNS:
                 raise ConfigError(unknown("objective", name, COLUMNS))
@@ -72,6 +79,7 @@ class TabularConfig:
     table: BenchmarkConfig = field(default_factory=BenchmarkConfig)
     budget: Budget = field(default_factory=Budget)
     sampler: SamplerConfig = field(default_factory=SamplerConfig)
+    study: StudyConfig = field(default_factory=StudyConfig)
     run: RunConfig = field(default_factory=RunConfig)
     accuracy: str = "table"
     cost: str = "table"
@@ -139,10 +147,26 @@ class ProfileConfig:
             raise ConfigError(f"n_samples must be at least 10, got {self.n_samples}.")
 
 
+@dataclass
+class WhyConfig:
+    """What ``python -m hwnas why`` accepts."""
+
+    run: str = ""  #: the folder of a search
+    id: str = ""  #: of a candidate, or how it begins; or ``front``
+
+    def __post_init__(self) -> None:
+        if not self.run or not self.id:
+            raise ConfigError(
+                "why needs run=DIR, the folder of a search, and id=GENOTYPE, of one of its "
+                "candidates; id=front lists the front."
+            )
+
+
 SCHEMAS: dict[str, type] = {
     "search": SearchConfig,
     "profile": ProfileConfig,
     "tabular": TabularConfig,  # search accuracy=table
+    "why": WhyConfig,
 }
 
 

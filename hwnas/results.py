@@ -3,10 +3,14 @@
 import csv
 import io
 import json
+import os
+import re
+import shlex
+import socket
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any, Literal, final
 
@@ -156,15 +160,18 @@ class RunFolder:
 
 
 @contextmanager
-def opened(verb: str, directory: str | None, resume: str | None) -> Iterator[tuple[RunFolder, Row]]:
+def opened(
+    verb: str, directory: str | None, resume: str | None, *, shared: bool = False
+) -> Iterator[tuple[RunFolder, Row]]:
     """Give the folder of a new run, or of one to be resumed with its manifest; close it after use.
 
     Args:
         verb: What is run.
         directory: Where a new run goes; default: ``runs/<verb>/<time>``.
         resume: A run to be resumed.
+        shared: Whether others start the same run, perhaps at the same time on the same disk.
     """
-    folder = RunFolder(Path(resume or directory or default_path(verb)))
+    folder = RunFolder(Path(resume or directory or default_path(verb, shared=shared)))
     earlier: Row = folder.reopen() if resume else {}
     if not resume:
         folder.create()
@@ -172,6 +179,23 @@ def opened(verb: str, directory: str | None, resume: str | None) -> Iterator[tup
         yield folder, earlier
     finally:
         folder.close()
+
+
+def begun(verb: str, arguments: Sequence[str], earlier: Row, config: Any) -> Row:
+    """Return what the manifest of every run begins with."""
+    return {
+        "verb": verb,
+        "status": "running",
+        "arguments": [without_password(argument) for argument in arguments],
+        "command": without_password(f"python -m hwnas {verb} {shlex.join(arguments)}"),
+        "started": [*earlier.get("started", []), time.strftime("%Y-%m-%dT%H:%M:%S%z")],
+        "config": json.loads(without_password(json.dumps(asdict(config)))),
+    }
+
+
+def without_password(text: str) -> str:
+    """Return a text whose URLs name no password: they may be written into files."""
+    return re.sub(r"(://[^:/@\s]*):[^@/\s]*@", r"\1@", text)
 
 
 def check_resumed(
@@ -196,8 +220,12 @@ def check_resumed(
         )
 
 
-def read_manifest(path: Path) -> Row:
+def read_manifest(path: Path, option: str = "run.resume") -> Row:
     """Return the manifest of a run folder.
+
+    Args:
+        path: The folder.
+        option: By which the user named it.
 
     Raises:
         RunError: the folder is not a run's.
@@ -207,15 +235,36 @@ def read_manifest(path: Path) -> Row:
         if not isinstance(manifest["arguments"], list):
             raise ValueError("'arguments' is not a list")
     except FileNotFoundError:
-        raise RunError(f"run.resume={path}: no manifest.json there, so it is not a run.") from None
+        raise RunError(f"{option}={path}: no manifest.json there, so it is not a run.") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunError(f"run.resume={path}: manifest.json cannot be read: {error}") from None
+        raise RunError(f"{option}={path}: manifest.json cannot be read: {error}") from None
     return dict(manifest)
 
 
-def default_path(verb: str) -> Path:
+@dataclass(frozen=True)
+class Verified:
+    """What verification found of a candidate."""
+
+    figures: Figures  #: ``accuracy_int8``, ``accuracy_fp32`` and the costs
+    on_front: bool | None  #: whether it stayed; ``None`` while the run has not said so
+
+
+def read_verified(folder: RunFolder, genotype_id: str) -> Verified | None:
+    """Return what a run verified of a candidate, if it did."""
+    if (record := folder.read_json(f"models/{genotype_id}.json")) is None:
+        return None
+    figures = {name: Figure(*values) for name, values in record["figures"].items()}
+    members = (folder.read_json("front.json") or {"members": []})["members"]
+    stays = {row["id"]: bool(row["verified_on_front"]) for row in members}
+    return Verified(figures, stays.get(genotype_id))
+
+
+def default_path(verb: str, *, shared: bool = False) -> Path:
     """Return ``runs/<verb>/<time>``, which does not exist yet."""
-    base = Path("runs", verb, time.strftime("%Y-%m-%d_%H-%M-%S"))
+    name = time.strftime("%Y-%m-%d_%H-%M-%S")
+    if shared:
+        name += f"_{socket.gethostname()}-{os.getpid()}"
+    base = Path("runs", verb, name)
     path, n = base, 1
     while path.exists():
         n += 1

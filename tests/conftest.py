@@ -16,6 +16,7 @@ from hwnas.progress import Silent
 from hwnas.space import SearchSpace
 from hwnas.target import Roofline, Target, Tvm, Vela
 from hwnas.training.data import DatasetConfig, ImageData, load
+from tests.postgresql import Server, binaries, running
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 
@@ -61,6 +62,15 @@ def task() -> Task:
 @pytest.fixture(scope="session")
 def digits() -> ImageData:
     return load(DatasetConfig("digits", validation=0.25), 28, Silent())
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[Server]:
+    programs = binaries()
+    if programs is None:
+        pytest.skip("no PostgreSQL server here: apt-get install postgresql")
+    with running(programs) as server:
+        yield server
 
 
 @pytest.fixture(autouse=True)

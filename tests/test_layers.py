@@ -77,11 +77,20 @@ PLACES = {
     "pyarrow": {"results", "tabular"},
     "hydra": {"__main__", "config"},
     "omegaconf": {"__main__", "config"},
-    "optuna": {"search.pareto_sampler", "search.records", "search.sampler", "search.study"},
-    "sqlalchemy": {"search.study"},
+    "optuna": {
+        "search.history",
+        "search.loop",
+        "search.pareto_sampler",
+        "search.sampler",
+        "search.shared_study",
+        "search.study",
+    },
+    "sqlalchemy": {"search.shared_study", "search.study"},
     "matplotlib": {"report.plot"},
     "plotly": {"report.page"},
-    "rich": {f"commands.{name}" for name in ("console", "layers", "profile", "search", "tabular")},
+    "rich": {
+        f"commands.{name}" for name in ("console", "layers", "profile", "search", "tabular", "why")
+    },
 }
 
 MODULES = sorted(ROOT.rglob("*.py"))

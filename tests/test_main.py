@@ -180,6 +180,10 @@ def test_run_writes_what_the_readme_names_and_refuses_misuse(tmp_path: Path) -> 
     head = (folder / "front.csv").read_text().splitlines()[0].split(",")
     for name in ("id", "accuracy", "verified_accuracy_int8", "verified_latency_ms"):
         assert {name, f"{name}_low"} <= set(head) or name == "id"
+    explained = _run("why", "run=r", f"id={_front('r')['id'][0]}")
+    assert explained.returncode == 0, explained.stderr
+    assert "verified int8" in explained.stdout
+    assert "By its own files it" in explained.stdout
     again = _run("search", *QUICK, "run.dir=r")
     assert again.returncode == 2
     assert "holds a run already" in again.stderr

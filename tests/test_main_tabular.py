@@ -1,5 +1,6 @@
 """``search accuracy=table`` as its users start it."""
 
+import csv
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
@@ -82,6 +83,17 @@ def test_budget_and_further_costs(table: Path, tmp_path: Path) -> None:
     assert run([*arguments, costs]) == 0
     rows = pq.read_table(folder / "candidates.parquet").to_pylist()
     assert all(row["latency_ms"] <= 3 and row["energy_mj"] is not None for row in rows)
+
+
+def test_table_without_latencies(table: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    arguments = _arguments(table, "n_trials=20", f"run.dir={folder}")
+    costs = [a.replace("latency_ms: ms", "energy_mj: mj") for a in arguments]
+    assert run(costs) == 0
+    with (folder / "front.csv").open(newline="") as file:
+        energies = [float(row["energy_mj"]) for row in csv.DictReader(file)]
+    assert energies == sorted(energies)
+    assert len(energies) > 1
 
 
 @pytest.mark.parametrize(

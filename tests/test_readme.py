@@ -40,6 +40,10 @@ def test_every_command_composes(
         assert run(arguments) == 2  # there is no such run
         assert "no manifest.json there" in capsys.readouterr().err
         return
+    if arguments[:1] == ["why"]:
+        assert run(arguments) == 2
+        assert "there is no such folder" in capsys.readouterr().err
+        return
     tabular = "accuracy=table" in arguments
     if not tabular and not any(argument.startswith("+target") for argument in arguments):
         assert run(arguments) == 0

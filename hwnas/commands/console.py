@@ -1,7 +1,7 @@
 """What the terminal shows: progress bars with rate and time left, and what phases cost."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import final
 
@@ -80,3 +80,9 @@ class Phases:
             self.seconds[name] = self.seconds.get(name, 0.0) + took - inner
             if self._nested:
                 self._nested[-1] += took
+
+
+def print_ended(console: Console, reasons: Sequence[str]) -> None:
+    """Say which processes ended before the search did; others took over what they had begun."""
+    for reason in reasons:
+        console.print(f"A process ended early: {reason}", style="red", markup=False, soft_wrap=True)

@@ -34,7 +34,7 @@ def overview(verbs: Mapping[str, str]) -> str:
 
 
 #: Facts of the device, and what only data sets set.
-_HIDDEN = {"search": ("target.",), "profile": ("target.", "training.")}
+_HIDDEN = {"search": ("target.",), "profile": ("target.", "training."), "why": ()}
 _ABOUT = {
     "search": [
         "Trains a supernet (or reuses it), searches, verifies every member of the Pareto front",
@@ -44,6 +44,11 @@ _ABOUT = {
         "Compiles, tunes and times the operators of a search space on a target, measures whole",
         "networks to calibrate their sum, and reports the error on networks it has not seen.",
         "Writes latency_tables/<target>/; only what is new is measured, and Ctrl-C loses nothing.",
+    ],
+    "why": [
+        "Reads the folder of a search, finished or not, and says of one candidate: when and why",
+        "it was proposed, what was expected of it and what was found, which limits it keeps and",
+        "breaks, what it beat when it came, and what beats it now. Writes nothing.",
     ],
 }
 _EXAMPLES = {
@@ -63,26 +68,33 @@ _EXAMPLES = {
         "profile +target=raspi4 rpc.tracker=HOST:PORT rpc.key=rpi4",
         "profile +target=raspi4 rpc.tracker=HOST:PORT rpc.key=rpi4 transfer_from=cpu n_samples=30",
     ],
+    "why": [
+        "why run=runs/search/<time> id=front      # the ids of the front",
+        "why run=runs/search/<time> id=3f2a       # an id, or how it begins",
+    ],
 }
 
 
 def verb_help(verb: str, schema: type) -> str:
     """Return targets, budgets, spaces, data sets and options of a verb, a line each."""
-    lines = [f"python -m hwnas {verb} +target=<name> [option=value ...]", "", *_ABOUT[verb]]
     known = [name for name, _ in options(schema)]
+    first = "+target=<name>" if "target.name" in known else "run=DIR id=GENOTYPE"
+    lines = [f"python -m hwnas {verb} {first} [option=value ...]", "", *_ABOUT[verb]]
     for option, title in _GROUPS.items():
         group = option.strip("+=")
         if any(name.startswith(f"{group}.") for name in known):
             folder = content.ROOT / "conf" / group
             lines += ["", f"{title}:", *_lines(option, content.entries(folder))]
-    spaces = content.entries(content.ROOT / "search_spaces")
-    lines += ["", "search spaces (a path to a YAML file works too):"]
-    lines += _lines("search_space=", spaces)
+    if "search_space" in known:
+        spaces = content.entries(content.ROOT / "search_spaces")
+        lines += ["", "search spaces (a path to a YAML file works too):"]
+        lines += _lines("search_space=", spaces)
     if "objectives" in known:
         lines += ["", f"objectives ('objectives=[accuracy,latency_ms]'): {', '.join(COLUMNS)}"]
         lines += ["", "cost: vela (compiler estimate), table, measured, roofline (modelled);"]
         lines += ["  by default what suits the target's runtime"]
-    lines += ["", "options with their defaults (data sets set some of them):"]
+    set_by = " (data sets set some of them)" if "dataset.name" in known else ""
+    lines += ["", f"options with their defaults{set_by}:"]
     lines += [
         f"  {name}={'' if value is None else value}"
         for name, value in options(schema)

@@ -4,10 +4,8 @@ import contextlib
 import importlib.metadata
 import os
 import platform
-import shlex
-import time
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 
 import torch
 from rich import box
@@ -15,15 +13,16 @@ from rich.console import Console
 from rich.table import Table
 
 from hwnas import build
-from hwnas.commands.console import Phases
+from hwnas.commands.console import Phases, print_ended
 from hwnas.config import SearchConfig
 from hwnas.energy import EnergyModel, PowerModel
 from hwnas.figure import COLUMNS
+from hwnas.progress import Progress, Silent
 from hwnas.report.page import RunStory, render
 from hwnas.report.plot import front_png
-from hwnas.results import Candidate, Row, RunFolder, check_resumed, opened
-from hwnas.search import loop
-from hwnas.search.study import Study
+from hwnas.results import Candidate, Row, RunFolder, begun, check_resumed, opened, without_password
+from hwnas.search import engine, loop
+from hwnas.search.shared_study import StudyConfig
 from hwnas.search.verify import Member, verify
 from hwnas.target import Target
 
@@ -32,24 +31,67 @@ _RECORDED = (
     "onnxruntime", "onnx", "numpy", "datasets", "moocore",
 )  # fmt: skip
 _TABLE_ROWS = 24
+_LEADS = "finished the last trial: it verifies the front and writes the report."
 _SHORT = {"int8": "int8", "float32": "fp32"}
+
+
+@dataclass(frozen=True)
+class _Station:
+    """A target with all that it takes to search and to verify for it."""
+
+    parts: build.Parts
+    device: build.Device | None
+    evaluator: build.TrainedOnDemand
+
+    @property
+    def problem(self) -> loop.Problem:
+        """What is searched for."""
+        cost_model = build.cost_model(self.parts, self.device)
+        return loop.Problem(self.parts.space, self.parts.config.budget, cost_model, self.evaluator)
+
+    def search(self, digests: Mapping[str, str]) -> engine.Search:
+        """Return what is searched for, with what all who take part must agree on."""
+        return engine.Search(self.problem, problem, tuple(self.parts.config.objectives), digests)
+
+
+@contextlib.contextmanager
+def _station(config: SearchConfig, progress: Progress) -> Iterator[_Station]:
+    parts = build.parts(config, progress)
+    device = build.device(config, parts.networks)
+    evaluator = build.TrainedOnDemand(lambda: build.trained_evaluator(parts, progress))
+    try:
+        yield _Station(parts, device, evaluator)
+    finally:
+        if device is not None:
+            device.close()
 
 
 def run(config: SearchConfig, arguments: Sequence[str]) -> None:
     """Search, verify the front and write everything into the run folder."""
     console = Console()
+    shared = config.study.storage is not None
     with contextlib.ExitStack() as stack:
-        run_folder = opened("search", config.run.dir, config.run.resume)
+        run_folder = opened("search", config.run.dir, config.run.resume, shared=shared)
         folder, earlier = stack.enter_context(run_folder)
         with Phases(console) as phases:
             with phases.timed("Load data"):
-                parts = build.parts(config, phases)
-            device = build.device(config, parts.networks)
-            stack.callback(device.close if device else lambda: None)
+                station = stack.enter_context(_station(config, phases))
+            parts, device = station.parts, station.device
             manifest = _manifest(parts, device, arguments, folder, earlier)
-            folder.write_json("manifest.json", manifest)
-            console.print(f"Run folder: [bold]{folder.path}[/]", highlight=False)
-            candidates, members = _search(parts, device, folder, manifest, phases)
+            search = station.search(manifest["digests"])
+            with engine.study(search, config, folder) as study:
+                folder.write_json("manifest.json", manifest)
+                console.print(f"Run folder: [bold]{folder.path}[/]", highlight=False)
+                if config.study.workers > 1:
+                    station.evaluator.train()  # once, on all cores, before all processes want it
+                outcome = engine.run(search, config, folder, study, phases)
+            print_ended(console, outcome.ended)
+            if outcome.leader:
+                folder.write_json("manifest.json", manifest | {"status": "finished by another"})
+                console.print(f"{outcome.leader} {_LEADS}", highlight=False, soft_wrap=True)
+                return
+            candidates = outcome.candidates
+            members = _verified(station, candidates, folder, manifest, phases)
             with phases.timed("Write reports"):
                 manifest |= _finished(phases, candidates, members)
                 _write(parts, folder, manifest, candidates, members)
@@ -59,38 +101,27 @@ def run(config: SearchConfig, arguments: Sequence[str]) -> None:
         _print_phases(console, phases)
 
 
-def _search(
-    parts: build.Parts,
-    device: build.Device | None,
+@contextlib.contextmanager
+def problem(config: SearchConfig) -> Iterator[loop.Problem]:
+    """Give what is searched for to another process."""
+    with _station(config, Silent()) as station:
+        yield station.problem
+
+
+def _verified(
+    station: _Station,
+    candidates: list[Candidate],
     folder: RunFolder,
     manifest: Row,
     phases: Phases,
-) -> tuple[list[Candidate], list[Member]]:
-    config = parts.config
-    evaluator = build.TrainedOnDemand(lambda: build.trained_evaluator(parts, phases))
-    cost_model = build.cost_model(parts, device)
-    problem = loop.Problem(parts.space, config.budget, cost_model, evaluator)
-    study = Study(folder.study, parts.space, config.objectives)
-    try:
-        candidates = loop.search(
-            problem,
-            study,
-            config.sampler,
-            config.seed,
-            config.n_trials,
-            phases,
-        )
-    finally:
-        study.close()
-        if study.candidates:
-            rows = [candidate.row(parts.space) for candidate in study.candidates]
-            folder.write_parquet("candidates.parquet", rows)
+) -> list[Member]:
+    config = station.parts.config
     front = loop.front(candidates, config.objectives)
     if not front:
         folder.write_json("manifest.json", manifest | {"status": "nothing fits the budget"})
         raise loop.nothing_fits(candidates, config.budget, str(folder.path))
-    bench = build.workbench(parts, evaluator.evaluator, device)
-    return candidates, verify(front, bench, config.budget, config.objectives, folder, phases)
+    bench = build.workbench(station.parts, station.evaluator.evaluator, station.device)
+    return verify(front, bench, config.budget, config.objectives, folder, phases)
 
 
 def _manifest(
@@ -108,11 +139,7 @@ def _manifest(
     digests = parts.digests() | build.table_digest(device)
     check_resumed(earlier, folder, digests, parts.config.n_trials)
     return {
-        "verb": "search",
-        "status": "running",
-        "arguments": list(arguments),
-        "command": " ".join(["python -m hwnas search", shlex.join(arguments)]),
-        "started": [*earlier.get("started", []), time.strftime("%Y-%m-%dT%H:%M:%S%z")],
+        **begun("search", arguments, earlier, parts.config),
         "seed": parts.config.seed,
         "digests": digests,
         "checkpoint": str(parts.checkpoint().path),
@@ -130,7 +157,6 @@ def _manifest(
             name: len(getattr(parts.data, name)) for name in ("train", "validation", "test")
         },
         "latency_table": build.table_facts(device),
-        "config": asdict(parts.config),
     }
 
 
@@ -234,11 +260,15 @@ def _print(
         f"mJ: {_sources(members, 'energy_mj')}{_energy_shares(members)}. {_energy_words(target)}.",
         f"Files in {folder.path}:",
         "  front.csv front.json front.png report.html candidates.parquet manifest.json models/",
-        "  study.db, which a dashboard shows:",
-        f"    optuna-dashboard sqlite:///{folder.study}",
+        "The study, in a dashboard:",
+        f"  optuna-dashboard {_study_url(parts.config.study, folder)}",
     ]
     for line in filter(None, lines):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _study_url(config: StudyConfig, folder: RunFolder) -> str:
+    return without_password(config.storage or f"sqlite:///{folder.study}")
 
 
 def _sources(members: list[Member], name: str) -> str:

@@ -1,11 +1,10 @@
 """``python -m hwnas search accuracy=table``: search in a benchmark table, to judge a sampler."""
 
+import contextlib
 import importlib.metadata
 import json
 import math
-import shlex
-import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
@@ -15,12 +14,11 @@ from rich.console import Console
 from rich.table import Table
 
 from hwnas import tabular
-from hwnas.commands.console import Phases
+from hwnas.commands.console import Phases, print_ended
 from hwnas.config import TabularConfig
 from hwnas.figure import COLUMNS
-from hwnas.results import Candidate, Row, RunFolder, check_resumed, opened
-from hwnas.search import loop
-from hwnas.search.study import Study
+from hwnas.results import Candidate, Row, RunFolder, begun, check_resumed, opened
+from hwnas.search import engine, loop
 from hwnas.tabular import Benchmark
 
 _RECORDED = ("hwnas", "optuna", "numpy", "scipy", "moocore")
@@ -31,12 +29,17 @@ def run(config: TabularConfig, arguments: Sequence[str]) -> None:
     """Search, and write candidates and front into the run folder."""
     console = Console()
     benchmark = tabular.load(config.table)
-    with opened("search", config.run.dir, config.run.resume) as (folder, earlier):
+    shared = config.study.storage is not None
+    run_folder = opened("search", config.run.dir, config.run.resume, shared=shared)
+    with run_folder as (folder, earlier):
         manifest = _manifest(config, arguments, folder, earlier)
-        folder.write_json("manifest.json", manifest)
-        console.print(f"Run folder: [bold]{folder.path}[/]", highlight=False)
-        with Phases(console) as phases:
-            candidates = _search(config, benchmark, folder, phases)
+        searched = _problem(config, benchmark)
+        search = engine.Search(searched, problem, benchmark.names, manifest["digests"])
+        with engine.study(search, config, folder) as study, Phases(console) as phases:
+            folder.write_json("manifest.json", manifest)
+            console.print(f"Run folder: [bold]{folder.path}[/]", highlight=False)
+            outcome = engine.run(search, config, folder, study, phases)
+        candidates = outcome.candidates
         members = loop.front(candidates, benchmark.names)
         if not members:
             folder.write_json("manifest.json", manifest | {"status": "nothing fits the budget"})
@@ -52,20 +55,17 @@ def run(config: TabularConfig, arguments: Sequence[str]) -> None:
         }
         folder.write_json("manifest.json", manifest | finished)
         _print(console, config, benchmark, members, folder, share)
+        print_ended(console, outcome.ended)
 
 
-def _search(
-    config: TabularConfig, benchmark: Benchmark, folder: RunFolder, phases: Phases
-) -> list[Candidate]:
-    problem = loop.Problem(benchmark.space, config.budget, benchmark, benchmark)
-    study = Study(folder.study, benchmark.space, benchmark.names)
-    try:
-        return loop.search(problem, study, config.sampler, config.seed, config.n_trials, phases)
-    finally:
-        study.close()
-        if study.candidates:
-            rows = [candidate.row(benchmark.space) for candidate in study.candidates]
-            folder.write_parquet("candidates.parquet", rows)
+@contextlib.contextmanager
+def problem(config: TabularConfig) -> Iterator[loop.Problem]:
+    """Give what is searched for to another process."""
+    yield _problem(config, tabular.load(config.table))
+
+
+def _problem(config: TabularConfig, benchmark: Benchmark) -> loop.Problem:
+    return loop.Problem(benchmark.space, config.budget, benchmark, benchmark)
 
 
 def _manifest(
@@ -93,14 +93,9 @@ def _manifest(
     }
     check_resumed(earlier, folder, digests, config.n_trials)
     return {
-        "verb": "search",
-        "status": "running",
-        "arguments": list(arguments),
-        "command": " ".join(["python -m hwnas search", shlex.join(arguments)]),
-        "started": [*earlier.get("started", []), time.strftime("%Y-%m-%dT%H:%M:%S%z")],
+        **begun("search", arguments, earlier, config),
         "digests": digests,
         "versions": {name: importlib.metadata.version(name) for name in _RECORDED},
-        "config": asdict(config),
     }
 
 
@@ -123,7 +118,8 @@ def _print(
         f"{len(members) - _ROWS} more members in front.csv." * (len(members) > _ROWS),
         f"Front of {len(members)} after {config.n_trials} trials by sampler={config.sampler.name}; "
         f"hypervolume {share:.4f} of that of the exact front of {len(benchmark.values)} networks.",
-        f"Files in {folder.path}: candidates.parquet front.csv manifest.json study.db",
+        f"Files in {folder.path}: candidates.parquet front.csv manifest.json"
+        + " study.db" * (config.study.storage is None),
     ]
     for line in filter(None, lines):
         console.print(line, highlight=False, markup=False, soft_wrap=True)

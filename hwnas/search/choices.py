@@ -17,6 +17,14 @@ Assignment = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
+class Bred:
+    """An assignment and the numbers of the trials that it descends from."""
+
+    assignment: Assignment
+    ancestors: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
 class Choices:
     """All that can be proposed."""
 
@@ -51,13 +59,15 @@ class Choices:
         """Return an assignment with every option drawn evenly."""
         return {name: rng.choice(options) for name, options in self.options.items()}
 
-    def child(self, parents: Sequence[Assignment], rng: random.Random) -> Assignment:
+    def child(self, parents: Sequence[Bred], rng: random.Random) -> Bred:
         """Return a child of one or two parents, some of its choices changed."""
         a, b = rng.choice(parents), rng.choice(parents)
         names = list(self.options)
-        child = {name: a[name] for name in names}
+        child = {name: a.assignment[name] for name in names}
+        ancestors = a.ancestors
         if rng.random() < 0.5:
-            child |= {name: b[name] for name in names if rng.random() < 0.5}
+            child |= {name: b.assignment[name] for name in names if rng.random() < 0.5}
+            ancestors |= b.ancestors
         for name in rng.sample(names, min(len(names), rng.choice((1, 1, 2, 3)))):
             options = self.options[name]
             if all(isinstance(option, (int, float)) for option in options):
@@ -65,4 +75,4 @@ class Choices:
                 child[name] = options[min(max(at, 0), len(options) - 1)]
             else:
                 child[name] = rng.choice(options)
-        return child
+        return Bred(child, ancestors)

@@ -8,7 +8,7 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from hwnas.pareto import non_dominated
+from hwnas.pareto import hypervolume, non_dominated
 from hwnas.search.acquisition import expected_improvement, log_normal_improvement
 from hwnas.search.choices import Assignment
 from hwnas.search.surrogate import Hyperparameters, Surrogate, fit
@@ -20,6 +20,7 @@ _REFERENCE = 0.85  # quantile of the first errors beyond which an error counts a
 # How far, in logarithms, errors beyond that are told apart: networks that don't work at all would
 # take all the attention of a model of those that do.
 _CLIP = 0.5
+_NORMAL_95 = 1.96  # standard deviations that 95 % of a normal distribution are within
 _CURIOSITY = 0.7  # what uncertainty is multiplied by
 
 
@@ -39,6 +40,7 @@ class History:
     The error of what broke a limit is NaN: it may not have been evaluated.
     """
 
+    numbers: Sequence[int]
     assignments: Sequence[Assignment]
     features: Array
     errors: Array
@@ -55,9 +57,13 @@ class History:
         return self._only(np.arange(n))
 
     def _only(self, rows: NDArray[np.intp]) -> "History":
-        chosen = [self.assignments[i] for i in rows]
         return History(
-            chosen, self.features[rows], self.errors[rows], self.costs[rows], self.pending
+            [self.numbers[i] for i in rows],
+            [self.assignments[i] for i in rows],
+            self.features[rows],
+            self.errors[rows],
+            self.costs[rows],
+            self.pending,
         )
 
 
@@ -74,11 +80,29 @@ class Expectation:
 
     def gains(self, known: Known) -> Array:
         """Return the expected gain of hypervolume of candidates, ``(n,)``."""
-        mean, std = self.errors.predict(self.scaling.inputs(known.features, known.costs))
+        mean, std = self._predict(known)
         improvement = log_normal_improvement(mean, _CURIOSITY * std)
         return expected_improvement(
             known.costs, improvement, self.front_errors, self.front_costs, self.reference
         )
+
+    def intervals(self, known: Known) -> Array:
+        """Return the median error of candidates and the ends of its 95 % interval, ``(n, 3)``."""
+        mean, std = self._predict(known)
+        half = _NORMAL_95 * np.hypot(std, self.errors.noise)
+        return np.exp(np.column_stack([mean, mean - half, mean + half]))
+
+    @property
+    def volume(self) -> float:
+        """The hypervolume of the front, up to where gains are counted."""
+        points = np.column_stack([self.front_errors, self.front_costs])
+        inside = (points < np.asarray(self.reference)).all(axis=1)
+        if not inside.any():
+            return 0.0
+        return hypervolume(points[inside], self.reference, [False] * points.shape[1])
+
+    def _predict(self, known: Known) -> tuple[Array, Array]:
+        return self.errors.predict(self.scaling.inputs(known.features, known.costs))
 
 
 @final
@@ -146,7 +170,7 @@ class Learner:
             evaluated: Trials with an error, ``n_startup`` of them at least.
             costs: Models of costs that are not known.
             pending: What others evaluate: it counts as if it turned out as expected.
-            everything: Costs of all candidates ``(n, m)``, where they are known.
+            everything: Costs of all candidates that fit ``(n, m)``, where they are known.
         """
         startup = evaluated.first(self._n_startup)
         limit = float(np.quantile(startup.errors, _REFERENCE))
@@ -166,7 +190,9 @@ class Learner:
             expected = errors.predict(inputs)[0]
             errors = Surrogate(np.vstack([x, inputs]), np.append(y, expected), parameters)
             points = np.vstack([points, np.column_stack([np.exp(expected), pending.costs])])
-        worst = (points[:, 1:] if everything is None else everything).max(axis=0)
+        if everything is None or len(everything) == 0:
+            everything = points[:, 1:]
+        worst = everything.max(axis=0)
         front = points[non_dominated(points, [False] * points.shape[1])]
         reference = (limit, *(worst + 1e-3 * np.abs(worst)))
         return Expectation(errors, scaling, costs, front[:, 0], front[:, 1:], reference)

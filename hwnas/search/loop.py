@@ -1,12 +1,16 @@
 """The search: ask, cost, constrain, score, tell."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from optuna.distributions import BaseDistribution
+from optuna.samplers import BaseSampler
+from optuna.trial import Trial
 
 from hwnas.accuracy.base import Evaluator
 from hwnas.cost.base import Cost, CostModel
@@ -16,8 +20,7 @@ from hwnas.pareto import non_dominated
 from hwnas.progress import Progress
 from hwnas.results import Candidate
 from hwnas.search.choices import Assignment
-from hwnas.search.sampler import Known, SamplerConfig, Samplers
-from hwnas.search.study import Study
+from hwnas.search.sampler import Known, RunSampler, SamplerConfig
 from hwnas.space import Genotype, Option, SearchSpace
 from hwnas.target import Budget
 
@@ -38,6 +41,26 @@ class Problem:
     evaluator: Evaluator
 
 
+class Study(Protocol):
+    """Keeps the trials of a search: in a process of its own, or for many (``SharedStudy``)."""
+
+    objectives: tuple[str, ...]
+    distributions: dict[str, BaseDistribution]
+    candidates: list[Candidate]  #: what became of finished trials, in their order
+
+    def find(self, genotype: Genotype) -> Candidate | None:
+        """Return what became of a genotype, if it was tried before."""
+        ...
+
+    def ask(self, sampler: BaseSampler, n_trials: int) -> Trial | None:
+        """Return the next trial; none where ``n_trials`` are finished."""
+        ...
+
+    def tell(self, trial: Trial, candidate: Candidate, violations: Mapping[str, float]) -> None:
+        """Keep what became of a trial."""
+        ...
+
+
 def search(
     problem: Problem,
     study: Study,
@@ -46,7 +69,7 @@ def search(
     n_trials: int,
     progress: Progress,
 ) -> list[Candidate]:
-    """Evaluate candidates until ``n_trials`` are finished, counting those of earlier runs.
+    """Evaluate candidates until ``n_trials`` are finished, by this process or others.
 
     Where costs are not known to the sampler, the first trials go from the smallest genotype (if
     anything fits a budget, it probably does) to the largest. A genotype that comes again is told
@@ -60,20 +83,19 @@ def search(
         n_trials: How many trials there are in the end.
         progress: Is told of every trial.
     """
-    known = {candidate.id: candidate for candidate in study.candidates}
     cost = _remembered(problem.cost_model)
-    samplers = Samplers(sampler, seed, _known(problem, study, cost))
-    with progress.phase("Search", n_trials, len(study.candidates)) as advance:
-        for number in range(len(study.candidates), n_trials):
-            if sampler.name != "pareto" and number < len(_LADDER):
-                study.enqueue(_rung(problem.space, _LADDER[number]))
-            trial = study.ask(samplers(number))
+    ladder = [_rung(problem.space, fraction) for fraction in _LADDER]
+    first = [] if sampler.name == "pareto" else ladder
+    run_sampler = RunSampler(sampler, seed, _known(problem, study, cost), first)
+    shown = len(study.candidates)
+    with progress.phase("Search", n_trials, shown) as advance:
+        while (trial := study.ask(run_sampler, n_trials)) is not None:
             genotype = problem.space.genotype(trial.params)
-            candidate = _evaluate(problem, cost, genotype, number, known.get(genotype.id))
-            known[candidate.id] = candidate
+            candidate = _evaluate(problem, cost, genotype, trial.number, study.find(genotype))
             study.tell(trial, candidate, violations(problem.budget, candidate))
-            advance(1)
-    return study.candidates
+            advance(len(study.candidates) - shown)
+            shown = len(study.candidates)
+    return list(study.candidates)
 
 
 def _rung(space: SearchSpace, fraction: float) -> dict[str, Option]:
@@ -156,13 +178,17 @@ def _over_budget(budget: Budget, cost: Cost) -> str:
 
 
 def front(candidates: Sequence[Candidate], objectives: Sequence[str]) -> list[Candidate]:
-    """Return the non-dominated feasible candidates, each genotype once, fastest first."""
+    """Return the non-dominated feasible candidates, each genotype once, fastest first.
+
+    Where no latency is known, the first cost stands in for it.
+    """
     distinct = {c.id: c for c in reversed(candidates) if c.state == "complete"}
     feasible = sorted(distinct.values(), key=lambda c: c.trial)
     points = np.array([[c.figures[name].value for name in objectives] for c in feasible])
     mask = non_dominated(points, [COLUMNS[name].maximise for name in objectives])
     members = [c for c, on_front in zip(feasible, mask, strict=True) if on_front]
-    return sorted(members, key=lambda c: (c.figures["latency_ms"].value, c.id))
+    cost = next(name for name in objectives if name != "accuracy")
+    return sorted(members, key=lambda c: (c.figures.get("latency_ms", c.figures[cost]).value, c.id))
 
 
 def nothing_fits(candidates: Sequence[Candidate], budget: Budget, folder: str) -> BudgetError:

@@ -8,7 +8,8 @@ before it alone: a study that is resumed goes on as it would have.
 """
 
 import random
-from collections.abc import Callable, Container, Hashable, Mapping, Sequence, Set
+from collections.abc import Callable, Container, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import numpy as np
@@ -17,13 +18,13 @@ from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
 from optuna.samplers import BaseSampler, RandomSampler
 from optuna.search_space import IntersectionSearchSpace
-from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial
 
 from hwnas.pareto import non_dominated
-from hwnas.search.choices import Assignment, Choices
+from hwnas.search.choices import Assignment, Bred, Choices
 from hwnas.search.expectation import Expectation, History, Known, Learner, ModelledCost
-from hwnas.search.records import Records
+from hwnas.search.history import Scale, Trials
+from hwnas.search.proposal import ATTRIBUTE, Proposal, is_fixed
 from hwnas.search.surrogate import Features
 
 Array = NDArray[np.float64]
@@ -33,6 +34,17 @@ Costs = Callable[[Sequence[Assignment]], Array]
 
 ENUMERATED = 50_000  #: assignments up to which all of a space are looked at
 _POOL, _GENERATIONS, _PARENTS = 200, 3, 40  # where there are more
+_DRAWN = 100  # where nothing is known to fit
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """The candidate of the highest expected gain."""
+
+    bred: Bred
+    costs: Array  #: ``(m,)``, by which its gain was computed
+    n_candidates: int  #: whose gains were computed
+    n_costed: int  #: of these, by computed costs
 
 
 @final
@@ -82,8 +94,8 @@ class ParetoSampler(BaseSampler):
         self._common = IntersectionSearchSpace()
         self._independent = RandomSampler(seed=seed)
         self._space: Choices | None = None
+        self._trials: Trials | None = None
         self._all: Known | None = None
-        self._records: Records | None = None
         self._learner = Learner(n_startup)
 
     def infer_relative_search_space(
@@ -101,18 +113,23 @@ class ParetoSampler(BaseSampler):
     def sample_relative(
         self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """Return the candidate that is expected to gain most."""
-        if not search_space:
+        """Return the candidate that is expected to gain most; record why."""
+        if search_space.keys() <= trial.params.keys():  # none, or tried again as it was
             return {}
         if self._space is None or self._space.options.keys() != search_space.keys():
             choices = {name: _options(d) for name, d in search_space.items()}
             self._space = Choices(choices, self._active, Features(choices, self._optional))
-            self._records, self._all = Records(self._space, self._expensive), None
-        assert self._records is not None
-        history = self._history(self._records, study, trial)
-        taken = self._records.taken | {self._space.key(a) for a in history.pending}
+            self._trials = Trials(self._space, self._expensive, self._bound)
+            self._all = None
+        assert self._trials is not None
         rng = random.Random(f"pareto {self._seed} {trial.number}")
-        return dict(self._propose(self._space, history, taken, rng))
+        history, scale = self._trials.history(study, trial)
+        taken = self._trials.taken | {self._space.key(a) for a in history.pending}
+        assignment, proposal = self._propose(self._space, history, scale, taken, rng)
+        if not is_fixed(trial.system_attrs):
+            raw = proposal.to_json()
+            study._storage.set_trial_system_attr(trial._trial_id, ATTRIBUTE, raw)
+        return dict(assignment)
 
     def sample_independent(
         self, study: optuna.Study, trial: FrozenTrial, name: str, distribution: BaseDistribution
@@ -120,38 +137,26 @@ class ParetoSampler(BaseSampler):
         """Return a random value of what is not a choice of all trials."""
         return self._independent.sample_independent(study, trial, name, distribution)
 
-    def _history(self, records: Records, study: optuna.Study, trial: FrozenTrial) -> History:
-        pending = records.update(study, trial.number)
-        errors = self._errors(records.values, study)
-        return History(records.assignments, records.features, errors, records.costs, pending)
-
-    def _errors(self, values: Array, study: optuna.Study) -> Array:
-        """Return how far values, to be minimised, are from the best possible one."""
-        maximised = study.directions[self._expensive] == StudyDirection.MAXIMIZE
-        known = values[np.isfinite(values)]
-        if self._bound is not None:
-            best = -self._bound if maximised else self._bound
-        elif len(known) == 0:
-            best = 0.0
-        elif maximised and known.max() <= 0 and known.min() >= -100:
-            best = -1.0 if known.min() >= -1 else -100.0
-        elif not maximised and known.min() > 0:
-            best = 0.0
-        else:  # nothing says what the best is
-            best = known.min() - max(np.ptp(known), 1e-9)
-        return np.maximum(values - best, 1e-9)
-
     def _propose(
-        self, space: Choices, history: History, taken: Set[Hashable], rng: random.Random
-    ) -> Assignment:
+        self,
+        space: Choices,
+        history: History,
+        scale: Scale,
+        taken: Container[Hashable],
+        rng: random.Random,
+    ) -> tuple[Assignment, Proposal]:
         evaluated = history.evaluated
-        if len(evaluated.errors) < self._n_startup:
+        nothing_fits = self._enumerates(space) and not self._enumerated(space).assignments
+        if len(evaluated.errors) < self._n_startup or nothing_fits:
             return self._spread(space, history, taken, rng)
         model = self._expectation(space, history, evaluated)
         if space.size > ENUMERATED or self._n_costs is not None:
-            return self._evolved(space, evaluated, taken, model, rng)
-        known = self._enumerated(space, model.costs)
-        return _best(space, known, model.gains(known), taken) or space.draw(rng)
+            chosen = self._evolved(space, evaluated, taken, model, rng)
+        else:
+            chosen = self._best(space, taken, model)
+        if chosen is None:
+            return _other(space, taken, rng), Proposal("random")
+        return chosen.bred.assignment, _account(space, chosen, model, scale)
 
     def _costed(
         self,
@@ -189,15 +194,17 @@ class ParetoSampler(BaseSampler):
         history: History,
         taken: Container[Hashable],
         rng: random.Random,
-    ) -> Assignment:
+    ) -> tuple[Assignment, Proposal]:
         """Return one of the first candidates: each from another part of the range of costs."""
         known = self._enumerated(space) if self._enumerates(space) else self._first(space, rng)
         free = [i for i, a in enumerate(known.assignments) if space.key(a) not in taken]
         if not free:  # nothing fits, as far as is known; if anything does, it is small
             smallest = space.smallest()
-            return space.draw(rng) if space.key(smallest) in taken else smallest
+            if space.key(smallest) not in taken:
+                return smallest, Proposal("smallest")
+            return _other(space, taken, rng), Proposal("random")
         if known.costs.shape[1] == 0:
-            return known.assignments[rng.choice(free)]
+            return known.assignments[rng.choice(free)], Proposal("startup", len(free))
         by_cost = np.argsort(known.costs[free, 0], kind="stable")
         number = len(history.errors) + len(history.pending)
         width = max(1, len(free) // self._n_startup)
@@ -205,7 +212,7 @@ class ParetoSampler(BaseSampler):
         share = float(number) if number < 2 else _radical_inverse(number - 1)
         start = share * (len(free) - width)
         chosen: int = free[by_cost[round(start) + rng.randrange(width)]]
-        return known.assignments[chosen]
+        return known.assignments[chosen], Proposal("startup", len(free), len(free))
 
     def _first(self, space: Choices, rng: random.Random) -> Known:
         """Return candidates that fit all limits, before anything was evaluated.
@@ -234,6 +241,19 @@ class ParetoSampler(BaseSampler):
         everything = self._enumerated(space).costs if self._enumerates(space) else None
         return self._learner.expectation(evaluated, costs, pending, everything)
 
+    def _best(
+        self, space: Choices, taken: Container[Hashable], model: Expectation
+    ) -> _Chosen | None:
+        """Return the best of all candidates that were not proposed yet."""
+        known = self._enumerated(space, model.costs)
+        order: list[int] = np.argsort(-model.gains(known), kind="stable").tolist()
+        free = [i for i in order if space.key(known.assignments[i]) not in taken]
+        if not free:
+            return None
+        n_costed = 0 if model.costs else len(free)
+        bred = Bred(known.assignments[free[0]])
+        return _Chosen(bred, known.costs[free[0]], len(free), n_costed)
+
     def _evolved(
         self,
         space: Choices,
@@ -241,54 +261,74 @@ class ParetoSampler(BaseSampler):
         taken: Container[Hashable],
         model: Expectation,
         rng: random.Random,
-    ) -> Assignment:
+    ) -> _Chosen | None:
         """Return the best of some generations: children of the front, of the best of these, ..."""
         points = np.column_stack([history.errors, history.costs])
-        front = non_dominated(points, [False] * points.shape[1])
-        parents = [a for a, member in zip(history.assignments, front, strict=True) if member]
-        pool: dict[Hashable, Assignment] = {}
-        best: list[tuple[float, Hashable]] = []
+        front = np.flatnonzero(non_dominated(points, [False] * points.shape[1])).tolist()
+        parents = [Bred(history.assignments[i], frozenset({history.numbers[i]})) for i in front]
+        pool: dict[Hashable, Bred] = {}
+        best: list[tuple[float, Bred, Array]] = []
+        n_known = 0
         for generation in range(_GENERATIONS):
             drawn = [space.child(parents, rng) for _ in range(_POOL)]
             if generation == 0:
-                drawn += [space.draw(rng) for _ in range(_POOL // 2)]
-            new = {key: a for a in drawn if (key := space.key(a)) not in taken and key not in pool}
+                drawn += [Bred(space.draw(rng)) for _ in range(_POOL // 2)]
+            keys = ((space.key(bred.assignment), bred) for bred in drawn)
+            new = {key: bred for key, bred in keys if key not in taken and key not in pool}
             if not new:
                 continue
             pool |= new
-            known = self._costed(space, list(new.values()), model.costs)
-            gains = model.gains(known)
-            found = [
-                (float(g), space.key(a)) for g, a in zip(gains, known.assignments, strict=True)
-            ]
-            best = sorted([*best, *found], key=lambda pair: -pair[0])[:_PARENTS]
-            parents = [pool[key] for _, key in best] or parents
+            known = self._costed(space, [bred.assignment for bred in new.values()], model.costs)
+            n_known += len(known.assignments)
+            gains = model.gains(known).tolist()
+            rows = zip(gains, known.assignments, known.costs, strict=True)
+            best += [(gain, pool[space.key(a)], costs) for gain, a, costs in rows]
+            best = sorted(best, key=lambda row: -row[0])[:_PARENTS]
+            parents = [bred for _, bred, _ in best] or parents
         if not best:
-            return space.draw(rng)
-        ranked = [pool[key] for _, key in best]
-        return self._exact(space, ranked, model) if self._n_costs else ranked[0]
+            return None
+        first = _Chosen(best[0][1], best[0][2], n_known, 0 if model.costs else n_known)
+        return self._exact(space, [bred for _, bred, _ in best], first, model)
 
     def _exact(
-        self, space: Choices, ranked: Sequence[Assignment], model: Expectation
-    ) -> Assignment:
+        self, space: Choices, ranked: Sequence[Bred], first: _Chosen, model: Expectation
+    ) -> _Chosen:
         """Return the best by computed costs, some at a time until one fits all limits."""
-        assert self._n_costs is not None
+        if not self._n_costs:
+            return first
+        by_key = {space.key(bred.assignment): bred for bred in ranked}
         for start in range(0, len(ranked), self._n_costs):
-            known = self._costed(space, ranked[start : start + self._n_costs])
+            part = [bred.assignment for bred in ranked[start : start + self._n_costs]]
+            known = self._costed(space, part)
             if known.assignments:
-                return known.assignments[int(np.argmax(model.gains(known)))]
-        return ranked[0]
+                i = int(np.argmax(model.gains(known)))
+                bred, n_costed = by_key[space.key(known.assignments[i])], start + len(part)
+                return replace(first, bred=bred, costs=known.costs[i], n_costed=n_costed)
+        return replace(first, n_costed=len(ranked))
 
 
-def _best(
-    space: Choices, known: Known, gains: Array, taken: Container[Hashable]
-) -> Assignment | None:
-    """Return the candidate that gains most and was not proposed yet."""
-    order: list[int] = np.argsort(-gains, kind="stable").tolist()
-    for i in order:
-        if space.key(known.assignments[i]) not in taken:
-            return known.assignments[i]
-    return None
+def _account(space: Choices, chosen: _Chosen, model: Expectation, scale: Scale) -> Proposal:
+    """Return what was expected of a candidate."""
+    assignment = chosen.bred.assignment
+    known = Known([assignment], space.vectors([assignment]), chosen.costs[None])
+    median, low, high = (scale.value(error) for error in model.intervals(known)[0].tolist())
+    modelled = [float(cost.predict(known.features)[0]) for cost in model.costs]
+    volume = model.volume
+    return Proposal(
+        "gain",
+        chosen.n_candidates,
+        chosen.n_costed,
+        expected=(median, min(low, high), max(low, high)),
+        costs=scale.costs(np.array(modelled)) if modelled else (),
+        gain=float(model.gains(known)[0]) / volume if volume else None,
+        parents=tuple(sorted(chosen.bred.ancestors)),
+    )
+
+
+def _other(space: Choices, taken: Container[Hashable], rng: random.Random) -> Assignment:
+    """Return a random candidate; in all likelihood, one that was not proposed yet."""
+    drawn = [space.draw(rng) for _ in range(_DRAWN)]
+    return next((a for a in drawn if space.key(a) not in taken), drawn[0])
 
 
 def _options(distribution: BaseDistribution) -> list[Any]:

@@ -22,6 +22,7 @@ from optuna.trial import FrozenTrial, TrialState
 from hwnas.errors import ConfigError, unknown
 from hwnas.search.choices import Assignment
 from hwnas.search.pareto_sampler import Costs, ParetoSampler
+from hwnas.search.proposal import ATTRIBUTE, Proposal
 
 
 @dataclass
@@ -57,11 +58,21 @@ class Known:
 
 
 @final
-class Samplers:
-    """The samplers of a run, by the number of the trial that they propose."""
+class RunSampler(BaseSampler):
+    """The sampler of a run: another one for every trial, by the trial's number.
 
-    def __init__(self, config: SamplerConfig, seed: int, known: Known):
-        self._config, self._seed = config, seed
+    Args:
+        config: Which sampler.
+        seed: Of the run.
+        known: What it may know.
+        first: What the first trials are, whatever the sampler.
+    """
+
+    def __init__(
+        self, config: SamplerConfig, seed: int, known: Known, first: Sequence[Assignment] = ()
+    ):
+        self._config, self._seed, self._first = config, seed, first
+        self._search_space = known.search_space
         self._nsga2 = _Nsga2(self._draw, config.population_size, known.search_space)
         self._pareto = ParetoSampler(
             known.costs,
@@ -73,9 +84,52 @@ class Samplers:
             n_startup=config.n_startup_trials,
             n_costs=known.n_costs,
         )
+        self._current: tuple[int, BaseSampler] | None = None
 
-    def __call__(self, number: int) -> BaseSampler:
-        """Return the sampler that proposes a trial."""
+    def infer_relative_search_space(
+        self, study: optuna.Study, trial: FrozenTrial
+    ) -> dict[str, BaseDistribution]:
+        """Return what is proposed together."""
+        if trial.number < len(self._first):
+            return dict(self._search_space)
+        return self._of(trial.number).infer_relative_search_space(study, trial)
+
+    def sample_relative(
+        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        """Return what is proposed together."""
+        if trial.number < len(self._first):
+            ladder = Proposal("ladder").to_json()
+            study._storage.set_trial_system_attr(trial._trial_id, ATTRIBUTE, ladder)
+            return dict(self._first[trial.number])
+        return self._of(trial.number).sample_relative(study, trial, search_space)
+
+    def sample_independent(
+        self, study: optuna.Study, trial: FrozenTrial, name: str, distribution: BaseDistribution
+    ) -> Any:
+        """Return what is proposed by itself."""
+        return self._of(trial.number).sample_independent(study, trial, name, distribution)
+
+    def before_trial(self, study: optuna.Study, trial: FrozenTrial) -> None:
+        """Let the trial's sampler prepare."""
+        self._of(trial.number).before_trial(study, trial)
+
+    def after_trial(
+        self,
+        study: optuna.Study,
+        trial: FrozenTrial,
+        state: TrialState,
+        values: Sequence[float] | None,
+    ) -> None:
+        """Let the trial's sampler keep what it needs."""
+        self._of(trial.number).after_trial(study, trial, state, values)
+
+    def _of(self, number: int) -> BaseSampler:
+        if self._current is None or self._current[0] != number:
+            self._current = (number, self._made(number))
+        return self._current[1]
+
+    def _made(self, number: int) -> BaseSampler:
         config, draw = self._config, self._draw(number)
         match config.name:
             case "pareto":

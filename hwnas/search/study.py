@@ -3,86 +3,217 @@
 A trial enters the file when it is finished, in one transaction: a killed run leaves no half trial.
 """
 
+import sqlite3
 import warnings
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, final
+from urllib.parse import quote
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
-from optuna.exceptions import ExperimentalWarning
+from optuna.exceptions import ExperimentalWarning, StorageInternalError
 from optuna.samplers import BaseSampler
 from optuna.storages import RDBStorage
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState
-from sqlalchemy import event
+from sqlalchemy import NullPool, event
+from sqlalchemy.exc import SQLAlchemyError
 
+from hwnas.errors import RunError
 from hwnas.figure import COLUMNS
-from hwnas.results import Candidate
-from hwnas.space import SearchSpace
+from hwnas.results import Candidate, without_password
+from hwnas.search.proposal import Proposal, recorded
+from hwnas.space import Genotype, SearchSpace
 
-_NAME = "hwnas"
-_ATTRIBUTE = "candidate"
+NAME = "hwnas"  #: of the study in a file
+SHARED = "digests"  #: attribute of studies that processes share: what decides the outcome
+_ATTRIBUTE, _SPACE = "candidate", "space"
+SQLITE: dict[str, Any] = {"connect_args": {"timeout": 60}}  #: of engines
 
 
 @final
 class Study:
-    """Asks a sampler for candidates and keeps what became of them."""
+    """Asks a sampler for candidates and keeps what became of them; one process works on it."""
 
     def __init__(self, path: Path, space: SearchSpace, objectives: Sequence[str]):
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._space, self.objectives = space, tuple(objectives)
-        directions = [
-            StudyDirection.MAXIMIZE if COLUMNS[name].maximise else StudyDirection.MINIMIZE
-            for name in objectives
-        ]
-        self.distributions = {n: _distribution(o) for n, o in space.choices.items()}
-        self._storage = _open(path)
-        self._file = optuna.create_study(
-            storage=self._storage, study_name=_NAME, directions=directions, load_if_exists=True
-        )
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ExperimentalWarning)  # names for optuna-dashboard
-            self._file.set_metric_names(list(objectives))
-        self._memory = optuna.create_study(directions=directions)
+        self.distributions = distributions(space)
+        self._storage = open_file(path)
+        self._file = create(self._storage, NAME, space, self.objectives)
+        self._memory = optuna.create_study(directions=self._file.directions)
         finished = self._file.get_trials(deepcopy=False)
         self._memory.add_trials(finished)
-        self.candidates = [self._candidate(trial) for trial in finished]
+        self.candidates = [candidate(trial, space) for trial in finished]
+        self._by_id = {known.id: known for known in self.candidates}
 
-    def ask(self, sampler: BaseSampler) -> Trial:
-        """Return a trial with an option for every choice."""
+    def find(self, genotype: Genotype) -> Candidate | None:
+        """Return what became of a genotype, if it was tried before."""
+        return self._by_id.get(genotype.id)
+
+    def ask(self, sampler: BaseSampler, n_trials: int) -> Trial | None:
+        """Return a trial with an option for every choice; none where there are enough."""
+        if len(self.candidates) >= n_trials:
+            return None
         self._memory.sampler = sampler
         return self._memory.ask(self.distributions)
 
-    def enqueue(self, assignment: dict[str, Any]) -> None:
-        """Have the next trial take these options."""
-        self._memory.enqueue_trial(assignment)
-
-    def tell(self, trial: Trial, candidate: Candidate, violations: dict[str, float]) -> None:
-        """Keep what became of a trial.
-
-        A candidate that was not scored is told accuracy 0: samplers that know constraints rank it
-        by its violations. One without a cost is told as failed.
-        """
-        for name, violation in violations.items():
-            trial.set_constraint(name, violation)
-        trial.set_user_attr(_ATTRIBUTE, candidate.to_json())
-        known = {name: figure.value for name, figure in candidate.figures.items()}
-        if all(name in known for name in self.objectives if name != "accuracy"):
-            values = [known.get(name, 0.0) for name in self.objectives]
-            frozen = self._memory.tell(trial, values)
-        else:
-            frozen = self._memory.tell(trial, state=TrialState.FAIL)
-        self._file.add_trial(frozen)
+    def tell(self, trial: Trial, candidate: Candidate, violations: Mapping[str, float]) -> None:
+        """Keep what became of a trial."""
+        self._file.add_trial(tell(self._memory, trial, candidate, violations, self.objectives))
         self.candidates.append(candidate)
+        self._by_id[candidate.id] = candidate
 
     def close(self) -> None:
         """Close the file."""
         self._storage.engine.dispose()
 
-    def _candidate(self, trial: FrozenTrial) -> Candidate:
-        genotype = self._space.genotype(trial.params)
-        return Candidate.from_json(trial.number, genotype, trial.user_attrs[_ATTRIBUTE])
+
+def distributions(space: SearchSpace) -> dict[str, BaseDistribution]:
+    """Return what Optuna draws from for each choice."""
+    return {name: _distribution(options) for name, options in space.choices.items()}
+
+
+def create(
+    storage: RDBStorage, name: str, space: SearchSpace, objectives: Sequence[str]
+) -> optuna.Study:
+    """Return the study of that name, new or as it is."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    directions = [
+        StudyDirection.MAXIMIZE if COLUMNS[name].maximise else StudyDirection.MINIMIZE
+        for name in objectives
+    ]
+    study = optuna.create_study(
+        storage=storage, study_name=name, directions=directions, load_if_exists=True
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)  # names for optuna-dashboard
+        study.set_metric_names(list(objectives))
+    if _SPACE not in study.user_attrs:  # so that the study can be read without the space's file
+        study.set_user_attr(_SPACE, asdict(space))
+    return study
+
+
+def tell(
+    study: optuna.Study,
+    trial: Trial,
+    candidate: Candidate,
+    violations: Mapping[str, float],
+    objectives: Sequence[str],
+) -> FrozenTrial:
+    """Finish a trial.
+
+    A candidate that was not scored is told accuracy 0: samplers that know constraints rank it by
+    its violations. One without a cost is told as failed.
+    """
+    for name, violation in violations.items():
+        trial.set_constraint(name, violation)
+    trial.set_user_attr(_ATTRIBUTE, candidate.to_json())
+    if not _has_costs(candidate.figures, objectives):
+        return study.tell(trial, state=TrialState.FAIL, skip_if_finished=True)
+    known = {name: figure.value for name, figure in candidate.figures.items()}
+    values = [known.get(name, 0.0) for name in objectives]
+    return study.tell(trial, values, skip_if_finished=True)
+
+
+def is_finished(trial: FrozenTrial, objectives: Sequence[str]) -> bool:
+    """Return whether a trial came to its end, and not the process that worked on it."""
+    if trial.state != TrialState.FAIL:
+        return trial.state == TrialState.COMPLETE
+    told = trial.user_attrs.get(_ATTRIBUTE)
+    return told is not None and not _has_costs(told["figures"], objectives)
+
+
+def candidate(trial: FrozenTrial, space: SearchSpace) -> Candidate:
+    """Return the candidate of a finished trial."""
+    genotype = space.genotype(trial.params)
+    return Candidate.from_json(trial.number, genotype, trial.user_attrs[_ATTRIBUTE])
+
+
+def open_file(path: Path) -> RDBStorage:
+    """Return the storage in a file of SQLite."""
+    storage = RDBStorage(f"sqlite:///{path}", engine_kwargs=SQLITE)
+    settle_sqlite(storage)
+    return storage
+
+
+def is_shared(path: Path) -> bool:
+    """Return whether several processes worked on the study in a file."""
+    if not path.exists():
+        return False
+    storage = open_file(path)
+    try:
+        return any(SHARED in study.user_attrs for study in optuna.get_all_study_summaries(storage))
+    finally:
+        storage.engine.dispose()
+
+
+def settle_sqlite(storage: RDBStorage) -> None:
+    """Have SQLite log ahead: a commit survives a kill without waiting for the disk each time."""
+
+    @event.listens_for(storage.engine, "connect")
+    def configure(connection: Any, record: object) -> None:
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=NORMAL")
+
+    storage.engine.dispose()  # connections opened before the listener was there
+
+
+def _has_costs(figures: Container[str], objectives: Sequence[str]) -> bool:
+    return all(name in figures for name in objectives if name != "accuracy")
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a study holds so far."""
+
+    objectives: Sequence[str]
+    candidates: Sequence[Candidate]  #: in order of trials
+    proposals: Mapping[int, Proposal]  #: by number of the trial
+
+
+def read(path: Path) -> Record:
+    """Read the file of a study that a run may be writing.
+
+    Raises:
+        RunError: there are no trials yet, or it is not such a file.
+    """
+    # Where nobody has it open there is no log beside it, and SQLite would make one, even to read.
+    mode = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "immutable=1"
+    address = f"file:{quote(str(path.absolute()))}?{mode}"
+    connect = {"creator": lambda: sqlite3.connect(address, uri=True), "poolclass": NullPool}
+    return _read("sqlite://", connect, NAME, str(path))
+
+
+def read_shared(url: str, name: str) -> Record:
+    """Read a study from a database.
+
+    Raises:
+        RunError: it does not answer, there are no trials yet, or it is not such a study.
+    """
+    return _read(url, {"poolclass": NullPool}, name, f"study.storage={without_password(url)}")
+
+
+def _read(url: str, options: dict[str, Any], name: str, where: str) -> Record:
+    try:
+        storage = RDBStorage(url, engine_kwargs=options, skip_table_creation=True)
+        study = optuna.load_study(study_name=name, storage=storage)
+        objectives = tuple(study.metric_names or ())
+        trials = [t for t in study.get_trials(deepcopy=False) if is_finished(t, objectives)]
+    except (SQLAlchemyError, StorageInternalError, KeyError, ImportError) as error:
+        # KeyError: there is no such study in it
+        (reason, *_) = str(error.__cause__ or error).splitlines()
+        raise RunError(f"{where} cannot be read, or holds nothing yet: {reason}") from None
+    if not trials:
+        raise RunError(f"{where} holds no finished trial yet.")
+    if (raw := study.user_attrs.get(_SPACE)) is None:
+        raise RunError(f"{where} does not hold its search space: an earlier version wrote it.")
+    choices = {name: tuple(options) for name, options in raw["choices"].items()}
+    space = SearchSpace(raw["name"], raw["family"], choices, raw["fixed"])
+    candidates = [candidate(trial, space) for trial in trials]
+    proposals = {trial.number: recorded(trial.system_attrs) for trial in trials}
+    return Record(objectives, candidates, proposals)
 
 
 def _distribution(options: Sequence[Any]) -> BaseDistribution:
@@ -92,16 +223,3 @@ def _distribution(options: Sequence[Any]) -> BaseDistribution:
         if list(options) == list(range(options[0], options[-1] + 1, step)):
             return IntDistribution(options[0], options[-1], step=step)
     return CategoricalDistribution(options)
-
-
-def _open(path: Path) -> RDBStorage:
-    storage = RDBStorage(f"sqlite:///{path}", engine_kwargs={"connect_args": {"timeout": 60}})
-
-    @event.listens_for(storage.engine, "connect")
-    def configure(connection: Any, record: object) -> None:
-        # Write-ahead logging: a commit survives a kill without waiting for the disk each time.
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("PRAGMA synchronous=NORMAL")
-
-    storage.engine.dispose()  # connections opened before the listener was there
-    return storage

@@ -105,8 +105,13 @@ class Surrogate:
         prior = float(np.var(y)) + 1e-12
         self._variance = (float(residual @ self._weights) + 2 * prior) / (len(y) + 2)
 
+    @property
+    def noise(self) -> float:
+        """The standard deviation that evaluations have beside that of ``predict``."""
+        return math.sqrt(self._variance) * math.exp(self._parameters.noise / 2)
+
     def predict(self, x: Array) -> tuple[Array, Array]:
-        """Return mean and standard deviation of what an evaluation would show, each ``(n,)``."""
+        """Return mean and standard deviation, each ``(n,)``, without noise."""
         kernel = _kernel(x, self._x, self._parameters.lengths)
         mean = self._mean + kernel @ self._weights
         solved = linalg.solve_triangular(

@@ -14,6 +14,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, IntD
 
 from hwnas.pareto import hypervolume
 from hwnas.search.pareto_sampler import ParetoSampler
+from hwnas.search.proposal import ATTRIBUTE, Proposal, recorded
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 MAXIMISE, MINIMISE = optuna.study.StudyDirection.MAXIMIZE, optuna.study.StudyDirection.MINIMIZE
@@ -259,3 +260,89 @@ def test_choices_without_effect_make_no_new_candidate() -> None:
         trial = study.ask(space)
         study.tell(trial, [random.Random(str(trial.params)).random(), trial.params["depth"]])
     assert len({tuple(active(trial.params).items()) for trial in study.trials}) == 6
+
+
+def _proposals(study: optuna.Study) -> list[Proposal]:
+    return [recorded(trial.system_attrs) for trial in study.trials]
+
+
+def test_every_proposal_says_why() -> None:
+    study = _run(ParetoSampler(_costs(latency), search_space=SMALL), 40)
+    startup, gain = _proposals(study)[:16], _proposals(study)[16:]
+    assert {p.phase for p in startup} == {"startup"}
+    assert [p.n_candidates for p in startup] == [2500 - i for i in range(16)]
+    assert all(p.phase == "gain" and p.n_costed == p.n_candidates > 2400 for p in gain)
+    assert all(p.gain is not None and 0 <= p.gain < 1 for p in gain)
+    assert gain[0].gain is not None
+    assert gain[-1].gain is not None
+    assert gain[0].gain > 3 * gain[-1].gain  # what is left to be gained shrinks
+    within = 0
+    for trial, proposal in zip(study.trials[16:], gain, strict=True):
+        assert proposal.expected is not None
+        value, low, high = proposal.expected
+        assert low < value < high < 1  # accuracies, not errors
+        within += low <= trial.values[0] <= high
+    assert within > 15  # the model's 95 % are not all kept: these were chosen for being high
+
+
+def test_expected_values_are_on_the_scale_of_the_objective() -> None:
+    """Minimised, of either sign, and second of the objectives."""
+
+    def loss(a: Assignment) -> float:
+        return 50 - 300 * accuracy(a)
+
+    study = optuna.create_study(directions=[MINIMISE, MINIMISE])
+    sampler = ParetoSampler(_costs(latency), search_space=SMALL, expensive=1)
+    _run(sampler, 30, SMALL, (latency, loss), study)
+    errors = [
+        abs(p.expected[0] - trial.values[1])
+        for trial, p in zip(study.trials, _proposals(study), strict=True)
+        if p.expected is not None
+    ]
+    assert len(errors) == 14
+    assert np.median(errors) < 30  # values range over 250
+
+
+def test_children_name_the_trials_that_they_descend_from() -> None:
+    study = _run(ParetoSampler(_costs(latency), search_space=LARGE, n_costs=10), 40, LARGE)
+    bred = [
+        (t.number, p) for t, p in zip(study.trials, _proposals(study), strict=True) if p.parents
+    ]
+    assert len(bred) > 10
+    for number, proposal in bred:
+        assert 0 < proposal.n_costed <= 40 < proposal.n_candidates <= 700
+        assert all(parent < number for parent in proposal.parents)
+        nearest = max(
+            sum(study.trials[p].params[name] == study.trials[number].params[name] for name in LARGE)
+            for p in proposal.parents
+        )
+        assert nearest >= len(LARGE) // 3
+
+
+def test_modelled_costs_are_told_as_the_objectives_are() -> None:
+    """The throughput is maximised, and modelled as something that is minimised."""
+    functions = (accuracy, lambda a: 10 / latency(a))
+    study = optuna.create_study(directions=[MAXIMISE, MAXIMISE])
+    _run(ParetoSampler(search_space=SMALL), 40, SMALL, functions, study)
+    asked = [
+        (p.costs[0], t.values[1])
+        for t, p in zip(study.trials, _proposals(study), strict=True)
+        if p.phase == "gain"
+    ]
+    assert len(asked) == 24
+    assert all(p.n_costed == 0 for p in _proposals(study))
+    assert np.corrcoef(np.log(np.maximum(asked, 1e-3)).T)[0, 1] > 0.5
+
+
+def test_where_nothing_fits_the_proposals_say_so() -> None:
+    sampler = ParetoSampler(lambda all: np.full((len(all), 1), np.inf), search_space=SMALL)
+    phases = [p.phase for p in _proposals(_run(sampler, 5))]
+    assert phases == ["smallest", *["random"] * 4]
+
+
+def test_trials_with_given_options_are_not_called_proposals() -> None:
+    study = optuna.create_study(directions=["maximize", "minimize"])
+    study.enqueue_trial({name: "conv1" if "op" in name else 8 for name in SMALL})
+    _run(ParetoSampler(_costs(latency), search_space=SMALL), 2, study=study)
+    assert ATTRIBUTE not in study.trials[0].system_attrs
+    assert [p.phase for p in _proposals(study)] == ["ladder", "startup"]

@@ -1,0 +1,110 @@
+"""Processes of one command that evaluate candidates of one study."""
+
+import multiprocessing
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
+from typing import Any, Protocol
+
+from hwnas import host
+from hwnas.errors import HwnasError, RunError
+from hwnas.progress import Progress, Silent
+from hwnas.search import loop
+from hwnas.search.sampler import SamplerConfig
+from hwnas.search.shared_study import Membership, SharedStudy, StudyConfig
+
+_POLL_S = 0.5
+_LAST_WORDS_S = 5.0  # for a process that was interrupted, to queue its trial again
+
+
+class EngineConfig(Protocol):
+    """What a configuration says of how to search."""
+
+    study: StudyConfig
+    sampler: SamplerConfig
+    seed: int
+    n_trials: int
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a process needs to work on a study; it is pickled."""
+
+    problem: Callable[[Any], AbstractContextManager[loop.Problem]]  #: a function of a module
+    config: EngineConfig  #: what that function is given
+    membership: Membership
+
+
+def search(job: Job, study: SharedStudy, progress: Progress) -> list[str]:
+    """Have ``study.workers`` processes evaluate candidates; return why some ended early.
+
+    Raises:
+        RunError: all of them ended before all trials were finished.
+    """
+    context = multiprocessing.get_context("spawn")
+    messages: multiprocessing.SimpleQueue[str] = context.SimpleQueue()
+    n = job.config.study.workers
+    processes: list[BaseProcess] = [
+        context.Process(target=_work, args=(job, messages), name=f"worker {i}") for i in range(n)
+    ]
+    # Read by libraries when they are loaded: together, the processes take every core once.
+    threads = str(max(1, (os.cpu_count() or 1) // n))
+    before = os.environ.get("OMP_NUM_THREADS")
+    os.environ["OMP_NUM_THREADS"] = before or threads
+    try:
+        for process in processes:
+            process.start()
+    finally:
+        if before is None:
+            del os.environ["OMP_NUM_THREADS"]
+    shown = len(study.candidates)
+    try:
+        with progress.phase("Search", job.config.n_trials, shown) as advance:
+            while any(process.is_alive() for process in processes):
+                time.sleep(_POLL_S)
+                study.refresh()
+                advance(len(study.candidates) - shown)
+                shown = len(study.candidates)
+    finally:
+        for process in processes:
+            process.join(_LAST_WORDS_S)
+            process.terminate()
+            process.join()
+    ended = [f"{p.name} ended with exit code {p.exitcode}" for p in processes if p.exitcode]
+    while not messages.empty():
+        ended.append(messages.get())
+    study.refresh()
+    if len(study.candidates) < job.config.n_trials:
+        raise RunError(f"All workers ended: {'; '.join(ended)}")
+    return ended
+
+
+def _work(job: Job, messages: "multiprocessing.SimpleQueue[str]") -> None:
+    """Evaluate candidates until there are enough; the main function of a process."""
+    host.tune()
+    threading.Thread(target=_follow_parent, daemon=True).start()
+    try:
+        with job.problem(job.config) as problem:
+            c = job.config
+            study = SharedStudy(job.membership, problem.space)
+            try:
+                loop.search(problem, study, c.sampler, c.seed, c.n_trials, Silent())
+            finally:
+                study.close()
+    except HwnasError as error:
+        messages.put(str(error))
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _follow_parent() -> None:
+    """End with the command, also if it is killed; what was begun is queued again by others."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)

@@ -1,0 +1,128 @@
+import random
+
+import pytest
+
+from hwnas.errors import ConfigError
+from hwnas.figure import Figure
+from hwnas.results import Candidate
+from hwnas.search import explanation, loop
+from hwnas.search.proposal import Proposal
+from hwnas.space import Genotype
+
+OBJECTIVES = ("accuracy", "latency_ms")
+
+
+def _candidate(trial: int, name: str, accuracy: float, latency: float) -> Candidate:
+    figures = {"accuracy": Figure(accuracy, "measured"), "latency_ms": Figure(latency, "modelled")}
+    return Candidate(trial, Genotype("s", (("name", name),)), figures)
+
+
+def _infeasible(trial: int, name: str) -> Candidate:
+    figures = {"latency_ms": Figure(9.0, "modelled")}
+    return Candidate(trial, Genotype("s", (("name", name),)), figures, {}, "over budget")
+
+
+A = _candidate(0, "a", 0.80, 2.0)
+B = _candidate(1, "b", 0.70, 1.0)
+C = _candidate(2, "c", 0.60, 3.0)
+D = _infeasible(3, "d")
+E = _candidate(4, "e", 0.85, 1.5)  # beats a and c, not b
+B_AGAIN = _candidate(5, "b", 0.70, 1.0)
+F = _candidate(6, "f", 0.86, 1.4)  # beats e, a and c
+G = _candidate(7, "g", 0.70, 1.0)  # as good as b, and later
+ALL = [A, B, C, D, E, B_AGAIN, F, G]
+
+
+def _explain(candidate: Candidate) -> explanation.Explanation:
+    return explanation.explain(ALL, candidate.id, OBJECTIVES)
+
+
+def test_what_came_to_the_front_and_was_beaten_later() -> None:
+    explained = _explain(E)
+    assert explained.before is not None
+    assert explained.before.n_others == 3
+    assert explained.before.beaten == [A, C]
+    assert explained.before.beaten_by == []
+    assert explained.displaced == [A]  # c had not been on the front
+    assert explained.now is not None
+    assert explained.now.beaten_by == [F]
+    assert explained.left_by == F
+    assert not explained.on_front
+    assert explained.neighbours == (None, None)
+
+
+def test_what_was_beaten_when_it_came() -> None:
+    explained = _explain(C)
+    assert explained.before is not None
+    assert explained.now is not None
+    assert explained.before.beaten_by == [A, B]
+    assert explained.displaced == []
+    assert explained.left_by is None  # it never was on the front
+    # b and f, which are on the front; then the others, the nearest first
+    assert [c.trial for c in explained.now.beaten_by] == [1, 6, 0, 4, 7]
+
+
+def test_member_of_the_front_has_neighbours_and_its_trials() -> None:
+    explained = _explain(B)
+    assert explained.on_front
+    assert explained.trials == [1, 5]
+    assert explained.front == [B, F]
+    assert explained.neighbours == (None, F)
+    assert _explain(F).neighbours == (B, None)
+
+
+def test_of_equals_the_first_is_on_the_front() -> None:
+    explained = _explain(G)
+    assert explained.now is not None
+    assert explained.now.beaten_by == [B]
+    assert not explained.on_front
+
+
+def test_infeasible_candidate_has_no_standing_and_no_part_in_that_of_others() -> None:
+    explained = _explain(D)
+    assert explained.before is explained.now is None
+    assert not explained.on_front
+
+
+def test_being_beaten_by_nothing_is_being_on_the_front() -> None:
+    rng = random.Random(0)
+    candidates = [
+        _candidate(i, str(i), rng.randrange(12) / 12, float(rng.randrange(12))) for i in range(80)
+    ]
+    front = {c.id for c in loop.front(candidates, OBJECTIVES)}
+    for candidate in candidates:
+        explained = explanation.explain(candidates, candidate.id, OBJECTIVES)
+        assert explained.on_front == (candidate.id in front)
+
+
+def test_front_at_the_time_is_what_a_shorter_search_would_have_had() -> None:
+    rng = random.Random(1)
+    candidates = [_candidate(i, str(i), rng.random(), rng.random()) for i in range(40)]
+    on_front: set[str] = set()
+    for i, candidate in enumerate(candidates):
+        explained = explanation.explain(candidates, candidate.id, OBJECTIVES)
+        assert explained.before is not None
+        on_front -= {c.id for c in explained.displaced}
+        on_front |= set() if explained.before.beaten_by else {candidate.id}
+        assert on_front == {c.id for c in loop.front(candidates[: i + 1], OBJECTIVES)}
+
+
+def test_id_may_be_cut_off() -> None:
+    assert explanation.find(ALL, A.id) == A.id
+    assert explanation.find(ALL, A.id[:8]) == A.id
+
+
+def test_unknown_and_ambiguous_ids_name_the_nearest() -> None:
+    misspelt = A.id[:-1] + ("0" if A.id[-1] != "0" else "1")
+    with pytest.raises(ConfigError, match=f"none of 7 candidates. The nearest: {A.id}"):
+        explanation.find(ALL, misspelt)
+    many = [_candidate(i, str(i), 0.5, 1.0) for i in range(200)]
+    with pytest.raises(ConfigError, match=rf"id={many[0].id[0]}: \d+ candidates begin so"):
+        explanation.find(many, many[0].id[0])
+
+
+def test_intervals_that_held_are_counted_for_what_was_scored() -> None:
+    proposals = {c.trial: Proposal("startup") for c in ALL}
+    for candidate, interval in ((A, (0.7, 0.9)), (B, (0.75, 0.9)), (D, (0.1, 0.9))):
+        proposals[candidate.trial] = Proposal("gain", expected=(0.8, *interval))
+    assert explanation.kept_within(ALL, proposals) == (1, 2)

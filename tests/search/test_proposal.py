@@ -1,0 +1,29 @@
+import json
+
+from hwnas.search.proposal import ATTRIBUTE, Proposal, recorded
+
+
+def test_proposal_survives_json() -> None:
+    proposal = Proposal(
+        "gain", 764, 12, (0.913, 0.902, 0.922), (0.5, 12.0), 0.004, (3, 17)
+    )  # fmt: skip
+    raw = json.loads(json.dumps(proposal.to_json()))
+    assert recorded({ATTRIBUTE: raw}) == proposal
+
+
+def test_json_is_small() -> None:
+    assert Proposal("random").to_json() == {"phase": "random"}
+    assert Proposal("gain", gain=1 / 3).to_json() == {"phase": "gain", "gain": 0.333333}
+    assert Proposal("gain", gain=0.0).to_json() == {"phase": "gain", "gain": 0.0}
+
+
+def test_what_optuna_records_is_understood() -> None:
+    assert recorded({}) == Proposal("sampler")
+    assert recorded({"NSGAIISampler:generation": 3}) == Proposal("generation", generation=3)
+    fixed = {"fixed_params": {"a": 1}, "NSGAIISampler:generation": 0}
+    assert recorded(fixed) == Proposal("ladder")
+
+
+def test_keys_of_later_versions_are_ignored() -> None:
+    raw = {"phase": "startup", "n_candidates": 5, "mood": "good"}
+    assert recorded({ATTRIBUTE: raw}) == Proposal("startup", 5)

@@ -1,0 +1,257 @@
+"""Many processes on one study: no trial is lost or doubled, whoever dies and whatever goes away."""
+
+import multiprocessing
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import optuna
+import pytest
+from optuna.samplers import RandomSampler
+from optuna.storages import RDBStorage
+from optuna.trial import TrialState
+
+from hwnas.errors import ConfigError, RunError
+from hwnas.progress import Silent
+from hwnas.results import Candidate
+from hwnas.search import loop
+from hwnas.search.sampler import SamplerConfig
+from hwnas.search.shared_study import Membership, SharedStudy, StudyConfig
+from hwnas.search.study import Study, is_shared
+from hwnas.space import SearchSpace
+from hwnas.target import Budget
+from tests.postgresql import Server
+from tests.search.fakes import SizeAccuracy, SizeCost
+
+OBJECTIVES = ("accuracy", "latency_ms")
+CONFIG = StudyConfig(grace_s=1, patience_s=1)
+DIGESTS = {"search_space": "a", "seed": "b"}
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'shared.db'}"
+    server: Server = request.getfixturevalue("postgresql")
+    return server.new()
+
+
+@pytest.fixture
+def membership(url: str) -> Membership:
+    return Membership(CONFIG, url, "hwnas", OBJECTIVES, DIGESTS)
+
+
+@pytest.fixture
+def studies(membership: Membership, tiny: SearchSpace) -> Iterator[list[SharedStudy]]:
+    found = [SharedStudy(replace(membership, worker=name), tiny) for name in "ab"]
+    yield found
+    for study in found:
+        study.close()
+
+
+def _evaluate(study: SharedStudy, trial: optuna.Trial, space: SearchSpace) -> None:
+    problem = loop.Problem(space, Budget(), SizeCost(), SizeAccuracy())
+    genotype = space.genotype(trial.params)
+    figures = {"accuracy": problem.evaluator.accuracy(genotype)}
+    figures |= problem.cost_model.cost(genotype).figures
+    study.tell(trial, Candidate(trial.number, genotype, figures), {})
+
+
+def test_workers_share_trials(studies: list[SharedStudy], tiny: SearchSpace) -> None:
+    a, b = studies
+    sampler = RandomSampler(seed=0)
+    mine, theirs = a.ask(sampler, 2), b.ask(sampler, 2)
+    assert mine is not None
+    assert theirs is not None
+    assert {mine.number, theirs.number} == {0, 1}
+    _evaluate(a, mine, tiny)
+    _evaluate(b, theirs, tiny)
+    assert a.ask(sampler, 2) is None
+    assert b.ask(sampler, 2) is None
+    assert [c.trial for c in a.candidates] == [c.trial for c in b.candidates] == [0, 1]
+    assert a.candidates == b.candidates
+    assert a.workers() == ["a", "b"]
+
+
+def test_trial_of_a_dead_worker_is_tried_again_once(
+    studies: list[SharedStudy], tiny: SearchSpace
+) -> None:
+    a, b = studies
+    sampler = RandomSampler(seed=0)
+    dead = a.ask(sampler, 3)
+    assert dead is not None
+    a._still()  # it gives no more signs of life
+    while (trial := b.ask(sampler, 3)) is not None:
+        _evaluate(b, trial, tiny)
+    assert [c.trial for c in b.candidates] == [1, 2, 3]
+    again = b._study.trials[3]
+    assert again.params == dead.params
+    assert again.system_attrs["retry_history"] == [0]
+    _evaluate(a, dead, tiny)  # it was not dead, only slow: its result comes too late
+    assert a.candidates == b.candidates
+    assert a._study.trials[0].state == TrialState.FAIL
+
+
+def test_worker_that_died_before_its_first_sign_of_life_is_found(
+    studies: list[SharedStudy], tiny: SearchSpace
+) -> None:
+    a, b = studies
+    with pytest.warns(UserWarning, match="Heartbeat"):
+        dead = a._study.ask(a.distributions)  # what asks and dies at once
+    assert dead.number == 0
+    while (trial := b.ask(RandomSampler(seed=0), 2)) is not None:
+        _evaluate(b, trial, tiny)
+    assert len(b.candidates) == 2
+    assert all(c.trial > 0 for c in b.candidates)
+
+
+def test_worker_that_is_interrupted_gives_its_trial_back_at_once(
+    membership: Membership, studies: list[SharedStudy], tiny: SearchSpace
+) -> None:
+    patient = replace(membership, config=StudyConfig(grace_s=600))
+    a, b = SharedStudy(patient, tiny), SharedStudy(patient, tiny)
+    sampler = RandomSampler(seed=0)
+    begun = a.ask(sampler, 1)
+    assert begun is not None
+    a.close()
+    again = b.ask(sampler, 1)
+    assert again is not None
+    assert again.params == begun.params
+    _evaluate(b, again, tiny)
+    b.close()
+    assert len(b.candidates) == 1
+
+
+def test_a_long_evaluation_is_not_taken_for_death(
+    studies: list[SharedStudy], tiny: SearchSpace
+) -> None:
+    a, b = studies
+    long = a.ask(RandomSampler(seed=0), 1)
+    assert long is not None
+    waiting = threading.Thread(target=b.ask, args=(RandomSampler(seed=1), 1))
+    waiting.start()
+    time.sleep(3.0)  # three times what a dead worker is given
+    assert waiting.is_alive()
+    _evaluate(a, long, tiny)
+    waiting.join()
+    assert [c.trial for c in b.candidates] == [0]
+    assert len(b._study.trials) == 1
+
+
+def _work(membership: Membership, space: SearchSpace, n_trials: int) -> None:
+    study = SharedStudy(membership, space)
+    problem = loop.Problem(space, Budget(), SizeCost(), SizeAccuracy())
+    loop.search(problem, study, SamplerConfig("random"), 0, n_trials, Silent())
+    study.close()
+
+
+def test_processes_race_for_the_last_trials(membership: Membership, tiny: SearchSpace) -> None:
+    context = multiprocessing.get_context("fork")
+    workers = [context.Process(target=_work, args=(membership, tiny, 13)) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert [worker.exitcode for worker in workers] == [0] * 4
+    study = SharedStudy(membership, tiny)
+    assert len(study.candidates) == 13
+    finished = [t for t in study._study.trials if t.state == TrialState.COMPLETE]
+    assert len(finished) == 13
+    study.close()
+
+
+def test_study_of_another_search_is_refused(
+    studies: list[SharedStudy], membership: Membership, tiny: SearchSpace
+) -> None:
+    with pytest.raises(RunError, match=r"of another search: seed differ.*study\.name=NAME"):
+        SharedStudy(replace(membership, digests={**DIGESTS, "seed": "c"}), tiny)
+    other = replace(membership, digests={**DIGESTS, "seed": "c"}, name="other")
+    SharedStudy(other, tiny).close()
+
+
+def test_somebody_elses_study_is_refused(membership: Membership, tiny: SearchSpace) -> None:
+    storage = RDBStorage(membership.url)
+    foreign = optuna.create_study(storage=storage, study_name="hwnas")
+    foreign.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=1)
+    storage.engine.dispose()
+    with pytest.raises(RunError, match="of another search"):
+        SharedStudy(membership, tiny)
+
+
+def test_database_that_goes_away_is_waited_for(postgresql: Server, tiny: SearchSpace) -> None:
+    config = StudyConfig(patience_s=60)
+    study = SharedStudy(Membership(config, postgresql.new(), "s", OBJECTIVES, DIGESTS), tiny)
+    trial = study.ask(RandomSampler(seed=0), 2)
+    assert trial is not None
+    postgresql.stop()
+    timer = threading.Timer(3.0, postgresql.start)
+    timer.start()
+    _evaluate(study, trial, tiny)
+    timer.join()
+    trial = study.ask(RandomSampler(seed=0), 2)
+    assert trial is not None
+    _evaluate(study, trial, tiny)
+    assert [c.trial for c in study.candidates] == [0, 1]
+    study.close()
+
+
+def test_database_that_stays_away_is_one_line(postgresql: Server, tiny: SearchSpace) -> None:
+    study = SharedStudy(Membership(CONFIG, postgresql.new(), "s", OBJECTIVES, DIGESTS), tiny)
+    trial = study.ask(RandomSampler(seed=0), 2)
+    assert trial is not None
+    postgresql.stop()
+    try:
+        with pytest.raises(RunError, match=r"does not answer: .*the same command goes on"):
+            _evaluate(study, trial, tiny)
+        study.close()
+    finally:
+        postgresql.start()
+
+
+def test_more_workers_than_the_database_takes(postgresql: Server, tiny: SearchSpace) -> None:
+    membership = Membership(CONFIG, postgresql.new(), "s", OBJECTIVES, DIGESTS)
+    postgresql.stop()
+    postgresql.start("max_connections=5", "superuser_reserved_connections=0")
+    found: list[SharedStudy] = []
+    try:
+        with pytest.raises(RunError, match=r"Start fewer workers.*max_connections"):
+            found.extend(SharedStudy(membership, tiny) for _ in range(10))
+    finally:
+        for study in found:
+            study.close()
+        postgresql.stop()
+        postgresql.start()
+
+
+def test_what_cannot_be_opened_is_one_line(tiny: SearchSpace) -> None:
+    def joined(url: str) -> None:
+        SharedStudy(Membership(CONFIG, url, "s", OBJECTIVES, DIGESTS), tiny)
+
+    with pytest.raises(RunError, match=r"postgresql://me@127.0.0.1:1/x does not answer"):
+        joined("postgresql://me:secret@127.0.0.1:1/x")
+    with pytest.raises(ConfigError, match="there is no driver"):
+        joined("oracle://me@127.0.0.1/x")
+    with pytest.raises(ConfigError, match="is no URL of a database"):
+        StudyConfig(storage="here.db")
+
+
+def test_own_study_of_many_processes_is_known_as_such(tiny: SearchSpace, tmp_path: Path) -> None:
+    path = tmp_path / "study.db"
+    assert not is_shared(path)
+    problem = loop.Problem(tiny, Budget(), SizeCost(), SizeAccuracy())
+    own = Study(path, tiny, OBJECTIVES)
+    loop.search(problem, own, SamplerConfig("random"), 0, 5, Silent())
+    own.close()
+    assert not is_shared(path)
+    shared = SharedStudy(Membership(CONFIG, f"sqlite:///{path}", "hwnas", OBJECTIVES, {}), tiny)
+    begun = shared.ask(RandomSampler(seed=0), 8)
+    assert begun is not None
+    shared.take_over()  # of a process that was killed, say
+    candidates = loop.search(problem, shared, SamplerConfig("random"), 0, 8, Silent())
+    shared.close()
+    assert is_shared(path)
+    assert candidates[:5] == own.candidates
+    assert [c.trial for c in candidates] == [0, 1, 2, 3, 4, 6, 7, 8]
+    assert shared._study.trials[6].params == begun.params

@@ -1,0 +1,56 @@
+from pathlib import Path
+
+import pytest
+
+from hwnas.errors import RunError
+from hwnas.progress import Silent
+from hwnas.search import loop, study
+from hwnas.search.sampler import SamplerConfig
+from hwnas.search.study import Study
+from hwnas.space import SearchSpace
+from hwnas.target import Budget
+from tests.search.fakes import SizeAccuracy, SizeCost
+
+OBJECTIVES = ("accuracy", "latency_ms")
+
+
+def _search(space: SearchSpace, path: Path, name: str, n_trials: int) -> Study:
+    problem = loop.Problem(space, Budget(), SizeCost(), SizeAccuracy())
+    opened = Study(path, space, OBJECTIVES)
+    loop.search(problem, opened, SamplerConfig(name, 10, 12), 0, n_trials, Silent())
+    return opened
+
+
+@pytest.mark.parametrize(
+    ("name", "phases"),
+    [
+        ("pareto", ["startup"] * 12 + ["gain"] * 8),
+        ("nsga2", ["ladder"] * 9 + ["generation"] * 11),
+        ("tpe", ["ladder"] * 9 + ["sampler"] * 11),
+    ],
+)
+def test_file_alone_tells_candidates_and_why_they_were_proposed(
+    tiny: SearchSpace, tmp_path: Path, name: str, phases: list[str]
+) -> None:
+    folder = tmp_path / "a #name"
+    folder.mkdir()
+    opened = _search(tiny, folder / "study.db", name, 20)
+    while_open = study.read(folder / "study.db")
+    opened.close()
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    record = study.read(folder / "study.db")
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert record == while_open
+    assert list(record.objectives) == list(OBJECTIVES)
+    assert record.candidates == opened.candidates
+    assert [record.proposals[number].phase for number in range(20)] == phases
+
+
+def test_file_without_trials_or_study_is_refused(tiny: SearchSpace, tmp_path: Path) -> None:
+    Study(tmp_path / "none.db", tiny, OBJECTIVES).close()
+    with pytest.raises(RunError, match="no finished trial yet"):
+        study.read(tmp_path / "none.db")
+    for content in (b"", b"not a database at all" * 100):
+        (tmp_path / "no.db").write_bytes(content)
+        with pytest.raises(RunError, match="cannot be read"):
+            study.read(tmp_path / "no.db")
