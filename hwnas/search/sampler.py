@@ -22,7 +22,7 @@ from optuna.trial import FrozenTrial, TrialState
 from hwnas.errors import ConfigError, unknown
 from hwnas.search.choices import Assignment
 from hwnas.search.pareto_sampler import Costs, ParetoSampler
-from hwnas.search.proposal import ATTRIBUTE, Proposal
+from hwnas.search.proposal import ATTRIBUTE, GENERATION, Proposal
 
 
 @dataclass
@@ -162,7 +162,8 @@ class _Nsga2(BaseSampler):
         several = {name: d for name, d in search_space.items() if not d.single()}
         self._search_space = dict(sorted(several.items()))  # in the order in which Optuna infers it
         self._sampler = _nsga2(0, population_size)
-        self._generation = 0  # up to which parents were selected
+        self._n_read, self._latest = 0, _Generation()  # of the first trials that are all finished
+        self._generation, self._parents = 0, list[FrozenTrial]()
 
     def before_trial(self, study: optuna.Study, trial: FrozenTrial) -> None:
         """Make the sampler of this trial."""
@@ -179,13 +180,19 @@ class _Nsga2(BaseSampler):
         self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
         """Return a child of the generation before."""
-        generation = self._sampler.get_trial_generation(study, trial)
-        # Of a resumed study no parents are known. Optuna would select those of each generation by
-        # recursion: deeper than Python allows after some hundred generations.
-        for earlier in range(self._generation, generation):
-            self._sampler.get_parent_population(study, earlier)
-        self._generation = generation
-        return self._sampler.sample_relative(study, trial, search_space)
+        generation = trial.system_attrs.get(GENERATION)
+        if generation is None:
+            generation = self._next(study.get_trials(deepcopy=False))
+            study._storage.set_trial_system_attr(trial._trial_id, GENERATION, generation)
+        if generation != self._generation:
+            # Of a resumed study no parents are known. Optuna would select those of each generation
+            # by recursion: deeper than Python allows after some hundred generations.
+            for earlier in range(min(self._generation, generation), generation + 1):
+                self._parents = self._sampler.get_parent_population(study, earlier)
+            self._generation = generation
+        if not self._parents:
+            return {}
+        return self._sampler._child_generation_strategy(study, search_space, self._parents)
 
     def sample_independent(
         self, study: optuna.Study, trial: FrozenTrial, name: str, distribution: BaseDistribution
@@ -202,6 +209,31 @@ class _Nsga2(BaseSampler):
     ) -> None:
         """Keep how far constraints are violated."""
         self._sampler.after_trial(study, trial, state, values)
+
+    def _next(self, trials: Sequence[FrozenTrial]) -> int:
+        """Return the generation of the next trial, as ``get_trial_generation`` does from all."""
+        while self._n_read < len(trials) and trials[self._n_read].state.is_finished():
+            self._latest = self._latest.after(trials[self._n_read])
+            self._n_read += 1
+        latest = self._latest
+        for trial in trials[self._n_read :]:
+            latest = latest.after(trial)
+        return latest.number + (latest.size >= self._population_size)
+
+
+@dataclass(frozen=True)
+class _Generation:
+    """The latest generation, and how many trials of it are complete."""
+
+    number: int = 0
+    size: int = 0
+
+    def after(self, trial: FrozenTrial) -> "_Generation":
+        """Return what is the latest when one more trial is known."""
+        number = trial.system_attrs.get(GENERATION, -1)
+        if trial.state != TrialState.COMPLETE or number < self.number:
+            return self
+        return _Generation(number, self.size + 1 if number == self.number else 1)
 
 
 def _nsga2(seed: int, population_size: int) -> NSGAIISampler:
