@@ -7,6 +7,7 @@ import random
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ class Genotype:
     space: str
     options: tuple[tuple[str, Option], ...]
 
-    @property
+    @cached_property
     def id(self) -> str:
         """Twelve hex digits; equal for equal networks of a space."""
         return hashlib.sha256(json.dumps([self.space, self.options]).encode()).hexdigest()[:12]
@@ -122,12 +123,19 @@ class SearchSpace:
         return tuple(name for name in self.choices if name not in always)
 
     def _is_active(self, name: str, assignment: Mapping[str, Option]) -> bool:
-        match = _BLOCK.fullmatch(name)
-        if match is None:
+        place = _place(name)
+        if place is None:
             return True
-        depth = f"{match['stage']}.depth"
+        depth, index = place
         value = assignment[depth] if depth in self.choices else self.fixed[depth]
-        return int(match["index"]) < int(value)
+        return index < int(value)
+
+
+@lru_cache(4096)
+def _place(name: str) -> tuple[str, int] | None:
+    """Return the depth on which a choice depends, and its block's index; ``None`` if on none."""
+    match = _BLOCK.fullmatch(name)
+    return (f"{match['stage']}.depth", int(match["index"])) if match else None
 
 
 def find(name: str) -> Path:

@@ -206,11 +206,12 @@ def _print(
         console.print()
     if members:
         console.print(_table(members))
+    left = sum(bool(member.label) for member in members)
     n, targets = len(members), [front.station.target for front in fronts]
     lines = [
         *missed,
-        f"{n} models for all targets: they fit every budget, and no other that does is better in "
-        "accuracy and all costs." if n else "No candidate fits the budgets of all targets.",
+        f"{n} models for all targets, {left} left that front or a budget after verification."
+        if n else "No candidate fits the budgets of all targets.",
         f"{n - _ROWS} more members in front.csv." * (n > _ROWS),
     ]  # fmt: skip
     print_lines(console, lines)

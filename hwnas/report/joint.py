@@ -32,7 +32,12 @@ def render(
         name = html.escape(target)
         link = f'<a href="{name}/report.html">its own page</a>'
         sections.append(f"<h2>{name}</h2><p>Front, {link} has its table.</p>")
-        sections.append(interactive(panel, number))
+        objectives = ("accuracy", panel.cost)
+        plots = interactive(
+            panel.candidates, panel.members, objectives, panel.budget,
+            number=number, for_all=panel.for_all,
+        )  # fmt: skip
+        sections.append(plots)
     return page(title, "".join(sections), facts)
 
 

@@ -1,16 +1,23 @@
 """The run as one self-contained HTML page: interactive front and table, no network access."""
 
 import html
-from collections.abc import Sequence
+import json
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
 from hwnas.figure import COLUMNS, Figure, column
 from hwnas.report.plot import DOMINATED, FOR_ALL, LEFT, LIMIT, SEARCHED, VERIFIED, Panel
+from hwnas.report.thinning import thinned
 from hwnas.results import Candidate
 from hwnas.search.verify import Member
 from hwnas.target import Budget
+
+_SHOWN = 5_000  # dominated candidates: more make a page slow that shows nothing more
+_LABEL = "Plotly.restyle('{plot_id}', {hovertext: hovertexts[%s]});"
+#: Verified members: whether they left the front or the budget, and how they are drawn.
+_KINDS = ((False, VERIFIED, "verified"), (True, LEFT, "left front or budget"))
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 76rem; padding: 0 1rem;
@@ -39,10 +46,8 @@ class RunStory:
 
 def render(story: RunStory, candidates: Sequence[Candidate], members: Sequence[Member]) -> str:
     """Return the page."""
-    costs = [name for name in story.objectives if name != "accuracy"]
-    panels = [Panel(candidates, members, cost, story.budget, "") for cost in costs]
-    plots = [interactive(panel, i) for i, panel in enumerate(panels)]
-    body = f"""{"".join(plots)}
+    plots = interactive(candidates, members, story.objectives, story.budget)
+    body = f"""{plots}
 <h2>Verified front</h2>
 <div class="scroll">{_table(members)}</div>"""
     return page(story.title, body, story.facts)
@@ -67,32 +72,76 @@ genotype and figures.</p>
 """
 
 
-def interactive(panel: Panel, number: int) -> str:
-    """Return a plot; the first of a page brings the library along."""
-    figure = _front(panel)
-    return str(figure.to_html(False, include_plotlyjs=number == 0, div_id=f"front-{number}"))
+def interactive(
+    candidates: Sequence[Candidate],
+    members: Sequence[Member],
+    objectives: Sequence[str],
+    budget: Budget,
+    *,
+    number: int = 0,
+    for_all: Container[str] = (),
+) -> str:
+    """Return the plots of one target; those of number 0 bring the library along.
+
+    Args:
+        candidates: All of the search.
+        members: The front.
+        objectives: Accuracy and the costs, a plot for each.
+        budget: Limits to be drawn.
+        number: Of the target on the page.
+        for_all: Ids of models for all targets.
+    """
+    front = [member.candidate for member in members]
+    on_front = {candidate.id for candidate in front}
+    dominated = [c for c in candidates if c.state == "complete" and c.id not in on_front]
+    shown = thinned(dominated, front, objectives, _SHOWN)
+    parts = [f"<script>var hovertexts = window.hovertexts || [];\nhovertexts[{number}] = "]
+    parts.append(f"{_hovertexts(shown, members)};</script>")
+    for i, cost in enumerate(name for name in objectives if name != "accuracy"):
+        figure = _front(Panel(shown, members, cost, budget, "", for_all))
+        library = number == 0 and i == 0
+        plot = figure.to_html(
+            full_html=False,
+            include_plotlyjs=library,
+            div_id=f"front-{number}-{i}",
+            post_script=_LABEL % number,
+        )
+        parts.append(str(plot))
+    if len(shown) < len(dominated):
+        parts.append(
+            f'<p class="note">{len(shown):,} of {len(dominated):,} dominated candidates shown: '
+            "half of them those nearest to the front, half an even share of the others.</p>"
+        )
+    return "".join(parts)
+
+
+def _hovertexts(dominated: Sequence[Candidate], members: Sequence[Member]) -> str:
+    """Return the texts of the points of each trace, as JavaScript; all plots share them."""
+    texts = [
+        [_hover(candidate) for candidate in dominated],
+        [_hover(member.candidate) for member in members],
+        *([_hover_verified(m) for m in members if bool(m.label) is left] for left, *_ in _KINDS),
+    ]
+    return json.dumps(texts).replace("</", "<\\/")  # no text may end the script
 
 
 def _front(panel: Panel) -> go.Figure:
-    candidates, members, cost = panel.candidates, panel.members, panel.cost
-    on_front = {member.candidate.id for member in members}
-    rest = [c for c in candidates if c.state == "complete" and c.id not in on_front]
+    """Return a plot; its traces are in the order of ``_hovertexts``."""
+    dominated, members, cost = panel.candidates, panel.members, panel.cost
     figure = go.Figure()
     figure.add_scatter(
-        x=[c.figures[cost].value for c in rest],
-        y=[c.figures["accuracy"].value for c in rest],
+        x=[c.figures[cost].value for c in dominated],
+        y=[c.figures["accuracy"].value for c in dominated],
         mode="markers", name="dominated", opacity=0.5,
-        marker={"color": DOMINATED, "size": 5}, hovertext=[_hover(c) for c in rest],
-        hoverinfo="text",
+        marker={"color": DOMINATED, "size": 5}, hoverinfo="text",
     )  # fmt: skip
     figure.add_scatter(
         x=[m.candidate.figures[cost].value for m in members],
         y=[m.candidate.figures["accuracy"].value for m in members],
         mode="markers", name="front as searched",
-        marker={"color": SEARCHED, "size": 8, "symbol": "circle-open"},
-        hovertext=[_hover(m.candidate) for m in members], hoverinfo="text",
+        marker={"color": SEARCHED, "size": 8, "symbol": "circle-open"}, hoverinfo="text",
     )  # fmt: skip
-    for left, colour, name in ((False, VERIFIED, "verified"), (True, LEFT, "left front or budget")):
+    for left, colour, name in _KINDS:
         chosen = [m for m in members if bool(m.label) is left]
         values = [m.accuracy for m in chosen]
         figure.add_scatter(
@@ -103,8 +152,7 @@ def _front(panel: Panel) -> go.Figure:
                 "array": [(v.high or v.value) - v.value for v in values],
                 "arrayminus": [v.value - (v.value if v.low is None else v.low) for v in values],
             },
-            mode="markers", name=name, marker={"color": colour, "size": 7},
-            hovertext=[_hover_verified(m) for m in chosen], hoverinfo="text",
+            mode="markers", name=name, marker={"color": colour, "size": 7}, hoverinfo="text",
         )  # fmt: skip
     both = [m for m in members if m.candidate.id in panel.for_all]
     if both:

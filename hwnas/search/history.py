@@ -1,7 +1,7 @@
 """The trials of a study as ``ParetoSampler`` sees them: choices, errors, costs."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from hwnas.search.choices import Choices
+from hwnas.search.choices import Assignment, Choices
 from hwnas.search.expectation import History
 
 Array = NDArray[np.float64]
@@ -42,7 +42,7 @@ class Scale:
 
 @final
 class Trials:
-    """Reads trials; each is read once.
+    """Reads trials, each once. What it returns is a function of the trials alone.
 
     Args:
         space: What is chosen among.
@@ -52,41 +52,59 @@ class Trials:
 
     def __init__(self, space: Choices, expensive: int, bound: float | None):
         self._space, self._expensive, self._bound = space, expensive, bound
-        self._rows: dict[int, tuple[Array, float, Array]] = {}
+        self._clear()
+
+    def _clear(self) -> None:
+        self._read: list[int] = []  # numbers of finished trials, with those that lack a choice
+        self._numbers: list[int] = []
+        self._assignments: list[Assignment] = []
+        self._features, self._costs = np.zeros((0, 0)), np.zeros((0, 0))
+        self._values = np.zeros(0)
+        self.taken: set[Hashable] = set()  #: keys of the candidates of finished trials
 
     def history(self, study: optuna.Study, trial: FrozenTrial) -> tuple[History, Scale]:
         """Return what is known before a trial, and the scale of its errors."""
+        finished, pending = [], []
         states = (TrialState.COMPLETE, TrialState.RUNNING)
-        names = self._space.options.keys()
-        rows, numbers, assignments, pending = [], [], [], []
         for other in study.get_trials(deepcopy=False, states=states):
-            if other.number == trial.number or not names <= other.params.keys():
-                continue
-            params = {name: other.params[name] for name in names}
-            if other.state == TrialState.RUNNING:
-                pending.append(params)
-                continue
-            if other.number not in self._rows:
-                self._rows[other.number] = self._row(study, other)
-            rows.append(self._rows[other.number])
-            numbers.append(other.number)
-            assignments.append(params)
-        if not rows:
-            empty = np.zeros((0, 0))
-            scale = self._scale(np.zeros(0), study)
-            return History([], [], empty, np.zeros(0), empty, pending), scale
-        features, values, costs = (np.array(column) for column in zip(*rows, strict=True))
-        scale = self._scale(values, study)
-        errors = scale.errors(values)
-        return History(numbers, assignments, features, errors, costs, pending), scale
+            if other.state == TrialState.COMPLETE:
+                finished.append(other)
+            elif other.number != trial.number and self._is_within(other):
+                pending.append(self._assignment(other))
+        n = len(self._read)
+        if [other.number for other in finished[:n]] != self._read:  # an earlier one ended since
+            self._clear()
+            n = 0
+        self._read += [other.number for other in finished[n:]]
+        if new := [other for other in finished[n:] if self._is_within(other)]:
+            self._add(study, new)
+        scale = self._scale(self._values, study)
+        errors = scale.errors(self._values)
+        known = (self._numbers, self._assignments, self._features, errors, self._costs)
+        return History(*known, pending), scale
 
-    def _row(self, study: optuna.Study, trial: FrozenTrial) -> tuple[Array, float, Array]:
-        maximised = _maximised(study)
-        signed = [-v if m else v for v, m in zip(trial.values, maximised, strict=True)]
-        expensive = signed.pop(self._expensive)
-        if any(value > 0 for value in trial.constraints.values()):
-            expensive = math.nan
-        return self._space.vectors([trial.params])[0], expensive, np.array(signed)
+    def _add(self, study: optuna.Study, trials: Sequence[FrozenTrial]) -> None:
+        assignments = [self._assignment(trial) for trial in trials]
+        sign = np.where(_maximised(study), -1.0, 1.0)
+        signed = np.array([trial.values for trial in trials]) * sign
+        broken = [any(value > 0 for value in trial.constraints.values()) for trial in trials]
+        values = np.where(broken, math.nan, signed[:, self._expensive])
+        costs = np.delete(signed, self._expensive, axis=1)
+        features = self._space.vectors(assignments)
+        if self._numbers:
+            features = np.concatenate([self._features, features])
+            costs = np.concatenate([self._costs, costs])
+            values = np.concatenate([self._values, values])
+        self._features, self._costs, self._values = features, costs, values
+        self._numbers += [trial.number for trial in trials]
+        self._assignments += assignments
+        self.taken |= {self._space.key(assignment) for assignment in assignments}
+
+    def _is_within(self, trial: FrozenTrial) -> bool:
+        return self._space.options.keys() <= trial.params.keys()
+
+    def _assignment(self, trial: FrozenTrial) -> Assignment:
+        return {name: trial.params[name] for name in self._space.options}
 
     def _scale(self, values: Array, study: optuna.Study) -> Scale:
         """Return the scale that values, to be minimised, suggest where no bound is given."""

@@ -124,7 +124,8 @@ class ParetoSampler(BaseSampler):
         assert self._trials is not None
         rng = random.Random(f"pareto {self._seed} {trial.number}")
         history, scale = self._trials.history(study, trial)
-        assignment, proposal = self._propose(self._space, history, scale, rng)
+        taken = self._trials.taken | {self._space.key(a) for a in history.pending}
+        assignment, proposal = self._propose(self._space, history, scale, taken, rng)
         if not is_fixed(trial.system_attrs):
             raw = proposal.to_json()
             study._storage.set_trial_system_attr(trial._trial_id, ATTRIBUTE, raw)
@@ -137,9 +138,13 @@ class ParetoSampler(BaseSampler):
         return self._independent.sample_independent(study, trial, name, distribution)
 
     def _propose(
-        self, space: Choices, history: History, scale: Scale, rng: random.Random
+        self,
+        space: Choices,
+        history: History,
+        scale: Scale,
+        taken: Container[Hashable],
+        rng: random.Random,
     ) -> tuple[Assignment, Proposal]:
-        taken = {space.key(a) for a in (*history.assignments, *history.pending)}
         evaluated = history.evaluated
         nothing_fits = self._enumerates(space) and not self._enumerated(space).assignments
         if len(evaluated.errors) < self._n_startup or nothing_fits:

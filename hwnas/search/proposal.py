@@ -11,7 +11,8 @@ from typing import Any, Literal
 Phase = Literal["ladder", "startup", "gain", "smallest", "random", "generation", "sampler"]
 
 ATTRIBUTE = "pareto:proposal"  #: under which ``ParetoSampler`` records a proposal
-_FIXED, _GENERATION = "fixed_params", "NSGAIISampler:generation"  # Optuna's own
+GENERATION = "NSGAIISampler:generation"  #: under which Optuna records a generation
+_FIXED = "fixed_params"  # Optuna's own, too
 _DIGITS = 6
 
 
@@ -49,8 +50,8 @@ def recorded(attributes: Mapping[str, Any]) -> Proposal:
             if name in names
         }
         return Proposal(**known)
-    if _GENERATION in attributes:
-        return Proposal("generation", generation=int(attributes[_GENERATION]))
+    if GENERATION in attributes:
+        return Proposal("generation", generation=int(attributes[GENERATION]))
     return Proposal("sampler")
 
 

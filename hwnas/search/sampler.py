@@ -22,7 +22,7 @@ from optuna.trial import FrozenTrial, TrialState
 from hwnas.errors import ConfigError, unknown
 from hwnas.search.choices import Assignment
 from hwnas.search.pareto_sampler import Costs, ParetoSampler
-from hwnas.search.proposal import ATTRIBUTE, Proposal
+from hwnas.search.proposal import ATTRIBUTE, GENERATION, Proposal
 
 
 @dataclass
@@ -73,6 +73,7 @@ class RunSampler(BaseSampler):
     ):
         self._config, self._seed, self._first = config, seed, first
         self._search_space = known.search_space
+        self._nsga2 = _Nsga2(self._draw, config.population_size, known.search_space)
         self._pareto = ParetoSampler(
             known.costs,
             seed=seed,
@@ -98,6 +99,9 @@ class RunSampler(BaseSampler):
     ) -> dict[str, Any]:
         """Return what is proposed together."""
         if trial.number < len(self._first):
+            # It is asked all the same: NSGA-II takes what it was asked for as its generation.
+            own = self._of(trial.number)
+            own.sample_relative(study, trial, own.infer_relative_search_space(study, trial))
             ladder = Proposal("ladder").to_json()
             study._storage.set_trial_system_attr(trial._trial_id, ATTRIBUTE, ladder)
             return dict(self._first[trial.number])
@@ -129,19 +133,110 @@ class RunSampler(BaseSampler):
         return self._current[1]
 
     def _made(self, number: int) -> BaseSampler:
-        config = self._config
-        draw = random.Random(f"sampler {self._seed} {number}").getrandbits(32)
+        config, draw = self._config, self._draw(number)
         match config.name:
             case "pareto":
                 return self._pareto  # a function of the seed, the number and the history by itself
             case "nsga2":
-                return _nsga2(draw, config.population_size)
+                return self._nsga2
             case "tpe":
                 return TPESampler(seed=draw, n_startup_trials=config.n_startup_trials)
             case "gp":
                 return GPSampler(seed=draw, n_startup_trials=config.n_startup_trials)
             case _:
                 return RandomSampler(seed=draw)
+
+    def _draw(self, number: int) -> int:
+        """Return the seed of what proposes a trial."""
+        return random.Random(f"sampler {self._seed} {number}").getrandbits(32)
+
+
+@final
+class _Nsga2(BaseSampler):
+    """Optuna's NSGA-II without what it would infer from all trials for each trial anew."""
+
+    def __init__(
+        self,
+        seed: Callable[[int], int],
+        population_size: int,
+        search_space: Mapping[str, BaseDistribution],
+    ):
+        self._seed, self._population_size = seed, population_size
+        several = {name: d for name, d in search_space.items() if not d.single()}
+        self._search_space = dict(sorted(several.items()))  # in the order in which Optuna infers it
+        self._sampler = _nsga2(0, population_size)
+        self._n_read, self._latest = 0, _Generation()  # of the first trials that are all finished
+        self._generation, self._parents = 0, list[FrozenTrial]()
+
+    def before_trial(self, study: optuna.Study, trial: FrozenTrial) -> None:
+        """Make the sampler of this trial."""
+        self._sampler = _nsga2(self._seed(trial.number), self._population_size)
+        self._sampler.before_trial(study, trial)
+
+    def infer_relative_search_space(
+        self, study: optuna.Study, trial: FrozenTrial
+    ) -> dict[str, BaseDistribution]:
+        """Return all choices among several options."""
+        return self._search_space
+
+    def sample_relative(
+        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        """Return a child of the generation before."""
+        generation = trial.system_attrs.get(GENERATION)
+        if generation is None:
+            generation = self._next(study.get_trials(deepcopy=False))
+            study._storage.set_trial_system_attr(trial._trial_id, GENERATION, generation)
+        if generation != self._generation:
+            # Of a resumed study no parents are known. Optuna would select those of each generation
+            # by recursion: deeper than Python allows after some hundred generations.
+            for earlier in range(min(self._generation, generation), generation + 1):
+                self._parents = self._sampler.get_parent_population(study, earlier)
+            self._generation = generation
+        if not self._parents:
+            return {}
+        return self._sampler._child_generation_strategy(study, search_space, self._parents)
+
+    def sample_independent(
+        self, study: optuna.Study, trial: FrozenTrial, name: str, distribution: BaseDistribution
+    ) -> Any:
+        """Return a random option: of the first generation, or by mutation."""
+        return self._sampler.sample_independent(study, trial, name, distribution)
+
+    def after_trial(
+        self,
+        study: optuna.Study,
+        trial: FrozenTrial,
+        state: TrialState,
+        values: Sequence[float] | None,
+    ) -> None:
+        """Keep how far constraints are violated."""
+        self._sampler.after_trial(study, trial, state, values)
+
+    def _next(self, trials: Sequence[FrozenTrial]) -> int:
+        """Return the generation of the next trial, as ``get_trial_generation`` does from all."""
+        while self._n_read < len(trials) and trials[self._n_read].state.is_finished():
+            self._latest = self._latest.after(trials[self._n_read])
+            self._n_read += 1
+        latest = self._latest
+        for trial in trials[self._n_read :]:
+            latest = latest.after(trial)
+        return latest.number + (latest.size >= self._population_size)
+
+
+@dataclass(frozen=True)
+class _Generation:
+    """The latest generation, and how many trials of it are complete."""
+
+    number: int = 0
+    size: int = 0
+
+    def after(self, trial: FrozenTrial) -> "_Generation":
+        """Return what is the latest when one more trial is known."""
+        number = trial.system_attrs.get(GENERATION, -1)
+        if trial.state != TrialState.COMPLETE or number < self.number:
+            return self
+        return _Generation(number, self.size + 1 if number == self.number else 1)
 
 
 def _nsga2(seed: int, population_size: int) -> NSGAIISampler:

@@ -22,6 +22,7 @@ Array = NDArray[np.float64]
 
 _JITTER = 1e-8
 _STEPS = 60  #: of the optimiser, at most
+_BLOCK = 50_000  #: elements of a kernel that are worked on at once
 
 
 @final
@@ -93,7 +94,7 @@ class Surrogate:
 
     def __init__(self, x: Array, y: Array, parameters: Hyperparameters):
         self._x, self._parameters = x, parameters
-        kernel = _matern(_squares(x, x, parameters.lengths))[0]
+        kernel = _kernel(x, x, parameters.lengths)
         kernel[np.diag_indices_from(kernel)] += math.exp(parameters.noise) + _JITTER
         self._factor = linalg.cholesky(kernel, lower=True)
         ones = linalg.cho_solve((self._factor, True), np.ones(len(y)))
@@ -111,9 +112,11 @@ class Surrogate:
 
     def predict(self, x: Array) -> tuple[Array, Array]:
         """Return mean and standard deviation, each ``(n,)``, without noise."""
-        kernel = _matern(_squares(x, self._x, self._parameters.lengths))[0]
+        kernel = _kernel(x, self._x, self._parameters.lengths)
         mean = self._mean + kernel @ self._weights
-        solved = linalg.solve_triangular(self._factor, kernel.T, lower=True, check_finite=False)
+        solved = linalg.solve_triangular(
+            self._factor, kernel.T, lower=True, check_finite=False, overwrite_b=True
+        )
         left = 1.0 - np.einsum("ij,ij->j", solved, solved)
         return mean, np.sqrt(self._variance * np.maximum(left, 1e-9))
 
@@ -164,6 +167,28 @@ def fit(x: Array, y: Array, start: Hyperparameters | None = None) -> Hyperparame
     lengths = np.full(d, centre)
     lengths[used] = found[:-1]
     return Hyperparameters(lengths, float(found[-1]))
+
+
+def _kernel(a: Array, b: Array, lengths: Array) -> Array:
+    """Return the kernel between rows, ``(n, m)``.
+
+    It is what ``_matern`` gives of ``_squares``, in place and some rows at a time: with all of a
+    space as ``a``, memory is what takes time.
+    """
+    a, b = a / np.exp(lengths), b / np.exp(lengths)
+    kernel = 2 * a @ b.T
+    of_a, of_b = (a**2).sum(axis=1)[:, None], (b**2).sum(axis=1)[None]
+    step = max(1, _BLOCK // max(1, len(b)))
+    for start in range(0, len(a), step):
+        block = kernel[start : start + step]
+        np.subtract(of_a[start : start + step] + of_b, block, out=block)
+        np.maximum(block, 0.0, out=block)
+        block *= 3
+        np.sqrt(block, out=block)
+        decay = np.exp(-block)
+        block += 1
+        block *= decay
+    return kernel
 
 
 def _squares(a: Array, b: Array, lengths: Array) -> Array:

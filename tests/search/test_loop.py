@@ -1,3 +1,5 @@
+import inspect
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +49,29 @@ def test_search_cut_off_anywhere_goes_on_as_if_it_had_not_been(
     resumed = _search(tiny, tmp_path / "cut.db", n, name=name)
     assert resumed == whole
     assert [candidate.trial for candidate in resumed] == list(range(n))
+
+
+def test_evolution_goes_on_after_more_generations_than_python_recurses(
+    tiny: SearchSpace, tmp_path: Path
+) -> None:
+    """Optuna would select the parents of a resumed study generation by generation, by recursion."""
+    config = SamplerConfig("nsga2", population_size=2)
+
+    def go_on(path: Path, n_trials: int) -> list[str]:
+        study = Study(path, tiny, OBJECTIVES)
+        problem = loop.Problem(tiny, Budget(), SizeCost(), SizeAccuracy())
+        loop.search(problem, study, config, 0, n_trials, Silent())
+        study.close()
+        return [candidate.id for candidate in study.candidates]
+
+    limit = sys.getrecursionlimit()
+    whole = go_on(tmp_path / "whole.db", 304)
+    assert go_on(tmp_path / "cut.db", 300) == whole[:300]
+    sys.setrecursionlimit(len(inspect.stack()) + 220)  # the rest of a search needs less
+    try:
+        assert go_on(tmp_path / "cut.db", 304) == whole
+    finally:
+        sys.setrecursionlimit(limit)
 
 
 @pytest.mark.parametrize("name", sampler.SAMPLERS)

@@ -210,6 +210,25 @@ def test_workers_at_the_same_time_evaluate_different_candidates() -> None:
     assert len({tuple(trial.params.items()) for trial in running}) == 6
 
 
+def test_trials_that_end_out_of_turn_are_read_as_if_they_had_not() -> None:
+    """What the sampler remembers of earlier trials does not depend on when it read them."""
+
+    def tell(study: optuna.Study, trial: optuna.Trial) -> None:
+        study.tell(trial, [accuracy(trial.params), latency(trial.params)])
+
+    sampler = ParetoSampler(_costs(latency), search_space=SMALL)
+    study = _run(sampler, 20)
+    slow, fast = study.ask(SMALL), study.ask(SMALL)
+    tell(study, fast)
+    tell(study, study.ask(SMALL))  # has read the fast one, but not the slow one
+    tell(study, slow)
+    remembered = study.ask(SMALL).params
+    copy = optuna.create_study(directions=study.directions)
+    copy.add_trials([trial for trial in study.trials if trial.state.is_finished()])
+    copy.sampler = ParetoSampler(_costs(latency), search_space=SMALL)
+    assert copy.ask(SMALL).params == remembered
+
+
 def test_costs_that_nobody_computes_are_modelled() -> None:
     """As somebody uses it who only knows Optuna."""
 

@@ -1,0 +1,109 @@
+"""What a front and a report of many candidates take.
+
+python -m benchmarks.report_scale [n] [--keep FOLDER] draws n genotypes of ``mbconv_small``
+(100,000), makes up their figures, and prints the seconds that it takes to find the front of three
+objectives, to write ``candidates.parquet``, to draw the picture and to render the page. Members are
+said to be as searched: nothing is verified.
+"""
+
+import argparse
+import math
+import random
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from benchmarks.search_scale import SyntheticAccuracy
+from hwnas import host
+from hwnas.figure import COSTS, Figure
+from hwnas.report.page import RunStory, render
+from hwnas.report.plot import Panel, front_png
+from hwnas.results import Candidate, RunFolder
+from hwnas.search import loop
+from hwnas.search.verify import VERIFIED, Member
+from hwnas.space import SearchSpace, find, load
+from hwnas.target import Budget
+
+Result = TypeVar("Result")
+OBJECTIVES = ("accuracy", "latency_ms", "energy_mj")
+
+
+def drawn(space: SearchSpace, n: int) -> list[Candidate]:
+    """Return random candidates: the larger, the dearer and the more accurate, with some luck."""
+    rng, accuracy, found = random.Random(0), SyntheticAccuracy(space), []
+    for number in range(n):
+        genotype = space.sample(rng)
+        figures = {"accuracy": accuracy.accuracy(genotype)}
+        size = sum(space.choices[name].index(option) for name, option in genotype.options)
+        for name in COSTS:
+            value = 0.01 * math.exp(0.06 * size) * rng.uniform(0.7, 1.3)
+            figures[name] = Figure(value, "modelled", 0.95 * value, 1.05 * value)
+        found.append(Candidate(number, genotype, figures))
+    return found
+
+
+def as_searched(candidate: Candidate) -> Member:
+    """Return a member whose verification shows what search saw."""
+    accuracy = candidate.figures["accuracy"]
+    seen = {name: candidate.figures.get(name, accuracy) for name in VERIFIED}
+    return Member(candidate, seen, {}, {})
+
+
+@dataclass
+class Stopwatch:
+    """Prints what steps take, by the clock and by the processor, and adds it up."""
+
+    wall: float = 0.0
+    processor: float = 0.0
+
+    def timed(self, name: str, step: Callable[[], Result]) -> Result:
+        """Return what a step returns."""
+        wall, processor = time.perf_counter(), time.process_time()
+        result = step()
+        wall, processor = time.perf_counter() - wall, time.process_time() - processor
+        self.wall, self.processor = self.wall + wall, self.processor + processor
+        print(f"{name:<22}{wall:6.2f} s  {processor:6.2f} s of a processor", flush=True)
+        return result
+
+
+def report(candidates: list[Candidate], space: SearchSpace, path: Path) -> None:
+    """Find the front and write everything, with times."""
+    watch, folder, budget = Stopwatch(), RunFolder(path), Budget()
+    members = watch.timed(
+        "front", lambda: [as_searched(c) for c in loop.front(candidates, OBJECTIVES)]
+    )
+    watch.timed(
+        "candidates.parquet",
+        lambda: folder.write_parquet(
+            "candidates.parquet", [candidate.row(space) for candidate in candidates]
+        ),
+    )
+    title = f"{len(candidates):,} candidates, {len(members)} on the front"
+    picture = watch.timed(
+        "front.png", lambda: front_png(Panel(candidates, members, OBJECTIVES[1], budget, title))
+    )
+    story = RunStory(title, [], budget, OBJECTIVES)
+    page = watch.timed("report.html", lambda: render(story, candidates, members).encode())
+    folder.write_bytes("front.png", picture)
+    folder.write_bytes("report.html", page)
+    print(f"{'in all':<22}{watch.wall:6.2f} s  {watch.processor:6.2f} s of a processor")
+    print(f"front of {len(members)}; report.html of {len(page) / 1e6:.1f} MB")
+
+
+def main() -> None:
+    host.tune()
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("n", nargs="?", type=int, default=100_000)
+    parser.add_argument("--keep", type=Path, help="write the files there")
+    arguments = parser.parse_args()
+    small = load(find("mbconv_small"))
+    candidates = drawn(small, arguments.n)
+    with tempfile.TemporaryDirectory() as folder:
+        report(candidates, small, arguments.keep or Path(folder))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+"""What a trial costs beside its evaluation, after 1,000 trials and after 10,000.
+
+python -m benchmarks.search_scale [--settings table,space] [--samplers random,nsga2,...] runs
+searches whose accuracies cost nothing, into a study file as a run has it: what is timed is to
+propose, to cost and to keep a candidate. nsga2 fills a study; from copies of it each sampler goes
+on for the 60 trials up to 1,000, and for those up to 10,000. Prints medians of these, in
+milliseconds of the clock and of the processor (which other processes disturb less), and ratios.
+
+- ``table``: a synthetic benchmark table of the shape of NAS-Bench-201, six edges of five operators.
+- ``space``: ``mbconv_small``, costs from the roofline of ``sketch``, a synthetic accuracy.
+
+gp is left out: it is given all trials, and its time grows with their third power.
+"""
+
+import argparse
+import hashlib
+import itertools
+import math
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from hwnas import families, host, space, tabular
+from hwnas.cost.host import as_run
+from hwnas.cost.roofline import RooflineCostModel
+from hwnas.figure import Figure
+from hwnas.op import Task
+from hwnas.search import loop
+from hwnas.search.sampler import SamplerConfig
+from hwnas.search.study import Study
+from hwnas.space import Genotype, SearchSpace
+from hwnas.target import Budget
+from tests.conftest import target
+
+SAMPLERS = ("random", "nsga2", "pareto", "tpe")
+MARKS, WINDOW = (1_000, 10_000), 60  # trials
+_WORK = {"none": 0.0, "skip_connect": 0.05, "avg_pool_3x3": 0.1, "conv_1x1": 0.4, "conv_3x3": 1.0}
+
+
+@dataclass
+class Clock:
+    """Notes when each trial was finished; a ``Progress``."""
+
+    wall: list[float] = field(default_factory=list)
+    processor: list[float] = field(default_factory=list)
+
+    @contextmanager
+    def phase(self, name: str, total: int, done: int = 0) -> Iterator[Callable[[int], None]]:
+        """Give an ``advance`` that reads the clocks."""
+
+        def advance(n: int) -> None:
+            self.wall.append(time.perf_counter())
+            self.processor.append(time.process_time())
+
+        advance(0)
+        yield advance
+
+
+@final
+class SyntheticAccuracy:
+    """Larger options, higher accuracy, with less and less gain; and what only the genotype says."""
+
+    def __init__(self, found: SearchSpace):
+        self._found = found
+
+    def accuracy(self, genotype: Genotype) -> Figure:
+        """Return a number for the genotype."""
+        options = genotype.to_dict()
+        sizes = [
+            choice.index(options[n]) for n, choice in self._found.choices.items() if n in options
+        ]
+        luck = int(genotype.id[:4], 16) / 0xFFFF
+        return Figure(0.95 - 0.4 * math.exp(-0.08 * sum(sizes)) - 0.03 * luck, "modelled")
+
+
+def table_problem(folder: Path) -> loop.Problem:
+    """Return the search in a table of 15,625 rows."""
+    rows = []
+    for cell in itertools.product(_WORK, repeat=6):
+        work = sum(_WORK[operator] * (1 + 0.1 * i) for i, operator in enumerate(cell))
+        luck = int(hashlib.sha256("".join(cell).encode()).hexdigest()[:4], 16) / 0xFFFF
+        accuracy = 94 - 60 * math.exp(-0.8 * work) - 2 * cell.count("none") - 2 * luck
+        latency = 1 + work + 0.3 * cell.count("avg_pool_3x3")
+        edges = {f"edge_{i}": operator for i, operator in enumerate(cell)}
+        rows.append({**edges, "accuracy": accuracy, "latency_ms": latency})
+    path = folder / "table.parquet"
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    genotype = [f"edge_{i}" for i in range(6)]
+    config = tabular.BenchmarkConfig(str(path), genotype, costs={"latency_ms": "latency_ms"})
+    benchmark = tabular.load(config)
+    return loop.Problem(benchmark.space, Budget(), benchmark, benchmark)
+
+
+def space_problem(folder: Path) -> loop.Problem:
+    """Return the search in a space of 4e11 genotypes."""
+    small = space.load(space.find("mbconv_small"))
+    family, task, sketch = families.get(small.family), Task(1, 10), target("sketch")
+    model = RooflineCostModel(sketch, lambda g: as_run(family.lower(small, g, task), sketch))
+    return loop.Problem(small, Budget(), model, SyntheticAccuracy(small))
+
+
+SETTINGS = {
+    "table": (table_problem, ("accuracy", "latency_ms")),
+    "space": (space_problem, ("accuracy", "latency_ms", "energy_mj")),
+}
+
+
+def measure(setting: str, samplers: Sequence[str], folder: Path) -> None:
+    """Print a line for each sampler."""
+    make, objectives = SETTINGS[setting]
+    problem = make(folder)
+
+    def search(path: Path, name: str, n_trials: int) -> Clock:
+        clock, study = Clock(), Study(path, problem.space, objectives)
+        loop.search(problem, study, SamplerConfig(name), 0, n_trials, clock)
+        study.close()
+        return clock
+
+    filled = folder / "study.db"
+    for mark in MARKS:
+        search(filled, "nsga2", mark - WINDOW)
+        shutil.copy(filled, folder / f"{mark}.db")
+    for name in samplers:
+        medians = []
+        for mark in MARKS:
+            clock = search(Path(shutil.copy(folder / f"{mark}.db", folder / "go.db")), name, mark)
+            steps = np.diff([clock.wall, clock.processor], axis=1) * 1e3
+            medians.append(np.median(steps, axis=1))
+        few, many = medians
+        columns = [f"{a:8.1f}{b:8.1f}{b / a:6.2f}" for a, b in zip(few, many, strict=True)]
+        print(f"{setting:<8}{name:<8}{'  '.join(columns)}", flush=True)
+
+
+def main() -> None:
+    host.tune()
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--samplers", default=",".join(SAMPLERS))
+    parser.add_argument("--settings", default=",".join(SETTINGS))
+    arguments = parser.parse_args()
+    print(f"{'':16}{'clock: 1,000  10,000 ratio':<24}  processor: 1,000  10,000 ratio")
+    for setting in arguments.settings.split(","):
+        with tempfile.TemporaryDirectory() as folder:
+            measure(setting, arguments.samplers.split(","), Path(folder))
+
+
+if __name__ == "__main__":
+    main()
