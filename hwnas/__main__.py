@@ -81,11 +81,13 @@ def _run_verb(verb: str, arguments: Sequence[str]) -> None:
             raise ConfigError("-m starts searches for one target each: write +target=npu,cpu.")
         _sweep(verb, name, ["--multirun", *swept])  # in front: between others, argparse errs
     else:
-        dispatch([_composed(verb, name, each) for each in own], arguments)
+        configs = [config for each in own for config in _composed(verb, name, each)]
+        if configs:
+            dispatch(configs, arguments)
 
 
-def _composed(verb: str, name: str, arguments: Sequence[str]) -> Any:
-    """Return the configuration of that name with the arguments."""
+def _composed(verb: str, name: str, arguments: Sequence[str]) -> list[Any]:
+    """Return the configuration of that name with the arguments; none where Hydra shows it."""
     import hydra
     from omegaconf import DictConfig
 
@@ -95,8 +97,7 @@ def _composed(verb: str, name: str, arguments: Sequence[str]) -> Any:
     application = hydra.main(version_base="1.3", config_path=folder, config_name=name)(jobs.append)
     with _worded(name):
         application()
-    (composed,) = jobs
-    return checked(name, composed)
+    return [checked(name, composed) for composed in jobs]
 
 
 def _sweep(verb: str, name: str, arguments: Sequence[str]) -> None:
