@@ -5,6 +5,7 @@ import hashlib
 import importlib.metadata
 import json
 import shlex
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from hwnas.cost.measured import MeasuredCostModel
 from hwnas.cost.roofline import RooflineCostModel
 from hwnas.cost.table import TableCostModel
 from hwnas.cost.vela import VelaCostModel
+from hwnas.errors import LockedError
 from hwnas.families.base import Family
 from hwnas.figure import Figure
 from hwnas.latency_table import Entry, LatencyTable, TableConfig, incomplete
@@ -41,6 +43,7 @@ from hwnas.training.data import ImageData, load
 #: Packages whose version decides the outcome of a run, beside torch's, which decides the supernet.
 DECISIVE = ("hwnas", "optuna", "ethos-u-vela", "ai-edge-litert", "apache-tvm", "onnxruntime")
 
+_POLL_S = 1.0  # between looks at a supernet that another process trains
 _CHECKED = 300  #: networks whose operators are looked for in a table before anything is trained
 
 #: The latency tables that ship with hwnas.
@@ -284,10 +287,9 @@ def trained_evaluator(parts: Parts, progress: Progress) -> SupernetEvaluator:
         supernet = parts.networks.family.supernet(parts.space, parts.data.task)
     checkpoint = parts.checkpoint()
     with contextlib.ExitStack() as stack:
-        if checkpoint.n_steps() < loop.n_steps(config.training, len(parts.data.train)):
-            folder = RunFolder(checkpoint.path.parent)
-            folder.create()  # locked: one process at a time trains a supernet
-            stack.callback(folder.close)
+        n_steps = loop.n_steps(config.training, len(parts.data.train))
+        if checkpoint.n_steps() < n_steps:
+            stack.callback(_locked(checkpoint, n_steps, progress).close)
         loop.train(
             loop.Trainee(supernet, parts.space, parts.networks.resolution),
             loop.Material(parts.data, config.dataset),
@@ -299,6 +301,26 @@ def trained_evaluator(parts: Parts, progress: Progress) -> SupernetEvaluator:
     supernet.module.eval()
     family = parts.networks.family
     return SupernetEvaluator(supernet, family, parts.space, parts.data, config.scoring)
+
+
+def _locked(checkpoint: Checkpoint, n_steps: int, progress: Progress) -> RunFolder:
+    """Return the folder of a supernet, locked; while another process trains it, wait."""
+    folder = RunFolder(checkpoint.path.parent)
+    try:
+        folder.create()
+    except LockedError:
+        shown = checkpoint.n_steps()
+        with progress.phase("Wait for supernet", n_steps, shown) as advance:
+            while True:
+                time.sleep(_POLL_S)
+                advance(checkpoint.n_steps() - shown)
+                shown = checkpoint.n_steps()
+                try:
+                    folder.create()
+                    break
+                except LockedError:
+                    continue
+    return folder
 
 
 def workbench(parts: Parts, evaluator: SupernetEvaluator, device: Device | None) -> Workbench:

@@ -28,6 +28,10 @@ class RunError(HwnasError):
     """A run folder cannot be used as asked."""
 
 
+class LockedError(RunError):
+    """Another process is working in a folder."""
+
+
 class TrainingError(HwnasError):
     """Training went wrong in a way that more training does not cure."""
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
-from hwnas.errors import RunError
+from hwnas.errors import LockedError
 
 LOCK = ".lock"  #: the file by which a folder is locked
 
@@ -34,14 +34,14 @@ def lock(folder: Path) -> IO[str]:
     """Lock a folder until the returned file is closed or the process ends, however it ends.
 
     Raises:
-        RunError: another process has it.
+        LockedError: another process has it.
     """
     file = (folder / LOCK).open("w", encoding="utf-8")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         file.close()
-        raise RunError(
+        raise LockedError(
             f"Another process is working in {folder}. Wait for it, or use another folder."
         ) from None
     return file

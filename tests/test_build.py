@@ -1,4 +1,5 @@
 import shlex
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -7,13 +8,15 @@ from typing import Any
 import pytest
 
 from hwnas import build
-from hwnas.build import Device, profile_command, table_digest
+from hwnas.build import Device, _locked, profile_command, table_digest
 from hwnas.config import ProfileConfig, SearchConfig
 from hwnas.errors import RunError
 from hwnas.latency_table import TRANSFERRED, Entry, LatencyTable, TableConfig, load
 from hwnas.op import OpSpec
+from hwnas.progress import Silent
 from hwnas.runtimes.base import TuningConfig
 from hwnas.target import Remote
+from hwnas.training.checkpoint import Checkpoint
 from hwnas.training.data import DatasetConfig
 from tests.conftest import target
 from tests.profiling.fakes import FakeWorker, timing
@@ -117,3 +120,18 @@ def test_cure_says_everything_that_decides_which_table_it_is() -> None:
         "search_space=my/own.yaml",
     ):
         assert word in words
+
+
+def test_supernet_that_another_process_trains_is_waited_for(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(tmp_path / "key" / "supernet.safetensors")
+    other = _locked(checkpoint, 10, Silent())
+    released = threading.Event()
+
+    def release() -> None:
+        released.set()
+        other.close()
+
+    threading.Timer(1.5, release).start()
+    mine = _locked(checkpoint, 10, Silent())
+    assert released.is_set()
+    mine.close()
