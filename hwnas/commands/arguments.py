@@ -39,15 +39,17 @@ def for_targets(arguments: Sequence[str]) -> list[list[str]]:
     if len(targets) > 1 and not any(a.startswith("objectives=") for a in rest):
         rest.append("objectives=[accuracy,latency_ms]")
     common = [a for a in rest if not any(_is_for(a, target) for target in targets)]
-    return [
-        [f"+target={target}", *common, *(_own(a, target) for a in rest if _is_for(a, target))]
-        for target in targets
-    ]
+    found = []
+    for target in targets:
+        own = [a.replace(f"{target}.", "", 1) for a in rest if _is_for(a, target)]
+        keys = {_key(a) for a in own}
+        found.append([f"+target={target}", *own, *(a for a in common if _key(a) not in keys)])
+    return found
 
 
 def _is_for(argument: str, target: str) -> bool:
     return argument.lstrip("+~").startswith(f"{target}.")
 
 
-def _own(argument: str, target: str) -> str:
-    return argument.replace(f"{target}.", "", 1)
+def _key(argument: str) -> str:
+    return argument.partition("=")[0].lstrip("+~")
