@@ -35,8 +35,8 @@ def test_arguments_of_a_target_are_for_it_alone() -> None:
         ["seed=1", "+target=[npu, cpu]", "npu.budget.latency_ms=1", "+cpu.table.dir=x"]
     )
     latency = "objectives=[accuracy,latency_ms]"
-    assert npu == ["+target=npu", "budget.latency_ms=1", "seed=1", latency]
-    assert cpu == ["+target=cpu", "+table.dir=x", "seed=1", latency]
+    assert npu == ["+target=npu", "budget.latency_ms=1", latency, "seed=1"]
+    assert cpu == ["+target=cpu", "+table.dir=x", latency, "seed=1"]
     npu, cpu = for_targets(["+target=[npu,cpu]", "npu.cost=roofline", "cost=vela", latency])
     assert npu == ["+target=npu", "cost=roofline", latency]
     assert cpu == ["+target=cpu", "cost=vela", latency]

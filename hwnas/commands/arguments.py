@@ -37,7 +37,7 @@ def for_targets(arguments: Sequence[str]) -> list[list[str]]:
         raise ConfigError(f"target=[{named[-1]}]: write different targets, as '+target=[npu,cpu]'.")
     rest = [a for a in arguments if not _TARGETS.match(a)]
     if len(targets) > 1 and not any(a.startswith("objectives=") for a in rest):
-        rest.append("objectives=[accuracy,latency_ms]")
+        rest.insert(0, "objectives=[accuracy,latency_ms]")
     common = [a for a in rest if not any(_is_for(a, target) for target in targets)]
     found = []
     for target in targets:
