@@ -69,7 +69,7 @@ def _front(
     candidates: Sequence[Candidate], members: Sequence[Member], cost: str, budget: Budget
 ) -> go.Figure:
     on_front = {member.candidate.id for member in members}
-    rest = [c for c in candidates if c.state == "complete" and c.id not in on_front]
+    rest = [c for c in candidates if c.state != "infeasible" and c.id not in on_front]
     figure = go.Figure()
     figure.add_scatter(
         x=[c.figures[cost].value for c in rest],

@@ -28,7 +28,7 @@ def front_png(
     """Return a PNG of accuracy over one cost: searched points, verified points, budget line."""
     figure, axes = plt.subplots(figsize=(8, 5), dpi=150, layout="constrained")
     on_front = {member.candidate.id for member in members}
-    rest = [c for c in candidates if c.state == "complete" and c.id not in on_front]
+    rest = [c for c in candidates if c.state != "infeasible" and c.id not in on_front]
     axes.scatter(
         [c.figures[cost].value for c in rest],
         [c.figures["accuracy"].value for c in rest],

@@ -16,6 +16,7 @@ from hwnas.pareto import non_dominated
 from hwnas.progress import Progress
 from hwnas.results import Candidate
 from hwnas.search.choices import Assignment
+from hwnas.search.rival import rival
 from hwnas.search.sampler import Known, SamplerConfig, Samplers
 from hwnas.search.study import Study
 from hwnas.space import Genotype, Option, SearchSpace
@@ -50,7 +51,8 @@ def search(
 
     Where costs are not known to the sampler, the first trials go from the smallest genotype (if
     anything fits a budget, it probably does) to the largest. A genotype that comes again is told
-    its known figures. Only candidates that fit the target and the budget are scored for accuracy.
+    its known figures. Only candidates that fit the target and the budget are scored for accuracy;
+    scoring may stop when a candidate is found to be less accurate than one that costs no more.
 
     Args:
         problem: What is searched for.
@@ -69,7 +71,10 @@ def search(
                 study.enqueue(_rung(problem.space, _LADDER[number]))
             trial = study.ask(samplers(number))
             genotype = problem.space.genotype(trial.params)
-            candidate = _evaluate(problem, cost, genotype, number, known.get(genotype.id))
+            if genotype.id in known:
+                candidate = _again(known[genotype.id], number)
+            else:
+                candidate = _evaluate(problem, cost, genotype, number, study)
             known[candidate.id] = candidate
             study.tell(trial, candidate, violations(problem.budget, candidate))
             advance(1)
@@ -131,20 +136,33 @@ def _known(problem: Problem, study: Study, cost: Callable[[Genotype], Cost]) -> 
     )
 
 
+def _again(known: Candidate, number: int) -> Candidate:
+    """Return what is known of a genotype as another trial's."""
+    return replace(known, trial=number, right=b"")
+
+
 def _evaluate(
     problem: Problem,
     costing: Callable[[Genotype], Cost],
     genotype: Genotype,
     number: int,
-    known: Candidate | None,
+    study: Study,
 ) -> Candidate:
-    if known is not None:
-        return Candidate(number, genotype, known.figures, known.details, known.reason)
     cost = costing(genotype)
     if reason := cost.reason or _over_budget(problem.budget, cost):
         return Candidate(number, genotype, cost.figures, cost.details, reason)
-    figures = {"accuracy": problem.evaluator.accuracy(genotype), **cost.figures}
-    return Candidate(number, genotype, figures, cost.details)
+    found = rival(study.candidates, cost.figures, study.objectives)
+    score = problem.evaluator.score(genotype, found)
+    figures = {"accuracy": score.accuracy, **cost.figures}
+    read = {} if score.n_images is None else {"n_images": score.n_images}
+    return Candidate(
+        number,
+        genotype,
+        figures,
+        {**read, **cost.details},
+        stopped=score.stopped,
+        right=score.right,
+    )
 
 
 def _over_budget(budget: Budget, cost: Cost) -> str:
@@ -156,7 +174,10 @@ def _over_budget(budget: Budget, cost: Cost) -> str:
 
 
 def front(candidates: Sequence[Candidate], objectives: Sequence[str]) -> list[Candidate]:
-    """Return the non-dominated feasible candidates, each genotype once, fastest first."""
+    """Return the non-dominated feasible candidates, each genotype once, fastest first.
+
+    Only what was read whole is on it.
+    """
     distinct = {c.id: c for c in reversed(candidates) if c.state == "complete"}
     feasible = sorted(distinct.values(), key=lambda c: c.trial)
     points = np.array([[c.figures[name].value for name in objectives] for c in feasible])

@@ -3,6 +3,7 @@
 A trial enters the file when it is finished, in one transaction: a killed run leaves no half trial.
 """
 
+import base64
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ from hwnas.space import SearchSpace
 
 _NAME = "hwnas"
 _ATTRIBUTE = "candidate"
+_RIGHT = "right"  # bits in base64
 
 
 @final
@@ -67,6 +69,8 @@ class Study:
         for name, violation in violations.items():
             trial.set_constraint(name, violation)
         trial.set_user_attr(_ATTRIBUTE, candidate.to_json())
+        if candidate.right:
+            trial.set_user_attr(_RIGHT, base64.b64encode(candidate.right).decode())
         known = {name: figure.value for name, figure in candidate.figures.items()}
         if all(name in known for name in self.objectives if name != "accuracy"):
             values = [known.get(name, 0.0) for name in self.objectives]
@@ -82,7 +86,8 @@ class Study:
 
     def _candidate(self, trial: FrozenTrial) -> Candidate:
         genotype = self._space.genotype(trial.params)
-        return Candidate.from_json(trial.number, genotype, trial.user_attrs[_ATTRIBUTE])
+        right = base64.b64decode(trial.user_attrs.get(_RIGHT, ""))
+        return Candidate.from_json(trial.number, genotype, trial.user_attrs[_ATTRIBUTE], right)
 
 
 def _distribution(options: Sequence[Any]) -> BaseDistribution:

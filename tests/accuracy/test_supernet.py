@@ -48,7 +48,7 @@ def test_accuracy_is_the_fraction_of_the_validation_split_and_repeatable(
 ) -> None:
     evaluator = _evaluator(tiny, digits)
     genotype = tiny.sample(random.Random(0))
-    figure = evaluator.accuracy(genotype)
+    figure = evaluator.score(genotype).accuracy
     network = evaluator.network(genotype)
     resolution = families.get("mbconv").resolution(tiny, genotype)
     with torch.no_grad():
@@ -56,4 +56,4 @@ def test_accuracy_is_the_fraction_of_the_validation_split_and_repeatable(
     expected = float((logits.argmax(1) == digits.validation.labels).float().mean())
     assert abs(figure.value - expected) < 1e-6
     assert figure.source == "measured"
-    assert evaluator.accuracy(genotype) == figure
+    assert evaluator.score(genotype).accuracy == figure
