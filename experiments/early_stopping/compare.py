@@ -1,0 +1,169 @@
+"""Compare searches that stop reading early with searches that read everything.
+
+    python -m experiments.early_stopping.compare --data DIR --cache DIR --samplers nsga2 --seeds 5
+
+Each search is run twice, with ``scoring.confidence=null`` and with ``--confidence``. Every network
+is evaluated whole beforehand, so that what a stopped one would have shown is known. A search that
+is in ``--cache`` is not run again; ``--report`` compares all that are there.
+"""
+
+import argparse
+import csv
+import itertools
+import json
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from experiments import evaluations
+from experiments.evaluations import Evaluations, volume
+from hwnas.accuracy.base import Rival, Score
+from hwnas.progress import Silent
+from hwnas.search import loop
+from hwnas.search.sampler import SamplerConfig
+from hwnas.search.study import Study
+from hwnas.space import Genotype
+
+_STARTUP = {"pareto": 16}  # as in conf/sampler
+
+
+@dataclass
+class Recorded:
+    """An evaluator that keeps what every decision was about."""
+
+    behind: Evaluations
+    decisions: list[dict[str, Any]] = field(default_factory=list)
+
+    def score(self, genotype: Genotype, rival: Rival | None = None) -> Score:
+        """Return what is read of a genotype."""
+        score = self.behind.score(genotype, rival)
+        n_right = int(self.behind.right(genotype).sum())
+        lead = None if rival is None else n_right - int.from_bytes(rival.right).bit_count()
+        error = score.accuracy.value - n_right / len(self.behind.right(genotype))
+        self.decisions.append(
+            {"n": score.n_images, "lead": lead, "stopped": score.stopped, "error": error}
+        )
+        return score
+
+
+def main() -> None:
+    """Run the searches that are not there yet, then compare."""
+    arguments = _parse()
+    folder = Path(arguments.cache, "early_stopping")
+    folder.mkdir(parents=True, exist_ok=True)
+    if arguments.report:
+        rows = _compare([json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))])
+        if arguments.out:
+            with Path(arguments.out).open("w", newline="", encoding="utf-8") as file:
+                writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+                writer.writeheader()
+                writer.writerows(rows)
+        return
+    found = evaluations.opened(arguments, "+target=npu")
+    tasks = itertools.product(range(arguments.seeds), arguments.samplers, arguments.confidence)
+    for seed, name, words in tasks:
+        n = len(arguments.objectives)
+        path = folder / f"{n}-{name}-{arguments.trials}-{words}-{seed}.json"
+        if not path.exists():
+            found.confidence = None if words == "null" else float(words)
+            path.write_text(json.dumps(_search(found, arguments, name, seed)))
+        print(path, flush=True)
+
+
+def _search(
+    found: Evaluations, arguments: argparse.Namespace, name: str, seed: int
+) -> dict[str, Any]:
+    """Return what a search read, and the front it found."""
+    recorded = Recorded(found)
+    problem = loop.Problem(found.parts.space, found.parts.config.budget, found, recorded)
+    sampler = SamplerConfig(name, n_startup_trials=_STARTUP.get(name, 20))
+    with tempfile.TemporaryDirectory() as folder:
+        study = Study(Path(folder, "study.db"), problem.space, arguments.objectives)
+        candidates = loop.search(problem, study, sampler, seed, arguments.trials, Silent())
+        study.close()
+    front = loop.front(candidates, arguments.objectives)
+    return {
+        "sampler": name,
+        "seed": seed,
+        "trials": arguments.trials,
+        "objectives": arguments.objectives,
+        "confidence": found.confidence,
+        "n_validation": len(found.parts.data.validation),
+        "n_recalibration": found.parts.config.scoring.n_recalibration,
+        "decisions": recorded.decisions,
+        "front": [[c.figures[o].value for o in arguments.objectives] for c in front],
+    }
+
+
+def _compare(searches: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
+    """Print, for each kind of search, how the two differ; return a row for each search."""
+    rows = [_row(search) for search in searches]
+    kinds = dict.fromkeys((r["objectives"], r["sampler"], r["trials"]) for r in rows)
+    for kind in kinds:
+        own = [r for r in rows if (r["objectives"], r["sampler"], r["trials"]) == kind]
+        print(", ".join(kind))
+        plain = {r["seed"]: float(r["volume"]) for r in own if r["confidence"] == "null"}
+        for confidence in sorted({r["confidence"] for r in own} - {"null"}):
+            _print([r for r in own if r["confidence"] == confidence], plain, confidence)
+    return rows
+
+
+def _row(search: dict[str, Any]) -> dict[str, str]:
+    decisions = search["decisions"]
+    n, whole = len(decisions), search["n_validation"]
+    read, again = sum(d["n"] for d in decisions), search["n_recalibration"]
+    with_rival = [d for d in decisions if d["lead"] is not None]
+    good = [d for d in with_rival if d["lead"] >= 0]
+    stopped = [d["error"] for d in decisions if d["stopped"]]
+    return {
+        "objectives": " ".join(search["objectives"]),
+        "sampler": search["sampler"],
+        "trials": str(search["trials"]),
+        "seed": str(search["seed"]),
+        "confidence": "null" if search["confidence"] is None else str(search["confidence"]),
+        "volume": f"{volume(np.array(search['front']), search['objectives']):.6g}",
+        "front": str(len(search["front"])),
+        "networks": str(n),
+        "images": str(read),
+        "share": f"{read / (n * whole):.4f}",
+        "share_with_recalibration": f"{(read + n * again) / (n * (whole + again)):.4f}",
+        "stopped": str(len(stopped)),
+        "as_good_as_rival": str(len(good)),
+        "wrongly_stopped": str(sum(d["stopped"] for d in good)),
+        "prediction_error": f"{np.sqrt(np.mean(np.square(stopped))):.5f}" if stopped else "",
+    }
+
+
+def _print(rows: Sequence[dict[str, str]], plain: dict[str, float], confidence: str) -> None:
+    ratios = [float(r["volume"]) / plain[r["seed"]] for r in rows if r["seed"] in plain]
+    good, wrong = (sum(int(r[n]) for r in rows) for n in ("as_good_as_rival", "wrongly_stopped"))
+    share, both = (
+        np.mean([float(r[name]) for r in rows]) for name in ("share", "share_with_recalibration")
+    )
+    shown = " ".join(f"{ratio:.4f}" for ratio in ratios)
+    print(
+        f"  confidence {confidence}, {len(rows)} seeds: {1 - share:.1%} fewer images read ", end=""
+    )
+    print(f"({1 - both:.1%} with those of recalibration); hypervolume over that of reading all: ")
+    print(f"    {shown}, mean {np.mean(ratios):.4f}; wrongly stopped {wrong} of {good}", flush=True)
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    evaluations.add_arguments(parser)
+    parser.add_argument("--samplers", nargs="+", default=["nsga2"])
+    parser.add_argument("--objectives", nargs="+", default=["accuracy", "latency_ms", "energy_mj"])
+    parser.add_argument("--confidence", nargs="+", default=["null", "0.99"])
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--trials", type=int, default=300)
+    parser.add_argument("--report", action="store_true", help="compare what is there")
+    parser.add_argument("--out", help="a CSV file for --report")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
