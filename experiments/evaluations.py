@@ -22,7 +22,7 @@ from torch import Tensor
 from hwnas import build, config, content
 from hwnas.accuracy import supernet
 from hwnas.accuracy.base import Rival, Score
-from hwnas.accuracy.early_stopping import Bits, read, whole
+from hwnas.accuracy.early_stopping import Bits, read, unpacked, whole
 from hwnas.accuracy.supernet import SupernetEvaluator
 from hwnas.cost.base import Cost, CostModel
 from hwnas.errors import CompileError
@@ -134,7 +134,13 @@ class Evaluations:
             row = (np.packbits(self._read(genotype)).tobytes(),)
             took = time.perf_counter() - start
             self._file.execute("REPLACE INTO rights VALUES (?, ?, ?)", [genotype.id, *row, took])
-        return np.unpackbits(np.frombuffer(row[0], np.uint8), count=n).astype(np.bool_)
+        return unpacked(row[0], n)
+
+    def all_right(self) -> Bits:
+        """Return which images every network got right that was ever asked for, ``(m, N)``."""
+        n = len(self.parts.data.validation)
+        rows = self._file.execute("SELECT bits FROM rights ORDER BY id").fetchall()
+        return np.stack([unpacked(bits, n) for (bits,) in rows])
 
     def _read(self, genotype: Genotype) -> Bits:
         data = self.parts.data

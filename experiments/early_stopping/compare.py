@@ -4,7 +4,8 @@
 
 Each search is run twice, with ``scoring.confidence=null`` and with ``--confidence``. Every network
 is evaluated whole beforehand, so that what a stopped one would have shown is known. A search that
-is in ``--cache`` is not run again; ``--report`` compares all that are there.
+is in ``--cache`` is not run again; ``--report`` compares all that are there. ``--calibrate 1000``
+stops so many networks, drawn from all in the cache, against the hardest rival that they match.
 """
 
 import argparse
@@ -22,6 +23,7 @@ import numpy as np
 from experiments import evaluations
 from experiments.evaluations import Evaluations, volume
 from hwnas.accuracy.base import Rival, Score
+from hwnas.accuracy.early_stopping import Bits, read
 from hwnas.progress import Silent
 from hwnas.search import loop
 from hwnas.search.sampler import SamplerConfig
@@ -64,6 +66,9 @@ def main() -> None:
                 writer.writerows(rows)
         return
     found = evaluations.opened(arguments, "+target=npu")
+    if arguments.calibrate:
+        _calibrate(found.all_right(), arguments.calibrate)
+        return
     tasks = itertools.product(range(arguments.seeds), arguments.samplers, arguments.confidence)
     for seed, name, words in tasks:
         n = len(arguments.objectives)
@@ -97,6 +102,27 @@ def _search(
         "decisions": recorded.decisions,
         "front": [[c.figures[o].value for o in arguments.objectives] for c in front],
     }
+
+
+def _calibrate(networks: Bits, n: int) -> None:
+    """Print how often a network as good as its rival is stopped, if the two are close."""
+    rng = np.random.default_rng(0)
+    print(f"{len(networks)} networks, {n} draws: 30 earlier ones and a candidate")
+    draws = [rng.choice(len(networks), 31, replace=False) for _ in range(n)]
+    for confidence in (0.8, 0.9, 0.95, 0.99):
+        stopped = []
+        for seed, (i, *others) in enumerate(draws):
+            counts = {j: int(networks[j].sum()) for j in (i, *others)}
+            below = [j for j in others if counts[j] <= counts[i]]
+            if not below:
+                continue
+            rival = max(below, key=lambda j: counts[j])
+            packed = [np.packbits(networks[j]).tobytes() for j in (rival, *others)]
+            match = Rival(packed[0], tuple(packed[1:]))
+            right, order = networks[i], np.random.default_rng(seed)
+            score = read(right.__getitem__, len(right), match, confidence, order)
+            stopped.append(score.stopped)
+        print(f"  confidence {confidence}: {sum(stopped)} of {len(stopped)} stopped", flush=True)
 
 
 def _compare(searches: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
@@ -160,6 +186,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--confidence", nargs="+", default=["null", "0.99"])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--trials", type=int, default=300)
+    parser.add_argument("--calibrate", type=int, default=0, metavar="N", help="draws")
     parser.add_argument("--report", action="store_true", help="compare what is there")
     parser.add_argument("--out", help="a CSV file for --report")
     return parser.parse_args()
