@@ -30,6 +30,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hwnas import families, host, space, tabular
+from hwnas.accuracy.base import Rival, Score
 from hwnas.cost.host import as_run
 from hwnas.cost.roofline import RooflineCostModel
 from hwnas.figure import Figure
@@ -72,14 +73,15 @@ class SyntheticAccuracy:
     def __init__(self, found: SearchSpace):
         self._found = found
 
-    def accuracy(self, genotype: Genotype) -> Figure:
+    def score(self, genotype: Genotype, rival: Rival | None = None) -> Score:
         """Return a number for the genotype."""
         options = genotype.to_dict()
         sizes = [
             choice.index(options[n]) for n, choice in self._found.choices.items() if n in options
         ]
         luck = int(genotype.id[:4], 16) / 0xFFFF
-        return Figure(0.95 - 0.4 * math.exp(-0.08 * sum(sizes)) - 0.03 * luck, "modelled")
+        value = 0.95 - 0.4 * math.exp(-0.08 * sum(sizes)) - 0.03 * luck
+        return Score(Figure(value, "modelled"))
 
 
 def table_problem(folder: Path) -> loop.Problem:

@@ -14,6 +14,7 @@ from typing import Any, final
 import torch
 
 from hwnas import __version__, content, families, space
+from hwnas.accuracy.base import Rival, Score
 from hwnas.accuracy.supernet import SupernetEvaluator
 from hwnas.config import ProfileConfig, SearchConfig
 from hwnas.cost.base import CostModel
@@ -24,7 +25,6 @@ from hwnas.cost.table import TableCostModel
 from hwnas.cost.vela import VelaCostModel
 from hwnas.errors import LockedError
 from hwnas.families.base import Family
-from hwnas.figure import Figure
 from hwnas.latency_table import Entry, LatencyTable, TableConfig, incomplete
 from hwnas.op import Lowered, OpSpec, Task, distinct
 from hwnas.profiling.subject import Subject
@@ -274,9 +274,9 @@ class TrainedOnDemand:
         """Train the supernet, or load it, now."""
         _ = self.evaluator
 
-    def accuracy(self, genotype: Genotype) -> Figure:
+    def score(self, genotype: Genotype, rival: Rival | None = None) -> Score:
         """Return the accuracy on the validation split, with its interval."""
-        return self.evaluator.accuracy(genotype)
+        return self.evaluator.score(genotype, rival)
 
 
 def trained_evaluator(parts: Parts, progress: Progress) -> SupernetEvaluator:

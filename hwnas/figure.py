@@ -78,7 +78,7 @@ class Figure:
         return [self.value, self.source, self.low, self.high]
 
 
-def proportion(successes: int, n: int) -> Figure:
+def proportion(successes: float, n: float) -> Figure:
     """Return ``successes / n`` as a measured figure with its 95 % Wilson score interval.
 
     Source: Wilson, "Probable inference, the law of succession, and statistical inference", 1927,

@@ -22,7 +22,7 @@ from hwnas.errors import RunError
 from hwnas.figure import COSTS, Figure, Figures
 from hwnas.space import Genotype, SearchSpace
 
-State = Literal["complete", "infeasible"]
+State = Literal["complete", "stopped", "infeasible"]
 Row = dict[str, Any]
 
 
@@ -35,6 +35,8 @@ class Candidate:
     figures: Figures
     details: Mapping[str, float] = field(default_factory=dict)
     reason: str = ""
+    stopped: bool = False  #: found to be dominated before all images were read
+    right: bytes = b""  #: which validation images it got right, packed, where all were read
 
     @property
     def id(self) -> str:
@@ -43,11 +45,13 @@ class Candidate:
 
     @property
     def state(self) -> State:
-        """Whether the candidate fits the target and the budget, and was scored."""
-        return "infeasible" if self.reason else "complete"
+        """Whether the candidate fits the target and the budget, and was scored to the end."""
+        if self.reason:
+            return "infeasible"
+        return "stopped" if self.stopped else "complete"
 
     def to_json(self) -> Row:
-        """Return what ``from_json`` needs, but for the trial and the genotype."""
+        """Return what ``from_json`` needs, but for trial, genotype and ``right``."""
         return {
             "id": self.id,
             "state": self.state,
@@ -57,10 +61,15 @@ class Candidate:
         }
 
     @staticmethod
-    def from_json(trial: int, genotype: Genotype, raw: Mapping[str, Any]) -> "Candidate":
+    def from_json(
+        trial: int, genotype: Genotype, raw: Mapping[str, Any], right: bytes = b""
+    ) -> "Candidate":
         """Return the candidate that ``to_json`` described."""
         figures = {name: Figure(*values) for name, values in raw["figures"].items()}
-        return Candidate(trial, genotype, figures, dict(raw["details"]), raw["reason"])
+        stopped = raw["state"] == "stopped"
+        return Candidate(
+            trial, genotype, figures, dict(raw["details"]), raw["reason"], stopped, right
+        )
 
     def row(self, space: SearchSpace) -> Row:
         """Return the candidate as one row: identity, choices (inactive ones empty), figures."""

@@ -17,6 +17,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from hwnas.accuracy.base import Rival, Score
 from hwnas.cost.base import Cost
 from hwnas.errors import CompileError, ConfigError, TableError, unknown
 from hwnas.figure import COSTS, Figure
@@ -81,11 +82,11 @@ class Benchmark:
         options = genotype.to_dict()
         return self._rows.get(tuple(options[name] for name in self.space.choices))
 
-    def accuracy(self, genotype: Genotype) -> Figure:
+    def score(self, genotype: Genotype, rival: Rival | None = None) -> Score:
         """Return the accuracy of the table."""
         row = self.row(genotype)
         assert row is not None
-        return Figure(float(self.values[row, 0]), "table")
+        return Score(Figure(float(self.values[row, 0]), "table"))
 
     def cost(self, genotype: Genotype) -> Cost:
         """Return the costs of the table.

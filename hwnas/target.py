@@ -168,6 +168,10 @@ class Budget:
         """Return, for each limit, how far a candidate is over it as a fraction of the limit."""
         return violations(self.limits, figures)
 
+    def met(self, figures: Figures) -> frozenset[str]:
+        """Return the name of the budget if a candidate fits it."""
+        return frozenset() if self.exceeded(figures) else frozenset([self.name])
+
     def exceeded(self, figures: Figures) -> str:
         """Return which limits a candidate is over, in words; empty if it fits."""
         over = [name for name, by in self.violations(figures).items() if by > 0]

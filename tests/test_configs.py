@@ -122,6 +122,7 @@ def test_defaults_are_the_documented_ones() -> None:
         ("dataset.shift=0.7", "dataset.shift"),
         ("dataset.validation=1", "dataset.validation"),
         ("scoring.n_recalibration=1", "at least 2"),
+        ("scoring.confidence=1", "scoring.confidence must lie"),
     ],
 )
 def test_values_that_make_no_sense_are_refused(override: str, message: str) -> None:

@@ -4,13 +4,17 @@ import math
 from dataclasses import dataclass
 from typing import final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from hwnas.accuracy import early_stopping
+from hwnas.accuracy.base import Rival, Score
+from hwnas.accuracy.early_stopping import Bits, Index
 from hwnas.errors import ConfigError
 from hwnas.families.base import Family, Supernet
 from hwnas.families.blocks import fold_batch_norm
-from hwnas.figure import Figure, proportion
+from hwnas.figure import proportion
 from hwnas.space import Genotype, SearchSpace
 from hwnas.training.data import ImageData, Split
 
@@ -22,10 +26,18 @@ class ScoringConfig:
     """How a subnet is scored."""
 
     n_recalibration: int = 512  #: training images that batch norm is recalibrated on
+    #: that a candidate is less accurate than one that costs no more, before reading stops; null:
+    #: all validation images are read, always
+    confidence: float | None = 0.99
 
     def __post_init__(self) -> None:
         if self.n_recalibration < 2:
             raise ConfigError("scoring.n_recalibration must be at least 2.")
+        if self.confidence is not None and not 0.5 <= self.confidence < 1:
+            raise ConfigError(
+                f"scoring.confidence must lie in [0.5, 1), got {self.confidence}; null reads "
+                "everything."
+            )
 
 
 @final
@@ -41,18 +53,34 @@ class SupernetEvaluator:
         config: ScoringConfig,
     ):
         self._supernet, self._family, self._space, self._data = supernet, family, space, data
+        self._confidence = config.confidence
         n = min(config.n_recalibration, len(data.train))
         order = torch.randperm(len(data.train), generator=torch.Generator().manual_seed(0))
         self._calibration = data.train.take(order[:n])
         self._prepared: dict[tuple[str, int], Tensor] = {}
 
-    def accuracy(self, genotype: Genotype) -> Figure:
-        """Return the accuracy on the validation split, with its Wilson interval."""
+    def score(self, genotype: Genotype, rival: Rival | None = None) -> Score:
+        """Return the accuracy on the validation split, with its Wilson interval.
+
+        Given a rival, reading stops once the network is found to be less accurate: the accuracy is
+        predicted then.
+        """
         resolution = self._family.resolution(self._space, genotype)
         network = self.network(genotype)
         images = self._at("validation", self._data.validation, resolution)
-        n_right = count_right(network, images, self._data.validation.labels)
-        return proportion(n_right, len(self._data.validation))
+        labels = self._data.validation.labels
+        if self._confidence is None:
+            found = right(network, images, labels)
+            return Score(proportion(int(found.sum()), len(found)), len(found))
+        if rival is None:
+            return early_stopping.whole(right(network, images, labels))
+
+        def read(index: Index) -> Bits:
+            chosen = torch.from_numpy(index)
+            return right(network, images[chosen], labels[chosen])
+
+        order = np.random.default_rng(int(genotype.id, 16))
+        return early_stopping.read(read, len(labels), rival, self._confidence, order)
 
     def network(self, genotype: Genotype) -> nn.Module:
         """Return the plain network of a genotype, recalibrated and with batch norm folded."""
@@ -90,8 +118,8 @@ def recalibrate(network: nn.Module, images: Tensor) -> None:
     network.eval()
 
 
-def count_right(network: nn.Module, images: Tensor, labels: Tensor) -> int:
-    """Return how many of ``images`` ``(N, C, R, R)`` the network classifies rightly."""
+def right(network: nn.Module, images: Tensor, labels: Tensor) -> Bits:
+    """Return which of ``images`` ``(N, C, R, R)`` the network classifies rightly, ``(N,)``."""
     with torch.inference_mode():
         batches = zip(torch.split(images, _BATCH), torch.split(labels, _BATCH), strict=True)
-        return sum(int((network(x).argmax(1) == y).sum()) for x, y in batches)
+        return np.concatenate([(network(x).argmax(1) == y).numpy() for x, y in batches])

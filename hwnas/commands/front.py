@@ -29,6 +29,7 @@ def finished(phases: Phases, candidates: list[Candidate], members: list[Member])
         "n_distinct": len({candidate.id for candidate in candidates}),
         "n_infeasible": sum(candidate.state == "infeasible" for candidate in candidates),
         "n_front": len(members),
+        "n_images_read": _n_read(candidates),
         "seconds": {name: round(seconds, 2) for name, seconds in phases.seconds.items()},
     }
 
@@ -129,6 +130,7 @@ def print_members(
         f"{len(members) - len(shown)} more members in front.csv." * (len(shown) < len(members)),
         f"{len(candidates)} candidates, {infeasible} infeasible; front of {len(members)}, "
         f"{left} left the front or the budget after verification.",
+        _reading_words(candidates, len(parts.data.validation)),
         f"{_SHORT[target.dtype]}: the compiled file on the whole test split, measured; 95 % Wilson "
         "interval.",
         "searched: supernet weights, fp32, validation split, measured.",
@@ -158,6 +160,22 @@ def print_lines(console: Console, lines: Sequence[str]) -> None:
     """Print lines as they are, but empty ones."""
     for line in filter(None, lines):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _n_read(candidates: Sequence[Candidate]) -> int:
+    """Return how many times a validation image was read."""
+    return sum(int(c.details.get("n_images", 0)) for c in {c.id: c for c in candidates}.values())
+
+
+def _reading_words(candidates: Sequence[Candidate], n_validation: int) -> str:
+    """Return how much of the validation split candidates were read on."""
+    scored = {c.id: c for c in candidates if c.state != "infeasible"}
+    stopped = sum(c.state == "stopped" for c in scored.values())
+    n_read, n_all = _n_read(candidates), len(scored) * n_validation
+    return (
+        f"{n_read:,} of {n_all:,} validation images read ({n_read / n_all:.0%}): {stopped} of "
+        f"{len(scored)} networks were found to be dominated before the end."
+    )
 
 
 def _sources(members: list[Member], name: str) -> str:

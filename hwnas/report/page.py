@@ -93,7 +93,7 @@ def interactive(
     """
     front = [member.candidate for member in members]
     on_front = {candidate.id for candidate in front}
-    dominated = [c for c in candidates if c.state == "complete" and c.id not in on_front]
+    dominated = [c for c in candidates if c.state != "infeasible" and c.id not in on_front]
     shown = thinned(dominated, front, objectives, _SHOWN)
     parts = [f"<script>var hovertexts = window.hovertexts || [];\nhovertexts[{number}] = "]
     parts.append(f"{_hovertexts(shown, members)};</script>")

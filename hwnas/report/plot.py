@@ -48,7 +48,7 @@ def front_png(*panels: Panel) -> bytes:
 def _draw_front(axes: Axes, panel: Panel) -> None:
     candidates, members, cost = panel.candidates, panel.members, panel.cost
     on_front = {member.candidate.id for member in members}
-    rest = [c for c in candidates if c.state == "complete" and c.id not in on_front]
+    rest = [c for c in candidates if c.state != "infeasible" and c.id not in on_front]
     axes.scatter(
         [c.figures[cost].value for c in rest],
         [c.figures["accuracy"].value for c in rest],

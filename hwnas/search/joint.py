@@ -26,7 +26,7 @@ def on_target(candidate: Candidate, target: str, budget: Budget) -> Candidate:
     details |= _of(target, candidate.details)
     reason = budget.exceeded(figures) if figures else f"Target '{target}' cannot run it."
     known = figures if reason else {**accuracy, **figures}
-    return Candidate(candidate.trial, candidate.genotype, known, details, reason)
+    return replace(candidate, figures=known, details=details, reason=reason)
 
 
 def _of(target: str, values: Mapping[str, T]) -> dict[str, T]:
@@ -44,6 +44,15 @@ class JointBudget:
     def limits(self) -> dict[str, float]:
         """What every candidate must meet: nothing, since one target's budget is enough."""
         return {}
+
+    def met(self, figures: Figures) -> frozenset[str]:
+        """Return the targets whose budgets a candidate fits."""
+        known = {target: _of(target, figures) for target in self.budgets}
+        return frozenset(
+            target
+            for target, budget in self.budgets.items()
+            if known[target] and not budget.exceeded(known[target])
+        )
 
     def violations(self, figures: Figures) -> dict[str, float]:
         """Return how far a candidate is over the limits of the target whose budget is nearest."""

@@ -20,6 +20,7 @@ from hwnas.pareto import non_dominated
 from hwnas.progress import Progress
 from hwnas.results import Candidate
 from hwnas.search.choices import Assignment
+from hwnas.search.rival import rival
 from hwnas.search.sampler import Known, RunSampler, SamplerConfig
 from hwnas.space import Genotype, Option, SearchSpace
 from hwnas.target import Budget
@@ -41,6 +42,10 @@ class Limits(Protocol):
 
     def violations(self, figures: Figures) -> dict[str, float]:
         """Return how far a candidate is over each limit, as a fraction of it; <= 0 fits."""
+        ...
+
+    def met(self, figures: Figures) -> frozenset[str]:
+        """Return the names of the budgets that a candidate fits."""
         ...
 
     def exceeded(self, figures: Figures) -> str:
@@ -90,7 +95,8 @@ def search(
 
     Where costs are not known to the sampler, the first trials go from the smallest genotype (if
     anything fits a budget, it probably does) to the largest. A genotype that comes again is told
-    its known figures. Only candidates that fit the target and the budget are scored for accuracy.
+    its known figures. Only candidates that fit the target and the budget are scored for accuracy;
+    scoring may stop when a candidate is found to be less accurate than one that costs no more.
 
     Args:
         problem: What is searched for.
@@ -108,7 +114,11 @@ def search(
     with progress.phase("Search", n_trials, shown) as advance:
         while (trial := study.ask(run_sampler, n_trials)) is not None:
             genotype = problem.space.genotype(trial.params)
-            candidate = _evaluate(problem, cost, genotype, trial.number, study.find(genotype))
+            known = study.find(genotype)
+            if known is not None:
+                candidate = _again(known, trial.number)
+            else:
+                candidate = _evaluate(problem, cost, genotype, trial.number, study)
             study.tell(trial, candidate, violations(problem.budget, candidate))
             advance(len(study.candidates) - shown)
             shown = len(study.candidates)
@@ -171,26 +181,41 @@ def _known(problem: Problem, study: Study, cost: Callable[[Genotype], Cost]) -> 
     )
 
 
+def _again(known: Candidate, number: int) -> Candidate:
+    """Return what is known of a genotype as another trial's."""
+    return replace(known, trial=number, right=b"")
+
+
 def _evaluate(
     problem: Problem,
     costing: Callable[[Genotype], Cost],
     genotype: Genotype,
     number: int,
-    known: Candidate | None,
+    study: Study,
 ) -> Candidate:
-    if known is not None:
-        return Candidate(number, genotype, known.figures, known.details, known.reason)
     cost = costing(genotype)
     if reason := cost.reason or problem.budget.exceeded(cost.figures):
         return Candidate(number, genotype, cost.figures, cost.details, reason)
-    figures = {"accuracy": problem.evaluator.accuracy(genotype), **cost.figures}
-    return Candidate(number, genotype, figures, cost.details)
+    met = problem.budget.met(cost.figures)
+    rivals = [c for c in study.candidates if c.right and met <= problem.budget.met(c.figures)]
+    found = rival(rivals, cost.figures, study.objectives)
+    score = problem.evaluator.score(genotype, found)
+    figures = {"accuracy": score.accuracy, **cost.figures}
+    read = {} if score.n_images is None else {"n_images": score.n_images}
+    return Candidate(
+        number,
+        genotype,
+        figures,
+        {**read, **cost.details},
+        stopped=score.stopped,
+        right=score.right,
+    )
 
 
 def front(candidates: Sequence[Candidate], objectives: Sequence[str]) -> list[Candidate]:
     """Return the non-dominated feasible candidates, each genotype once, fastest first.
 
-    Where no latency is known, the first cost stands in for it.
+    Only what was read whole is on it. Where no latency is known, the first cost stands in for it.
     """
     scored = [c for c in candidates if c.state == "complete"]
     distinct = {c.id: c for c in reversed(scored) if all(name in c.figures for name in objectives)}

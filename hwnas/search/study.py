@@ -3,6 +3,7 @@
 A trial enters the file when it is finished, in one transaction: a killed run leaves no half trial.
 """
 
+import base64
 import sqlite3
 import warnings
 from collections.abc import Container, Mapping, Sequence
@@ -30,6 +31,7 @@ from hwnas.space import Genotype, SearchSpace
 NAME = "hwnas"  #: of the study in a file
 SHARED = "digests"  #: attribute of studies that processes share: what decides the outcome
 _ATTRIBUTE, _SPACE = "candidate", "space"
+_RIGHT = "right"  # bits in base64
 SQLITE: dict[str, Any] = {"connect_args": {"timeout": 60}}  #: of engines
 
 
@@ -110,6 +112,8 @@ def tell(
     for name, violation in violations.items():
         trial.set_constraint(name, violation)
     trial.set_user_attr(_ATTRIBUTE, candidate.to_json())
+    if candidate.right:
+        trial.set_user_attr(_RIGHT, base64.b64encode(candidate.right).decode())
     if not _has_costs(candidate.figures, objectives):
         return study.tell(trial, state=TrialState.FAIL, skip_if_finished=True)
     known = {name: figure.value for name, figure in candidate.figures.items()}
@@ -128,7 +132,8 @@ def is_finished(trial: FrozenTrial, objectives: Sequence[str]) -> bool:
 def candidate(trial: FrozenTrial, space: SearchSpace) -> Candidate:
     """Return the candidate of a finished trial."""
     genotype = space.genotype(trial.params)
-    return Candidate.from_json(trial.number, genotype, trial.user_attrs[_ATTRIBUTE])
+    right = base64.b64decode(trial.user_attrs.get(_RIGHT, ""))
+    return Candidate.from_json(trial.number, genotype, trial.user_attrs[_ATTRIBUTE], right)
 
 
 def open_file(path: Path) -> RDBStorage:

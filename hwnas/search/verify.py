@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor, nn
 
-from hwnas.accuracy.supernet import count_right
+from hwnas.accuracy.supernet import right
 from hwnas.cost.base import LayerCost
 from hwnas.figure import COSTS, Figure, Figures, column, proportion
 from hwnas.op import Lowered
@@ -136,10 +136,11 @@ def _verify(
     }
     images, labels = bench.test_images(genotype), bench.test.labels
     outputs, cost = bench.artefacts.judge(paths, lowered, images.numpy())
-    right = int(np.sum(outputs.argmax(axis=1) == labels.numpy()))
+    n_right = int(np.sum(outputs.argmax(axis=1) == labels.numpy()))
+    n_right_fp32 = int(right(network, images, labels).sum())
     figures = {
-        "accuracy_fp32": proportion(count_right(network, images, labels), len(bench.test)),
-        f"accuracy_{_SHORT[bench.dtype]}": proportion(right, len(bench.test)),
+        "accuracy_fp32": proportion(n_right_fp32, len(bench.test)),
+        f"accuracy_{_SHORT[bench.dtype]}": proportion(n_right, len(bench.test)),
         **{name: cost.figures[name] for name in COSTS},
     }
     digests = {suffix: hashlib.sha256(content).hexdigest() for suffix, content in files.items()}

@@ -1,20 +1,25 @@
 import random
 
+import numpy as np
 import torch
 
 from hwnas import families
+from hwnas.accuracy.base import Rival
 from hwnas.accuracy.supernet import ScoringConfig, SupernetEvaluator, recalibrate
 from hwnas.families.blocks import fold_batch_norm
 from hwnas.space import SearchSpace
 from hwnas.training.data import ImageData
 
 
-def _evaluator(space: SearchSpace, data: ImageData) -> SupernetEvaluator:
+def _evaluator(
+    space: SearchSpace, data: ImageData, confidence: float | None = 0.99
+) -> SupernetEvaluator:
     family = families.get(space.family)
     torch.manual_seed(0)
     supernet = family.supernet(space, data.task)
     supernet.module.eval()
-    return SupernetEvaluator(supernet, family, space, data, ScoringConfig(n_recalibration=256))
+    config = ScoringConfig(n_recalibration=256, confidence=confidence)
+    return SupernetEvaluator(supernet, family, space, data, config)
 
 
 def test_recalibrated_statistics_are_those_of_the_images(
@@ -48,7 +53,7 @@ def test_accuracy_is_the_fraction_of_the_validation_split_and_repeatable(
 ) -> None:
     evaluator = _evaluator(tiny, digits)
     genotype = tiny.sample(random.Random(0))
-    figure = evaluator.accuracy(genotype)
+    figure = evaluator.score(genotype).accuracy
     network = evaluator.network(genotype)
     resolution = families.get("mbconv").resolution(tiny, genotype)
     with torch.no_grad():
@@ -56,4 +61,21 @@ def test_accuracy_is_the_fraction_of_the_validation_split_and_repeatable(
     expected = float((logits.argmax(1) == digits.validation.labels).float().mean())
     assert abs(figure.value - expected) < 1e-6
     assert figure.source == "measured"
-    assert evaluator.accuracy(genotype) == figure
+    assert evaluator.score(genotype).accuracy == figure
+
+
+def test_reading_stops_below_a_rival_alone(tiny: SearchSpace, digits: ImageData) -> None:
+    evaluator = _evaluator(tiny, digits)
+    rng = random.Random(1)
+    scores = [evaluator.score(tiny.sample(rng)) for _ in range(6)]
+    earlier = tuple(score.right for score in scores)
+    genotype = tiny.sample(rng)
+    whole = evaluator.score(genotype)
+    assert evaluator.score(genotype, Rival(whole.right, earlier)) == whole  # as good as itself
+    perfect = np.packbits(np.ones(len(digits.validation), np.bool_)).tobytes()
+    stopped = evaluator.score(genotype, Rival(perfect, earlier))
+    assert stopped.stopped
+    assert stopped.n_images is not None
+    assert stopped.n_images < len(digits.validation) == whole.n_images
+    unstoppable = _evaluator(tiny, digits, confidence=None)
+    assert unstoppable.score(genotype, Rival(perfect, earlier)).accuracy == whole.accuracy

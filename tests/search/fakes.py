@@ -2,6 +2,10 @@
 
 from dataclasses import dataclass, field
 
+import numpy as np
+
+from hwnas.accuracy.base import Rival, Score
+from hwnas.accuracy.early_stopping import Bits, read, whole
 from hwnas.cost.base import Cost
 from hwnas.errors import CompileError
 from hwnas.figure import COSTS, Figure, proportion
@@ -36,6 +40,31 @@ class SizeAccuracy:
 
     asked: list[str] = field(default_factory=list)
 
-    def accuracy(self, genotype: Genotype) -> Figure:
+    def score(self, genotype: Genotype, rival: Rival | None = None) -> Score:
         self.asked.append(genotype.id)
-        return proportion(5 * size(genotype) + int(genotype.id, 16) % 50, 1000)
+        return Score(proportion(5 * size(genotype) + int(genotype.id, 16) % 50, 1000))
+
+
+@dataclass
+class BitAccuracy:
+    """As ``SizeAccuracy``, but image by image: reading may stop."""
+
+    n: int = 400
+    asked: list[str] = field(default_factory=list)
+    stopped: list[str] = field(default_factory=list)
+
+    def right(self, genotype: Genotype) -> Bits:
+        """Return which images the genotype gets right."""
+        rng = np.random.default_rng(int(genotype.id, 16))
+        hard = np.linspace(-4, 4, self.n) + rng.normal(0, 0.3, self.n)
+        return np.asarray(hard < size(genotype) / 20 - 2)
+
+    def score(self, genotype: Genotype, rival: Rival | None = None) -> Score:
+        self.asked.append(genotype.id)
+        right = self.right(genotype)
+        if rival is None:
+            return whole(right)
+        rng = np.random.default_rng(int(genotype.id, 16))
+        score = read(lambda index: right[index], self.n, rival, 0.99, rng)
+        self.stopped += [genotype.id] * score.stopped
+        return score

@@ -1,11 +1,13 @@
 import inspect
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import optuna
 import pytest
 
+from hwnas.accuracy.base import Evaluator
 from hwnas.errors import BudgetError
 from hwnas.progress import Silent
 from hwnas.results import Candidate
@@ -14,7 +16,7 @@ from hwnas.search.sampler import SamplerConfig
 from hwnas.search.study import Study
 from hwnas.space import SearchSpace
 from hwnas.target import Budget
-from tests.search.fakes import SizeAccuracy, SizeCost, size
+from tests.search.fakes import BitAccuracy, SizeAccuracy, SizeCost, size
 
 OBJECTIVES = ("accuracy", "latency_ms", "energy_mj")
 
@@ -28,8 +30,10 @@ def _search(
     cost: SizeCost | None = None,
     name: str = "nsga2",
     seed: int = 0,
+    evaluator: Evaluator | None = None,
 ) -> list[Candidate]:
-    problem = loop.Problem(space, budget or Budget(), cost or SizeCost(), SizeAccuracy())
+    accuracy = evaluator or SizeAccuracy()
+    problem = loop.Problem(space, budget or Budget(), cost or SizeCost(), accuracy)
     config = SamplerConfig(name, population_size=10, n_startup_trials=14)
     study = Study(path, space, OBJECTIVES)
     try:
@@ -72,6 +76,48 @@ def test_evolution_goes_on_after_more_generations_than_python_recurses(
         assert go_on(tmp_path / "cut.db", 304) == whole
     finally:
         sys.setrecursionlimit(limit)
+
+
+@pytest.mark.parametrize("name", ["nsga2", "pareto"])
+def test_search_that_stops_reading_goes_on_as_if_it_had_not_been_cut_off(
+    tiny: SearchSpace, tmp_path: Path, name: str
+) -> None:
+    whole = _search(tiny, tmp_path / "whole.db", 60, name=name, evaluator=BitAccuracy())
+    assert any(candidate.state == "stopped" for candidate in whole)
+    for part in (7, 33, 60):
+        resumed = _search(tiny, tmp_path / "cut.db", part, name=name, evaluator=BitAccuracy())
+    assert resumed == whole
+
+
+def test_what_was_stopped_is_dominated_and_told_the_same_when_it_comes_again(
+    tiny: SearchSpace, tmp_path: Path
+) -> None:
+    evaluator = BitAccuracy()
+    candidates = _search(tiny, tmp_path / "s.db", 150, evaluator=evaluator)
+    stopped = [c for c in candidates if c.state == "stopped"]
+    front = loop.front(candidates, OBJECTIVES)
+    assert {c.id for c in stopped} == set(evaluator.stopped)
+    assert len(stopped) > len(set(evaluator.stopped))  # some came again
+    assert len(evaluator.asked) == len({c.id for c in candidates})
+    first = {c.id: c for c in reversed(stopped)}
+    for candidate in stopped:
+        assert candidate.figures == first[candidate.id].figures
+        assert candidate.details["n_images"] < evaluator.n
+        assert any(
+            member.figures["accuracy"].value > candidate.figures["accuracy"].value
+            and member.figures["latency_ms"].value <= candidate.figures["latency_ms"].value
+            for member in front
+        )
+    for member in front:
+        assert member.state == "complete"
+        assert member.figures["accuracy"].value == evaluator.right(member.genotype).mean()
+
+
+def test_front_holds_nothing_that_was_not_read_whole(tiny: SearchSpace, tmp_path: Path) -> None:
+    candidates = _search(tiny, tmp_path / "s.db", 20)
+    member = loop.front(candidates, OBJECTIVES)[-1]
+    others = [replace(c, stopped=c.id == member.id) for c in candidates]
+    assert member.id not in {c.id for c in loop.front(others, OBJECTIVES)}
 
 
 @pytest.mark.parametrize("name", sampler.SAMPLERS)

@@ -155,7 +155,7 @@ def test_training_makes_the_largest_subnet_better_than_chance(
     trainee.supernet.module.eval()
     family = families.get("mbconv")
     evaluator = SupernetEvaluator(trainee.supernet, family, tiny, digits, ScoringConfig())
-    assert evaluator.accuracy(tiny.largest()).value > 0.3
+    assert evaluator.score(tiny.largest()).accuracy.value > 0.3
 
 
 @pytest.mark.parametrize(

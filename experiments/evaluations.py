@@ -1,0 +1,159 @@
+"""Networks of the Fashion-MNIST supernet on a target, each evaluated once whoever asks for it.
+
+What was found is kept in a file, so that samplers and seeds can be compared at the price of one:
+which validation images a network gets right, and what it costs.
+"""
+
+import argparse
+import json
+import sqlite3
+import time
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+from hydra import compose, initialize_config_dir
+from numpy.typing import NDArray
+from omegaconf import OmegaConf
+from torch import Tensor
+
+from hwnas import build, config, content
+from hwnas.accuracy import supernet
+from hwnas.accuracy.base import Rival, Score
+from hwnas.accuracy.early_stopping import Bits, read, unpacked, whole
+from hwnas.accuracy.supernet import SupernetEvaluator
+from hwnas.cost.base import Cost, CostModel
+from hwnas.errors import CompileError
+from hwnas.figure import COLUMNS, Figure
+from hwnas.pareto import hypervolume
+from hwnas.progress import Silent
+from hwnas.space import Genotype
+
+#: Beyond these nothing counts: below every network of the front, the latency of the budget `edge`,
+#: more than any network of that latency takes. Fixed before any search was run.
+REFERENCE = {"accuracy": 0.85, "latency_ms": 0.5, "energy_mj": 0.05}
+
+
+def volume(points: NDArray[np.float64], objectives: Sequence[str]) -> float:
+    """Return the hypervolume of points ``(n, objectives)`` up to ``REFERENCE``."""
+    reference = [REFERENCE[name] for name in objectives]
+    sign = np.array([-1.0 if COLUMNS[name].maximise else 1.0 for name in objectives])
+    inside = points[(points * sign < np.array(reference) * sign).all(axis=1)]
+    return hypervolume(inside, reference, [s < 0 for s in sign]) if len(inside) else 0.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what ``opened`` needs to a command line."""
+    parser.add_argument("--data", required=True, metavar="DIR", help="Fashion-MNIST as Parquet")
+    parser.add_argument("--supernets", default="runs/supernets", metavar="DIR")
+    parser.add_argument("--cache", required=True, metavar="DIR", help="where evaluations are kept")
+
+
+def opened(arguments: argparse.Namespace, *overrides: str) -> "Evaluations":
+    """Return the evaluations of a search with these overrides of its configuration."""
+    config.register()
+    words = ["dataset=fashion_mnist", f"dataset.path={arguments.data}"]
+    words += [f"run.supernets={arguments.supernets}", *overrides]
+    with initialize_config_dir(str(content.ROOT / "conf"), version_base="1.3"):
+        found: Any = OmegaConf.to_object(compose("search", words))
+    parts = build.parts(found, Silent())
+    what = [parts.digests()[name] for name in ("supernet", "target", "cost")]
+    path = Path(arguments.cache, "-".join([parts.config.target.name, *what]) + ".db")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return Evaluations(parts, path)
+
+
+@final
+class Evaluations:
+    """A cost model and an evaluator that remember; ``right`` says what every image became."""
+
+    def __init__(self, parts: build.Parts, path: Path):
+        self.parts = parts
+        self._file = sqlite3.connect(path, timeout=60, isolation_level=None)
+        self._file.execute("PRAGMA journal_mode=WAL")
+        self._file.execute("CREATE TABLE IF NOT EXISTS costs (id PRIMARY KEY, content, seconds)")
+        self._file.execute("CREATE TABLE IF NOT EXISTS rights (id PRIMARY KEY, bits, seconds)")
+        self._images: dict[int, Tensor] = {}
+        self.n_affordable = self._cost_model.n_affordable
+        self.confidence = parts.config.scoring.confidence
+
+    @cached_property
+    def _cost_model(self) -> CostModel:
+        return build.cost_model(self.parts, None)
+
+    @cached_property
+    def evaluator(self) -> SupernetEvaluator:
+        """The evaluator behind, with its supernet."""
+        return build.trained_evaluator(self.parts, Silent())
+
+    def cost(self, genotype: Genotype) -> Cost:
+        """Return the cost of a genotype, without its layers.
+
+        Raises:
+            CompileError: the target's compiler refuses the network.
+        """
+        query = "SELECT content FROM costs WHERE id = ?"
+        row = self._file.execute(query, [genotype.id]).fetchone()
+        if row is None:
+            start = time.perf_counter()
+            found = self._computed(genotype)
+            took = time.perf_counter() - start
+            row = (json.dumps(found),)
+            self._file.execute("REPLACE INTO costs VALUES (?, ?, ?)", [genotype.id, *row, took])
+        raw = json.loads(row[0])
+        if "refused" in raw:
+            raise CompileError(raw["refused"])
+        figures = {name: Figure(*values) for name, values in raw["figures"].items()}
+        return Cost(figures, raw["details"], reason=raw["reason"])
+
+    def _computed(self, genotype: Genotype) -> dict[str, Any]:
+        try:
+            cost = self._cost_model.cost(genotype)
+        except CompileError as error:
+            return {"refused": str(error)}
+        figures = {name: figure.to_json() for name, figure in cost.figures.items()}
+        return {"figures": figures, "details": dict(cost.details), "reason": cost.reason}
+
+    def score(self, genotype: Genotype, rival: Rival | None = None) -> Score:
+        """Return the accuracy on the validation split, read as far as the configuration says."""
+        right = self.right(genotype)
+        if self.confidence is None or rival is None:
+            return whole(right)
+        order = np.random.default_rng(int(genotype.id, 16))
+        return read(lambda index: right[index], len(right), rival, self.confidence, order)
+
+    def right(self, genotype: Genotype) -> Bits:
+        """Return which validation images a genotype gets right, ``(N,)``."""
+        n = len(self.parts.data.validation)
+        query = "SELECT bits FROM rights WHERE id = ?"
+        row = self._file.execute(query, [genotype.id]).fetchone()
+        if row is None:
+            start = time.perf_counter()
+            row = (np.packbits(self._read(genotype)).tobytes(),)
+            took = time.perf_counter() - start
+            self._file.execute("REPLACE INTO rights VALUES (?, ?, ?)", [genotype.id, *row, took])
+        return unpacked(row[0], n)
+
+    def all_right(self) -> Bits:
+        """Return which images every network got right that was ever asked for, ``(m, N)``."""
+        n = len(self.parts.data.validation)
+        rows = self._file.execute("SELECT bits FROM rights ORDER BY id").fetchall()
+        return np.stack([unpacked(bits, n) for (bits,) in rows])
+
+    def _read(self, genotype: Genotype) -> Bits:
+        data = self.parts.data
+        resolution = self.parts.networks.resolution(genotype)
+        if resolution not in self._images:
+            self._images[resolution] = data.prepare(data.validation.images, resolution)
+        network = self.evaluator.network(genotype)
+        return supernet.right(network, self._images[resolution], data.validation.labels)
+
+    def seconds(self) -> dict[str, float]:
+        """Return the median seconds of an evaluation of each kind, as they were when computed."""
+        found = {}
+        for table in ("costs", "rights"):
+            rows = self._file.execute(f"SELECT seconds FROM {table}").fetchall()
+            found[table] = float(np.median([row[0] for row in rows])) if rows else 0.0
+        return found

@@ -1,0 +1,213 @@
+"""Compare samplers where it counts: on a supernet's subnets, compiled for an NPU.
+
+    python -m experiments.sampler.mbconv --data DIR --cache DIR --samplers pareto nsga2 --seeds 5
+
+Searches the default space with the Fashion-MNIST supernet within the budget ``edge``, as
+``python -m hwnas search +target=npu dataset=fashion_mnist`` does, with each sampler and seed. What
+every search evaluated is kept in ``--cache`` and a search that is there is not run again;
+``--report`` compares all that are there.
+"""
+
+import argparse
+import csv
+import itertools
+import json
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from experiments import evaluations
+from experiments.evaluations import Evaluations, volume
+from hwnas.accuracy.base import Rival, Score
+from hwnas.cost.base import Cost
+from hwnas.figure import COLUMNS
+from hwnas.pareto import non_dominated
+from hwnas.progress import Silent
+from hwnas.search import loop
+from hwnas.search.sampler import SamplerConfig
+from hwnas.search.study import Study
+from hwnas.space import Genotype
+
+_STARTUP = {"pareto": 16}  # as in conf/sampler
+_MARKS = (50, 100, 150)
+_BASE = "pareto"  # what the others are compared with
+Points = NDArray[np.float64]
+
+
+@dataclass
+class Timed:
+    """Evaluations whose seconds are not counted as the sampler's."""
+
+    behind: Evaluations
+    seconds: float = 0.0
+    n_costs: int = 0
+    n_affordable: int | None = None
+
+    def __post_init__(self) -> None:
+        self.n_affordable = self.behind.n_affordable
+
+    def cost(self, genotype: Genotype) -> Cost:
+        """Return the cost of a genotype."""
+        self.n_costs += 1
+        start = time.perf_counter()
+        try:
+            return self.behind.cost(genotype)
+        finally:
+            self.seconds += time.perf_counter() - start
+
+    def score(self, genotype: Genotype, rival: Rival | None = None) -> Score:
+        """Return the accuracy on the whole validation split."""
+        start = time.perf_counter()
+        try:
+            return self.behind.score(genotype)
+        finally:
+            self.seconds += time.perf_counter() - start
+
+
+def main() -> None:
+    """Run the searches that are not there yet, then compare."""
+    arguments = _parse()
+    folder = Path(arguments.cache, "searches")
+    folder.mkdir(parents=True, exist_ok=True)
+    if not arguments.report:
+        found = evaluations.opened(arguments, "+target=npu")
+        for seed, name in itertools.product(range(arguments.seeds), arguments.samplers):
+            path = folder / f"{len(arguments.objectives)}-{name}-{seed}.json"
+            if not path.exists():
+                path.write_text(json.dumps(_search(found, arguments, name, seed)))
+            print(path, found.seconds(), flush=True)
+        return
+    rows = _compare([json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))])
+    if arguments.out:
+        with Path(arguments.out).open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+
+
+def _search(
+    found: Evaluations, arguments: argparse.Namespace, name: str, seed: int
+) -> dict[str, Any]:
+    """Return what a search evaluated, in order."""
+    timed = Timed(found)
+    problem = loop.Problem(found.parts.space, found.parts.config.budget, timed, timed)
+    sampler = SamplerConfig(name, n_startup_trials=_STARTUP.get(name, 20))
+    with tempfile.TemporaryDirectory() as folder:
+        study = Study(Path(folder, "study.db"), problem.space, arguments.objectives)
+        start = time.perf_counter()
+        candidates = loop.search(problem, study, sampler, seed, arguments.trials, Silent())
+        took = time.perf_counter() - start - timed.seconds
+        study.close()
+    return {
+        "sampler": name,
+        "seed": seed,
+        "objectives": arguments.objectives,
+        "seconds_a_proposal": took / arguments.trials,
+        "costs_a_proposal": timed.n_costs / arguments.trials,
+        "candidates": [
+            {"id": c.id, **{n: f.value for n, f in c.figures.items()}}
+            if c.state == "complete"
+            else {"id": c.id}
+            for c in candidates
+        ],
+    }
+
+
+def _compare(searches: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
+    """Print how the searches of each set of objectives compare; return a row for each search."""
+    rows = []
+    for objectives in sorted({tuple(search["objectives"]) for search in searches}, key=len):
+        chosen = [s for s in searches if tuple(s["objectives"]) == objectives]
+        maximise = [COLUMNS[name].maximise for name in objectives]
+        union = np.vstack([_points(s, None) for s in chosen])
+        front = union[non_dominated(union, maximise)]
+        whole = volume(front, objectives)
+        shown = [_row(search, front, whole) for search in chosen]
+        print(f"\n{', '.join(objectives)}: front of {len(front)} known, hypervolume {whole:.6g}")
+        _print(shown)
+        rows += shown
+    return rows
+
+
+def _points(search: dict[str, Any], n: int | None) -> Points:
+    """Return the objectives of the first ``n`` trials that were scored."""
+    objectives = search["objectives"]
+    rows = [[c[o] for o in objectives] for c in search["candidates"][:n] if "accuracy" in c]
+    return np.array(rows).reshape(-1, len(objectives))
+
+
+def _row(search: dict[str, Any], front: Points, whole: float) -> dict[str, str]:
+    members = {tuple(point) for point in front.tolist()}
+    row = {"objectives": " ".join(search["objectives"])}
+    row |= {name: str(search[name]) for name in ("sampler", "seed")}
+    for n in _MARKS:
+        points = _points(search, n)
+        row[f"volume_{n}"] = f"{volume(points, search['objectives']) / whole:.5f}"
+        found = members & {tuple(point) for point in points.tolist()}
+        row[f"front_{n}"] = f"{len(found) / len(members):.4f}"
+    distinct = {candidate["id"] for candidate in search["candidates"]}
+    row["distinct"] = str(len(distinct))
+    row["infeasible"] = str(sum("accuracy" not in c for c in search["candidates"]))
+    row |= {n: f"{search[n]:.3f}" for n in ("seconds_a_proposal", "costs_a_proposal")}
+    return row
+
+
+def _print(rows: Sequence[dict[str, str]]) -> None:
+    names = sorted({row["sampler"] for row in rows}, key=lambda name: (name != _BASE, name))
+    for name in names:
+        own = [row for row in rows if row["sampler"] == name]
+        cells = [
+            f"{_mean(own, f'volume_{n}'):.4f} ({_mean(own, f'front_{n}'):.3f})" for n in _MARKS
+        ]
+        seconds, costs = _mean(own, "seconds_a_proposal"), _mean(own, "costs_a_proposal")
+        print(
+            f"  {name:<8} {len(own)} seeds  {'  '.join(cells)}  {seconds:.3f} s {costs:.1f} costs"
+        )
+    for name, n in itertools.product(names[1:], _MARKS):
+        print(f"  {_BASE} - {name} at {n}: {_paired(rows, name, f'volume_{n}')}")
+
+
+def _paired(rows: Sequence[dict[str, str]], other: str, column: str) -> str:
+    """Return in words how the base compares with another sampler on the seeds that both have."""
+    values = {(row["sampler"], row["seed"]): float(row[column]) for row in rows}
+    seeds = [seed for name, seed in values if name == other and (_BASE, seed) in values]
+    a = np.array([values[_BASE, seed] for seed in seeds])
+    b = np.array([values[other, seed] for seed in seeds])
+    if len(a) < 2:
+        return "too few seeds"
+    means = np.random.default_rng(0).choice(a - b, (10_000, len(a))).mean(axis=1)
+    low, high = np.quantile(means, [0.025, 0.975])
+    above = (a[:, None] > b).mean() + 0.5 * (a[:, None] == b).mean()
+    wilcoxon = stats.wilcoxon(a, b).pvalue if (a != b).any() else 1.0
+    return (
+        f"{(a - b).mean():+.4f}, bootstrap 95 % ({low:+.4f}, {high:+.4f}), better on "
+        f"{(a > b).sum()} of {len(a)} seeds, paired t p={stats.ttest_rel(a, b).pvalue:.4f}, "
+        f"Wilcoxon p={wilcoxon:.4f}, A12={above:.2f}"
+    )
+
+
+def _mean(rows: Sequence[dict[str, str]], column: str) -> float:
+    return float(np.mean([float(row[column]) for row in rows]))
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    evaluations.add_arguments(parser)
+    parser.add_argument("--samplers", nargs="+", default=["pareto", "nsga2", "tpe", "random"])
+    parser.add_argument("--objectives", nargs="+", default=["accuracy", "latency_ms"])
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--trials", type=int, default=150)
+    parser.add_argument("--report", action="store_true", help="compare what is there")
+    parser.add_argument("--out", help="a CSV file for --report")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

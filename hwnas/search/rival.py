@@ -1,0 +1,27 @@
+"""Which candidate another one must not be less accurate than, to enter the front."""
+
+from collections.abc import Sequence
+
+from hwnas.accuracy.base import Rival
+from hwnas.figure import Figures
+from hwnas.results import Candidate
+
+_ENOUGH = 5  # networks read whole before any reading stops: the others are predicted from them
+_KEPT = 100  # of those, the latest
+
+
+def rival(
+    candidates: Sequence[Candidate], costs: Figures, objectives: Sequence[str]
+) -> Rival | None:
+    """Return the most accurate candidate that was read whole and costs no more in any objective.
+
+    What is less accurate than it is dominated. ``None`` where nothing is as cheap, or where too few
+    were read whole to predict from.
+    """
+    whole = [c for c in candidates if c.right]
+    names = [name for name in objectives if name != "accuracy"]
+    cheaper = [c for c in whole if all(c.figures[n].value <= costs[n].value for n in names)]
+    if len(whole) < _ENOUGH or not cheaper:
+        return None
+    best = max(cheaper, key=lambda c: c.figures["accuracy"].value)
+    return Rival(best.right, tuple(c.right for c in whole[-_KEPT:]))

@@ -1,0 +1,148 @@
+from functools import cache
+
+import numpy as np
+import pytest
+from scipy import stats
+from sklearn.datasets import load_digits
+from sklearn.tree import DecisionTreeClassifier
+
+from hwnas.accuracy import early_stopping
+from hwnas.accuracy.base import Rival, Score
+from hwnas.accuracy.early_stopping import Bits, Index
+
+N = 2000
+
+
+def _simulated(n_networks: int, seed: int) -> Bits:
+    """Networks of different ability on images of different difficulty."""
+    rng = np.random.default_rng(seed)
+    difficulty = rng.normal(-4, 3, N)
+    ability = rng.normal(0, 0.4, (n_networks, 1))
+    return np.asarray(rng.random((n_networks, N)) < 1 / (1 + np.exp(difficulty - ability)))
+
+
+@cache
+def _trees(n_networks: int) -> Bits:
+    """Real classifiers of different ability on real images."""
+    images, labels = load_digits(return_X_y=True)
+    rng = np.random.default_rng(0)
+    rows = []
+    for seed in range(n_networks):
+        chosen = rng.choice(600, 500, replace=False)
+        depth = int(rng.integers(7, 11))
+        tree = DecisionTreeClassifier(max_depth=depth, max_features=0.6, random_state=seed)
+        tree.fit(images[chosen], labels[chosen])
+        rows.append(tree.predict(images[600:]) == labels[600:])
+    return np.array(rows)
+
+
+def _read(right: Bits, rival: Bits, earlier: Bits, confidence: float, seed: int) -> Score:
+    asked: list[int] = []
+
+    def read(index: Index) -> Bits:
+        asked.extend(index.tolist())
+        return np.asarray(right[index])
+
+    packed = Rival(_packed(rival), tuple(_packed(bits) for bits in earlier))
+    order = np.random.default_rng(seed)
+    score = early_stopping.read(read, len(right), packed, confidence, order)
+    assert len(set(asked)) == len(asked) == score.n_images  # no image twice
+    return score
+
+
+def _packed(bits: Bits) -> bytes:
+    return np.packbits(bits).tobytes()
+
+
+def _just_below(networks: Bits, i: int) -> int | None:
+    """Return the most accurate other network that is no more accurate than the ``i``-th."""
+    counts = networks.sum(axis=1)
+    below = [j for j in range(len(networks)) if j != i and counts[j] <= counts[i]]
+    return max(below, key=lambda j: int(counts[j])) if below else None
+
+
+@pytest.mark.parametrize("kind", ["simulated", "real"])
+@pytest.mark.parametrize("confidence", [0.8, 0.95])
+def test_network_as_good_as_its_rival_is_stopped_no_more_often_than_said(
+    kind: str, confidence: float
+) -> None:
+    n_wrong = n = 0
+    for seed in range(12):
+        networks = _simulated(40, seed) if kind == "simulated" else _trees(40)
+        for i in range(len(networks)):
+            j = _just_below(networks, i)  # the hardest rival to be told from
+            if j is None:
+                continue
+            earlier = np.delete(networks, i, axis=0)
+            score = _read(networks[i], networks[j], earlier, confidence, 1000 * seed + i)
+            n, n_wrong = n + 1, n_wrong + score.stopped
+    assert n > 400
+    assert n_wrong <= stats.binom.ppf(0.999, n, 1 - confidence)
+    assert n_wrong > 0  # it is the limit that is tested, not a rule that never stops
+
+
+@pytest.mark.parametrize("kind", ["simulated", "real"])
+def test_worse_networks_are_stopped_early_and_predicted_well(kind: str) -> None:
+    networks = _simulated(40, 0) if kind == "simulated" else _trees(40)
+    counts = networks.sum(axis=1)
+    best, n = int(np.argmax(counts)), networks.shape[1]
+    scores = {
+        i: _read(networks[i], networks[best], np.delete(networks, i, axis=0), 0.99, i)
+        for i in range(len(networks))
+        if counts[i] < counts[best] - n // 50
+    }
+    stopped = {i: score for i, score in scores.items() if score.stopped}
+    assert len(stopped) > 0.9 * len(scores) > 10
+    assert np.mean([score.n_images for score in scores.values()]) < 0.4 * n
+    held = []
+    for i, score in stopped.items():
+        figure = score.accuracy
+        assert figure.low is not None
+        assert figure.high is not None
+        assert score.right == b""
+        assert figure.source == "modelled"
+        assert figure.low < figure.value < counts[best] / n
+        held.append(figure.low <= counts[i] / n <= figure.high)
+        width = early_stopping.whole(networks[i]).accuracy
+        assert width.low is not None
+        assert width.high is not None
+        assert figure.high - figure.low > width.high - width.low
+    assert np.mean(held) > 0.9
+
+
+def test_what_is_not_stopped_is_read_whole_and_exactly() -> None:
+    networks = _simulated(30, 1)
+    best = int(np.argmax(networks.sum(axis=1)))
+    for seed in range(20):
+        score = _read(networks[best], networks[0], np.delete(networks, best, axis=0), 0.99, seed)
+        assert score == early_stopping.whole(networks[best])
+    assert score.n_images == N
+    assert score.accuracy.value == networks[best].mean()
+    assert np.array_equal(early_stopping.unpacked(score.right, N), networks[best])
+
+
+def test_reading_depends_on_its_arguments_alone() -> None:
+    networks = _simulated(30, 2)
+    best = int(np.argmax(networks.sum(axis=1)))
+    twice = [_read(networks[3], networks[best], networks[4:], 0.99, 7) for _ in range(2)]
+    assert twice[0] == twice[1]
+
+
+def test_network_equal_to_its_rival_is_read_whole_however_alike_all_are() -> None:
+    bits = np.arange(N) % 10 > 0
+    score = _read(bits, bits, np.stack([bits] * 5), 0.99, 0)
+    assert score == early_stopping.whole(bits)
+
+
+@pytest.mark.parametrize("n", [1, 3, 17])
+def test_tiny_splits_are_read(n: int) -> None:
+    earlier = np.ones((5, n), np.bool_)
+    assert _read(earlier[0], earlier[0], earlier, 0.9, 0) == early_stopping.whole(earlier[0])
+
+
+def test_unread_images_of_a_stratum_are_beta_binomial() -> None:
+    stratum = early_stopping._Stratum(np.arange(100), mean=0.3, strength=8.0)
+    read = np.arange(40) % 4 == 0
+    exact = stats.betabinom(60, 0.3 * 8 + 10, 0.7 * 8 + 30)
+    assert stratum.unread(read) == pytest.approx((exact.mean(), exact.var()))
+    assert stratum.unread(np.ones(100, np.bool_)) == (0.0, 0.0)  # nothing is left

@@ -1,0 +1,45 @@
+from dataclasses import replace
+
+from hwnas.figure import Figure
+from hwnas.results import Candidate
+from hwnas.search.rival import rival
+from hwnas.space import Genotype
+
+OBJECTIVES = ("accuracy", "latency_ms")
+
+
+def _candidate(number: int, accuracy: float, latency: float) -> Candidate:
+    figures = {
+        "accuracy": Figure(accuracy, "measured"),
+        "latency_ms": Figure(latency, "modelled"),
+        "sram_kib": Figure(100 - latency, "modelled"),  # no objective
+    }
+    return Candidate(number, Genotype("s", (("a", number),)), figures, right=bytes([number]))
+
+
+CANDIDATES = [_candidate(i, 0.5 + 0.1 * (i % 3), float(i)) for i in range(8)]
+
+
+def test_rival_is_the_most_accurate_of_those_that_cost_no_more_in_any_objective() -> None:
+    found = rival(CANDIDATES, _candidate(9, 0, 4.0).figures, OBJECTIVES)
+    assert found is not None
+    assert found.right == bytes([2])
+    assert found.earlier == tuple(bytes([i]) for i in range(8))
+    three = rival(CANDIDATES, _candidate(9, 0, 4.0).figures, (*OBJECTIVES, "sram_kib"))
+    assert three is not None
+    assert three.right == bytes([4])
+
+
+def test_there_is_no_rival_where_nothing_is_as_cheap_or_little_was_read() -> None:
+    assert rival(CANDIDATES, _candidate(9, 0, -1.0).figures, OBJECTIVES) is None
+    assert rival(CANDIDATES[:4], _candidate(9, 0, 4.0).figures, OBJECTIVES) is None
+    unread = [replace(c, right=b"") for c in CANDIDATES]
+    assert rival(unread, _candidate(9, 0, 4.0).figures, OBJECTIVES) is None
+
+
+def test_the_latest_are_what_is_predicted_from() -> None:
+    many = [_candidate(i % 250, 0.9 if i == 0 else 0.5, float(i)) for i in range(300)]
+    found = rival(many, _candidate(9, 0, 400.0).figures, OBJECTIVES)
+    assert found is not None
+    assert found.right == bytes([0])
+    assert found.earlier == tuple(c.right for c in many[-100:])
