@@ -36,7 +36,7 @@ def drawn(space: SearchSpace, n: int) -> list[Candidate]:
     rng, accuracy, found = random.Random(0), SyntheticAccuracy(space), []
     for number in range(n):
         genotype = space.sample(rng)
-        figures = {"accuracy": accuracy.accuracy(genotype)}
+        figures = {"accuracy": accuracy.score(genotype).accuracy}
         size = sum(space.choices[name].index(option) for name, option in genotype.options)
         for name in COSTS:
             value = 0.01 * math.exp(0.06 * size) * rng.uniform(0.7, 1.3)

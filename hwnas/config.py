@@ -50,7 +50,7 @@ class SearchConfig:
     cost: str | None = None  #: what says the costs; default: what suits the target's runtime
     search_space: str = "mbconv_small"
     objectives: list[str] = field(default_factory=lambda: ["accuracy", "latency_ms", "energy_mj"])
-    n_trials: int = 300
+    n_trials: int = 150
     seed: int = 0
 
     def __post_init__(self) -> None:

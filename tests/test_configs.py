@@ -95,7 +95,7 @@ def test_defaults_are_the_documented_ones() -> None:
     assert (found.budget.name, found.dataset.name, found.sampler.name) == (
         "edge",
         "digits",
-        "nsga2",
+        "pareto",
     )
     assert found.objectives == ["accuracy", "latency_ms", "energy_mj"]
 

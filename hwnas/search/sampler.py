@@ -29,7 +29,7 @@ from hwnas.search.proposal import ATTRIBUTE, GENERATION, Proposal
 class SamplerConfig:
     """Which sampler proposes candidates."""
 
-    name: str = "nsga2"
+    name: str = "pareto"
     population_size: int = 50  #: of nsga2
     n_startup_trials: int = 20  #: trials before the model of pareto, tpe and gp
 
