@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy import stats
 
 from experiments import evaluations
 from experiments.evaluations import Evaluations, volume
@@ -186,8 +187,11 @@ def _print(rows: Sequence[dict[str, str]], plain: dict[str, float], confidence: 
         f"  confidence {confidence}, {len(rows)} seeds: {1 - share:.1%} fewer images read ", end=""
     )
     print(f"({1 - both:.1%} with those of recalibration); wrongly stopped {wrong} of {good}")
+    half = stats.t.ppf(0.975, len(ratios) - 1) * np.std(ratios, ddof=1) / np.sqrt(len(ratios))
+    spread = np.std(list(plain.values()), ddof=1) / np.mean(list(plain.values()))
+    print(f"    hypervolume over that of a search that reads all: {shown}, mean ", end="")
     print(
-        f"    hypervolume over that of a search that reads all: {shown}, mean {np.mean(ratios):.4f}"
+        f"{np.mean(ratios):.4f} +- {half:.4f} (95 %, t); seeds that read all differ by {spread:.2%}"
     )
     print(f"    over that of the same candidates, all read whole: {kept:.5f} at least", flush=True)
 
