@@ -75,8 +75,8 @@ PLACES = {
     "datasets": {"training.data"},
     "moocore": {"pareto"},
     "pyarrow": {"results", "tabular"},
-    "hydra": {"__main__", "config"},
-    "omegaconf": {"__main__", "config"},
+    "hydra": {"__main__", "commands.sweep", "config"},
+    "omegaconf": {"__main__", "commands.sweep", "config"},
     "optuna": {
         "search.history",
         "search.loop",
@@ -89,7 +89,17 @@ PLACES = {
     "matplotlib": {"report.plot"},
     "plotly": {"report.page"},
     "rich": {
-        f"commands.{name}" for name in ("console", "layers", "profile", "search", "tabular", "why")
+        f"commands.{name}"
+        for name in (
+            "console",
+            "front",
+            "joint",
+            "layers",
+            "profile",
+            "search",
+            "tabular",
+            "why",
+        )
     },
 }
 
