@@ -56,6 +56,10 @@ _EXAMPLES = {
         "search +target=npu budget.latency_ms=0.3 budget.sram_kib=32",
         "search +target=cpu cost=measured budget=none",
         "search +target=npu dataset=fashion_mnist dataset.path=DIR n_trials=600",
+        "search '+target=[npu,cpu]' npu.budget.latency_ms=0.3 cpu.budget.latency_ms=0.1",
+        "search +target=npu study.workers=2",
+        "search +target=npu study.storage=postgresql://USER@HOST/NAME   # on every machine",
+        "search -m +target=npu sampler=pareto,nsga2 seed=0,1,2          # one run each",
         "search run.resume=runs/search/<time>",
         "search accuracy=table cost=table table.path=FILE.parquet 'table.genotype=[e0,e1]'"
         " table.accuracy=COLUMN 'table.costs={latency_ms: COLUMN}' sampler=pareto",
