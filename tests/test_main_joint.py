@@ -89,7 +89,7 @@ def test_each_target_has_a_front_and_all_have_one(
     assert run(["why", f"run={folder}", f"id={joint[0]['id']}"]) == 0
     explained = capsys.readouterr().out
     assert "npu latency" in explained
-    assert "budget.npu.latency_ms" in explained
+    assert "npu.budget.latency_ms" in explained
 
 
 def test_target_whose_budget_nothing_meets_is_named(

@@ -244,7 +244,7 @@ def _limits(
         why = candidate.reason.rstrip(".")
         if worst and over[worst] > 0:
             needed = f"{candidate.figures[worst].upper:.4g}"
-            why = f"budget.{worst} binds most, it would have to be {needed}"
+            why = f"{_option(worst)} binds most, it would have to be {needed}"
         lines.append(f"It was not scored: {why}.")
     return lines
 
@@ -253,7 +253,13 @@ def _margin(name: str, figure: Figure, limit: float) -> str:
     over = figure.upper / limit - 1
     end = "" if figure.high is None else "upper end "
     outcome = f"breaks it by {_percent(over)}" if over > 0 else f"leaves {_percent(-over)}"
-    return f"budget.{name} {limit:g}: {end}{figure.upper:.4g} {outcome}."
+    return f"{_option(name)} {limit:g}: {end}{figure.upper:.4g} {outcome}."
+
+
+def _option(name: str) -> str:
+    """Return the option that sets a limit."""
+    target, _, plain = name.rpartition(".")
+    return f"{target}.budget.{plain}" if target else f"budget.{name}"
 
 
 def _percent(share: float) -> str:
