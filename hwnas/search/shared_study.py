@@ -19,7 +19,6 @@ from typing import Any, TypeVar, final
 
 import optuna
 from optuna.exceptions import (
-    DuplicatedStudyError,
     ExperimentalWarning,
     StorageInternalError,
     UpdateFinishedTrialError,
@@ -220,27 +219,31 @@ class SharedStudy:
             RunError: it is of another search.
         """
 
-        def join() -> tuple[optuna.Study, dict[str, str] | None, int]:
-            study = studies.create(self._storage, name, self._space, self.objectives)
-            n_trials = len(study.get_trials(deepcopy=False))
-            return study, study.user_attrs.get(studies.SHARED), n_trials
+        def found() -> tuple[dict[str, str] | None, bool]:
+            try:
+                known = optuna.load_study(study_name=name, storage=self._storage)
+            except KeyError:
+                return None, False
+            return known.user_attrs.get(studies.SHARED), bool(known.get_trials(deepcopy=False))
 
-        try:
-            study, theirs, n_trials = self._patiently(join)
-        except (ValueError, DuplicatedStudyError):
-            theirs, n_trials = {}, 1
-        else:
-            if theirs is None and (n_trials == 0 or not digests):
-                self._patiently(lambda: study.set_user_attr(studies.SHARED, dict(digests)))
-                theirs = dict(digests)
-        differing = [key for key in digests if (theirs or {}).get(key) != digests[key]]
+        theirs, is_begun = self._patiently(found)
+        differing = []
+        if theirs is not None or is_begun:  # else it is new, or somebody is making it just now
+            differing = [key for key in digests if (theirs or {}).get(key) != digests[key]]
         if differing:
             raise RunError(
                 f"{self._where} holds a study '{name}' of another search: "
                 f"{', '.join(differing)} differ. Choose another name with study.name=NAME, or use "
                 "the same settings (only n_trials may grow)."
             )
-        return study
+
+        def made() -> optuna.Study:
+            study = studies.create(self._storage, name, self._space, self.objectives)
+            if theirs is None:
+                study.set_user_attr(studies.SHARED, dict(digests))
+            return study
+
+        return self._patiently(made)
 
     def _taken(self, n_trials: int) -> Trial | None:
         """Return a new trial or one that was queued again; none if it is one too many."""

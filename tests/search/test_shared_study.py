@@ -178,6 +178,11 @@ def test_somebody_elses_study_is_refused(membership: Membership, tiny: SearchSpa
     storage.engine.dispose()
     with pytest.raises(RunError, match="of another search"):
         SharedStudy(membership, tiny)
+    storage = RDBStorage(membership.url)
+    left = optuna.load_study(storage=storage, study_name="hwnas")
+    assert left.metric_names is None  # it is as it was
+    assert left.user_attrs == {}
+    storage.engine.dispose()
 
 
 def test_database_that_goes_away_is_waited_for(postgresql: Server, tiny: SearchSpace) -> None:
