@@ -46,6 +46,7 @@ class History:
     errors: Array
     costs: Array
     pending: Sequence[Assignment]  #: under evaluation by other workers
+    n_ahead: int = 0  #: earlier trials whose workers choose a candidate just now, from the same
 
     @property
     def evaluated(self) -> "History":
@@ -64,6 +65,7 @@ class History:
             self.errors[rows],
             self.costs[rows],
             self.pending,
+            self.n_ahead,
         )
 
 

@@ -64,13 +64,15 @@ class Trials:
 
     def history(self, study: optuna.Study, trial: FrozenTrial) -> tuple[History, Scale]:
         """Return what is known before a trial, and the scale of its errors."""
-        finished, pending = [], []
+        finished, pending, n_ahead = [], [], 0
         states = (TrialState.COMPLETE, TrialState.RUNNING)
         for other in study.get_trials(deepcopy=False, states=states):
             if other.state == TrialState.COMPLETE:
                 finished.append(other)
             elif other.number != trial.number and self._is_within(other):
                 pending.append(self._assignment(other))
+            elif other.number < trial.number and not other.params:
+                n_ahead += 1
         n = len(self._read)
         if [other.number for other in finished[:n]] != self._read:  # an earlier one ended since
             self._clear()
@@ -81,7 +83,7 @@ class Trials:
         scale = self._scale(self._values, study)
         errors = scale.errors(self._values)
         known = (self._numbers, self._assignments, self._features, errors, self._costs)
-        return History(*known, pending), scale
+        return History(*known, pending, n_ahead), scale
 
     def _add(self, study: optuna.Study, trials: Sequence[FrozenTrial]) -> None:
         assignments = [self._assignment(trial) for trial in trials]

@@ -153,7 +153,7 @@ class ParetoSampler(BaseSampler):
         if space.size > ENUMERATED or self._n_costs is not None:
             chosen = self._evolved(space, evaluated, taken, model, rng)
         else:
-            chosen = self._best(space, taken, model)
+            chosen = self._best(space, taken, model, history.n_ahead)
         if chosen is None:
             return _other(space, taken, rng), Proposal("random")
         return chosen.bred.assignment, _account(space, chosen, model, scale)
@@ -206,7 +206,7 @@ class ParetoSampler(BaseSampler):
         if known.costs.shape[1] == 0:
             return known.assignments[rng.choice(free)], Proposal("startup", len(free))
         by_cost = np.argsort(known.costs[free, 0], kind="stable")
-        number = len(history.errors) + len(history.pending)
+        number = len(history.errors) + len(history.pending) + history.n_ahead
         width = max(1, len(free) // self._n_startup)
         # The cheapest, the dearest, and then always the middle of what is widest.
         share = float(number) if number < 2 else _radical_inverse(number - 1)
@@ -242,17 +242,18 @@ class ParetoSampler(BaseSampler):
         return self._learner.expectation(evaluated, costs, pending, everything)
 
     def _best(
-        self, space: Choices, taken: Container[Hashable], model: Expectation
+        self, space: Choices, taken: Container[Hashable], model: Expectation, n_ahead: int
     ) -> _Chosen | None:
-        """Return the best of all candidates that were not proposed yet."""
+        """Return the best of all candidates that were not proposed yet, nor are by others now."""
         known = self._enumerated(space, model.costs)
         order: list[int] = np.argsort(-model.gains(known), kind="stable").tolist()
         free = [i for i in order if space.key(known.assignments[i]) not in taken]
         if not free:
             return None
         n_costed = 0 if model.costs else len(free)
-        bred = Bred(known.assignments[free[0]])
-        return _Chosen(bred, known.costs[free[0]], len(free), n_costed)
+        chosen = free[min(n_ahead, len(free) - 1)]
+        bred = Bred(known.assignments[chosen])
+        return _Chosen(bred, known.costs[chosen], len(free), n_costed)
 
     def _evolved(
         self,
@@ -287,13 +288,22 @@ class ParetoSampler(BaseSampler):
             parents = [bred for _, bred, _ in best] or parents
         if not best:
             return None
-        first = _Chosen(best[0][1], best[0][2], n_known, 0 if model.costs else n_known)
-        return self._exact(space, [bred for _, bred, _ in best], first, model)
+        _, bred, costs = best[min(history.n_ahead, len(best) - 1)]
+        first = _Chosen(bred, costs, n_known, 0 if model.costs else n_known)
+        return self._exact(space, [bred for _, bred, _ in best], first, model, history.n_ahead)
 
     def _exact(
-        self, space: Choices, ranked: Sequence[Bred], first: _Chosen, model: Expectation
+        self,
+        space: Choices,
+        ranked: Sequence[Bred],
+        first: _Chosen,
+        model: Expectation,
+        n_ahead: int,
     ) -> _Chosen:
-        """Return the best by computed costs, some at a time until one fits all limits."""
+        """Return the best by computed costs, some at a time until one fits all limits.
+
+        Where others choose from the same, each takes another one.
+        """
         if not self._n_costs:
             return first
         by_key = {space.key(bred.assignment): bred for bred in ranked}
@@ -301,7 +311,8 @@ class ParetoSampler(BaseSampler):
             part = [bred.assignment for bred in ranked[start : start + self._n_costs]]
             known = self._costed(space, part)
             if known.assignments:
-                i = int(np.argmax(model.gains(known)))
+                order: list[int] = np.argsort(-model.gains(known), kind="stable").tolist()
+                i = order[min(n_ahead, len(order) - 1)]
                 bred, n_costed = by_key[space.key(known.assignments[i])], start + len(part)
                 return replace(first, bred=bred, costs=known.costs[i], n_costed=n_costed)
         return replace(first, n_costed=len(ranked))

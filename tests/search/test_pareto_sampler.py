@@ -164,6 +164,23 @@ def test_resumed_study_whose_best_value_nobody_knows_proposes_the_same() -> None
     assert [t.params for t in cut.trials] == [t.params for t in whole.trials]
 
 
+@pytest.mark.parametrize("n", [3, 24])  # before there is a model, and after
+@pytest.mark.parametrize("n_costs", [None, 10])
+def test_workers_that_choose_at_once_choose_differently(n: int, n_costs: int | None) -> None:
+    def sampler() -> ParetoSampler:
+        return ParetoSampler(_costs(latency), search_space=SMALL, n_costs=n_costs)
+
+    study = _run(sampler(), n)
+    ids = [study._storage.create_new_trial(study._study_id) for _ in range(3)]  # without a choice
+    proposed = []
+    for trial_id in ids:
+        trial = study._storage.get_trial(trial_id)
+        proposed.append(sampler().sample_relative(study, trial, SMALL))
+    different = len({tuple(params.items()) for params in proposed})
+    # Where few costs are computed, each looks at candidates of its own, and may find another's.
+    assert different == 3 if n_costs is None else different >= 2
+
+
 @pytest.mark.parametrize("limit", [0.6, 1.0])
 @pytest.mark.parametrize("space", [SMALL, LARGE], ids=["small", "large"])
 def test_what_breaks_a_limit_is_not_proposed(
