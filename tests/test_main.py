@@ -81,7 +81,6 @@ def test_help_has_a_line_for_each_target_budget_space_and_data_set(
         (["search", "+target=npu", "dataset=images", "dataset.path=nowhere"], "no such file"),
         (["search", "run.resume=nowhere"], "no manifest.json there"),
         (["search", "+target=npu", "=3"], "hwnas:"),
-        (["search", "+target=npu", "-m", "seed=1,2"], "without -m"),
         (["search", "+target=npu", "run.dir=afile"], "cannot be a folder"),
         (["search", *QUICK, "target.clock_mhz=200", "run.dir=r"], "runs at 500"),
         (["search", *QUICK[1:], *IN_DRAM, "run.dir=r"], "known only where they are in flash"),

@@ -46,7 +46,7 @@ def _search(
 def test_search_cut_off_anywhere_goes_on_as_if_it_had_not_been(
     tiny: SearchSpace, tmp_path: Path, name: str
 ) -> None:
-    n = 24 if name == "gp" else 60
+    n = 18 if name == "gp" else 60
     whole = _search(tiny, tmp_path / "whole.db", n, name=name)
     for part in (n // 6, n // 2 + 3):
         _search(tiny, tmp_path / "cut.db", part, name=name)
