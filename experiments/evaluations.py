@@ -7,6 +7,7 @@ which validation images a network gets right, and what it costs.
 import argparse
 import json
 import sqlite3
+import tempfile
 import time
 from collections.abc import Sequence
 from functools import cached_property
@@ -21,7 +22,7 @@ from torch import Tensor
 
 from hwnas import build, config, content
 from hwnas.accuracy import supernet
-from hwnas.accuracy.base import Rival, Score
+from hwnas.accuracy.base import Evaluator, Rival, Score
 from hwnas.accuracy.early_stopping import Bits, read, unpacked, whole
 from hwnas.accuracy.supernet import SupernetEvaluator
 from hwnas.cost.base import Cost, CostModel
@@ -29,7 +30,13 @@ from hwnas.errors import CompileError
 from hwnas.figure import COLUMNS, Figure
 from hwnas.pareto import hypervolume
 from hwnas.progress import Silent
+from hwnas.results import Candidate
+from hwnas.search import loop
+from hwnas.search.sampler import SamplerConfig
+from hwnas.search.study import Study
 from hwnas.space import Genotype
+
+_STARTUP = {"pareto": 16}  # as in conf/sampler
 
 #: Beyond these nothing counts: below every network of the front, the latency of the budget `edge`,
 #: more than any network of that latency takes. Fixed before any search was run.
@@ -63,6 +70,25 @@ def opened(arguments: argparse.Namespace, *overrides: str) -> "Evaluations":
     path = Path(arguments.cache, "-".join([parts.config.target.name, *what]) + ".db")
     path.parent.mkdir(parents=True, exist_ok=True)
     return Evaluations(parts, path)
+
+
+def searched(
+    arguments: argparse.Namespace,
+    parts: build.Parts,
+    cost_model: CostModel,
+    evaluator: Evaluator,
+    *,
+    name: str,
+    seed: int,
+) -> list[Candidate]:
+    """Return the candidates of a search with a sampler, in order."""
+    problem = loop.Problem(parts.space, parts.config.budget, cost_model, evaluator)
+    sampler = SamplerConfig(name, n_startup_trials=_STARTUP.get(name, 20))
+    with tempfile.TemporaryDirectory() as folder:
+        study = Study(Path(folder, "study.db"), problem.space, arguments.objectives)
+        candidates = loop.search(problem, study, sampler, seed, arguments.trials, Silent())
+        study.close()
+    return candidates
 
 
 @final

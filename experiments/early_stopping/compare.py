@@ -12,7 +12,6 @@ import argparse
 import csv
 import itertools
 import json
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,16 +21,11 @@ import numpy as np
 from scipy import stats
 
 from experiments import evaluations
-from experiments.evaluations import Evaluations, volume
+from experiments.evaluations import Evaluations, searched, volume
 from hwnas.accuracy.base import Rival, Score
 from hwnas.accuracy.early_stopping import Bits, read
-from hwnas.progress import Silent
 from hwnas.search import loop
-from hwnas.search.sampler import SamplerConfig
-from hwnas.search.study import Study
 from hwnas.space import Genotype
-
-_STARTUP = {"pareto": 16}  # as in conf/sampler
 
 
 @dataclass
@@ -88,12 +82,7 @@ def _search(
 ) -> dict[str, Any]:
     """Return what a search read, and the front it found."""
     recorded = Recorded(found)
-    problem = loop.Problem(found.parts.space, found.parts.config.budget, found, recorded)
-    sampler = SamplerConfig(name, n_startup_trials=_STARTUP.get(name, 20))
-    with tempfile.TemporaryDirectory() as folder:
-        study = Study(Path(folder, "study.db"), problem.space, arguments.objectives)
-        candidates = loop.search(problem, study, sampler, seed, arguments.trials, Silent())
-        study.close()
+    candidates = searched(arguments, found.parts, found, recorded, name=name, seed=seed)
     front = loop.front(candidates, arguments.objectives)
     scored = [c for c in candidates if c.id in recorded.accuracies]
     true = [

@@ -12,7 +12,6 @@ import argparse
 import csv
 import itertools
 import json
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,18 +23,13 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from experiments import evaluations
-from experiments.evaluations import Evaluations, volume
+from experiments.evaluations import Evaluations, searched, volume
 from hwnas.accuracy.base import Rival, Score
 from hwnas.cost.base import Cost
 from hwnas.figure import COLUMNS
 from hwnas.pareto import non_dominated
-from hwnas.progress import Silent
-from hwnas.search import loop
-from hwnas.search.sampler import SamplerConfig
-from hwnas.search.study import Study
 from hwnas.space import Genotype
 
-_STARTUP = {"pareto": 16}  # as in conf/sampler
 _MARKS = (50, 100, 150)
 _BASE = "pareto"  # what the others are compared with
 Points = NDArray[np.float64]
@@ -97,14 +91,9 @@ def _search(
 ) -> dict[str, Any]:
     """Return what a search evaluated, in order."""
     timed = Timed(found)
-    problem = loop.Problem(found.parts.space, found.parts.config.budget, timed, timed)
-    sampler = SamplerConfig(name, n_startup_trials=_STARTUP.get(name, 20))
-    with tempfile.TemporaryDirectory() as folder:
-        study = Study(Path(folder, "study.db"), problem.space, arguments.objectives)
-        start = time.perf_counter()
-        candidates = loop.search(problem, study, sampler, seed, arguments.trials, Silent())
-        took = time.perf_counter() - start - timed.seconds
-        study.close()
+    start = time.perf_counter()
+    candidates = searched(arguments, found.parts, timed, timed, name=name, seed=seed)
+    took = time.perf_counter() - start - timed.seconds
     return {
         "sampler": name,
         "seed": seed,
