@@ -20,8 +20,8 @@ def test_json_is_small() -> None:
 def test_what_optuna_records_is_understood() -> None:
     assert recorded({}) == Proposal("sampler")
     assert recorded({"NSGAIISampler:generation": 3}) == Proposal("generation", generation=3)
-    both = {ATTRIBUTE: {"phase": "ladder"}, "NSGAIISampler:generation": 0}
-    assert recorded(both) == Proposal("ladder")
+    fixed = {"fixed_params": {"a": 1}, "NSGAIISampler:generation": 0}
+    assert recorded(fixed) == Proposal("ladder")
 
 
 def test_keys_of_later_versions_are_ignored() -> None:
