@@ -99,7 +99,7 @@ class Parts:
             "budget": _digest(asdict(c.budget)),
             "objectives": _digest(c.objectives),
             "sampler": _digest(asdict(c.sampler)),
-            "training": _digest(asdict(c.training)),
+            "train": _digest(asdict(c.train)),
             "scoring": _digest(asdict(c.scoring)),
             "seed": _digest(c.seed),
             "versions": _digest([importlib.metadata.version(name) for name in DECISIVE]),
@@ -110,7 +110,7 @@ class Parts:
         """Return where the supernet of this space, data, training and seed is kept."""
         c = self.config
         what = [self.space.digest, self.data.search_digest, c.seed, torch.__version__, __version__]
-        key = _digest([*what, c.dataset.flip, c.dataset.shift, asdict(c.training)])
+        key = _digest([*what, c.dataset.flip, c.dataset.shift, asdict(c.train)])
         return Checkpoint(Path(self.config.run.supernets, key, "supernet.safetensors"))
 
 
@@ -287,13 +287,13 @@ def trained_evaluator(parts: Parts, progress: Progress) -> SupernetEvaluator:
         supernet = parts.networks.family.supernet(parts.space, parts.data.task)
     checkpoint = parts.checkpoint()
     with contextlib.ExitStack() as stack:
-        n_steps = loop.n_steps(config.training, len(parts.data.train))
+        n_steps = loop.n_steps(config.train, len(parts.data.train))
         if checkpoint.n_steps() < n_steps:
             stack.callback(_locked(checkpoint, n_steps, progress).close)
         loop.train(
             loop.Trainee(supernet, parts.space, parts.networks.resolution),
             loop.Material(parts.data, config.dataset),
-            config.training,
+            config.train,
             config.seed,
             loop.Saving(checkpoint),
             progress,

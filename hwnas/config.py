@@ -39,7 +39,7 @@ class SearchConfig:
     dataset: DatasetConfig = MISSING
     sampler: SamplerConfig = field(default_factory=SamplerConfig)
     study: StudyConfig = field(default_factory=StudyConfig)
-    training: TrainingConfig = field(default_factory=TrainingConfig)
+    train: TrainingConfig = field(default_factory=TrainingConfig)
     scoring: ScoringConfig = field(default_factory=ScoringConfig)
     run: RunConfig = field(default_factory=RunConfig)
     table: TableConfig = field(default_factory=TableConfig)
@@ -165,7 +165,7 @@ class ProfileConfig:
 
     target: Target = MISSING
     dataset: DatasetConfig = MISSING
-    training: TrainingConfig = field(default_factory=TrainingConfig)  #: set by data sets, not read
+    train: TrainingConfig = field(default_factory=TrainingConfig)  #: set by data sets, not read
     table: TableConfig = field(default_factory=TableConfig)
     timing: TimingConfig = field(default_factory=TimingConfig)
     tuning: TuningConfig = field(default_factory=TuningConfig)

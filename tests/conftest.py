@@ -18,6 +18,8 @@ from hwnas.target import Roofline, Target, Tvm, Vela
 from hwnas.training.data import DatasetConfig, ImageData, load
 from tests.postgresql import Server, binaries, running
 
+pytest.register_assert_rewrite("hwnas.testing")
+
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 
 needs_fashion_mnist = pytest.mark.skipif(

@@ -17,7 +17,7 @@ import pytest
 from hwnas.__main__ import run
 from tests.conftest import SHARED, needs_fashion_mnist
 
-QUICK = ("+target=npu", "search_space=tiny", "training.epochs=1", "n_trials=30")
+QUICK = ("+target=npu", "search_space=tiny", "train.epochs=1", "n_trials=30")
 IN_DRAM = (
     "+target=ethos_u65_256",
     "target.clock_mhz=1000",
@@ -120,7 +120,7 @@ def _columns(folder: str, name: str = "candidates.parquet") -> dict[str, list[ob
 
 @pytest.mark.slow
 def test_killed_runs_resume_and_end_like_one_that_was_not(tmp_path: Path) -> None:
-    options = (*QUICK, "n_trials=80", "training.epochs=12")
+    options = (*QUICK, "n_trials=80", "train.epochs=12")
     assert _run("search", *options, "run.dir=whole", "run.supernets=s1").returncode == 0
     start = ["search", *options, "run.dir=cut", "run.supernets=s2"]
     for wait_for in (_has_manifest, _has_some_trials, _has_a_model):
@@ -195,7 +195,7 @@ def test_run_writes_what_the_readme_names_and_refuses_misuse(tmp_path: Path) -> 
 @pytest.mark.slow
 @needs_fashion_mnist
 def test_fashion_mnist_from_local_files() -> None:
-    options = ["search_space=tiny", "training.epochs=1", "n_trials=12", "run.dir=r"]
+    options = ["search_space=tiny", "train.epochs=1", "n_trials=12", "run.dir=r"]
     path = f"dataset.path={SHARED / 'fashion_mnist'}"
     done = _run("search", "+target=npu", "dataset=fashion_mnist", path, *options)
     assert done.returncode == 0, done.stderr

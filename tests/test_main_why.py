@@ -15,7 +15,7 @@ from hwnas.results import Row, RunFolder
 
 Why = Callable[..., str]
 
-QUICK = ("+target=npu", "search_space=tiny", "training.epochs=1", "n_trials=20")
+QUICK = ("+target=npu", "search_space=tiny", "train.epochs=1", "n_trials=20")
 
 
 @pytest.fixture(scope="module")

@@ -34,7 +34,7 @@ def overview(verbs: Mapping[str, str]) -> str:
 
 
 #: Facts of the device, and what only data sets set.
-_HIDDEN = {"search": ("target.",), "profile": ("target.", "training."), "why": ()}
+_HIDDEN = {"search": ("target.",), "profile": ("target.", "train."), "why": ()}
 _ABOUT = {
     "search": [
         "Trains a supernet (or reuses it), searches, verifies every member of the Pareto front",

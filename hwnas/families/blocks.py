@@ -11,10 +11,13 @@ from hwnas.op import Lowered
 
 
 def activation(name: str) -> nn.Module:
-    """Return the module of an activation; in place, nothing else reads a batch norm's output."""
+    """Return the module of an activation; in place where its gradient needs no input."""
     modules: dict[str, nn.Module] = {
         "relu6": nn.ReLU6(inplace=True),
         "relu": nn.ReLU(inplace=True),
+        "hardswish": nn.Hardswish(),
+        "hardsigmoid": nn.Hardsigmoid(),
+        "gelu": nn.GELU(),
         "": nn.Identity(),
     }
     return modules[name]
@@ -44,12 +47,32 @@ class ConvNormAct(nn.Module):
 
 
 @final
+class LinearAct(nn.Module):
+    """Fully connected layer and activation: one operator on the target."""
+
+    def __init__(self, shape: tuple[int, int], act: str):
+        super().__init__()
+        self.linear = nn.Linear(*shape)
+        self.act = activation(act)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(N, ..., C)`` to ``(N, ..., C')``."""
+        out: Tensor = self.act(self.linear(x))
+        return out
+
+
+@final
 class Add(nn.Module):
-    """Sum of two tensors; a module, so that its output can be observed."""
+    """Sum of two tensors and activation; a module, so that its output can be observed."""
+
+    def __init__(self, act: str = ""):
+        super().__init__()
+        self.act = activation(act)
 
     def forward(self, a: Tensor, b: Tensor) -> Tensor:
         """Both ``(N, C, H, W)``."""
-        return a + b
+        out: Tensor = self.act(a + b)
+        return out
 
 
 @final
@@ -72,7 +95,11 @@ def fold_batch_norm(network: nn.Module) -> nn.Module:
 def layer_of(network: nn.Module, name: str) -> nn.Conv2d | nn.Linear:
     """Return the convolution or linear layer that computes a lowered operator."""
     module = network.get_submodule(name)
-    layer = module.conv if isinstance(module, ConvNormAct) else module
+    layer = module
+    if isinstance(module, ConvNormAct):
+        layer = module.conv
+    elif isinstance(module, LinearAct):
+        layer = module.linear
     assert isinstance(layer, nn.Conv2d | nn.Linear)
     return layer
 

@@ -35,15 +35,15 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         if self.batch_size == 1:
-            raise ConfigError("training.batch_size must be at least 2 for batch norm.")
+            raise ConfigError("train.batch_size must be at least 2 for batch norm.")
         for key in ("epochs", "batch_size", "lr"):
             if getattr(self, key) <= 0:
-                raise ConfigError(f"training.{key} must be positive, got {getattr(self, key)}.")
+                raise ConfigError(f"train.{key} must be positive, got {getattr(self, key)}.")
         for key in ("momentum", "warmup", "label_smoothing"):
             if not 0 <= getattr(self, key) < 1:
-                raise ConfigError(f"training.{key} must lie in [0, 1), got {getattr(self, key)}.")
+                raise ConfigError(f"train.{key} must lie in [0, 1), got {getattr(self, key)}.")
         if self.n_random < 0 or self.weight_decay < 0:
-            raise ConfigError("training.n_random and training.weight_decay must not be negative.")
+            raise ConfigError("train.n_random and train.weight_decay must not be negative.")
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ def _step(
     if not math.isfinite(loss):
         raise TrainingError(
             f"Training collapsed at step {step}: the loss is {loss}. "
-            f"Try a smaller learning rate: training.lr={config.lr / 4:g}"
+            f"Try a smaller learning rate: train.lr={config.lr / 4:g}"
         )
     sandwich.clip_gradients(trainee.supernet, _MAX_GRADIENT_NORM)
     optimiser.step()

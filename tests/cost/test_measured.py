@@ -9,8 +9,8 @@ from hwnas.errors import CompileError, DeviceError
 from hwnas.op import Lowered, OpSpec, Task
 from hwnas.runtimes.pool import Retrying
 from hwnas.space import SearchSpace
+from hwnas.testing import CostModelContract
 from hwnas.timing import Timing
-from tests.contracts import CostModelContract
 from tests.profiling.fakes import CPU, Device, FakeWorker, subject, timing
 
 

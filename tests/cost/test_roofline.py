@@ -14,8 +14,8 @@ from hwnas.errors import ConfigError
 from hwnas.op import Lowered, OpSpec, Task, fuse
 from hwnas.space import Genotype, SearchSpace
 from hwnas.target import Roofline, Target, Tvm
+from hwnas.testing import CostModelContract
 from tests.conftest import target
-from tests.contracts import CostModelContract
 
 ETHOS = ("npu", "ethos_u55_256", "ethos_u65_256", "ethos_u85_256")
 

@@ -15,7 +15,7 @@ from hwnas.search import loop, sampler
 from hwnas.search.study import Study
 from hwnas.space import SearchSpace
 from hwnas.target import Budget
-from tests.contracts import CostModelContract
+from hwnas.testing import CostModelContract
 from tests.profiling.fakes import CPU, Device, subject
 from tests.search.fakes import SizeAccuracy
 

@@ -15,8 +15,8 @@ from hwnas.int8.tflite import write
 from hwnas.op import INPUT, Node, OpSpec, Task
 from hwnas.space import SearchSpace
 from hwnas.target import Target
+from hwnas.testing import CostModelContract
 from tests.conftest import target
-from tests.contracts import CostModelContract
 
 TARGETS = ("npu", "ethos_u55_256", "ethos_u65_256", "ethos_u85_256")
 

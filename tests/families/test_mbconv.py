@@ -10,8 +10,8 @@ from hwnas.errors import SpaceError
 from hwnas.families.base import Family
 from hwnas.op import Task
 from hwnas.space import SearchSpace
+from hwnas.testing import FamilyContract
 from tests.conftest import space_yaml
-from tests.contracts import FamilyContract
 
 
 class TestMBConv(FamilyContract):

@@ -10,7 +10,7 @@ from hwnas.op import Lowered, Task
 from hwnas.runtimes.base import Session
 from hwnas.runtimes.litert import LiteRTSession
 from hwnas.space import SearchSpace
-from tests.contracts import SessionContract
+from hwnas.testing import SessionContract
 from tests.int8.networks import quantised
 from tests.int8.qdq import oracle
 

@@ -23,7 +23,7 @@ from hwnas.runtimes.onnx_writer import random_weights, write_fp32, write_int8
 from hwnas.runtimes.ort import LAYOUT, OrtSession, node_times, timer
 from hwnas.runtimes.ort_operators import in_context, operator_times, random_model
 from hwnas.space import SearchSpace
-from tests.contracts import SessionContract
+from hwnas.testing import SessionContract
 from tests.int8.networks import quantised
 from tests.int8.qdq import oracle
 

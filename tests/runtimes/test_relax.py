@@ -28,7 +28,7 @@ from hwnas.runtimes.relax.engine import LocalDevice, TvmEngine
 from hwnas.runtimes.relax.linker import ENTRY, find_compiler, plan_arena
 from hwnas.space import SearchSpace
 from hwnas.target import Tvm
-from tests.contracts import SessionContract
+from hwnas.testing import SessionContract
 from tests.runtimes import torch_reference as reference
 from tests.runtimes.rpc_lab import HOST
 

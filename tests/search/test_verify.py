@@ -123,7 +123,7 @@ def test_search_never_reads_the_test_split(parts: build.Parts, tmp_path: Path) -
     data = dataclasses.replace(parts.data, test=Unreadable())  # type: ignore[arg-type]
     config = dataclasses.replace(
         parts.config,
-        training=dataclasses.replace(parts.config.training, epochs=1),
+        train=dataclasses.replace(parts.config.train, epochs=1),
         run=dataclasses.replace(parts.config.run, supernets=str(tmp_path)),
     )
     blind = dataclasses.replace(parts, data=data, config=config)

@@ -162,5 +162,5 @@ def test_training_makes_the_largest_subnet_better_than_chance(
     "change", [{"epochs": 0}, {"batch_size": 0}, {"lr": -1.0}, {"momentum": 1.0}, {"n_random": -1}]
 )
 def test_impossible_training_is_refused(change: dict[str, float]) -> None:
-    with pytest.raises(ConfigError, match=f"training.{next(iter(change))}"):
+    with pytest.raises(ConfigError, match=f"train.{next(iter(change))}"):
         TrainingConfig(**change)  # type: ignore[arg-type]

@@ -4,7 +4,7 @@ from typing import final
 
 from torch import Tensor, nn
 
-from hwnas.families.mbconv.elastic import ElasticConv, ElasticLinear
+from hwnas.families.elastic import ElasticConv, ElasticLinear
 from hwnas.families.mbconv.lowering import Block, dimensions, n_stages
 from hwnas.families.mbconv.network import InvertedResidual, MBConvNet
 from hwnas.op import Task

@@ -1,4 +1,8 @@
-"""What every Family, CostModel and Session must do. A new one adds a fixture, not a suite."""
+"""What every Family, CostModel and Session must do: suites for pytest, for one's own as well.
+
+A new one adds a subclass with fixtures, not a suite. Have ``conftest.py`` say
+``pytest.register_assert_rewrite("hwnas.testing")`` to see the values that an assertion compares.
+"""
 
 import random
 from collections.abc import Callable
@@ -11,14 +15,21 @@ from torch import nn
 
 from hwnas.cost.base import CostModel
 from hwnas.families.base import Family
+from hwnas.families.blocks import fold_batch_norm, weights_of
 from hwnas.figure import COSTS
 from hwnas.op import Lowered, Task, n_macs
 from hwnas.runtimes.base import Session
+from hwnas.runtimes.onnx_writer import write_fp32
+from hwnas.runtimes.ort import OrtSession
 from hwnas.space import Genotype, SearchSpace
 
 
 class FamilyContract:
     """A subclass gives the fixtures ``family`` and ``family_space``."""
+
+    @pytest.fixture
+    def task(self) -> Task:
+        return Task(in_channels=1, n_classes=10)
 
     @pytest.fixture
     def genotypes(self, family_space: SearchSpace) -> list[Genotype]:
@@ -86,6 +97,22 @@ class FamilyContract:
             for node in lowered:
                 c, h, w = node.op.out_shape
                 assert seen[node.name] in ((c, h, w), (c,)), node.name
+
+    def test_onnx_file_computes_what_the_network_computes(
+        self, family: Family, family_space: SearchSpace, genotypes: list[Genotype], task: Task
+    ) -> None:
+        torch.manual_seed(0)
+        supernet = family.supernet(family_space, task)
+        supernet.module.eval()
+        for genotype in genotypes[:6]:
+            network = fold_batch_norm(supernet.extract(genotype))
+            lowered = family.lower(family_space, genotype, task)
+            session = OrtSession(write_fp32(lowered, weights_of(network, lowered)))
+            images = _images(family, family_space, genotype, task)
+            with torch.no_grad():
+                expected = network(images).numpy()
+            largest = max(1.0, float(np.abs(expected).max()))
+            assert np.abs(session.run(images.numpy()) - expected).max() <= 1e-4 * largest
 
     def test_supernet_gives_every_parameter_a_gradient(
         self, family: Family, family_space: SearchSpace, task: Task
