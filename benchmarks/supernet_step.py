@@ -1,0 +1,93 @@
+"""What a sandwich step costs: ours against the plain way, same blocks, batch and resolutions.
+
+python -m benchmarks.supernet_step [SPACE] runs both in turn in one process, on the same subnets,
+and prints images times subnets per second of each, and the median of the ratios of neighbours. It
+first checks that both compute the same loss and the same gradients.
+"""
+
+import random
+import statistics
+import sys
+import time
+
+from hwnas import host
+
+host.tune()
+
+import torch  # noqa: E402
+
+from benchmarks.plain_supernet import PlainSupernet  # noqa: E402
+from hwnas import families, space  # noqa: E402
+from hwnas.families.base import Supernet  # noqa: E402
+from hwnas.op import Task  # noqa: E402
+from hwnas.space import Genotype, SearchSpace  # noqa: E402
+from hwnas.training import sandwich  # noqa: E402
+
+_BATCH, _STEPS, _RANDOM = 128, 12, 2
+_TASK = Task(1, 10)
+
+
+def main(name: str = "mbconv_small") -> None:
+    networks = space.load(space.find(name))
+    family = families.get(networks.family)
+    torch.manual_seed(0)
+    ours, plain = family.supernet(networks, _TASK), PlainSupernet(networks, _TASK)
+    plain.copy_from(ours.module)
+    labels = torch.randint(0, _TASK.n_classes, (_BATCH,))
+    nchw = {
+        int(size): torch.randn(_BATCH, _TASK.in_channels, int(size), int(size))
+        for size in networks.options("resolution")
+    }
+    nhwc = {size: x.to(memory_format=torch.channels_last) for size, x in nchw.items()}
+    ways = {"plain": (plain, nchw), "ours": (ours, nhwc)}
+    _check(networks, {way: (s, x) for way, (s, x) in ways.items()}, labels)
+    times: dict[str, list[float]] = {way: [] for way in ways}
+    for number in range(_STEPS + 2):
+        for way, (supernet, images) in ways.items():
+            genotypes = sandwich.draw(networks, _RANDOM, random.Random(number))
+            start = time.perf_counter()
+            _step(supernet, genotypes, images, labels, networks)
+            times[way].append(time.perf_counter() - start)
+    n = _BATCH * (2 + _RANDOM)
+    for way, seconds in times.items():
+        print(f"{way:<6} {n / statistics.median(seconds[2:]):7.0f} images x subnets per second")
+    ratios = [p / o for p, o in zip(times["plain"][2:], times["ours"][2:], strict=True)]
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    print(
+        f"ratio  {middle:.2f} (quartiles {low:.2f}, {high:.2f}; {torch.get_num_threads()} threads)"
+    )
+
+
+def _step(
+    supernet: Supernet,
+    genotypes: list[Genotype],
+    images: dict[int, torch.Tensor],
+    labels: torch.Tensor,
+    networks: SearchSpace,
+) -> float:
+    module = supernet.module.train()
+    module.zero_grad()
+
+    def at_resolution(genotype: Genotype) -> torch.Tensor:
+        return images[int(networks.values(genotype)["resolution"])]
+
+    return sandwich.step(supernet, genotypes, at_resolution, labels, 0.1)
+
+
+def _check(
+    networks: SearchSpace,
+    ways: dict[str, tuple[Supernet, dict[int, torch.Tensor]]],
+    labels: torch.Tensor,
+) -> None:
+    """Stop if the two ways differ in their loss or in the norm of their gradients."""
+    genotypes = sandwich.draw(networks, _RANDOM, random.Random(0))
+    found = []
+    for supernet, images in ways.values():
+        loss = _step(supernet, genotypes, images, labels, networks)
+        norms = [p.grad.norm() for p in supernet.module.parameters() if p.grad is not None]
+        found.append((loss, float(torch.stack(norms).norm())))
+    torch.testing.assert_close(torch.tensor(found[0]), torch.tensor(found[1]), rtol=1e-3, atol=1e-5)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
