@@ -6,12 +6,17 @@ per output channel (per tensor in linear layers), asymmetric activations per ten
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hwnas.op import Lowered, Node, Shape
+from hwnas.op import INPUT, Lowered, Node, OpSpec, Shape
+
+#: Activations that are a limit of the range, and so part of quantising to it. ``hardsigmoid(x)`` is
+#: ``x / 6 + 1 / 2`` limited to 0 and 1: weight and bias of what it is fused into hold the former.
+CLIPS = {"relu": (0.0, math.inf), "relu6": (0.0, 6.0), "hardsigmoid": (0.0, 1.0)}
 
 
 @dataclass(frozen=True)
@@ -40,11 +45,15 @@ class Weights:
 
 @dataclass(frozen=True)
 class QuantisedOp:
-    """An operator with its weights, if it has any, and the scale of its output."""
+    """An operator with its weights, if it has any, and the scale of its output.
+
+    An activation that is no clip is computed from int8: ``inner`` is the scale of what it reads.
+    """
 
     node: Node
     weights: Weights | None
     out: Scale
+    inner: Scale | None = None
 
 
 @dataclass(frozen=True)
@@ -56,6 +65,18 @@ class QuantisedNetwork:
     ops: tuple[QuantisedOp, ...]
 
 
+def needs_inner(op: OpSpec) -> bool:
+    """Return whether an operator computes an activation from int8."""
+    return bool(op.activation) and op.activation not in CLIPS
+
+
+def fixed_scale(node: Node, scales: Mapping[str, Scale]) -> Scale | None:
+    """Return the scale that an operator's output must have; ``None`` if it is free."""
+    if node.op.base == "max_pool2d":
+        return scales[node.inputs[0]]
+    return Scale.of_range(*CLIPS["hardsigmoid"]) if node.op.activation == "hardsigmoid" else None
+
+
 # How well weights compress moves latency and flash by some percent. Normal weights, scaled as
 # quantisation does so that the largest of each channel is 127, compressed like trained ones
 # (experiments/fashion_mnist_npu/README.md); finalists are compiled with their own weights.
@@ -65,6 +86,7 @@ _POOL_SIZE = 1 << 16
 def stand_in(lowered: Lowered) -> QuantisedNetwork:
     """Return an int8 network of the right shape with stand-in weights and scales."""
     pool = np.random.default_rng(0).normal(size=_POOL_SIZE).astype(np.float32)
+    scales = {INPUT: Scale(0.05, 0)}
     ops, used = [], 0
     for node in lowered:
         weights = None
@@ -74,10 +96,12 @@ def stand_in(lowered: Lowered) -> QuantisedNetwork:
             draw = np.take(pool, np.arange(used, used + n), mode="wrap").reshape(n_scales, -1)
             peaks = np.abs(draw).max(axis=1, keepdims=True)
             weight = np.round(draw * (127 / peaks)).astype(np.int8).reshape(shape)
-            scales = np.full(n_scales, 0.01, np.float32)
-            weights = Weights(weight, scales, np.zeros(c_out, np.int32))
+            steps = np.full(n_scales, 0.01, np.float32)
+            weights = Weights(weight, steps, np.zeros(c_out, np.int32))
             used += n
         # Outputs of relu and relu6 have no negative range, or runtimes could not fuse them.
-        out = Scale.of_range(0.0, 6.0) if node.op.activation else Scale(0.05, 0)
-        ops.append(QuantisedOp(node, weights, out))
-    return QuantisedNetwork(lowered[0].op.in_shape, Scale(0.05, 0), tuple(ops))
+        free = Scale.of_range(0.0, 6.0) if node.op.activation in CLIPS else Scale(0.05, 0)
+        scales[node.name] = fixed_scale(node, scales) or free
+        inner = Scale(0.05, 0) if needs_inner(node.op) else None
+        ops.append(QuantisedOp(node, weights, scales[node.name], inner))
+    return QuantisedNetwork(lowered[0].op.in_shape, scales[INPUT], tuple(ops))

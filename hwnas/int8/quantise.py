@@ -8,7 +8,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hwnas.families.blocks import layer_of
-from hwnas.int8.network import QuantisedNetwork, QuantisedOp, Scale, Weights
+from hwnas.int8.network import (
+    QuantisedNetwork,
+    QuantisedOp,
+    Scale,
+    Weights,
+    fixed_scale,
+    needs_inner,
+)
 from hwnas.op import INPUT, Lowered, Node
 
 _SAMPLES = 1 << 15  # values of a tensor that its range is chosen from
@@ -27,39 +34,54 @@ def quantise(network: nn.Module, lowered: Lowered, images: Tensor) -> QuantisedN
         images: Normalised calibration images, ``(N, C, R, R)``.
     """
     scales = {INPUT: Scale.of_range(float(images.min()), float(images.max()))}
-    scales |= {name: _best_scale(sample) for name, sample in _observe(network, lowered, images)}
-    ops = tuple(
-        QuantisedOp(node, _weights(network, node, scales), scales[node.name]) for node in lowered
-    )
-    return QuantisedNetwork(lowered[0].op.in_shape, scales[INPUT], ops)
+    outputs, inner = _observe(network, lowered, images)
+    ops = []
+    for node in lowered:
+        scales[node.name] = fixed_scale(node, scales) or _best_scale(outputs[node.name])
+        before = _best_scale(inner[node.name]) if needs_inner(node.op) else None
+        weights = _weights(network, node, scales)
+        ops.append(QuantisedOp(node, weights, scales[node.name], before))
+    return QuantisedNetwork(lowered[0].op.in_shape, scales[INPUT], tuple(ops))
 
 
-def _observe(
-    network: nn.Module, lowered: Lowered, images: Tensor
-) -> list[tuple[str, NDArray[np.float32]]]:
-    """Return a sample of the output of each operator; its extremes are always in it."""
-    samples: dict[str, NDArray[np.float32]] = {}
+Samples = dict[str, NDArray[np.float32]]
 
-    def observe(name: str, out: Tensor) -> None:
+
+def _observe(network: nn.Module, lowered: Lowered, images: Tensor) -> tuple[Samples, Samples]:
+    """Return samples of the output of each operator, and of what goes into its activation.
+
+    The extremes are always in a sample.
+    """
+    outputs: Samples = {}
+    inner: Samples = {}
+
+    def observe(samples: Samples, name: str, out: Tensor) -> None:
         flat = out.detach().reshape(-1)
         step = max(1, flat.numel() // _SAMPLES)
         # An odd step does not fall in line with powers of two of channels.
         sample = torch.cat([flat[:: step | 1], flat.min()[None], flat.max()[None]])
         samples[name] = sample.numpy().astype(np.float32)
 
-    hooks = [
-        network.get_submodule(node.name).register_forward_hook(
-            lambda module, args, out, name=node.name: observe(name, out)
-        )
-        for node in lowered
-    ]
+    hooks = []
+    for node in lowered:
+        places = [(outputs, network.get_submodule(node.name))]
+        if needs_inner(node.op):
+            places.append((inner, layer_of(network, node.name)))
+        for samples, module in places:
+            hooks.append(
+                module.register_forward_hook(
+                    lambda module, args, out, samples=samples, name=node.name: observe(
+                        samples, name, out
+                    )
+                )
+            )
     try:
         with torch.inference_mode():
             network.eval()(images.to(memory_format=torch.channels_last))
     finally:
         for hook in hooks:
             hook.remove()
-    return list(samples.items())
+    return outputs, inner
 
 
 def _best_scale(sample: NDArray[np.float32]) -> Scale:
@@ -80,6 +102,8 @@ def _weights(network: nn.Module, node: Node, scales: Mapping[str, Scale]) -> Wei
     assert layer.bias is not None, "fold the batch norm first"
     weight = layer.weight.detach().numpy().astype(np.float64)
     bias = layer.bias.detach().numpy().astype(np.float64)
+    if node.op.activation == "hardsigmoid":
+        weight, bias = weight / 6, bias / 6 + 0.5
     in_scale = scales[node.inputs[0]].scale
     peaks = np.abs(weight).reshape(len(weight), -1).max(axis=1)
     if isinstance(layer, nn.Linear):

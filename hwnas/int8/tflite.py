@@ -9,7 +9,7 @@ from ai_edge_litert import schema_py_generated as schema
 from numpy.typing import NDArray
 
 from hwnas.errors import CompileError
-from hwnas.int8.network import QuantisedNetwork, QuantisedOp, Scale, Weights
+from hwnas.int8.network import QuantisedNetwork, QuantisedOp, Scale, Weights, needs_inner
 from hwnas.op import INPUT, Node, OpSpec
 
 _OP = schema.BuiltinOperator
@@ -17,6 +17,13 @@ _OPTIONS = schema.BuiltinOptions
 _ACTIVATIONS = {
     "relu6": schema.ActivationFunctionType.RELU6,
     "relu": schema.ActivationFunctionType.RELU,
+}
+#: What can be fused into an operator; ``hardsigmoid`` is a clip of what has weights.
+_FUSED = {
+    "conv2d": {"bn", "relu", "relu6", "hardswish", "hardsigmoid"},
+    "linear": {"relu", "relu6", "hardswish", "hardsigmoid"},
+    "add": {"relu", "relu6"},
+    "mul": {"relu", "relu6"},
 }
 # The operator versions that introduced int8, as the TFLite converter writes them.
 _VERSIONS = {
@@ -26,6 +33,10 @@ _VERSIONS = {
     _OP.ADD: 2,
     _OP.MEAN: 2,
     _OP.PAD: 2,
+    _OP.MUL: 2,
+    _OP.MAX_POOL_2D: 2,
+    _OP.HARD_SWISH: 1,
+    _OP.RESHAPE: 1,
 }
 
 
@@ -35,21 +46,27 @@ def check(lowered: Sequence[Node]) -> None:
     Raises:
         CompileError: it names the operator.
     """
+    kinds = {node.name: node.op for node in lowered}
     for node in lowered:
         op, (c, h, w) = node.op, node.op.out_shape
         fits = {
-            "conv2d": op.padding == op.kernel // 2
-            and (op.groups == 1 or op.groups == c == op.in_shape[0]),
+            "conv2d": op.groups == 1 or op.groups == c == op.in_shape[0],
             "linear": (h, w) == (1, 1),
             "add": True,
+            "mul": True,
             "mean": True,
+            # A border of zeros is one of the smallest values only behind a relu.
+            "max_pool2d": op.padding == 0
+            or (
+                (source := kinds.get(node.inputs[0])) is not None
+                and source.activation in ("relu", "relu6")
+            ),
         }
-        fused = {"bn", *_ACTIVATIONS} if op.base == "conv2d" else set()
-        if not fits.get(op.base, False) or {*op.fused} - fused:
+        if not fits.get(op.base, False) or {*op.fused} - _FUSED.get(op.base, set()):
             raise CompileError(
                 f"Operator '{node.name}' cannot be written for the NPU: {op}. Allowed: "
-                "convolutions, dense or depthwise, with relu or relu6, and linear, add and mean "
-                "without either."
+                "convolutions, dense or depthwise, and linear layers with relu, relu6, hardswish "
+                "or hardsigmoid; add and mul with relu or relu6; mean; max_pool2d behind a relu."
             )
 
 
@@ -72,39 +89,64 @@ def write(network: QuantisedNetwork) -> bytes:
 
 
 def _add(graph: "_Graph", quantised: QuantisedOp, inputs: list[int], in_scale: Scale) -> int:
-    """Append one operator; return the index of its output tensor."""
+    """Append one operator with what is fused into it; return the index of its output tensor."""
     op, name = quantised.node.op, quantised.node.name
     c, h, w = op.out_shape
-    flat = op.base in ("linear", "mean")
-    out = graph.activation(name, (1, c) if flat else (1, h, w, c), quantised.out)
+    shape = (1, c) if op.base in ("linear", "mean") else (1, h, w, c)
+    if not needs_inner(op):
+        out = graph.activation(name, shape, quantised.out)
+        _add_plain(graph, quantised, inputs, out, in_scale)
+        return out
+    assert quantised.inner is not None
+    assert op.activation == "hardswish"
+    inner = graph.activation(f"{name}.inner", shape, quantised.inner)
+    _add_plain(graph, quantised, inputs, inner, in_scale)
+    out = graph.activation(name, shape, quantised.out)
+    graph.operator(_OP.HARD_SWISH, [inner], out, "HardSwishOptions", schema.HardSwishOptionsT())
+    return out
+
+
+def _add_plain(
+    graph: "_Graph", quantised: QuantisedOp, inputs: list[int], out: int, in_scale: Scale
+) -> None:
+    """Append one operator with what clips its output."""
+    op, name = quantised.node.op, quantised.node.name
+    clip = _ACTIVATIONS.get(op.activation, 0)
     match op.base:
         case "conv2d":
-            assert quantised.weights is not None
             _add_conv(graph, quantised, inputs[0], out, in_scale)
         case "linear":
             assert quantised.weights is not None
             weight = graph.weight(name, quantised.weights.weight, quantised.weights.scales, 0)
             bias = graph.bias(name, quantised.weights, in_scale)
-            options = schema.FullyConnectedOptionsT()
+            options: Any = schema.FullyConnectedOptionsT()
+            options.fusedActivationFunction = clip
             inputs = [inputs[0], weight, bias]
             graph.operator(_OP.FULLY_CONNECTED, inputs, out, "FullyConnectedOptions", options)
         case "add":
-            graph.operator(_OP.ADD, inputs, out, "AddOptions", schema.AddOptionsT())
+            options = schema.AddOptionsT()
+            options.fusedActivationFunction = clip
+            graph.operator(_OP.ADD, inputs, out, "AddOptions", options)
+        case "mul":
+            options = schema.MulOptionsT()
+            options.fusedActivationFunction = clip
+            graph.operator(_OP.MUL, inputs, out, "MulOptions", options)
         case "mean":
             axes = graph.constant(f"{name}.axes", np.array([1, 2], np.int32))
             inputs = [inputs[0], axes]
             graph.operator(_OP.MEAN, inputs, out, "ReducerOptions", schema.ReducerOptionsT())
+        case "max_pool2d":
+            options = schema.Pool2DOptionsT()
+            x = _add_padding(graph, quantised, inputs[0], in_scale, options)
+            options.filterHeight = options.filterWidth = op.kernel
+            graph.operator(_OP.MAX_POOL_2D, [x], out, "Pool2DOptions", options)
         case _:
             raise AssertionError(f"{op.kind} was not refused")
-    return out
 
 
 def _add_conv(graph: "_Graph", quantised: QuantisedOp, x: int, out: int, in_scale: Scale) -> None:
     op, name, weights = quantised.node.op, quantised.node.name, quantised.weights
     assert weights is not None
-    same = _is_same(op)
-    if not same:
-        x = _add_pad(graph, quantised, x, in_scale)
     if op.depthwise:
         options: Any = schema.DepthwiseConv2DOptionsT()
         options.depthMultiplier = 1
@@ -112,23 +154,33 @@ def _add_conv(graph: "_Graph", quantised: QuantisedOp, x: int, out: int, in_scal
     else:
         options = schema.Conv2DOptionsT()
         layout, axis = weights.weight.transpose(0, 2, 3, 1), 0
-    options.padding = schema.Padding.SAME if same else schema.Padding.VALID
-    options.strideH = options.strideW = op.stride
+    x = _add_padding(graph, quantised, x, in_scale, options)
     options.dilationHFactor = options.dilationWFactor = 1
-    options.fusedActivationFunction = _ACTIVATIONS.get(op.kind.rpartition("+")[2], 0)
+    options.fusedActivationFunction = _ACTIVATIONS.get(op.activation, 0)
     code = _OP.DEPTHWISE_CONV_2D if op.depthwise else _OP.CONV_2D
     kind = "DepthwiseConv2DOptions" if op.depthwise else "Conv2DOptions"
     weight = graph.weight(name, layout, weights.scales, axis)
     graph.operator(code, [x, weight, graph.bias(name, weights, in_scale)], out, kind, options)
 
 
+def _add_padding(
+    graph: "_Graph", quantised: QuantisedOp, x: int, in_scale: Scale, options: Any
+) -> int:
+    """Set strides and padding of an operator on windows; return what it reads."""
+    op = quantised.node.op
+    same = _is_same(op)
+    options.padding = schema.Padding.SAME if same else schema.Padding.VALID
+    options.strideH = options.strideW = op.stride
+    return x if same or not op.padding else _add_pad(graph, quantised, x, in_scale)
+
+
 def _is_same(op: OpSpec) -> bool:
-    """Whether ``kernel // 2`` on every side is what TFLite's SAME padding does.
+    """Whether ``op.padding`` on every side is what TFLite's SAME padding does.
 
     SAME pads an even side less at its start when the stride is 2.
     """
     return op.kernel == 1 or all(
-        (-(-size // op.stride) - 1) * op.stride + op.kernel - size == op.kernel - 1
+        max((-(-size // op.stride) - 1) * op.stride + op.kernel - size, 0) == 2 * op.padding
         for size in op.in_shape[1:]
     )
 
@@ -136,8 +188,7 @@ def _is_same(op: OpSpec) -> bool:
 def _add_pad(graph: "_Graph", quantised: QuantisedOp, x: int, scale: Scale) -> int:
     """Append an explicit padding, which Vela folds into the convolution."""
     op, name = quantised.node.op, quantised.node.name
-    c, h, w = op.in_shape
-    p = op.kernel // 2
+    (c, h, w), p = op.in_shape, op.padding
     pads = graph.constant(f"{name}.pads", np.array([[0, 0], [p, p], [p, p], [0, 0]], np.int32))
     padded = graph.activation(f"{name}.padded", (1, h + 2 * p, w + 2 * p, c), scale)
     graph.operator(_OP.PAD, [x, pads], padded, "PadOptions", schema.PadOptionsT())

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from hwnas.errors import CompileError
-from hwnas.int8.network import QuantisedNetwork, QuantisedOp, Scale
+from hwnas.int8.network import QuantisedNetwork, QuantisedOp, Scale, needs_inner
 from hwnas.op import INPUT, Lowered, Node, OpSpec, Shape
 from hwnas.runtimes.base import Weights
 
@@ -25,7 +25,7 @@ OPERATORS = "operators"
 
 _OPSET, _IR_VERSION = 23, 11  # the first with Attention, for which runtimes have a kernel
 _EPSILON = 1e-5  # of layer normalisation, as torch has it
-_CLIPS = ("", "relu", "relu6")  # what is part of quantising to the right range
+_NOT_INT8 = ("layernorm", "attention")
 _ACTIVATIONS = {
     "relu": "Relu",
     "hardswish": "HardSwish",
@@ -71,8 +71,7 @@ def write_int8(network: QuantisedNetwork) -> bytes:
         _check_int8(op.node)
         inputs = [values[name] for name in op.node.inputs]
         parameters = _dequantised(graph, op, scales[op.node.inputs[0]])
-        real = graph.operator(op.node, inputs, parameters)
-        values[op.node.name] = graph.quantised(op.node.name, real, op.out)
+        values[op.node.name] = graph.quantised_operator(op, inputs, parameters)
     return graph.serialised(lowered, values[lowered[-1].name])
 
 
@@ -137,6 +136,22 @@ class _Graph:
             elif part != "bn":
                 out = replace(out, name=self._activation(part, out.name, f"{name}/{part}"))
         return out
+
+    def quantised_operator(
+        self, quantised: QuantisedOp, inputs: list[_Value], parameters: list[str]
+    ) -> _Value:
+        """Append an operator whose output, and what its activation reads, goes through int8."""
+        op, name = quantised.node.op, quantised.node.name
+        if op.activation == "hardsigmoid" or needs_inner(op):
+            plain = replace(op, kind=op.kind.replace(f"+{op.activation}", ""))
+            value = self.operator(replace(quantised.node, op=plain), inputs, parameters)
+        else:
+            value = self.operator(quantised.node, inputs, parameters)
+        if quantised.inner is not None:
+            inner = self.quantised(f"{name}/inner", value, quantised.inner)
+            active = self._activation(op.activation, inner.name, f"{name}/{op.activation}")
+            value = replace(inner, name=active)
+        return self.quantised(name, value, quantised.out)
 
     def quantised(self, name: str, value: _Value, scale: Scale) -> _Value:
         """Return the value after it went through int8."""
@@ -274,10 +289,10 @@ def _parameters(graph: _Graph, node: Node, weights: Weights) -> list[str]:
 
 def _check_int8(node: Node) -> None:
     """Refuse operators with a tensor inside whose scale is not known."""
-    if "add" in node.op.fused or node.op.activation not in _CLIPS:
+    if "add" in node.op.fused or node.op.base in _NOT_INT8:
         raise CompileError(
-            f"Operator '{node.name}' cannot be written in int8: {node.op}. Only relu and relu6 can "
-            "be fused; give sums and other activations as operators of their own."
+            f"Operator '{node.name}' cannot be written in int8: {node.op}. Not in int8: "
+            f"{', '.join(_NOT_INT8)}, and sums that are fused into other operators."
         )
 
 
