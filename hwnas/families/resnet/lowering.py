@@ -5,13 +5,12 @@ https://arxiv.org/abs/1512.03385. As is usual since, a bottleneck has its stride
 convolution, not in the first.
 """
 
-import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from hwnas.families import checks
 from hwnas.op import INPUT, Lowered, Node, OpSpec, Task
-from hwnas.space import Genotype, SearchSpace
+from hwnas.space import Genotype, Option, SearchSpace
 
 _NETWORK = (
     "resolution",
@@ -91,36 +90,29 @@ def dimensions(space: SearchSpace, genotype: Genotype, task: Task) -> Dimensions
         for index in range(number(f"stages.{stage}.depth")):
             name = f"stages.{stage}.blocks.{index}"
             stride = number(f"stages.{stage}.stride") if index == 0 else 1
-            inner = _inner(c_out, float(values[f"{name}.expansion"]))
-            widths = (width, inner, inner, c_out)
-            if values["block"] == "basic":
-                widths = (width, inner, c_out)
-            convs = _convs(name, widths, number(f"{name}.kernel"), stride, act)
             shortcut = None
             if index == 0 and _projects(space, stage):
                 shortcut = Conv(f"{name}.shortcut", width, c_out, 1, stride, "")
+            convs = _convs(values, name, (width, c_out), stride)
             blocks.append(Block(name, stage, convs, shortcut, act))
             width = c_out
     return Dimensions(number("resolution"), stem, bool(number("stem.pool")), tuple(blocks))
 
 
-def _inner(width: int, expansion: float) -> int:
-    """Return the channels between the first and the last convolution of a block."""
-    return max(_MULTIPLE, int(width * expansion / _MULTIPLE + 0.5) * _MULTIPLE)
-
-
 def _convs(
-    name: str, widths: tuple[int, ...], kernel: int, stride: int, act: str
+    values: Mapping[str, Option], name: str, widths: tuple[int, int], stride: int
 ) -> tuple[Conv, ...]:
-    """Return the convolutions between these channels; only the last has no activation."""
-    kernels, strides = (kernel, kernel), (stride, 1)
-    if len(widths) == 4:
-        kernels, strides = (1, kernel, 1), (1, stride, 1)
-    rows = zip(itertools.pairwise(widths), kernels, strides, strict=True)
-    last = len(widths) - 2
+    """Return the convolutions of a block in order; only the last has no activation."""
+    c_in, c_out = widths
+    expansion, kernel = float(values[f"{name}.expansion"]), int(values[f"{name}.kernel"])
+    inner = max(_MULTIPLE, int(c_out * expansion / _MULTIPLE + 0.5) * _MULTIPLE)
+    rows = [(c_in, inner, kernel, stride), (inner, c_out, kernel, 1)]
+    if values["block"] == "bottleneck":
+        rows = [(c_in, inner, 1, 1), (inner, inner, kernel, stride), (inner, c_out, 1, 1)]
+    acts = [str(values["activation"])] * (len(rows) - 1) + [""]
     return tuple(
-        Conv(f"{name}.convs.{i}", c_in, c_out, k, s, "" if i == last else act)
-        for i, ((c_in, c_out), k, s) in enumerate(rows)
+        Conv(f"{name}.convs.{i}", *row, act)
+        for i, (row, act) in enumerate(zip(rows, acts, strict=True))
     )
 
 
