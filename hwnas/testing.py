@@ -114,15 +114,17 @@ class FamilyContract:
             largest = max(1.0, float(np.abs(expected).max()))
             assert np.abs(session.run(images.numpy()) - expected).max() <= 1e-4 * largest
 
-    def test_supernet_gives_every_parameter_a_gradient(
-        self, family: Family, family_space: SearchSpace, task: Task
+    def test_every_parameter_gets_a_gradient_from_some_genotype(
+        self, family: Family, family_space: SearchSpace, genotypes: list[Genotype], task: Task
     ) -> None:
         supernet = family.supernet(family_space, task)
         supernet.module.train()
-        largest = family_space.largest()
-        images = _images(family, family_space, largest, task)
-        supernet.forward(images, largest).square().sum().backward()  # type: ignore[no-untyped-call]
-        assert all(p.grad is not None for p in supernet.module.parameters())
+        for genotype in genotypes:
+            images = _images(family, family_space, genotype, task)
+            loss = supernet.forward(images, genotype).square().sum()
+            loss.backward()  # type: ignore[no-untyped-call]
+        idle = [name for name, p in supernet.module.named_parameters() if p.grad is None]
+        assert not idle
 
 
 def _images(family: Family, space: SearchSpace, genotype: Genotype, task: Task) -> torch.Tensor:

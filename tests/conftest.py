@@ -9,7 +9,7 @@ import pytest
 import yaml
 from hydra.core.global_hydra import GlobalHydra
 
-from hwnas import content, space
+from hwnas import content, host, space
 from hwnas.energy import EnergyModel, PowerModel
 from hwnas.op import Task
 from hwnas.progress import Silent
@@ -19,6 +19,7 @@ from hwnas.training.data import DatasetConfig, ImageData, load
 from tests.postgresql import Server, binaries, running
 
 pytest.register_assert_rewrite("hwnas.testing")
+host.tune()  # tests run beside other work
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 

@@ -40,6 +40,7 @@ LAYERS = {
     "families.mbconv": 2,
     "families.resnet": 2,
     "families.blocks": 3,
+    "families.mbconv.once_for_all": 3,
     "families.elastic": 3,
     "families.mbconv.network": 3,
     "families.mbconv.supernet": 3,
@@ -162,4 +163,6 @@ def test_nothing_dangerous_is_called(path: Path) -> None:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Call):
             called = ast.unparse(node.func)
-            assert called not in {"eval", "exec", "pickle.load", "yaml.load", "torch.load"}, called
+            assert called not in {"eval", "exec", "pickle.load", "yaml.load"}, called
+            if called == "torch.load":
+                assert "weights_only=True" in ast.unparse(node)

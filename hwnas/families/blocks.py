@@ -76,6 +76,38 @@ class Add(nn.Module):
 
 
 @final
+class Gate(nn.Module):
+    """Product of each channel with a factor of its own."""
+
+    def forward(self, x: Tensor, gate: Tensor) -> Tensor:
+        """``(N, C, H, W)`` and ``(N, C)`` to ``(N, C, H, W)``."""
+        return x * gate[:, :, None, None]
+
+
+@final
+class SqueezeExcitation(nn.Module):
+    """Channels weighted by what the whole image shows.
+
+    Source: Hu et al., "Squeeze-and-Excitation Networks", CVPR 2018,
+    https://arxiv.org/abs/1709.01507; with the hard sigmoid of MobileNetV3,
+    https://arxiv.org/abs/1905.02244.
+    """
+
+    def __init__(self, channels: int, reduced: int):
+        super().__init__()
+        self.squeeze = Mean()
+        self.reduce = LinearAct((channels, reduced), "relu")
+        self.excite = LinearAct((reduced, channels), "hardsigmoid")
+        self.scale = Gate()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(N, C, H, W)`` to the same."""
+        gate = self.excite(self.reduce(self.squeeze(x)))
+        out: Tensor = self.scale(x, gate)
+        return out
+
+
+@final
 class Mean(nn.Module):
     """Mean over height and width."""
 

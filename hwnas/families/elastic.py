@@ -5,61 +5,102 @@ Weights are kept in channels-last order, in which these networks train about twi
 leaves strides that convolution takes for channels-first, and all behind it runs slowly.
 """
 
+import itertools
 from typing import final
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hwnas.families.blocks import ConvNormAct, activation
+from hwnas.families.blocks import ConvNormAct, LinearAct, activation
 
 
 @final
 class ElasticConv(nn.Module):
-    """Convolution with batch norm whose channels and kernel are chosen per call.
+    """Convolution with batch norm whose channels, kernel and activation are chosen per call.
 
-    The first channels are used, and the centre of the kernel. Once-for-all also learns a linear
-    map between kernel sizes; here it stays out until an ablation earns its place.
+    The first channels are used, and the centre of the kernel; with ``transforms``, the centre as a
+    learned linear map leaves it, from each kernel size to the next smaller one.
 
-    Source: Cai et al., "Once-for-All", ICLR 2020, https://arxiv.org/abs/1908.09791.
+    Source: Cai et al., "Once-for-All", ICLR 2020, https://arxiv.org/abs/1908.09791, section 3.3.
     """
 
-    def __init__(self, shape: tuple[int, int], kernel: int, stride: int, depthwise: bool, act: str):
+    def __init__(
+        self,
+        shape: tuple[int, int],
+        kernel: int | tuple[int, ...],
+        stride: int = 1,
+        depthwise: bool = False,
+        act: str = "",
+        transforms: bool = False,
+    ):
+        """Hold the weights of the largest option.
+
+        Args:
+            shape: Channels in and out.
+            kernel: The largest, or all that can be chosen.
+            stride: Of the convolution.
+            depthwise: Whether each channel is convolved alone.
+            act: The activation, unless a call names another.
+            transforms: Whether kernels are mapped.
+        """
         super().__init__()
         c_in, c_out = shape
+        kernels = (kernel,) if isinstance(kernel, int) else kernel
         self.stride = stride
         self.depthwise = depthwise
-        weight = torch.empty(c_out, 1 if depthwise else c_in, kernel, kernel)
+        weight = torch.empty(c_out, 1 if depthwise else c_in, max(kernels), max(kernels))
         nn.init.kaiming_normal_(weight, mode="fan_out", nonlinearity="relu")
         self.weight = nn.Parameter(weight.to(memory_format=torch.channels_last))
         self.norm = ElasticNorm(c_out)
-        self.act = activation(act)
-        self._act_name = act
+        self.transforms = nn.ParameterDict()
+        if transforms:
+            sizes = sorted(kernels, reverse=True)
+            for size, smaller in itertools.pairwise(sizes):
+                self.transforms[f"{size}to{smaller}"] = nn.Parameter(torch.eye(smaller**2))
+        self._kernels = kernels
+        self._act = act
 
-    def forward(self, x: Tensor, c_out: int, kernel: int) -> Tensor:
+    def forward(self, x: Tensor, c_out: int, kernel: int, act: str | None = None) -> Tensor:
         """``(N, C, H, W)`` to ``(N, c_out, ceil(H / stride), ceil(W / stride))``."""
         groups = c_out if self.depthwise else 1
-        weight = self._slice(x.shape[1], c_out, kernel)
+        weight = self._chosen(x.shape[1], c_out, kernel)
         x = F.conv2d(x, weight, None, self.stride, kernel // 2, 1, groups)
-        out: Tensor = self.act(self.norm(x))
-        return out
+        return activated(self.norm(x), self._act if act is None else act)
 
-    def extract(self, c_in: int, c_out: int, kernel: int) -> ConvNormAct:
-        """Return the plain layer for one choice of channels and kernel."""
+    def extract(self, c_in: int, c_out: int, kernel: int, act: str | None = None) -> ConvNormAct:
+        """Return the plain layer for one choice of channels, kernel and activation."""
         groups = c_out if self.depthwise else 1
-        layer = ConvNormAct((c_in, c_out), kernel, self.stride, groups, self._act_name)
+        act = self._act if act is None else act
+        layer = ConvNormAct((c_in, c_out), kernel, self.stride, groups, act)
         layer.conv.weight = nn.Parameter(
-            self._slice(c_in, c_out, kernel).detach().clone(memory_format=torch.channels_last)
+            self._chosen(c_in, c_out, kernel).detach().clone(memory_format=torch.channels_last)
         )
         assert isinstance(layer.norm, nn.BatchNorm2d)
         self.norm.copy_to(layer.norm)
         return layer
 
-    def _slice(self, c_in: int, c_out: int, kernel: int) -> Tensor:
-        crop = (self.weight.shape[-1] - kernel) // 2
-        rows = slice(crop, crop + kernel)
-        weight = self.weight[:c_out, : 1 if self.depthwise else c_in, rows, rows]
-        return weight.to(memory_format=torch.channels_last)
+    def _chosen(self, c_in: int, c_out: int, kernel: int) -> Tensor:
+        """Return the weight ``(c_out, c_in, kernel, kernel)`` of a choice."""
+        weight = self.weight[:c_out, : 1 if self.depthwise else c_in]
+        if self.transforms:
+            for size, smaller in itertools.pairwise(sorted(self._kernels, reverse=True)):
+                if size > kernel:
+                    rows = _centre(weight, smaller).reshape(-1, smaller**2)
+                    mapped = F.linear(rows, self.transforms[f"{size}to{smaller}"])
+                    weight = mapped.reshape(*weight.shape[:2], smaller, smaller)
+        return _centre(weight, kernel).to(memory_format=torch.channels_last)
+
+
+def _centre(weight: Tensor, kernel: int) -> Tensor:
+    crop = (weight.shape[-1] - kernel) // 2
+    return weight[:, :, crop : crop + kernel, crop : crop + kernel]
+
+
+def activated(x: Tensor, act: str) -> Tensor:
+    """Return an activation of what nothing else reads."""
+    out: Tensor = activation(act)(x)
+    return out
 
 
 @final
@@ -107,7 +148,7 @@ class ElasticNorm(nn.Module):
 
 @final
 class ElasticLinear(nn.Module):
-    """Fully connected layer over the first input features."""
+    """Fully connected layer over the first input and output features."""
 
     def __init__(self, c_in: int, c_out: int):
         super().__init__()
@@ -115,14 +156,21 @@ class ElasticLinear(nn.Module):
         self.bias = nn.Parameter(torch.zeros(c_out))
         nn.init.normal_(self.weight, std=0.01)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """``(N, C)`` to ``(N, C')``."""
-        return F.linear(x, self.weight[:, : x.shape[1]].contiguous(), self.bias)
+    def forward(self, x: Tensor, c_out: int | None = None) -> Tensor:
+        """``(N, C)`` to ``(N, c_out)``, by default all outputs."""
+        weight = self.weight[:c_out, : x.shape[1]].contiguous()
+        return F.linear(x, weight, self.bias[:c_out])
 
-    def extract(self, c_in: int) -> nn.Linear:
+    def extract(self, c_in: int, c_out: int | None = None) -> nn.Linear:
         """Return the plain layer."""
-        layer = nn.Linear(c_in, self.weight.shape[0])
+        layer = nn.Linear(c_in, c_out or self.weight.shape[0])
         with torch.no_grad():
-            layer.weight.copy_(self.weight[:, :c_in])
-            layer.bias.copy_(self.bias)
+            layer.weight.copy_(self.weight[:c_out, :c_in])
+            layer.bias.copy_(self.bias[:c_out])
+        return layer
+
+    def extract_act(self, c_in: int, c_out: int, act: str) -> LinearAct:
+        """Return the plain layer with its activation."""
+        layer = LinearAct((c_in, c_out), act)
+        layer.linear = self.extract(c_in, c_out)
         return layer

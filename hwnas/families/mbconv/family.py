@@ -1,10 +1,11 @@
-"""Inverted residuals as a family."""
+"""Inverted and fused residuals as a family."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, final
 
 from hwnas.families.mbconv import lowering
+from hwnas.families.mbconv.check import check
 from hwnas.op import Lowered, Task
 from hwnas.space import Genotype, SearchSpace
 
@@ -16,11 +17,11 @@ if TYPE_CHECKING:
 
 @final
 class MBConv:
-    """MobileNetV2's inverted residuals; torch is imported only where a module is built."""
+    """Inverted and fused residuals; torch is imported only where a module is built."""
 
     def check(self, space: SearchSpace) -> None:
         """Raise ``SpaceError`` if the space does not describe inverted residuals."""
-        lowering.check(space)
+        check(space)
 
     def resolution(self, space: SearchSpace, genotype: Genotype) -> int:
         """Return the height and width of the images that the network reads."""

@@ -1,23 +1,29 @@
-"""Inverted residuals: from a genotype to its dimensions and its operators.
+"""Inverted and fused residuals: from a genotype to its dimensions and its operators.
 
-Source: Sandler et al., "MobileNetV2", CVPR 2018, https://arxiv.org/abs/1801.04381.
+Source: Sandler et al., "MobileNetV2", CVPR 2018, https://arxiv.org/abs/1801.04381; gates and hard
+swish as in Howard et al., "Searching for MobileNetV3", ICCV 2019, https://arxiv.org/abs/1905.02244;
+fused blocks as in Xiong et al., "MobileDets", CVPR 2021, https://arxiv.org/abs/2004.14525.
 """
 
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
-from hwnas.errors import SpaceError, unknown
 from hwnas.op import INPUT, Lowered, Node, OpSpec, Shape, Task
 from hwnas.space import Genotype, Option, SearchSpace
 
-_PER_STAGE = ("depth", "width", "stride")
-_PER_BLOCK = ("kernel", "expansion")
-_ACTIVATIONS = ("relu6", "relu")
-_INELASTIC = ("activation", "stem.kernel")
+#: What a block can be told by its own name, by its stage's or by the space's, with its default.
+PER_BLOCK: Mapping[str, Option | None] = {
+    "kernel": None,
+    "expansion": None,
+    "activation": None,
+    "kind": "inverted",
+    "se": 0,
+}
 
 
 @dataclass(frozen=True)
 class Block:
-    """One inverted residual: expand (1x1), depthwise, project (1x1)."""
+    """One residual: inverted (1x1, depthwise, 1x1) or fused (dense, 1x1)."""
 
     name: str
     stage: int
@@ -27,16 +33,28 @@ class Block:
     c_out: int
     kernel: int
     stride: int
+    kind: str
+    activation: str
+    c_se: int  #: channels between squeeze and excitation; 0: there is none
 
     @property
     def expands(self) -> bool:
-        """Whether there is an expansion layer at all."""
+        """Whether an inverted residual has an expansion layer at all."""
         return self.c_mid != self.c_in
 
     @property
     def residual(self) -> bool:
         """Whether the input is added to the output."""
         return self.stride == 1 and self.c_in == self.c_out
+
+
+@dataclass(frozen=True)
+class Head:
+    """What stands behind the blocks, before the classifier."""
+
+    width: int
+    features: int  #: of a fully connected layer behind the pooling; 0: there is none
+    activation: str
 
 
 @dataclass(frozen=True)
@@ -47,15 +65,21 @@ class Dimensions:
     stem_width: int
     stem_kernel: int
     stem_stride: int
+    stem_activation: str
     blocks: tuple[Block, ...]
-    head_width: int
-    activation: str
+    head: Head
 
 
 def n_stages(space: SearchSpace) -> int:
     """Return how many stages the space describes."""
     names = {*space.choices, *space.fixed}
     return len({name.split(".")[1] for name in names if name.startswith("stages.")})
+
+
+def closest(names: Container[str], place: str, key: str) -> str | None:
+    """Return the name that says ``key`` for a place: its own, its stage's or the space's."""
+    stage = place.partition(".blocks.")[0]
+    return next((n for n in (f"{place}.{key}", f"{stage}.{key}", key) if n in names), None)
 
 
 def dimensions(space: SearchSpace, genotype: Genotype) -> Dimensions:
@@ -65,21 +89,31 @@ def dimensions(space: SearchSpace, genotype: Genotype) -> Dimensions:
     def number(name: str) -> int:
         return int(values[name])
 
+    def said(place: str, key: str) -> Option:
+        name = closest(values, place, key)
+        value = PER_BLOCK[key] if name is None else values[name]
+        assert value is not None
+        return value
+
     blocks = []
     width = number("stem.width")
     for stage in range(n_stages(space)):
         for index in range(number(f"stages.{stage}.depth")):
             name = f"stages.{stage}.blocks.{index}"
+            c_mid = width * int(said(name, "expansion"))
             blocks.append(
                 Block(
                     name=name,
                     stage=stage,
                     index=index,
                     c_in=width,
-                    c_mid=width * number(f"{name}.expansion"),
+                    c_mid=c_mid,
                     c_out=number(f"stages.{stage}.width"),
-                    kernel=number(f"{name}.kernel"),
+                    kernel=int(said(name, "kernel")),
                     stride=number(f"stages.{stage}.stride") if index == 0 else 1,
+                    kind=str(said(name, "kind")),
+                    activation=str(said(name, "activation")),
+                    c_se=squeezed(c_mid, float(said(name, "se"))),
                 )
             )
             width = blocks[-1].c_out
@@ -88,99 +122,89 @@ def dimensions(space: SearchSpace, genotype: Genotype) -> Dimensions:
         stem_width=number("stem.width"),
         stem_kernel=number("stem.kernel"),
         stem_stride=number("stem.stride"),
+        stem_activation=str(said("stem", "activation")),
         blocks=tuple(blocks),
-        head_width=number("head.width"),
-        activation=str(values["activation"]),
+        head=Head(
+            width=number("head.width"),
+            features=int(values.get("head.features", 0)),
+            activation=str(said("head", "activation")),
+        ),
     )
+
+
+def squeezed(channels: int, ratio: float) -> int:
+    """Return the channels between squeeze and excitation: a multiple of 8, as in MobileNetV3."""
+    wanted = int(channels * ratio)
+    if not wanted:
+        return 0
+    rounded = max(8, (wanted + 4) // 8 * 8)
+    return rounded + 8 if rounded < 0.9 * wanted else rounded
 
 
 def lower(dims: Dimensions, task: Task) -> Lowered:
     """Return the operators of a network in order of execution, for one image."""
-    nodes: list[Node] = []
-
-    def conv(name: str, source: str, shape: Shape, c_out: int, spec: tuple[int, int, int]) -> Shape:
-        kernel, stride, groups = spec
-        out = (c_out, -(-shape[1] // stride), -(-shape[2] // stride))
-        linear = name.endswith(".project")
-        kind = "conv2d+bn" if linear else f"conv2d+bn+{dims.activation}"
-        nodes.append(Node(name, OpSpec(kind, shape, out, kernel, stride, groups), (source,)))
-        return out
-
     image = (task.in_channels, dims.resolution, dims.resolution)
-    shape = conv("stem", INPUT, image, dims.stem_width, (dims.stem_kernel, dims.stem_stride, 1))
+    stem = _Conv(dims.stem_kernel, dims.stem_stride, dims.stem_activation)
+    nodes = [_conv("stem", INPUT, image, dims.stem_width, stem)]
     for block in dims.blocks:
-        source = last = nodes[-1].name
-        if block.expands:
-            last = f"{block.name}.expand"
-            shape = conv(last, source, shape, block.c_mid, (1, 1, 1))
-        depthwise = f"{block.name}.depthwise"
-        spec = (block.kernel, block.stride, block.c_mid)
-        shape = conv(depthwise, last, shape, block.c_mid, spec)
-        project = f"{block.name}.project"
-        shape = conv(project, depthwise, shape, block.c_out, (1, 1, 1))
-        if block.residual:
-            nodes.append(Node(f"{block.name}.add", OpSpec("add", shape, shape), (source, project)))
-    shape = conv("head", nodes[-1].name, shape, dims.head_width, (1, 1, 1))
-    pooled = (dims.head_width, 1, 1)
-    nodes.append(Node("pool", OpSpec("mean", shape, pooled), ("head",)))
+        nodes += _lower_block(block, nodes[-1])
+    last, head = nodes[-1], dims.head
+    spec = _Conv(activation=head.activation)
+    nodes.append(_conv("head", last.name, last.op.out_shape, head.width, spec))
+    pooled = (head.width, 1, 1)
+    nodes.append(Node("pool", OpSpec("mean", nodes[-1].op.out_shape, pooled), ("head",)))
+    if head.features:
+        kind, features = f"linear+{head.activation}", (head.features, 1, 1)
+        nodes.append(Node("features", OpSpec(kind, pooled, features), ("pool",)))
+        pooled = features
     logits = OpSpec("linear", pooled, (task.n_classes, 1, 1))
-    nodes.append(Node("classifier", logits, ("pool",)))
+    nodes.append(Node("classifier", logits, (nodes[-1].name,)))
     return tuple(nodes)
 
 
-def check(space: SearchSpace) -> None:
-    """Refuse a space that does not describe inverted residuals.
-
-    Raises:
-        SpaceError: with the name that is missing, unknown or out of range.
-    """
-    where = f"Space '{space.name}'"
-    names, required = {*space.choices, *space.fixed}, _required(space, where)
-    for name in sorted(names - required):
-        raise SpaceError(f"{where}: {unknown('name', name, required)}")
-    for name in sorted(required - {"activation"}):
-        _check_numbers(where, name, _numbers(space, name))
-    for option in space.options("activation"):
-        if option not in _ACTIVATIONS:
-            raise SpaceError(f"{where}: {unknown('activation', str(option), _ACTIVATIONS)}")
-    for name in space.choices:
-        if name in _INELASTIC or name.endswith(".stride"):
-            raise SpaceError(f"{where}: '{name}' must be fixed; it is not elastic.")
+@dataclass(frozen=True)
+class _Conv:
+    kernel: int = 1
+    stride: int = 1
+    activation: str = ""
+    groups: int = 1
 
 
-def _required(space: SearchSpace, where: str) -> set[str]:
-    """Return the names that a space must give; refuse one that lacks any of them."""
-    stages = range(n_stages(space))
-    if not stages:
-        raise SpaceError(f"{where} has no stage; it needs stages.0.depth and so on.")
-    required = {"resolution", "activation", "head.width"}
-    required |= {f"stem.{key}" for key in ("width", "kernel", "stride")}
-    required |= {f"stages.{stage}.{key}" for stage in stages for key in _PER_STAGE}
-    _refuse_missing(space, where, required)
-    for stage in stages:
-        deepest = max(_numbers(space, f"stages.{stage}.depth"))
-        blocks = [f"stages.{stage}.blocks.{index}" for index in range(deepest)]
-        required |= {f"{block}.{key}" for block in blocks for key in _PER_BLOCK}
-    _refuse_missing(space, where, required)
-    return required
+def _conv(name: str, source: str, shape: Shape, c_out: int, conv: _Conv) -> Node:
+    out = (c_out, -(-shape[1] // conv.stride), -(-shape[2] // conv.stride))
+    kind = f"conv2d+bn+{conv.activation}" if conv.activation else "conv2d+bn"
+    return Node(name, OpSpec(kind, shape, out, conv.kernel, conv.stride, conv.groups), (source,))
 
 
-def _refuse_missing(space: SearchSpace, where: str, required: set[str]) -> None:
-    for name in sorted(required - {*space.choices, *space.fixed}):
-        raise SpaceError(f"{where}: '{name}' is missing; give it under choices or fixed.")
+def _lower_block(block: Block, before: Node) -> list[Node]:
+    b, nodes = block, [before]
+
+    def conv(part: str, c_out: int, spec: _Conv) -> None:
+        last = nodes[-1]
+        nodes.append(_conv(f"{b.name}.{part}", last.name, last.op.out_shape, c_out, spec))
+
+    if b.kind == "fused":
+        conv("fused", b.c_mid, _Conv(b.kernel, b.stride, b.activation))
+    else:
+        if b.expands:
+            conv("expand", b.c_mid, _Conv(activation=b.activation))
+        conv("depthwise", b.c_mid, _Conv(b.kernel, b.stride, b.activation, b.c_mid))
+    if b.c_se:
+        nodes += _lower_se(f"{b.name}.se", nodes[-1], b.c_se)
+    conv("project", b.c_out, _Conv())
+    if b.residual:
+        shape, project = before.op.out_shape, nodes[-1].name
+        nodes.append(Node(f"{b.name}.add", OpSpec("add", shape, shape), (before.name, project)))
+    return nodes[1:]
 
 
-def _numbers(space: SearchSpace, name: str) -> tuple[int, ...]:
-    options: tuple[Option, ...] = space.options(name)
-    if not all(isinstance(option, int) and option > 0 for option in options):
-        raise SpaceError(
-            f"Space '{space.name}': '{name}' needs whole numbers above 0, got {list(options)}."
-        )
-    return tuple(int(option) for option in options)
-
-
-def _check_numbers(where: str, name: str, options: tuple[int, ...]) -> None:
-    if name.endswith(".kernel") and any(option % 2 == 0 for option in options):
-        raise SpaceError(f"{where}: '{name}' must be odd, got {list(options)}.")
-    if name.endswith(".stride") and not {*options} <= {1, 2}:
-        raise SpaceError(f"{where}: '{name}' must be 1 or 2, got {list(options)}.")
+def _lower_se(name: str, before: Node, reduced: int) -> list[Node]:
+    shape = before.op.out_shape
+    squeezed, small = (shape[0], 1, 1), (reduced, 1, 1)
+    squeeze, reduce, excite = f"{name}.squeeze", f"{name}.reduce", f"{name}.excite"
+    return [
+        Node(squeeze, OpSpec("mean", shape, squeezed), (before.name,)),
+        Node(reduce, OpSpec("linear+relu", squeezed, small), (squeeze,)),
+        Node(excite, OpSpec("linear+hardsigmoid", small, squeezed), (reduce,)),
+        Node(f"{name}.scale", OpSpec("mul", shape, shape), (before.name, excite)),
+    ]

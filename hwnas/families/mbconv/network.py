@@ -1,29 +1,48 @@
-"""Inverted residuals: the plain network of one genotype."""
+"""Inverted and fused residuals: the plain network of one genotype."""
 
 from typing import final
 
 from torch import Tensor, nn
 
-from hwnas.families.blocks import Add, ConvNormAct, Mean
+from hwnas.families.blocks import Add, ConvNormAct, LinearAct, Mean, SqueezeExcitation
 from hwnas.families.mbconv.lowering import Block, Dimensions
 from hwnas.op import Task
 
 
 @final
 class InvertedResidual(nn.Module):
-    """Expand, depthwise, project, and add the input where the shapes allow it."""
+    """Expand, depthwise, gate, project, and add the input where the shapes allow it."""
 
-    def __init__(self, block: Block, act: str):
+    def __init__(self, block: Block):
         super().__init__()
-        b = block
+        b, act = block, block.activation
         self.expand = ConvNormAct((b.c_in, b.c_mid), 1, 1, 1, act) if b.expands else nn.Identity()
         self.depthwise = ConvNormAct((b.c_mid, b.c_mid), b.kernel, b.stride, b.c_mid, act)
+        self.se = SqueezeExcitation(b.c_mid, b.c_se) if b.c_se else nn.Identity()
         self.project = ConvNormAct((b.c_mid, b.c_out), 1, 1, 1, "")
         self.add = Add() if b.residual else None
 
     def forward(self, x: Tensor) -> Tensor:
         """``(N, C, H, W)`` to ``(N, C', ceil(H / stride), ceil(W / stride))``."""
-        out: Tensor = self.project(self.depthwise(self.expand(x)))
+        out: Tensor = self.project(self.se(self.depthwise(self.expand(x))))
+        return out if self.add is None else self.add(x, out)
+
+
+@final
+class FusedResidual(nn.Module):
+    """Dense convolution, gate, project, and add the input where the shapes allow it."""
+
+    def __init__(self, block: Block):
+        super().__init__()
+        b = block
+        self.fused = ConvNormAct((b.c_in, b.c_mid), b.kernel, b.stride, 1, b.activation)
+        self.se = SqueezeExcitation(b.c_mid, b.c_se) if b.c_se else nn.Identity()
+        self.project = ConvNormAct((b.c_mid, b.c_out), 1, 1, 1, "")
+        self.add = Add() if b.residual else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(N, C, H, W)`` to ``(N, C', ceil(H / stride), ceil(W / stride))``."""
+        out: Tensor = self.project(self.se(self.fused(x)))
         return out if self.add is None else self.add(x, out)
 
 
@@ -34,17 +53,21 @@ class MBConvNet(nn.Module):
     def __init__(self, dims: Dimensions, task: Task):
         super().__init__()
         stem = (task.in_channels, dims.stem_width)
-        self.stem = ConvNormAct(stem, dims.stem_kernel, dims.stem_stride, 1, dims.activation)
+        self.stem = ConvNormAct(stem, dims.stem_kernel, dims.stem_stride, 1, dims.stem_activation)
         stages: dict[int, list[nn.Module]] = {}
         for block in dims.blocks:
-            stages.setdefault(block.stage, []).append(InvertedResidual(block, dims.activation))
+            kind = FusedResidual if block.kind == "fused" else InvertedResidual
+            stages.setdefault(block.stage, []).append(kind(block))
         self.stages = nn.ModuleList(
             nn.ModuleDict({"blocks": nn.ModuleList(blocks)}) for blocks in stages.values()
         )
-        last = dims.blocks[-1].c_out
-        self.head = ConvNormAct((last, dims.head_width), 1, 1, 1, dims.activation)
+        last, head = dims.blocks[-1].c_out, dims.head
+        self.head = ConvNormAct((last, head.width), 1, 1, 1, head.activation)
         self.pool = Mean()
-        self.classifier = nn.Linear(dims.head_width, task.n_classes)
+        self.features: nn.Module = nn.Identity()
+        if head.features:
+            self.features = LinearAct((head.width, head.features), head.activation)
+        self.classifier = nn.Linear(head.features or head.width, task.n_classes)
 
     def forward(self, images: Tensor) -> Tensor:
         """``(N, C, R, R)`` to logits ``(N, n_classes)``."""
@@ -55,5 +78,5 @@ class MBConvNet(nn.Module):
             assert isinstance(blocks, nn.ModuleList)
             for block in blocks:
                 x = block(x)
-        logits: Tensor = self.classifier(self.pool(self.head(x)))
+        logits: Tensor = self.classifier(self.features(self.pool(self.head(x))))
         return logits

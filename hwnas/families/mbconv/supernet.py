@@ -1,66 +1,137 @@
-"""Inverted residuals: shared weights for every genotype of a space."""
+"""Inverted and fused residuals: shared weights for every genotype of a space."""
 
 from typing import final
 
 from torch import Tensor, nn
 
-from hwnas.families.elastic import ElasticConv, ElasticLinear
-from hwnas.families.mbconv.lowering import Block, dimensions, n_stages
-from hwnas.families.mbconv.network import InvertedResidual, MBConvNet
+from hwnas.families.blocks import SqueezeExcitation
+from hwnas.families.elastic import ElasticConv, ElasticLinear, activated
+from hwnas.families.mbconv.lowering import Block, closest, dimensions, n_stages
+from hwnas.families.mbconv.network import FusedResidual, InvertedResidual, MBConvNet
 from hwnas.op import Task
 from hwnas.space import Genotype, SearchSpace
 
 
 @final
-class ElasticBlock(nn.Module):
-    """Inverted residual with elastic channels and kernel."""
+class ElasticGate(nn.Module):
+    """Squeeze-excitation over the first channels."""
 
-    def __init__(self, block: Block, act: str):
+    def __init__(self, channels: int, reduced: int):
         super().__init__()
-        b = block
-        self.expand = ElasticConv((b.c_in, b.c_mid), 1, 1, False, act) if b.expands else None
-        self.depthwise = ElasticConv((b.c_mid, b.c_mid), b.kernel, b.stride, True, act)
-        self.project = ElasticConv((b.c_mid, b.c_out), 1, 1, False, "")
+        self.reduce = ElasticLinear(channels, reduced)
+        self.excite = ElasticLinear(reduced, channels)
+
+    def forward(self, x: Tensor, reduced: int) -> Tensor:
+        """``(N, C, H, W)`` to the same."""
+        small = activated(self.reduce(x.mean((2, 3)), reduced), "relu")
+        gate = activated(self.excite(small, x.shape[1]), "hardsigmoid")
+        return x * gate[:, :, None, None]
+
+    def extract(self, channels: int, reduced: int) -> SqueezeExcitation:
+        """Return the plain module."""
+        plain = SqueezeExcitation(channels, reduced)
+        plain.reduce = self.reduce.extract_act(channels, reduced, "relu")
+        plain.excite = self.excite.extract_act(reduced, channels, "hardsigmoid")
+        return plain
+
+
+@final
+class ElasticInverted(nn.Module):
+    """Inverted residual with elastic channels, kernel, activation and gate."""
+
+    def __init__(self, block: Block, kernels: tuple[int, ...], transforms: bool):
+        super().__init__()
+        b, mid = block, (block.c_mid, block.c_mid)
+        self.expand = ElasticConv((b.c_in, b.c_mid), 1) if b.expands else None
+        self.depthwise = ElasticConv(mid, kernels, b.stride, depthwise=True, transforms=transforms)
+        self.se = ElasticGate(b.c_mid, b.c_se) if b.c_se else None
+        self.project = ElasticConv((b.c_mid, b.c_out), 1)
 
     def forward(self, x: Tensor, block: Block) -> Tensor:
         """``(N, c_in, H, W)`` to ``(N, c_out, ceil(H / stride), ceil(W / stride))``."""
         out: Tensor = x
+        act = block.activation
         if block.expands:
             assert self.expand is not None
-            out = self.expand(out, block.c_mid, 1)
-        out = self.depthwise(out, block.c_mid, block.kernel)
+            out = self.expand(out, block.c_mid, 1, act)
+        out = self.depthwise(out, block.c_mid, block.kernel, act)
+        if block.c_se:
+            assert self.se is not None
+            out = self.se(out, block.c_se)
         out = self.project(out, block.c_out, 1)
         return x + out if block.residual else out
 
-    def extract_to(self, plain: InvertedResidual, block: Block) -> None:
-        """Put copies of the weights into a plain block."""
-        if block.expands:
+    def extract(self, block: Block) -> InvertedResidual:
+        """Return the plain block with copies of the weights."""
+        plain, b, act = InvertedResidual(block), block, block.activation
+        if b.expands:
             assert self.expand is not None
-            plain.expand = self.expand.extract(block.c_in, block.c_mid, 1)
-        plain.depthwise = self.depthwise.extract(block.c_mid, block.c_mid, block.kernel)
-        plain.project = self.project.extract(block.c_mid, block.c_out, 1)
+            plain.expand = self.expand.extract(b.c_in, b.c_mid, 1, act)
+        plain.depthwise = self.depthwise.extract(b.c_mid, b.c_mid, b.kernel, act)
+        if b.c_se:
+            assert self.se is not None
+            plain.se = self.se.extract(b.c_mid, b.c_se)
+        plain.project = self.project.extract(b.c_mid, b.c_out, 1)
+        return plain
+
+
+@final
+class ElasticFused(nn.Module):
+    """Fused residual with elastic channels, kernel, activation and gate."""
+
+    def __init__(self, block: Block, kernels: tuple[int, ...], transforms: bool):
+        super().__init__()
+        b, shape = block, (block.c_in, block.c_mid)
+        self.fused = ElasticConv(shape, kernels, b.stride, transforms=transforms)
+        self.se = ElasticGate(b.c_mid, b.c_se) if b.c_se else None
+        self.project = ElasticConv((b.c_mid, b.c_out), 1)
+
+    def forward(self, x: Tensor, block: Block) -> Tensor:
+        """``(N, c_in, H, W)`` to ``(N, c_out, ceil(H / stride), ceil(W / stride))``."""
+        out: Tensor = self.fused(x, block.c_mid, block.kernel, block.activation)
+        if block.c_se:
+            assert self.se is not None
+            out = self.se(out, block.c_se)
+        out = self.project(out, block.c_out, 1)
+        return x + out if block.residual else out
+
+    def extract(self, block: Block) -> FusedResidual:
+        """Return the plain block with copies of the weights."""
+        plain, b = FusedResidual(block), block
+        plain.fused = self.fused.extract(b.c_in, b.c_mid, b.kernel, b.activation)
+        if b.c_se:
+            assert self.se is not None
+            plain.se = self.se.extract(b.c_mid, b.c_se)
+        plain.project = self.project.extract(b.c_mid, b.c_out, 1)
+        return plain
+
+
+_KINDS: dict[str, type[ElasticInverted] | type[ElasticFused]] = {
+    "inverted": ElasticInverted,
+    "fused": ElasticFused,
+}
 
 
 @final
 class MBConvSupernet(nn.Module):
-    """Shared weights, the largest option of every choice."""
+    """Shared weights, the largest option of every choice; each kind of block has its own."""
 
     def __init__(self, space: SearchSpace, task: Task):
         super().__init__()
         self._space, self._task = space, task
         largest = dimensions(space, space.largest())
-        act = largest.activation
         stem = (task.in_channels, largest.stem_width)
-        self.stem = ElasticConv(stem, largest.stem_kernel, largest.stem_stride, False, act)
+        self.stem = ElasticConv(stem, largest.stem_kernel, largest.stem_stride)
         # A block reads the widest of what can stand before it: the stem or the stage before for
         # the first block of a stage, its own stage for the others. That is what `largest` has.
         self.stages = nn.ModuleList(
-            nn.ModuleList(ElasticBlock(b, act) for b in largest.blocks if b.stage == stage)
+            nn.ModuleList(self._kinds(b) for b in largest.blocks if b.stage == stage)
             for stage in range(n_stages(space))
         )
-        last = largest.blocks[-1].c_out
-        self.head = ElasticConv((last, largest.head_width), 1, 1, False, act)
-        self.classifier = ElasticLinear(largest.head_width, task.n_classes)
+        last, head = largest.blocks[-1].c_out, largest.head
+        self.head = ElasticConv((last, head.width), 1)
+        self.features = ElasticLinear(head.width, head.features) if head.features else None
+        self.classifier = ElasticLinear(head.features or head.width, task.n_classes)
 
     @property
     def module(self) -> nn.Module:
@@ -70,29 +141,53 @@ class MBConvSupernet(nn.Module):
     def forward(self, images: Tensor, genotype: Genotype) -> Tensor:
         """``(N, C, R, R)`` to logits ``(N, n_classes)``."""
         dims = dimensions(self._space, genotype)
-        x: Tensor = self.stem(images, dims.stem_width, dims.stem_kernel)
+        head = dims.head
+        x: Tensor = self.stem(images, dims.stem_width, dims.stem_kernel, dims.stem_activation)
         for block in dims.blocks:
             x = self._block(block)(x, block)
-        x = self.head(x, dims.head_width, 1)
-        logits: Tensor = self.classifier(x.mean((2, 3)))
+        x = self.head(x, head.width, 1, head.activation).mean((2, 3))
+        if head.features:
+            assert self.features is not None
+            x = activated(self.features(x, head.features), head.activation)
+        logits: Tensor = self.classifier(x)
         return logits
 
     def extract(self, genotype: Genotype) -> nn.Module:
         """Return a plain network with copies of the weights, in the same mode."""
         dims = dimensions(self._space, genotype)
-        network = MBConvNet(dims, self._task)
-        network.stem = self.stem.extract(self._task.in_channels, dims.stem_width, dims.stem_kernel)
+        network, head = MBConvNet(dims, self._task), dims.head
+        stem = (self._task.in_channels, dims.stem_width, dims.stem_kernel, dims.stem_activation)
+        network.stem = self.stem.extract(*stem)
         for block in dims.blocks:
-            plain = network.get_submodule(block.name)
-            assert isinstance(plain, InvertedResidual)
-            self._block(block).extract_to(plain, block)
-        network.head = self.head.extract(dims.blocks[-1].c_out, dims.head_width, 1)
-        network.classifier = self.classifier.extract(dims.head_width)
+            network.set_submodule(block.name, self._block(block).extract(block))
+        network.head = self.head.extract(dims.blocks[-1].c_out, head.width, 1, head.activation)
+        if head.features:
+            assert self.features is not None
+            features = (head.width, head.features, head.activation)
+            network.features = self.features.extract_act(*features)
+        network.classifier = self.classifier.extract(head.features or head.width)
         return network.train(self.training)
 
-    def _block(self, block: Block) -> ElasticBlock:
+    def _kinds(self, block: Block) -> nn.ModuleDict:
+        """Return a block of each kind that it can be."""
+        space = self._space
+        names = {*space.choices, *space.fixed}
+
+        def options(key: str, default: str) -> tuple[str, ...]:
+            name = closest(names, block.name, key)
+            return (default,) if name is None else tuple(map(str, space.options(name)))
+
+        kernels = tuple(map(int, options("kernel", "")))
+        transforms = options("kernel_sharing", "crop") == ("transform",)
+        return nn.ModuleDict(
+            {kind: _KINDS[kind](block, kernels, transforms) for kind in options("kind", "inverted")}
+        )
+
+    def _block(self, block: Block) -> ElasticInverted | ElasticFused:
         stage = self.stages[block.stage]
         assert isinstance(stage, nn.ModuleList)
-        elastic = stage[block.index]
-        assert isinstance(elastic, ElasticBlock)
+        kinds = stage[block.index]
+        assert isinstance(kinds, nn.ModuleDict)
+        elastic = kinds[block.kind]
+        assert isinstance(elastic, ElasticInverted | ElasticFused)
         return elastic
