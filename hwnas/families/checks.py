@@ -1,6 +1,6 @@
 """What families ask of the names and values of a space; each refusal names them in one line."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Container, Iterable
 
 from hwnas.errors import SpaceError, unknown
 from hwnas.space import Option, SearchSpace
@@ -12,33 +12,57 @@ def n_stages(space: SearchSpace) -> int:
     return len({name.split(".")[1] for name in names if name.startswith("stages.")})
 
 
+def closest(names: Container[str], place: str, key: str) -> str | None:
+    """Return the name that says ``key`` for a block: its own, its stage's or the space's."""
+    stage = place.partition(".blocks.")[0]
+    return next((n for n in (f"{place}.{key}", f"{stage}.{key}", key) if n in names), None)
+
+
 def check_names(
-    space: SearchSpace, network: Iterable[str], stage: Iterable[str], block: Iterable[str]
+    space: SearchSpace, network: Iterable[str], stage: Iterable[str], block: Collection[str]
 ) -> None:
     """Refuse a space that gives other names than these.
 
     Args:
-        space: Its depths are those of the blocks that it must give.
+        space: Its depths say which blocks there are.
         network: Names such as ``stem.width``.
         stage: What each ``stages.<i>.`` gives beside its depth.
-        block: What each ``stages.<i>.blocks.<j>.`` gives.
+        block: What each ``stages.<i>.blocks.<j>.`` gives, or its stage or the space for it.
 
     Raises:
-        SpaceError: a name is unknown or missing.
+        SpaceError: a name is unknown, missing, or hidden by others.
     """
-    given = {*space.choices, *space.fixed}
-    if not n_stages(space):
+    given, stages = {*space.choices, *space.fixed}, range(n_stages(space))
+    if not stages:
         raise SpaceError(f"{_where(space)} has no stage; it needs stages.0.depth and so on.")
-    required = {*network}
-    for i in range(n_stages(space)):
-        depth = f"stages.{i}.depth"
-        required |= {depth} | {f"stages.{i}.{name}" for name in stage}
-        deepest = max(whole_numbers(space, depth)) if depth in given else 0
-        required |= {f"stages.{i}.blocks.{j}.{name}" for j in range(deepest) for name in block}
-    for name in sorted(given - required):
-        raise SpaceError(f"{_where(space)}: {unknown('name', name, required)}")
-    for name in sorted(required - given):
+    keys = ("depth", *stage)
+    required = {*network, *(f"stages.{i}.{key}" for i in stages for key in keys)}
+    known = {*required, *block, *(f"stages.{i}.{key}" for i in stages for key in block)}
+    read, missing = required & given, required - given
+    for place in _blocks(space):
+        for key in block:
+            known.add(f"{place}.{key}")
+            found = closest(given, place, key)
+            (missing if found is None else read).add(found or f"{place}.{key}")
+    for name in sorted(given - known):
+        raise SpaceError(f"{_where(space)}: {unknown('name', name, known)}")
+    for name in sorted(missing):
         raise SpaceError(f"{_where(space)}: '{name}' is missing; give it under choices or fixed.")
+    for name in sorted(given - read):
+        raise SpaceError(
+            f"{_where(space)}: nothing reads '{name}': what stands closer to each block counts."
+        )
+
+
+def _blocks(space: SearchSpace) -> list[str]:
+    """Return the names of all blocks of the stages whose depth is given."""
+    depths = [f"stages.{i}.depth" for i in range(n_stages(space))]
+    return [
+        f"{depth.removesuffix('.depth')}.blocks.{index}"
+        for depth in depths
+        if depth in space.choices or depth in space.fixed
+        for index in range(max(whole_numbers(space, depth)))
+    ]
 
 
 def check_fixed(space: SearchSpace, names: Iterable[str]) -> None:

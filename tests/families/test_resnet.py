@@ -63,12 +63,10 @@ def _plain(block: str, depths: list[int], widths: list[int], expansion: float) -
     """Return a space of one network, He et al.'s for ImageNet, beside smaller images."""
     fixed: dict[str, Any] = {"block": block, "activation": "relu", "stem.pool": 1}
     fixed |= {"stem.width": 64, "stem.kernel": 7, "stem.stride": 2}
+    fixed |= {"kernel": 3, "expansion": expansion}
     for stage, (depth, width) in enumerate(zip(depths, widths, strict=True)):
         fixed |= {f"stages.{stage}.depth": depth, f"stages.{stage}.width": width}
         fixed[f"stages.{stage}.stride"] = min(stage, 1) + 1
-        for index in range(depth):
-            name = f"stages.{stage}.blocks.{index}"
-            fixed |= {f"{name}.kernel": 3, f"{name}.expansion": expansion}
     return SearchSpace("plain", "resnet", {"resolution": (128, 224)}, fixed)
 
 
@@ -89,6 +87,16 @@ def test_resnet_18_and_resnet_50_can_be_described(
     scales = sum(node.op.out_shape[0] for node in lowered if "bn" in node.op.fused)
     assert n_params(lowered) + scales == params
     assert round(n_macs(lowered) / 1e9, 2) == gmacs
+
+
+def test_block_is_told_by_its_own_name_its_stages_or_the_spaces() -> None:
+    plain = _plain("basic", [2, 2], [64, 64], 1.0)
+    fixed = {**plain.fixed, "stages.0.blocks.0.kernel": 5, "stages.1.kernel": 7}
+    found = SearchSpace("named", "resnet", plain.choices, fixed)
+    RESNET.check(found)
+    blocks = dimensions(found, found.largest(), Task(3, 10)).blocks
+    assert [block.convs[0].kernel for block in blocks] == [5, 3, 7, 7]
+    assert [block.convs[1].kernel for block in blocks] == [5, 3, 7, 7]
 
 
 def test_input_is_projected_where_widths_or_sizes_can_differ(resnet_small: SearchSpace) -> None:
@@ -170,6 +178,8 @@ def test_expansion_of_a_narrow_stage_leaves_eight_channels() -> None:
         ("block", "bottlenek", "Unknown block 'bottlenek'. Did you mean 'bottleneck'"),
         ("block", None, "'block' is missing"),
         ("resolution", [0, 8], "'resolution' needs whole numbers above 0"),
+        ("kernel", 3, "nothing reads 'kernel'"),
+        ("stages.0.expansion", [0.5], "nothing reads 'stages.0.expansion'"),
         ("head.width", 128, "Unknown name 'head.width'"),
         ("stages.0.strid", 2, "Unknown name 'stages.0.strid'. Did you mean 'stages.0.stride'"),
     ],

@@ -104,7 +104,7 @@ def _convs(
 ) -> tuple[Conv, ...]:
     """Return the convolutions of a block in order; only the last has no activation."""
     c_in, c_out = widths
-    expansion, kernel = float(values[f"{name}.expansion"]), int(values[f"{name}.kernel"])
+    expansion, kernel = float(_said(values, name, "expansion")), int(_said(values, name, "kernel"))
     inner = max(_MULTIPLE, int(c_out * expansion / _MULTIPLE + 0.5) * _MULTIPLE)
     rows = [(c_in, inner, kernel, stride), (inner, c_out, kernel, 1)]
     if values["block"] == "bottleneck":
@@ -114,6 +114,12 @@ def _convs(
         Conv(f"{name}.convs.{i}", *row, act)
         for i, (row, act) in enumerate(zip(rows, acts, strict=True))
     )
+
+
+def _said(values: Mapping[str, Option], place: str, key: str) -> Option:
+    name = checks.closest(values, place, key)
+    assert name is not None  # the space was checked
+    return values[name]
 
 
 def _projects(space: SearchSpace, stage: int) -> bool:
@@ -177,11 +183,12 @@ def check(space: SearchSpace) -> None:
     checks.check_one_of(space, "block", _BLOCKS)
     checks.check_one_of(space, "stem.pool", (0, 1))
     for name in names:
-        if name == "resolution" or name.endswith((".width", ".depth")):
-            checks.whole_numbers(space, name)
-        elif name.endswith(".stride"):
-            checks.check_one_of(space, name, (1, 2))
-        elif name.endswith(".kernel"):
-            checks.check_odd(space, name)
-        elif name.endswith(".expansion"):
-            checks.check_positive(space, name)
+        match name.rpartition(".")[2]:
+            case "resolution" | "width" | "depth":
+                checks.whole_numbers(space, name)
+            case "stride":
+                checks.check_one_of(space, name, (1, 2))
+            case "kernel":
+                checks.check_odd(space, name)
+            case "expansion":
+                checks.check_positive(space, name)
