@@ -213,7 +213,7 @@ def _check_options(path: Path, name: str, options: Any) -> None:
 
 
 def _check_depths(path: Path, space: SearchSpace) -> None:
-    """Refuse blocks that no depth reaches, and depths without their blocks."""
+    """Refuse blocks that no depth reaches; which a family needs, it says itself."""
     known = {*space.choices, *space.fixed}
     indices: dict[str, set[int]] = {}
     for name in known:
@@ -226,8 +226,8 @@ def _check_depths(path: Path, space: SearchSpace) -> None:
         if not all(isinstance(value, int) for value in space.options(depth)):
             raise SpaceError(f"{path}: '{depth}' must be whole numbers.")
         deepest = max(int(value) for value in space.options(depth))
-        if present != set(range(deepest)):
+        if beyond := present - set(range(deepest)):
             raise SpaceError(
-                f"{path}: '{depth}' goes to {deepest}, but '{stage}' has blocks "
-                f"{', '.join(map(str, sorted(present)))}; it needs 0 to {deepest - 1}."
+                f"{path}: '{depth}' goes to {deepest}, but '{stage}' has a block {max(beyond)}; "
+                f"allowed: 0 to {deepest - 1}."
             )

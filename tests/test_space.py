@@ -56,7 +56,7 @@ def test_option_that_is_not_offered_is_refused(tiny: SearchSpace) -> None:
         (("choices", "resolution"), [8, "12"], "of one type"),
         (("choices", "resolution"), [True, False], "numbers or words"),
         (("choices", "resolution"), 8, "needs a list"),
-        (("choices", "stages.0.depth"), [1, 3], "it needs 0 to 2"),
+        (("choices", "stages.0.depth"), [1], "has a block 1; allowed: 0 to 0"),
         (("choices", "stages.1.blocks.0.kernel"), [3], "has blocks but no 'stages.1.depth'"),
         (("fixed", "resolution"), 8, "both a choice and fixed"),
         (("fixed", "head.width"), [1], "must be a number or a word"),

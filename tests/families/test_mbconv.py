@@ -1,4 +1,5 @@
 import copy
+import random
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from hwnas import families, space
 from hwnas.errors import SpaceError
 from hwnas.families.base import Family
 from hwnas.op import Task
-from hwnas.space import SearchSpace
+from hwnas.space import Genotype, Option, SearchSpace
 from hwnas.testing import FamilyContract
 from tests.conftest import space_yaml
 
@@ -19,9 +20,35 @@ class TestMBConv(FamilyContract):
     def family(self) -> Family:
         return families.get("mbconv")
 
-    @pytest.fixture(params=["tiny", "mbconv_small"])
+    @pytest.fixture(params=["tiny", "mbconv_small", "mbconv_mixed"])
     def family_space(self, request: pytest.FixtureRequest) -> SearchSpace:
         return space.load(space.find(request.param))
+
+
+class TestLargeMBConv(FamilyContract):
+    """Few genotypes, at the lowest resolution: for speed."""
+
+    @pytest.fixture
+    def family(self) -> Family:
+        return families.get("mbconv")
+
+    @pytest.fixture(params=["mbconv_224", "ofa_mobilenet_v3"])
+    def family_space(self, request: pytest.FixtureRequest) -> SearchSpace:
+        return space.load(space.find(request.param))
+
+    @pytest.fixture
+    def genotypes(self, family_space: SearchSpace) -> list[Genotype]:
+        rng = random.Random(1)
+        drawn = [family_space.smallest(), family_space.largest(), family_space.sample(rng)]
+        first: dict[str, Option] = {
+            name: options[0] for name, options in family_space.choices.items()
+        }
+        fused: dict[str, Option] = {
+            name: "fused" for name in family_space.choices if name.endswith(".kind")
+        }
+        options = [first | genotype.to_dict() for genotype in drawn]
+        options += [o | fused for o in options]
+        return [family_space.genotype(o | {"resolution": 128}) for o in options]
 
 
 def _change(name: str, value: Any, where: str = "fixed") -> dict[str, Any]:
@@ -38,6 +65,13 @@ def _change(name: str, value: Any, where: str = "fixed") -> dict[str, Any]:
         (_change("head.width", 0), "whole numbers above 0"),
         (_change("head.width", None), "'head.width' is missing"),
         (_change("stem.width", [8.5, 12.0], "choices"), "whole numbers above 0"),
+        (_change("stages.0.blocks.0.kind", "fussed"), "Did you mean 'fused'"),
+        (_change("stages.0.se", 1.5), "0 to 1"),
+        (_change("stages.0.blocks.0.se", ["none", "some"], "choices"), "0 to 1"),
+        (_change("stages.0.depth", [1, 3], "choices"), "'stages.0.blocks.2.kernel' is missing"),
+        (_change("kernel", 3), "nothing reads 'kernel'"),
+        (_change("kernel_sharing", ["crop", "transform"], "choices"), "must be fixed"),
+        (_change("stages.0.blocks.1.expansion", None, "choices"), "or 'expansion' for all"),
     ],
 )
 def test_space_that_is_not_of_the_family_is_refused(
@@ -52,6 +86,35 @@ def test_space_that_is_not_of_the_family_is_refused(
     path.write_text(yaml.safe_dump(raw))
     with pytest.raises(SpaceError, match=message):
         families.get("mbconv").check(space.load(path))
+
+
+def test_value_of_the_block_counts_before_those_of_its_stage_and_of_the_space(
+    tmp_path: Path, task: Task
+) -> None:
+    path = tmp_path / "levels.yaml"
+    path.write_text(
+        """
+        family: mbconv
+        choices: {resolution: [16], stages.1.expansion: [2, 3]}
+        fixed:
+          {stem.width: 8, stem.kernel: 3, stem.stride: 2, stem.activation: relu, head.width: 16,
+           activation: hardswish, kernel: 3, expansion: 1, stages.0.depth: 1, stages.0.width: 8,
+           stages.0.stride: 1, stages.1.depth: 2, stages.1.width: 16, stages.1.stride: 2,
+           stages.1.kernel: 5, stages.1.blocks.1.kernel: 7, stages.1.blocks.1.se: 0.25}
+        """
+    )
+    levels = space.load(path)
+    family = families.get("mbconv")
+    family.check(levels)
+    lowered = family.lower(levels, levels.largest(), task)
+    ops = {node.name: node.op for node in lowered}
+    kernels = [op.kernel for name, op in ops.items() if name.endswith("depthwise")]
+    assert kernels == [3, 5, 7]
+    assert ops["stem"].activation == "relu"
+    assert ops["head"].activation == "hardswish"
+    assert ops["stages.1.blocks.0.expand"].out_shape[0] == 8 * 3
+    gates = [name for name, op in ops.items() if op.base == "mul"]
+    assert gates == ["stages.1.blocks.1.se.scale"]
 
 
 def test_elastic_stride_is_refused(tiny: SearchSpace, tmp_path: Path) -> None:
