@@ -1,0 +1,111 @@
+"""What families ask of the names and values of a space; each refusal names them in one line."""
+
+from collections.abc import Collection, Container, Iterable
+
+from hwnas.errors import SpaceError, unknown
+from hwnas.space import Option, SearchSpace
+
+
+def n_stages(space: SearchSpace) -> int:
+    """Return how many stages the space describes."""
+    names = {*space.choices, *space.fixed}
+    return len({name.split(".")[1] for name in names if name.startswith("stages.")})
+
+
+def closest(names: Container[str], place: str, key: str) -> str | None:
+    """Return the name that says ``key`` for a block: its own, its stage's or the space's."""
+    stage = place.partition(".blocks.")[0]
+    return next((n for n in (f"{place}.{key}", f"{stage}.{key}", key) if n in names), None)
+
+
+def check_names(
+    space: SearchSpace, network: Iterable[str], stage: Iterable[str], block: Collection[str]
+) -> None:
+    """Refuse a space that gives other names than these.
+
+    Args:
+        space: Its depths say which blocks there are.
+        network: Names such as ``stem.width``.
+        stage: What each ``stages.<i>.`` gives beside its depth.
+        block: What each ``stages.<i>.blocks.<j>.`` gives, or its stage or the space for it.
+
+    Raises:
+        SpaceError: a name is unknown, missing, or hidden by others.
+    """
+    given, stages = {*space.choices, *space.fixed}, range(n_stages(space))
+    if not stages:
+        raise SpaceError(f"{_where(space)} has no stage; it needs stages.0.depth and so on.")
+    keys = ("depth", *stage)
+    required = {*network, *(f"stages.{i}.{key}" for i in stages for key in keys)}
+    known = {*required, *block, *(f"stages.{i}.{key}" for i in stages for key in block)}
+    read, missing = required & given, required - given
+    for place in _blocks(space):
+        for key in block:
+            known.add(f"{place}.{key}")
+            found = closest(given, place, key)
+            (missing if found is None else read).add(found or f"{place}.{key}")
+    for name in sorted(given - known):
+        raise SpaceError(f"{_where(space)}: {unknown('name', name, known)}")
+    for name in sorted(missing):
+        raise SpaceError(f"{_where(space)}: '{name}' is missing; give it under choices or fixed.")
+    for name in sorted(given - read):
+        raise SpaceError(
+            f"{_where(space)}: nothing reads '{name}': what stands closer to each block counts."
+        )
+
+
+def _blocks(space: SearchSpace) -> list[str]:
+    """Return the names of all blocks of the stages whose depth is given."""
+    depths = [f"stages.{i}.depth" for i in range(n_stages(space))]
+    return [
+        f"{depth.removesuffix('.depth')}.blocks.{index}"
+        for depth in depths
+        if depth in space.choices or depth in space.fixed
+        for index in range(max(whole_numbers(space, depth)))
+    ]
+
+
+def check_fixed(space: SearchSpace, names: Iterable[str]) -> None:
+    """Raise ``SpaceError`` if one of these names is a choice."""
+    for name in names:
+        if name in space.choices:
+            raise SpaceError(f"{_where(space)}: '{name}' must be fixed; it is not elastic.")
+
+
+def check_one_of(space: SearchSpace, name: str, allowed: Collection[Option]) -> None:
+    """Raise ``SpaceError`` if ``name`` can be anything else than what is allowed."""
+    for option in space.options(name):
+        if option in allowed:
+            continue
+        if isinstance(option, str):
+            raise SpaceError(f"{_where(space)}: {unknown(name, option, map(str, allowed))}")
+        every = " or ".join(map(str, allowed))
+        raise SpaceError(f"{_where(space)}: '{name}' must be {every}, got {option}.")
+
+
+def check_odd(space: SearchSpace, name: str) -> None:
+    """Raise ``SpaceError`` if ``name`` can be anything else than an odd number above 0."""
+    options = whole_numbers(space, name)
+    if any(option % 2 == 0 for option in options):
+        raise SpaceError(f"{_where(space)}: '{name}' must be odd, got {list(options)}.")
+
+
+def check_positive(space: SearchSpace, name: str) -> None:
+    """Raise ``SpaceError`` if ``name`` can be anything else than a finite number above 0."""
+    options = space.options(name)
+    if not all(isinstance(o, int | float) and 0 < o < float("inf") for o in options):
+        raise SpaceError(f"{_where(space)}: '{name}' needs numbers above 0, got {list(options)}.")
+
+
+def whole_numbers(space: SearchSpace, name: str) -> tuple[int, ...]:
+    """Return what ``name`` can be; raise ``SpaceError`` if that is not whole and above 0."""
+    options = space.options(name)
+    if not all(isinstance(option, int) and option > 0 for option in options):
+        raise SpaceError(
+            f"{_where(space)}: '{name}' needs whole numbers above 0, got {list(options)}."
+        )
+    return tuple(int(option) for option in options)
+
+
+def _where(space: SearchSpace) -> str:
+    return f"Space '{space.name}'"

@@ -1,0 +1,43 @@
+"""Residual networks as a family."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+from hwnas.families.resnet import lowering
+from hwnas.op import Lowered, Task
+from hwnas.space import Genotype, SearchSpace
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from hwnas.families.base import Supernet
+
+
+@final
+class ResNet:
+    """Residual networks of basic or bottleneck blocks; torch is imported only for a module."""
+
+    def check(self, space: SearchSpace) -> None:
+        """Raise ``SpaceError`` if the space does not describe residual networks."""
+        lowering.check(space)
+
+    def resolution(self, space: SearchSpace, genotype: Genotype) -> int:
+        """Return the height and width of the images that the network reads."""
+        return int(space.values(genotype)["resolution"])
+
+    def lower(self, space: SearchSpace, genotype: Genotype, task: Task) -> Lowered:
+        """Return the operators in order of execution."""
+        return lowering.lower(lowering.dimensions(space, genotype, task), task)
+
+    def build(self, space: SearchSpace, genotype: Genotype, task: Task) -> nn.Module:
+        """Return the plain network, freshly initialised."""
+        from hwnas.families.resnet.network import ResidualNetwork
+
+        return ResidualNetwork(lowering.dimensions(space, genotype, task), task)
+
+    def supernet(self, space: SearchSpace, task: Task) -> Supernet:
+        """Return a freshly initialised supernet."""
+        from hwnas.families.resnet.supernet import ResidualSupernet
+
+        return ResidualSupernet(space, task)
