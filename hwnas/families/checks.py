@@ -1,6 +1,7 @@
 """What families ask of the names and values of a space; each refusal names them in one line."""
 
 from collections.abc import Collection, Container, Iterable
+from dataclasses import dataclass
 
 from hwnas.errors import SpaceError, unknown
 from hwnas.space import Option, SearchSpace
@@ -18,16 +19,19 @@ def closest(names: Container[str], place: str, key: str) -> str | None:
     return next((n for n in (f"{place}.{key}", f"{stage}.{key}", key) if n in names), None)
 
 
-def check_names(
-    space: SearchSpace, network: Iterable[str], stage: Iterable[str], block: Collection[str]
-) -> None:
-    """Refuse a space that gives other names than these.
+@dataclass(frozen=True)
+class Names:
+    """The names that a family reads."""
 
-    Args:
-        space: Its depths say which blocks there are.
-        network: Names such as ``stem.width``.
-        stage: What each ``stages.<i>.`` gives beside its depth.
-        block: What each ``stages.<i>.blocks.<j>.`` gives, or its stage or the space for it.
+    network: tuple[str, ...]  #: such as ``stem.width``
+    stage: tuple[str, ...]  #: what each ``stages.<i>.`` gives beside its depth
+    block: tuple[str, ...]  #: what each ``stages.<i>.blocks.<j>.`` gives, or its stage or the space
+    optional: tuple[str, ...] = ()  #: of the network, or of blocks: those that have a default
+    places: tuple[str, ...] = ()  #: other places that read what blocks do: ``stem.activation``
+
+
+def check_names(space: SearchSpace, names: Names) -> None:
+    """Refuse a space that gives other names than a family reads.
 
     Raises:
         SpaceError: a name is unknown, missing, or hidden by others.
@@ -35,19 +39,26 @@ def check_names(
     given, stages = {*space.choices, *space.fixed}, range(n_stages(space))
     if not stages:
         raise SpaceError(f"{_where(space)} has no stage; it needs stages.0.depth and so on.")
-    keys = ("depth", *stage)
-    required = {*network, *(f"stages.{i}.{key}" for i in stages for key in keys)}
-    known = {*required, *block, *(f"stages.{i}.{key}" for i in stages for key in block)}
-    read, missing = required & given, required - given
-    for place in _blocks(space):
-        for key in block:
-            known.add(f"{place}.{key}")
-            found = closest(given, place, key)
-            (missing if found is None else read).add(found or f"{place}.{key}")
+    keys = ("depth", *names.stage)
+    required = {*names.network, *(f"stages.{i}.{key}" for i in stages for key in keys)}
+    known = {*required, *names.optional, *names.block, *names.places}
+    known |= {f"stages.{i}.{key}" for i in stages for key in names.block}
+    read, missing = {*required, *names.optional} & given, required - given
+    told = [f"{block}.{key}" for block in _blocks(space) for key in names.block]
+    for name in (*told, *names.places):
+        known.add(name)
+        place, _, key = name.rpartition(".")
+        if (found := closest(given, place, key)) is not None:
+            read.add(found)
+        elif key not in names.optional:
+            missing.add(name)
     for name in sorted(given - known):
         raise SpaceError(f"{_where(space)}: {unknown('name', name, known)}")
     for name in sorted(missing):
-        raise SpaceError(f"{_where(space)}: '{name}' is missing; give it under choices or fixed.")
+        also = f" ('{key}' for all)" if (key := name.rpartition(".")[2]) in names.block else ""
+        raise SpaceError(
+            f"{_where(space)}: '{name}' is missing; give it under choices or fixed{also}."
+        )
     for name in sorted(given - read):
         raise SpaceError(
             f"{_where(space)}: nothing reads '{name}': what stands closer to each block counts."
@@ -95,6 +106,15 @@ def check_positive(space: SearchSpace, name: str) -> None:
     options = space.options(name)
     if not all(isinstance(o, int | float) and 0 < o < float("inf") for o in options):
         raise SpaceError(f"{_where(space)}: '{name}' needs numbers above 0, got {list(options)}.")
+
+
+def check_share(space: SearchSpace, name: str) -> None:
+    """Raise ``SpaceError`` if ``name`` can be anything else than a share, 0 to 1."""
+    options = space.options(name)
+    if not all(isinstance(o, int | float) and 0 <= o <= 1 for o in options):
+        raise SpaceError(
+            f"{_where(space)}: '{name}' needs shares from 0 to 1, got {list(options)}."
+        )
 
 
 def whole_numbers(space: SearchSpace, name: str) -> tuple[int, ...]:

@@ -66,12 +66,12 @@ def _change(name: str, value: Any, where: str = "fixed") -> dict[str, Any]:
         (_change("head.width", None), "'head.width' is missing"),
         (_change("stem.width", [8.5, 12.0], "choices"), "whole numbers above 0"),
         (_change("stages.0.blocks.0.kind", "fussed"), "Did you mean 'fused'"),
-        (_change("stages.0.se", 1.5), "0 to 1"),
-        (_change("stages.0.blocks.0.se", ["none", "some"], "choices"), "0 to 1"),
-        (_change("stages.0.depth", [1, 3], "choices"), "'stages.0.blocks.2.kernel' is missing"),
+        (_change("stages.0.se", 1.5), "shares from 0 to 1"),
+        (_change("stages.0.blocks.0.se", ["none", "some"], "choices"), "shares from 0 to 1"),
+        (_change("stages.0.depth", [1, 3], "choices"), "'stages.0.blocks.2.expansion' is missing"),
         (_change("kernel", 3), "nothing reads 'kernel'"),
         (_change("kernel_sharing", ["crop", "transform"], "choices"), "must be fixed"),
-        (_change("stages.0.blocks.1.expansion", None, "choices"), "or 'expansion' for all"),
+        (_change("stages.0.blocks.1.expansion", None, "choices"), "'expansion' for all"),
     ],
 )
 def test_space_that_is_not_of_the_family_is_refused(

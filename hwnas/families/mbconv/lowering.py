@@ -5,20 +5,15 @@ swish as in Howard et al., "Searching for MobileNetV3", ICCV 2019, https://arxiv
 fused blocks as in Xiong et al., "MobileDets", CVPR 2021, https://arxiv.org/abs/2004.14525.
 """
 
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from hwnas.families.checks import closest, n_stages
 from hwnas.op import INPUT, Lowered, Node, OpSpec, Shape, Task
 from hwnas.space import Genotype, Option, SearchSpace
 
-#: What a block can be told by its own name, by its stage's or by the space's, with its default.
-PER_BLOCK: Mapping[str, Option | None] = {
-    "kernel": None,
-    "expansion": None,
-    "activation": None,
-    "kind": "inverted",
-    "se": 0,
-}
+#: What counts where neither a block, nor its stage, nor the space says it.
+DEFAULTS: Mapping[str, Option] = {"kind": "inverted", "se": 0}
 
 
 @dataclass(frozen=True)
@@ -70,18 +65,6 @@ class Dimensions:
     head: Head
 
 
-def n_stages(space: SearchSpace) -> int:
-    """Return how many stages the space describes."""
-    names = {*space.choices, *space.fixed}
-    return len({name.split(".")[1] for name in names if name.startswith("stages.")})
-
-
-def closest(names: Container[str], place: str, key: str) -> str | None:
-    """Return the name that says ``key`` for a place: its own, its stage's or the space's."""
-    stage = place.partition(".blocks.")[0]
-    return next((n for n in (f"{place}.{key}", f"{stage}.{key}", key) if n in names), None)
-
-
 def dimensions(space: SearchSpace, genotype: Genotype) -> Dimensions:
     """Return the dimensions of one network of a checked space."""
     values = space.values(genotype)
@@ -91,9 +74,7 @@ def dimensions(space: SearchSpace, genotype: Genotype) -> Dimensions:
 
     def said(place: str, key: str) -> Option:
         name = closest(values, place, key)
-        value = PER_BLOCK[key] if name is None else values[name]
-        assert value is not None
-        return value
+        return DEFAULTS[key] if name is None else values[name]
 
     blocks = []
     width = number("stem.width")

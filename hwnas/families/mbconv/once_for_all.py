@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from hwnas.families.mbconv.lowering import n_stages
+from hwnas.families.checks import n_stages
 from hwnas.space import SearchSpace
 
 #: What only counts batches.

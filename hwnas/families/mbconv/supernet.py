@@ -5,8 +5,9 @@ from typing import final
 from torch import Tensor, nn
 
 from hwnas.families.blocks import SqueezeExcitation
+from hwnas.families.checks import closest, n_stages
 from hwnas.families.elastic import ElasticConv, ElasticLinear, activated
-from hwnas.families.mbconv.lowering import Block, closest, dimensions, n_stages
+from hwnas.families.mbconv.lowering import Block, dimensions
 from hwnas.families.mbconv.network import FusedResidual, InvertedResidual, MBConvNet
 from hwnas.op import Task
 from hwnas.space import Genotype, SearchSpace

@@ -12,14 +12,11 @@ from hwnas.families import checks
 from hwnas.op import INPUT, Lowered, Node, OpSpec, Task
 from hwnas.space import Genotype, Option, SearchSpace
 
-_NETWORK = (
-    "resolution",
-    "activation",
-    "block",
-    "stem.width",
-    "stem.kernel",
-    "stem.stride",
-    "stem.pool",
+_STEM = ("stem.width", "stem.kernel", "stem.stride", "stem.pool")
+_NAMES = checks.Names(
+    network=("resolution", "activation", "block", *_STEM),
+    stage=("width", "stride"),
+    block=("kernel", "expansion"),
 )
 _ACTIVATIONS = ("relu", "relu6")
 _BLOCKS = ("basic", "bottleneck")
@@ -175,7 +172,7 @@ def check(space: SearchSpace) -> None:
     Raises:
         SpaceError: with the name that is missing, unknown or out of range.
     """
-    checks.check_names(space, _NETWORK, ("width", "stride"), ("kernel", "expansion"))
+    checks.check_names(space, _NAMES)
     names = sorted({*space.choices, *space.fixed})
     strides = [name for name in names if name.endswith(".stride")]
     checks.check_fixed(space, ["activation", "block", "stem.kernel", "stem.pool", *strides])
