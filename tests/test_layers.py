@@ -68,6 +68,7 @@ PLACES = {
     "onnxruntime": {"runtimes.ort"},
     "onnx": {"runtimes.onnx_reader", "runtimes.onnx_writer"},
     "scipy": {
+        "accuracy.audit",
         "agreement",
         "cost.calibration",
         "profiling.transfer",

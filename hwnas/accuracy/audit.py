@@ -1,0 +1,180 @@
+"""Can a supernet's ranking be trusted? Its accuracies against those of networks trained alone.
+
+Source of the question: Yu et al., "Evaluating the Search Phase of Neural Architecture Search", ICLR
+2020, https://arxiv.org/abs/1902.08142.
+"""
+
+import math
+import random
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from scipy import stats
+
+from hwnas.figure import Figure
+from hwnas.space import Genotype, SearchSpace
+
+Group = Literal["front", "space"]
+
+MIN_NETWORKS = 6  #: below, rank correlations have no interval worth printing
+_DRAWN = 50  # networks for each one that is chosen
+_CEILING_DRAWS = 2000
+_Z = 1.959963984540054
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One network that is trained alone."""
+
+    group: Group  #: where it was chosen from
+    genotype: Genotype
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a network showed, all on the validation split."""
+
+    subject: Subject
+    supernet: Figure  #: with the weights it inherits
+    alone: tuple[Figure, ...]  #: trained from scratch, one for each seed
+
+    @property
+    def mean_alone(self) -> float:
+        """The accuracy of the network alone, averaged over seeds."""
+        return statistics.mean(figure.value for figure in self.alone)
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A statistic with its 95 % interval; NaN where it cannot be told."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.value:.2f} ({self.low:.2f} to {self.high:.2f})"
+
+    def to_json(self) -> list[float | None]:
+        """Return value, low and high."""
+        return [x if math.isfinite(x) else None for x in (self.value, self.low, self.high)]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What an audit says of a supernet."""
+
+    kendall: Interval
+    spearman: Interval
+    seed_sd: Interval | None  #: of the accuracy of one network over seeds
+    ceiling: float | None  #: tau that two trainings from scratch would reach with each other
+    gap: float  #: mean of the accuracies alone less those in the supernet
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the figures by name."""
+        return {
+            "kendall_tau": self.kendall.to_json(),
+            "spearman_rho": self.spearman.to_json(),
+            "seed_sd": self.seed_sd.to_json() if self.seed_sd else None,
+            "kendall_tau_of_two_seeds": self.ceiling,
+            "alone_less_supernet": self.gap,
+        }
+
+
+def choose(
+    front: Sequence[Genotype],
+    space: SearchSpace,
+    n: int,
+    size: Callable[[Genotype], float],
+    seed: int,
+) -> list[Subject]:
+    """Return ``n`` different networks: half of them of the front, the others of the whole space.
+
+    Both are spread: evenly over the order of the front, and over the sizes of random networks.
+
+    Args:
+        front: In the order of a cost.
+        space: Where the others come from.
+        n: How many.
+        size: Such as multiply-accumulates.
+        seed: Of the random networks.
+    """
+    members = _spread(front, min(len(front), -(-n // 2)))
+    rng, drawn = random.Random(f"audit {seed}"), dict[str, Genotype]()
+    known = {genotype.id for genotype in members}
+    for _ in range(_DRAWN * n):
+        genotype = space.sample(rng)
+        if genotype.id not in known:
+            drawn.setdefault(genotype.id, genotype)
+    others = _spread(sorted(drawn.values(), key=size), n - len(members))
+    return [Subject("front", g) for g in members] + [Subject("space", g) for g in others]
+
+
+def _spread(items: Sequence[Genotype], n: int) -> list[Genotype]:
+    """Return ``n`` items at even distances, the ends among them."""
+    if n >= len(items):
+        return list(items)
+    if n == 1:
+        return [items[len(items) // 2]]
+    return [items[round(i * (len(items) - 1) / (n - 1))] for i in range(n)]
+
+
+def judge(findings: Sequence[Finding], seed: int = 0) -> Verdict:
+    """Return how well the supernet's accuracies agree with those of networks trained alone."""
+    supernet = [finding.supernet.value for finding in findings]
+    alone = [finding.mean_alone for finding in findings]
+    sd = seed_deviation(findings)
+    return Verdict(
+        kendall=rank_correlation("kendall", supernet, alone),
+        spearman=rank_correlation("spearman", supernet, alone),
+        seed_sd=sd,
+        ceiling=None if sd is None else _ceiling(alone, sd.value, seed),
+        gap=statistics.mean(a - s for a, s in zip(alone, supernet, strict=True)),
+    )
+
+
+def rank_correlation(
+    kind: Literal["kendall", "spearman"], a: Sequence[float], b: Sequence[float]
+) -> Interval:
+    """Return Kendall's tau-b or Spearman's rho with its 95 % interval.
+
+    Source: Fieller, Hartley & Pearson, "Tests for rank correlation coefficients. I", Biometrika
+    1957, https://doi.org/10.1093/biomet/44.3-4.470: normal after Fisher's transform, with variance
+    ``0.437 / (n - 4)`` and ``1.06 / (n - 3)``.
+    """
+    n, nan = len(a), math.nan
+    if n < 3 or len(set(a)) == 1 or len(set(b)) == 1:
+        return Interval(nan, nan, nan)
+    of = stats.kendalltau if kind == "kendall" else stats.spearmanr
+    value = float(of(a, b).statistic)
+    variance, lost = (0.437, 4) if kind == "kendall" else (1.06, 3)
+    if n <= lost:
+        return Interval(value, -1.0, 1.0)
+    # Perfect order of a few networks is no certainty: as if half of one pair were turned.
+    edge = 1 - 1 / (n * (n - 1) / 2)
+    z = math.atanh(max(-edge, min(edge, value)))
+    half = _Z * math.sqrt(variance / (n - lost))
+    return Interval(value, math.tanh(z - half), max(value, math.tanh(z + half)))
+
+
+def seed_deviation(findings: Sequence[Finding]) -> Interval | None:
+    """Return the standard deviation over seeds, pooled over networks trained more than once."""
+    repeated = [[f.value for f in finding.alone] for finding in findings if len(finding.alone) > 1]
+    freedom = sum(len(values) - 1 for values in repeated)
+    if not freedom:
+        return None
+    squares = sum((len(values) - 1) * statistics.variance(values) for values in repeated)
+    low, high = stats.chi2.ppf((0.975, 0.025), freedom)
+    value = math.sqrt(squares / freedom)
+    return Interval(value, math.sqrt(squares / low), math.sqrt(squares / high))
+
+
+def _ceiling(accuracies: Sequence[float], sd: float, seed: int) -> float:
+    """Return the mean tau between two trainings of networks that are truly this accurate."""
+    rng = np.random.default_rng(seed)
+    true = np.asarray(accuracies)
+    pairs = true + sd * rng.standard_normal((_CEILING_DRAWS, 2, len(true)))
+    return float(np.mean([stats.kendalltau(first, second).statistic for first, second in pairs]))

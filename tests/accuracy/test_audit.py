@@ -1,0 +1,116 @@
+import math
+import random
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from hwnas.accuracy.audit import (
+    Finding,
+    Subject,
+    choose,
+    judge,
+    rank_correlation,
+    seed_deviation,
+)
+from hwnas.figure import Figure
+from hwnas.space import SearchSpace
+
+
+def _finding(small: SearchSpace, seed: int, supernet: float, *alone: float) -> Finding:
+    subject = Subject("space", small.sample(random.Random(seed)))
+    figures = tuple(Figure(value, "measured") for value in alone)
+    return Finding(subject, Figure(supernet, "measured"), figures)
+
+
+def test_choice_is_spread_over_the_front_and_over_the_sizes_of_the_space(
+    small: SearchSpace,
+) -> None:
+    rng = random.Random(0)
+    front = [small.sample(rng) for _ in range(9)]
+
+    def size(genotype: object) -> float:
+        return float(int(str(getattr(genotype, "id")), 16))  # noqa: B009
+
+    chosen = choose(front, small, 12, size, seed=1)
+    assert [s.group for s in chosen] == ["front"] * 6 + ["space"] * 6
+    members = [s.genotype for s in chosen[:6]]
+    assert members[0] == front[0]
+    assert members[-1] == front[-1]
+    assert len({s.genotype.id for s in chosen}) == 12
+    sizes = [size(s.genotype) / 16**12 for s in chosen[6:]]
+    assert sizes == sorted(sizes)
+    assert sizes[0] < 0.05
+    assert sizes[-1] > 0.95
+    assert choose(front, small, 12, size, seed=1) == chosen
+    assert choose(front, small, 12, size, seed=2) != chosen
+
+
+def test_short_front_leaves_more_to_the_space(small: SearchSpace) -> None:
+    front = [small.smallest(), small.largest()]
+    chosen = choose(front, small, 8, lambda genotype: len(genotype.options), seed=0)
+    assert [s.group for s in chosen] == ["front"] * 2 + ["space"] * 6
+
+
+@pytest.mark.parametrize("kind", ["kendall", "spearman"])
+def test_intervals_hold_the_true_correlation_nineteen_times_of_twenty(kind: str) -> None:
+    rho, n, draws = 0.7, 12, 1500
+    true = 2 / math.pi * math.asin(rho) if kind == "kendall" else 6 / math.pi * math.asin(rho / 2)
+    rng, held = np.random.default_rng(0), 0
+    for _ in range(draws):
+        a, b = rng.multivariate_normal([0, 0], [[1, rho], [rho, 1]], n).T
+        found = rank_correlation(kind, list(a), list(b))  # type: ignore[arg-type]
+        assert found.low <= found.value <= found.high
+        held += found.low <= true <= found.high
+    assert 0.92 <= held / draws <= 0.98
+
+
+def test_correlations_are_those_of_scipy() -> None:
+    rng = np.random.default_rng(1)
+    a, b = list(rng.normal(size=15)), list(rng.normal(size=15))
+    assert rank_correlation("kendall", a, b).value == stats.kendalltau(a, b).statistic
+    assert rank_correlation("spearman", a, b).value == stats.spearmanr(a, b).statistic
+
+
+def test_perfect_order_of_few_networks_is_no_certainty() -> None:
+    found = rank_correlation("kendall", [1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 6])
+    assert found.value == pytest.approx(1)
+    assert 0.2 < found.low < 0.9
+    assert found.high == found.value
+
+
+def test_order_of_equal_accuracies_is_not_told() -> None:
+    assert math.isnan(rank_correlation("kendall", [1, 1, 1, 1, 1, 1], [1, 2, 3, 4, 5, 6]).value)
+
+
+def test_deviation_over_seeds_is_pooled_and_holds_the_true_one(small: SearchSpace) -> None:
+    rng, held, sd = np.random.default_rng(2), 0, 0.004
+    for _ in range(300):
+        findings = [
+            _finding(small, i, 0.9, *(0.9 + 0.01 * i + sd * rng.standard_normal(2)))
+            for i in range(4)
+        ]
+        found = seed_deviation(findings)
+        assert found is not None
+        held += found.low <= sd <= found.high
+    assert held > 270
+    assert seed_deviation([_finding(small, 0, 0.9, 0.91)]) is None
+
+
+def test_verdict_on_a_supernet_that_ranks_rightly_and_on_one_that_does_not(
+    small: SearchSpace,
+) -> None:
+    truth = [0.90 + 0.003 * i for i in range(12)]
+    good = [_finding(small, i, t - 0.02, t, t + 0.0005) for i, t in enumerate(truth)]
+    verdict = judge(good)
+    assert verdict.kendall.value == pytest.approx(1)
+    assert verdict.ceiling is not None
+    assert 0.8 < verdict.ceiling <= 1
+    assert verdict.gap == pytest.approx(0.02, abs=0.001)
+    shuffled = truth[::-1]
+    bad = [_finding(small, i, s, t) for i, (s, t) in enumerate(zip(shuffled, truth, strict=True))]
+    verdict = judge(bad)
+    assert verdict.kendall.value == pytest.approx(-1)
+    assert verdict.seed_sd is None
+    assert verdict.ceiling is None
+    assert verdict.to_json()["seed_sd"] is None
