@@ -42,14 +42,15 @@ def _open(where: str, config: DatasetConfig, path: Path | None) -> dict[str, Any
     datasets.disable_progress_bars()
     for noisy in ("huggingface_hub", "datasets"):  # they announce each retry and each failure
         logging.getLogger(noisy).setLevel(logging.CRITICAL)
-    if path is not None:
-        _check_parquet(where, path)
     try:
         if path is None:
             return dict(datasets.load_dataset(config.hub_id))
+        _check_parquet(where, path)
         if path.is_file():
             return dict(datasets.load_dataset("parquet", data_files={"train": str(path)}))
         return dict(datasets.load_dataset(str(path)))
+    except DataError:
+        raise
     except Exception as error:  # datasets, pyarrow and the hub raise many kinds
         raise _refused(where, config, path, error) from None
 
@@ -78,10 +79,17 @@ def _refused(
 
 
 def _check_parquet(where: str, path: Path) -> None:
-    """Refuse files that are damaged or hold no rows, by name; of these ``datasets`` says little."""
+    """Refuse files that are damaged, hold no rows or name other classes than the first.
+
+    Of the former ``datasets`` says little; the names of the latter it passes over.
+    """
+    import datasets
+
+    first: dict[str, Any] = {}
     for file in [path] if path.is_file() else sorted(path.rglob("*.parquet")):
         try:
-            n_rows = pq.ParquetFile(file).metadata.num_rows
+            content = pq.ParquetFile(file)
+            n_rows = content.metadata.num_rows
         except (OSError, pa.ArrowException) as error:
             reason = " ".join(str(error).split())[:200].rstrip(".")
             raise DataError(f"{where}: {file.name} cannot be read as Parquet: {reason}.") from None
@@ -89,6 +97,13 @@ def _check_parquet(where: str, path: Path) -> None:
             raise DataError(
                 f"{where}: {file.name} is empty: it has no rows. Remove it, or fill it."
             )
+        for column, feature in datasets.Features.from_arrow_schema(content.schema_arrow).items():
+            names = feature.names if isinstance(feature, datasets.ClassLabel) else None
+            if names != first.setdefault(column, names):
+                raise DataError(
+                    f"{where}: column '{column}' of {file.name} has other classes than the files "
+                    "before it. All splits must name the same classes in one order."
+                )
 
 
 def _column(where: str, table: Any, chosen: str | None, what: str) -> str:

@@ -93,6 +93,11 @@ def _other_classes(folder: Path) -> Path:
     return write(folder / "test-0.parquet", TEN[:4], ["cat", "eel"] * 2).parent
 
 
+def _other_order_of_classes(folder: Path) -> Path:
+    write_hub(folder / "test-0.parquet", TEN, {"label": (("b", "a"), [0, 1] * 5)})
+    return write_hub(folder / "train-0.parquet", TEN, {"label": (("a", "b"), [0, 1] * 5)}).parent
+
+
 def _several_label_columns(folder: Path) -> Path:
     columns = {"fine": (("a", "b"), [0, 1] * 5), "coarse": (("c", "d"), [0, 1] * 5)}
     return write_hub(folder / "x.parquet", TEN, columns)
@@ -178,6 +183,7 @@ def _read_whole(path: Path, in_memory: bool) -> None:
         (_no_label, "split 'train', row 4 has no label"),
         (_fraction_for_label, "label 0.5: must be a whole number or a word"),
         (_other_classes, "split 'test' has 1 classes without any image in split 'train': 'eel'"),
+        (_other_order_of_classes, "column 'label' of train-0.parquet has other classes"),
         (_several_label_columns, "several columns of labels: fine, coarse.*dataset.label_column="),
         (_only_a_test_split, "no split 'train', only: test"),
         (_folder_without_images, "holds no images: needs Parquet files or a folder a class"),
