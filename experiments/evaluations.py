@@ -172,7 +172,7 @@ class Evaluations:
         data = self.parts.data
         resolution = self.parts.networks.resolution(genotype)
         if resolution not in self._images:
-            self._images[resolution] = data.prepare(data.validation.images, resolution)
+            ((self._images[resolution], _),) = data.batches(data.validation, resolution)
         network = self.evaluator.network(genotype)
         return supernet.right(network, self._images[resolution], data.validation.labels)
 

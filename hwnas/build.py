@@ -91,7 +91,7 @@ class Parts:
         return {
             "search_space": self.space.digest,
             "data": self.data.digest,
-            "augmentation": _digest([c.dataset.flip, c.dataset.shift]),
+            "augmentation": _digest(c.dataset.augmentation),
             "target": _digest(
                 [asdict(c.target), _text(c.target.vela.config if c.target.vela else "")]
             ),
@@ -110,7 +110,7 @@ class Parts:
         """Return where the supernet of this space, data, training and seed is kept."""
         c = self.config
         what = [self.space.digest, self.data.search_digest, c.seed, torch.__version__, __version__]
-        key = _digest([*what, c.dataset.flip, c.dataset.shift, asdict(c.train)])
+        key = _digest([*what, *c.dataset.augmentation, asdict(c.train)])
         return Checkpoint(Path(self.config.run.supernets, key, "supernet.safetensors"))
 
 
@@ -330,10 +330,7 @@ def workbench(parts: Parts, evaluator: SupernetEvaluator, device: Device | None)
         network=evaluator.network,
         lower=parts.networks.lower,
         calibration_images=evaluator.calibration_images,
-        test_images=lambda genotype: data.prepare(
-            data.test.images, parts.networks.resolution(genotype)
-        ),
-        test=data.test,
+        test=lambda genotype: data.batches(data.test, parts.networks.resolution(genotype)),
         artefacts=artefacts(parts, device),
         dtype=parts.config.target.dtype,
     )

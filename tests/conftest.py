@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from hydra.core.global_hydra import GlobalHydra
 
@@ -15,7 +16,7 @@ from hwnas.op import Task
 from hwnas.progress import Silent
 from hwnas.space import SearchSpace
 from hwnas.target import Roofline, Target, Tvm, Vela
-from hwnas.training.data import DatasetConfig, ImageData, load
+from hwnas.training.data import DatasetConfig, ImageData, Split, load
 from tests.postgresql import Server, binaries, running
 
 pytest.register_assert_rewrite("hwnas.testing")
@@ -40,6 +41,11 @@ def target(name: str) -> Target:
     raw = yaml.safe_load((content.ROOT / "conf" / "target" / f"{name}.yaml").read_text())
     parts = {key: PARTS[key](**value) for key, value in raw.items() if key in PARTS}
     return Target(**{**raw, **parts})
+
+
+def images_of(split: Split) -> torch.Tensor:
+    """Return all images of a small split."""
+    return split.take(torch.arange(len(split))).images
 
 
 @pytest.fixture(scope="session")

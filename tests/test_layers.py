@@ -78,9 +78,9 @@ PLACES = {
     "pynvml": {"meters"},
     "ai_edge_litert": {"runtimes.litert", "int8.tflite"},
     "flatbuffers": {"int8.tflite"},
-    "datasets": {"training.data"},
+    "datasets": {"training.data.hub"},
     "moocore": {"pareto"},
-    "pyarrow": {"results", "tabular"},
+    "pyarrow": {"results", "tabular", "training.data.hub"},
     "hydra": {"__main__", "commands.sweep", "config"},
     "omegaconf": {"__main__", "commands.sweep", "config"},
     "optuna": {

@@ -91,3 +91,34 @@ def test_this_machine_has_a_cpu() -> None:
     assert found["cpu"] != "unknown"
     assert found["flags"]
     assert found["cores"] >= 1
+
+
+def _files(folder: Path, texts: dict[str, str]) -> Path:
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("membership", "limits", "expected"),
+    [
+        ("", {}, 8 << 20),
+        ("0::/a/b\n", {"a/b/memory.max": "max\n", "a/memory.max": "4096\n"}, 4096),
+        ("0::/a\n", {"memory.max": "5000\n", "a/memory.max": "6000\n"}, 5000),
+        ("3:cpu:/x\n4:memory:/a\n", {"memory/a/memory.limit_in_bytes": "7000\n"}, 7000),
+        ("4:memory:/a\n", {"memory/memory.limit_in_bytes": "9223372036854771712\n"}, 8 << 20),
+    ],
+)
+def test_memory_is_what_the_control_group_allows(
+    tmp_path: Path, membership: str, limits: dict[str, str], expected: int
+) -> None:
+    texts = {"meminfo": "MemTotal:        8192 kB\nMemFree: 1 kB\n", "membership": membership}
+    _files(tmp_path, texts)
+    groups = _files(tmp_path / "groups", limits)
+    found = machine.memory_bytes(tmp_path / "meminfo", tmp_path / "membership", groups)
+    assert found == expected
+
+
+def test_memory_of_this_machine() -> None:
+    assert 1 << 28 < machine.memory_bytes() < 1 << 46

@@ -34,7 +34,7 @@ from hwnas.space import Genotype, SearchSpace
 from hwnas.target import Remote
 from hwnas.timing import TimingConfig
 from hwnas.training.data import DatasetConfig
-from tests.conftest import target
+from tests.conftest import images_of, target
 from tests.profiling.fakes import Device, subject, timing
 
 #: 84 networks of ten operators.
@@ -217,7 +217,7 @@ def test_search_with_the_table_ends_with_a_verified_front(lab: Lab, tmp_path: Pa
             files = _checked_files(row)
             genotype = _genotype(parts, row["id"])
             images = parts.data.prepare(
-                parts.data.test.images, parts.networks.resolution(genotype)
+                images_of(parts.data.test), parts.networks.resolution(genotype)
             ).numpy()
             labels = parts.data.test.labels.numpy()
             outputs = judge.judge(files, images).outputs

@@ -16,7 +16,7 @@ from hwnas.families.base import Family, Supernet
 from hwnas.families.blocks import fold_batch_norm
 from hwnas.figure import proportion
 from hwnas.space import Genotype, SearchSpace
-from hwnas.training.data import ImageData, Split
+from hwnas.training.data import ImageData, InMemorySplit
 
 _BATCH = 250  # images at once; larger ones were slower on the CPUs tried
 
@@ -67,20 +67,29 @@ class SupernetEvaluator:
         """
         resolution = self._family.resolution(self._space, genotype)
         network = self.network(genotype)
-        images = self._at("validation", self._data.validation, resolution)
-        labels = self._data.validation.labels
         if self._confidence is None:
-            found = right(network, images, labels)
+            found = self._read(network, resolution)
             return Score(proportion(int(found.sum()), len(found)), len(found))
         if rival is None:
-            return early_stopping.whole(right(network, images, labels))
+            return early_stopping.whole(self._read(network, resolution))
 
         def read(index: Index) -> Bits:
-            chosen = torch.from_numpy(index)
-            return right(network, images[chosen], labels[chosen])
+            return self._read(network, resolution, torch.from_numpy(index))
 
         order = np.random.default_rng(int(genotype.id, 16))
-        return early_stopping.read(read, len(labels), rival, self._confidence, order)
+        n = len(self._data.validation)
+        return early_stopping.read(read, n, rival, self._confidence, order)
+
+    def _read(self, network: nn.Module, resolution: int, index: Tensor | None = None) -> Bits:
+        """Return which validation images, or which of those at ``index``, are got right."""
+        split = self._data.validation
+        if isinstance(split, InMemorySplit):
+            images, labels = self._at("validation", split, resolution), split.labels
+            if index is not None:
+                images, labels = images[index], labels[index]
+            return right(network, images, labels)
+        batches = self._data.batches(split, resolution, index)
+        return np.concatenate([right(network, *batch) for batch in batches])
 
     def network(self, genotype: Genotype) -> nn.Module:
         """Return the plain network of a genotype, recalibrated and with batch norm folded."""
@@ -93,7 +102,7 @@ class SupernetEvaluator:
         resolution = self._family.resolution(self._space, genotype)
         return self._at("calibration", self._calibration, resolution)
 
-    def _at(self, name: str, split: Split, resolution: int) -> Tensor:
+    def _at(self, name: str, split: InMemorySplit, resolution: int) -> Tensor:
         """Return the normalised images of a split; kept, there are few resolutions."""
         if (name, resolution) not in self._prepared:
             self._prepared[name, resolution] = self._data.prepare(split.images, resolution)

@@ -82,6 +82,12 @@ class Phases:
                 self._nested[-1] += took
 
 
+def print_notes(console: Console, notes: Sequence[str]) -> None:
+    """Say what a user should know of the data."""
+    for note in notes:
+        console.print(note, highlight=False, markup=False, soft_wrap=True)
+
+
 def print_ended(console: Console, reasons: Sequence[str]) -> None:
     """Say which processes ended before the search did; others took over what they had begun."""
     for reason in reasons:

@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from hwnas import build
-from hwnas.commands.console import Phases
+from hwnas.commands.console import Phases, print_notes
 from hwnas.commands.layers import show_layers
 from hwnas.config import ProfileConfig
 from hwnas.errors import CompileError, TableError
@@ -33,7 +33,8 @@ def run(config: ProfileConfig, arguments: Sequence[str]) -> None:
     console = Console()
     with Phases(console) as phases:
         with phases.timed("Load data"):
-            parts, _ = build.networks(config, phases)
+            parts, data = build.networks(config, phases)
+        print_notes(console, data.notes)
         if config.genotype is not None:
             show_layers(console, parts, config)
             return

@@ -10,7 +10,7 @@ import torch
 from rich.console import Console
 
 from hwnas.commands import joint, station
-from hwnas.commands.console import Phases, print_ended, print_phases
+from hwnas.commands.console import Phases, print_ended, print_notes, print_phases
 from hwnas.commands.front import finished, print_front, write_front
 from hwnas.commands.station import Station
 from hwnas.config import SearchConfig
@@ -40,6 +40,7 @@ def run(configs: Sequence[SearchConfig], arguments: Sequence[str]) -> None:
         with Phases(console) as phases:
             with phases.timed("Load data"):
                 stations = stack.enter_context(station.opened(configs, phases))
+            print_notes(console, stations[0].parts.data.notes)
             manifest = _manifest(stations, arguments, folder, earlier)
             search = station.search(stations, manifest["digests"])
             with engine.study(search, config, folder) as study:

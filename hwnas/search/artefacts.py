@@ -1,6 +1,6 @@
 """What becomes of a front member: the files that go onto the device, and what those files show."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Protocol, final
 
@@ -40,9 +40,13 @@ class Artefacts(Protocol):
         ...
 
     def judge(
-        self, files: Files, lowered: Lowered, images: NDArray[np.float32]
+        self, files: Files, lowered: Lowered, batches: Iterable[NDArray[np.float32]]
     ) -> tuple[NDArray[np.float32], Cost]:
-        """Return the outputs for images ``(N, C, R, R)`` and the cost, both from the files."""
+        """Return the outputs for all images and the cost, both from the files.
+
+        Shapes:
+            Batches ``(N, C, R, R)``, one at least; outputs ``(sum of N, n_classes)``.
+        """
         ...
 
 
@@ -60,11 +64,11 @@ class VelaArtefacts:
         return {".tflite": tflite, "_vela.tflite": compiled.artefact}
 
     def judge(
-        self, files: Files, lowered: Lowered, images: NDArray[np.float32]
+        self, files: Files, lowered: Lowered, batches: Iterable[NDArray[np.float32]]
     ) -> tuple[NDArray[np.float32], Cost]:
         """Run the TFLite file on this host; have Vela estimate it."""
         tflite = files[".tflite"].read_bytes()
-        outputs = LiteRTSession(tflite).run(images)
+        outputs = _run(LiteRTSession(tflite), batches)
         return outputs, compile_tflite(tflite, lowered, self._target).cost
 
 
@@ -95,14 +99,16 @@ class MeasuredArtefacts:
         return files
 
     def judge(
-        self, files: Files, lowered: Lowered, images: NDArray[np.float32]
+        self, files: Files, lowered: Lowered, batches: Iterable[NDArray[np.float32]]
     ) -> tuple[NDArray[np.float32], Cost]:
         """Run the file over the images on its device, and time it."""
-        judged = self._worker.judge(files, images)
+        left = iter(batches)
+        judged = self._worker.judge(files, next(left))
+        others = [self._worker.run(files, images) for images in left]
         fused, timing = self._fused(lowered), judged.timing
         cost = host_cost(fused, self._target, timing.figure, judged.energy)
         details = {**cost.details, "drifted": float(timing.drifted)}
-        return judged.outputs, Cost(cost.figures, details)
+        return np.concatenate([judged.outputs, *others]), Cost(cost.figures, details)
 
 
 @final
@@ -119,10 +125,14 @@ class ModelledArtefacts:
         return {".onnx": write_fp32(lowered, weights_of(network, lowered))}
 
     def judge(
-        self, files: Files, lowered: Lowered, images: NDArray[np.float32]
+        self, files: Files, lowered: Lowered, batches: Iterable[NDArray[np.float32]]
     ) -> tuple[NDArray[np.float32], Cost]:
         """Run the file on this host; model its cost."""
         session: Session = OrtSession(files[".onnx"].read_bytes())
         assert self._target.roofline is not None
         cost = network_cost(self._fused(lowered), self._target, self._target.roofline)
-        return session.run(images), cost
+        return _run(session, batches), cost
+
+
+def _run(session: Session, batches: Iterable[NDArray[np.float32]]) -> NDArray[np.float32]:
+    return np.concatenate([session.run(images) for images in batches])

@@ -2,10 +2,11 @@
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hwnas.accuracy.supernet import right
@@ -18,7 +19,7 @@ from hwnas.results import Candidate, Row, RunFolder
 from hwnas.search.artefacts import Artefacts
 from hwnas.space import Genotype, SearchSpace
 from hwnas.target import Budget
-from hwnas.training.data import Split
+from hwnas.training.data import Batch
 
 #: The verified figures, in the order of the columns ``verified_<name>``. ``accuracy_int8`` is there
 #: where the artefact computes in int8; where it computes in fp32, ``accuracy_fp32`` is its own.
@@ -83,8 +84,8 @@ class Workbench:
     network: Callable[[Genotype], nn.Module]  #: recalibrated, batch norm folded
     lower: Callable[[Genotype], Lowered]
     calibration_images: Callable[[Genotype], Tensor]  #: normalised training images
-    test_images: Callable[[Genotype], Tensor]  #: normalised test images
-    test: Split
+    #: normalised test images and their labels, at the genotype's resolution, in batches
+    test: Callable[[Genotype], Iterable[Batch]]
     artefacts: Artefacts
     dtype: str  #: in which the artefact computes
     phase: str = "Verify front"  #: what the progress bar says
@@ -134,13 +135,21 @@ def _verify(
         suffix: folder.write_bytes(f"models/{candidate.id}{suffix}", content)
         for suffix, content in files.items()
     }
-    images, labels = bench.test_images(genotype), bench.test.labels
-    outputs, cost = bench.artefacts.judge(paths, lowered, images.numpy())
-    n_right = int(np.sum(outputs.argmax(axis=1) == labels.numpy()))
-    n_right_fp32 = int(right(network, images, labels).sum())
+    labels, right_fp32 = [], []
+
+    def images() -> Iterator[NDArray[np.float32]]:
+        """Yield test images; keep on the way what is known of them."""
+        for batch in bench.test(genotype):
+            labels.append(batch[1].numpy())
+            right_fp32.append(right(network, *batch))
+            yield batch[0].numpy()
+
+    outputs, cost = bench.artefacts.judge(paths, lowered, images())
+    n_right = int(np.sum(outputs.argmax(axis=1) == np.concatenate(labels)))
+    n_right_fp32 = int(np.concatenate(right_fp32).sum())
     figures = {
-        "accuracy_fp32": proportion(n_right_fp32, len(bench.test)),
-        f"accuracy_{_SHORT[bench.dtype]}": proportion(n_right, len(bench.test)),
+        "accuracy_fp32": proportion(n_right_fp32, len(outputs)),
+        f"accuracy_{_SHORT[bench.dtype]}": proportion(n_right, len(outputs)),
         **{name: cost.figures[name] for name in COSTS},
     }
     digests = {suffix: hashlib.sha256(content).hexdigest() for suffix, content in files.items()}

@@ -15,7 +15,7 @@ from hwnas.progress import Progress
 from hwnas.space import Genotype, SearchSpace
 from hwnas.training import sandwich
 from hwnas.training.checkpoint import Checkpoint
-from hwnas.training.data import DatasetConfig, ImageData, augment
+from hwnas.training.data import DatasetConfig, ImageData, ahead, draw_changes
 
 _MAX_GRADIENT_NORM = 5.0
 
@@ -104,11 +104,23 @@ def train(
     total = n_steps(config, len(material.data.train))
     done = saving.checkpoint.load(module, optimiser)
     saved_at = saving.clock()
+    steps = range(done, total)
+    batches = ahead(
+        material.data.train, lambda step: _batch(material, config.batch_size, seed, step), steps
+    )
     with progress.phase("Train supernet", total, done) as advance:
-        for step in range(done, total):
+        for step, batch in zip(steps, batches, strict=True):
             for group in optimiser.param_groups:
                 group["lr"] = config.lr * _schedule(step / total, config.warmup)
-            _step(trainee, material, config, (seed, step), optimiser)
+            optimiser.zero_grad()
+            loss = _step(trainee, material.data, batch, config, f"subnets {seed} {step}")
+            if not math.isfinite(loss):
+                raise TrainingError(
+                    f"Training collapsed at step {step}: the loss is {loss}. "
+                    f"Try a smaller learning rate: train.lr={config.lr / 4:g}"
+                )
+            sandwich.clip_gradients(trainee.supernet, _MAX_GRADIENT_NORM)
+            optimiser.step()
             if step + 1 == total or saving.clock() - saved_at > saving.every_s:
                 saving.checkpoint.save(module, optimiser, step + 1)
                 saved_at = saving.clock()
@@ -124,32 +136,23 @@ def _schedule(progress: float, warmup: float) -> float:
 
 def _step(
     trainee: Trainee,
-    material: Material,
+    data: ImageData,
+    batch: tuple[Tensor, Tensor],
     config: TrainingConfig,
-    key: tuple[int, int],
-    optimiser: torch.optim.Optimizer,
-) -> None:
-    seed, step = key
-    images, labels = _batch(material, config.batch_size, seed, step)
+    key: str,
+) -> float:
+    """Compute the gradients of one step; return the loss."""
+    images, labels = batch
     prepared: dict[int, Tensor] = {}
 
     def at_resolution(genotype: Genotype) -> Tensor:
         resolution = trainee.resolution(genotype)
         if resolution not in prepared:
-            prepared[resolution] = material.data.prepare(images, resolution)
+            prepared[resolution] = data.prepare(images, resolution)
         return prepared[resolution]
 
-    rng = random.Random(f"subnets {seed} {step}")
-    genotypes = sandwich.draw(trainee.space, config.n_random, rng)
-    optimiser.zero_grad()
-    loss = sandwich.step(trainee.supernet, genotypes, at_resolution, labels, config.label_smoothing)
-    if not math.isfinite(loss):
-        raise TrainingError(
-            f"Training collapsed at step {step}: the loss is {loss}. "
-            f"Try a smaller learning rate: train.lr={config.lr / 4:g}"
-        )
-    sandwich.clip_gradients(trainee.supernet, _MAX_GRADIENT_NORM)
-    optimiser.step()
+    genotypes = sandwich.draw(trainee.space, config.n_random, random.Random(key))
+    return sandwich.step(trainee.supernet, genotypes, at_resolution, labels, config.label_smoothing)
 
 
 def _batch(material: Material, batch_size: int, seed: int, step: int) -> tuple[Tensor, Tensor]:
@@ -158,8 +161,10 @@ def _batch(material: Material, batch_size: int, seed: int, step: int) -> tuple[T
     per_epoch = max(1, len(train) // batch_size)
     epoch, position = divmod(step, per_epoch)
     order = torch.randperm(len(train), generator=_generator(seed, epoch, "epoch"))
-    part = train.take(order[position * batch_size : (position + 1) * batch_size])
-    return augment(part.images, material.dataset, _generator(seed, step, "augment")), part.labels
+    index = order[position * batch_size : (position + 1) * batch_size]
+    rng = _generator(seed, step, "augment")
+    part = train.take(index, draw_changes(len(index), train.side, material.dataset, rng))
+    return part.images, part.labels
 
 
 def _generator(seed: int, number: int, purpose: str) -> torch.Generator:

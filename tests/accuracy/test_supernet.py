@@ -9,6 +9,7 @@ from hwnas.accuracy.supernet import ScoringConfig, SupernetEvaluator, recalibrat
 from hwnas.families.blocks import fold_batch_norm
 from hwnas.space import SearchSpace
 from hwnas.training.data import ImageData
+from tests.conftest import images_of
 
 
 def _evaluator(
@@ -27,7 +28,7 @@ def test_recalibrated_statistics_are_those_of_the_images(
 ) -> None:
     family = families.get("mbconv")
     network = family.build(tiny, tiny.largest(), digits.task)
-    images = digits.prepare(digits.train.images[:200], 12)  # one batch
+    images = digits.prepare(images_of(digits.train)[:200], 12)  # one batch
     recalibrate(network, images)
     norm = network.get_submodule("stem.norm")
     assert isinstance(norm, torch.nn.BatchNorm2d)
@@ -39,7 +40,7 @@ def test_recalibrated_statistics_are_those_of_the_images(
 
 def test_folding_batch_norm_changes_nothing(tiny: SearchSpace, digits: ImageData) -> None:
     network = families.get("mbconv").build(tiny, tiny.largest(), digits.task)
-    images = digits.prepare(digits.train.images[:100], 12)
+    images = digits.prepare(images_of(digits.train)[:100], 12)
     recalibrate(network, images)
     with torch.no_grad():
         before = network(images)
@@ -57,7 +58,7 @@ def test_accuracy_is_the_fraction_of_the_validation_split_and_repeatable(
     network = evaluator.network(genotype)
     resolution = families.get("mbconv").resolution(tiny, genotype)
     with torch.no_grad():
-        logits = network(digits.prepare(digits.validation.images, resolution))
+        logits = network(digits.prepare(images_of(digits.validation), resolution))
     expected = float((logits.argmax(1) == digits.validation.labels).float().mean())
     assert abs(figure.value - expected) < 1e-6
     assert figure.source == "measured"

@@ -153,5 +153,6 @@ def test_exported_network_is_judged_from_its_files(tmp_path: Path) -> None:
     images = np.ones((4, 3, 2, 2), np.float32)
     judged = bench.judge({".bin": tmp_path / "network.bin"}, images)
     assert np.array_equal(judged.outputs, np.full((4, 3), 4.0))
+    assert np.array_equal(bench.run({".bin": tmp_path / "network.bin"}, images), judged.outputs)
     assert judged.timing.median_ms == pytest.approx(2)
     assert judged.energy is None

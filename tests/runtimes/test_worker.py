@@ -48,6 +48,7 @@ def _check(worker: Worker, folder: Path) -> None:
     judged = worker.judge(files, images)
     expected = reference.network(NETWORK, weights, images)
     assert reference.relative_error(judged.outputs[..., None, None], expected) < 2e-5
+    assert np.array_equal(worker.run(files, images[2:]), judged.outputs[2:])
     assert judged.timing.median_ms > 0
     assert judged.energy is None
 

@@ -1,5 +1,5 @@
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import cast
 
@@ -28,7 +28,6 @@ from hwnas.search.verify import Workbench, verify
 from hwnas.space import Genotype, SearchSpace
 from hwnas.target import Budget, Target
 from hwnas.timing import Timing
-from hwnas.training.data import Split
 from tests.conftest import target
 from tests.profiling.fakes import CPU
 
@@ -51,6 +50,9 @@ class Exporting:
     def judge(self, files: Mapping[str, Path], images: NDArray[np.float32]) -> Judged:
         outputs = OrtSession(files[".onnx"].read_bytes()).run(images)
         return Judged(outputs, Timing(2.0, 1.9, 2.2, 5, True), self._energy)
+
+    def run(self, files: Mapping[str, Path], images: NDArray[np.float32]) -> NDArray[np.float32]:
+        return OrtSession(files[".onnx"].read_bytes()).run(images)
 
 
 def _plan(op: OpSpec) -> str:
@@ -106,7 +108,7 @@ def test_onnx_file_computes_what_the_network_does(
     files = _written(artefacts.build(*network), tmp_path)
     assert device is CPU or set(files) == {".onnx"}
     module, lowered, images = network
-    outputs, cost = artefacts.judge(files, lowered, images.numpy())
+    outputs, cost = artefacts.judge(files, lowered, iter([images.numpy()[:3], images.numpy()[3:]]))
     with torch.no_grad():
         expected = module(images).numpy()
     scale = np.abs(expected).max()
@@ -121,7 +123,7 @@ def test_measured_latency_and_energy_are_the_file_s(
     for energy in (None, metered):
         artefacts = _measured(ORT, Exporting(energy))
         files = _written(artefacts.build(*network), tmp_path)
-        _, cost = artefacts.judge(files, network[1], network[2].numpy())
+        _, cost = artefacts.judge(files, network[1], [network[2].numpy()])
         assert cost.figures["latency_ms"] == Figure(2.0, "measured", 1.9, 2.2)
         assert cost.details["drifted"] == 1.0
         found = cost.figures["energy_mj"]
@@ -137,7 +139,7 @@ def test_cost_of_a_sketch_is_modelled(
 ) -> None:
     artefacts = ModelledArtefacts(SKETCH, lambda lowered: as_run(lowered, SKETCH))
     files = _written(artefacts.build(*network), tmp_path)
-    _, cost = artefacts.judge(files, network[1], network[2].numpy())
+    _, cost = artefacts.judge(files, network[1], [network[2].numpy()])
     assert {figure.source for figure in cost.figures.values()} == {"modelled"}
 
 
@@ -151,8 +153,9 @@ class Wrong:
         return {".so": b"s", ".onnx": b"o", ".safetensors": b"w"}
 
     def judge(
-        self, files: Files, lowered: Lowered, images: NDArray[np.float32]
+        self, files: Files, lowered: Lowered, batches: Iterable[NDArray[np.float32]]
     ) -> tuple[NDArray[np.float32], Cost]:
+        assert sum(map(len, batches)) == len(self._labels)
         assert {suffix: path.read_bytes() for suffix, path in files.items()} == {
             ".so": b"s",
             ".onnx": b"o",
@@ -181,8 +184,9 @@ def test_accuracy_is_that_of_the_artefact_not_of_the_network(
         network=lambda genotype: family.build(tiny, genotype, task).eval(),
         lower=lambda genotype: family.lower(tiny, genotype, task),
         calibration_images=images,
-        test_images=images,
-        test=Split(images(genotype), labels),
+        test=lambda genotype: zip(
+            torch.split(images(genotype), 25), torch.split(labels, 25), strict=True
+        ),
         artefacts=Wrong(labels, 8),
         dtype=dtype,
     )

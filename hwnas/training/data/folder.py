@@ -1,0 +1,100 @@
+"""Folders of image files: a folder a class, with or without folders for the splits above them."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from PIL import Image
+
+from hwnas.errors import DataError
+from hwnas.training.data.source import SPLITS, Files, Source, indexed
+
+_ALIASES = {"val": "validation", "valid": "validation", "dev": "validation"}
+_TABLES = (".parquet", ".arrow", ".csv", ".jsonl", ".json", ".tar", ".zip")
+
+
+def is_image_folder(where: str, path: Path) -> bool:
+    """Return whether a folder holds image files, and no tables that hold or describe images.
+
+    Raises:
+        DataError: it holds neither.
+    """
+    files = list(_files(path))
+    described = any(f.suffix in (".parquet", ".arrow") or f.stem == "metadata" for f in files)
+    if any(map(_is_image, files)):
+        return not described
+    if any(f.suffix in _TABLES for f in files):
+        return False
+    raise DataError(f"{where} holds no images: needs Parquet files or a folder a class.")
+
+
+def read_folder(where: str, path: Path, test_split: str) -> Source:
+    """Return the images of ``path/CLASS/`` or of ``path/{train,validation,test}/CLASS/``.
+
+    Raises:
+        DataError: a split or a class has no images, or an image no class.
+    """
+    folders = {_ALIASES.get(f.name, f.name): f for f in _folders(path)}
+    if "train" not in folders:
+        folders = {"train": path}
+    test_split = _ALIASES.get(test_split, test_split)
+    chosen = chosen_splits(where, list(folders), test_split)
+    found = {split: _of_classes(where, folders[name]) for split, name in chosen.items()}
+    labels = {split: [label for label, _ in files] for split, files in found.items()}
+    index, classes = indexed(where, labels, None)
+    images = {split: Files(where, [file for _, file in found[split]]) for split in found}
+    return Source(images, index, classes)
+
+
+def chosen_splits(where: str, found: list[str], test_split: str) -> dict[str, str]:
+    """Return which of the splits of a source serves as train, validation and test, if any does.
+
+    Raises:
+        DataError: there is none for training, or not the one that is to serve for the test.
+    """
+    if "train" not in found:
+        raise DataError(f"{where} has no split 'train', only: {', '.join(found)}.")
+    if test_split not in found and test_split != "test":
+        raise DataError(
+            f"{where} has no split '{test_split}' (dataset.test_split), only: {', '.join(found)}."
+        )
+    chosen = {"train": "train", "validation": "validation", "test": test_split}
+    if test_split == "validation":
+        del chosen["validation"]
+    return {split: chosen[split] for split in SPLITS if chosen.get(split) in found}
+
+
+def _of_classes(where: str, folder: Path) -> list[tuple[str, Path]]:
+    """Return class and path of each image of a split."""
+    found = []
+    for file in _files(folder):
+        if _is_image(file):
+            inside = file.relative_to(folder).parts
+            if len(inside) == 1:
+                raise DataError(f"{where}: {file} has no class: images lie in a folder a class.")
+            found.append((inside[0], file))
+    classes = {label for label, _ in found}
+    if empty := [f.name for f in _folders(folder) if f.name not in classes]:
+        raise DataError(f"{where}: folder {folder / empty[0]} holds no images. Remove it?")
+    if not found:
+        raise DataError(f"{where}: folder {folder} holds no images. Remove it?")
+    return found
+
+
+def _folders(path: Path) -> list[Path]:
+    return sorted(f for f in path.iterdir() if f.is_dir() and not _is_hidden(f.name))
+
+
+def _files(path: Path) -> Iterator[Path]:
+    """Yield all files that are not hidden, in an order of their names alone."""
+    for folder, folders, names in os.walk(path, followlinks=True):
+        folders[:] = sorted(name for name in folders if not _is_hidden(name))
+        yield from (Path(folder, name) for name in sorted(names) if not _is_hidden(name))
+
+
+def _is_hidden(name: str) -> bool:
+    return name.startswith((".", "__"))
+
+
+def _is_image(file: Path) -> bool:
+    return file.suffix.lower() in Image.registered_extensions()

@@ -1,0 +1,73 @@
+"""A data set as training, search and verification see it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from hwnas.op import Task
+from hwnas.training.data.split import InMemorySplit, Split, ahead, digest
+
+_BATCH = 256  # images of a streamed split that are decoded at once
+
+Batch = tuple[Tensor, Tensor]  #: normalised images ``(N, C, R, R)`` and labels ``(N,)``
+
+
+@dataclass(frozen=True)
+class ImageData:
+    """A data set. Search reads ``train`` and ``validation``; only verification reads ``test``."""
+
+    name: str
+    train: Split
+    validation: Split
+    test: Split
+    classes: tuple[str, ...]
+    mean: tuple[float, ...]  #: per channel, of the training images in [0, 1]
+    std: tuple[float, ...]
+    notes: tuple[str, ...] = ()  #: what the user should know of how it was read, in sentences
+
+    @property
+    def task(self) -> Task:
+        """What a network for this data reads and answers."""
+        return Task(len(self.mean), len(self.classes))
+
+    @property
+    def search_digest(self) -> str:
+        """Digest of what search may see: the train and the validation split."""
+        return digest(self.train, self.validation)
+
+    @property
+    def digest(self) -> str:
+        """Digest of all images and labels and of how they are split."""
+        return digest(self.train, self.validation, self.test)
+
+    def prepare(self, images: Tensor, resolution: int) -> Tensor:
+        """Return normalised images ``(N, C, R, R)`` in channels-last order."""
+        x = images.permute(0, 3, 1, 2).to(torch.float32, copy=True)  # changed in place below
+        if x.shape[-1] != resolution or x.shape[-2] != resolution:
+            x = F.interpolate(x, (resolution, resolution), mode="bilinear", antialias=True)
+        mean = torch.tensor(self.mean, device=x.device).view(1, -1, 1, 1) * 255
+        std = torch.tensor(self.std, device=x.device).view(1, -1, 1, 1) * 255
+        return x.sub_(mean).div_(std).to(memory_format=torch.channels_last)
+
+    def batches(
+        self, split: Split, resolution: int, index: Tensor | None = None
+    ) -> Iterator[Batch]:
+        """Yield the prepared images of a split, or those at ``index``, and their labels.
+
+        A split in memory is one batch; a streamed one comes in several, decoded ahead of time.
+        """
+        if isinstance(split, InMemorySplit):
+            part = split if index is None else split.take(index)
+            yield self.prepare(part.images, resolution), part.labels
+            return
+        order = torch.arange(len(split)) if index is None else index
+        chunks = torch.split(order, _BATCH)
+
+        def batch(i: int) -> Batch:
+            part = split.take(chunks[i])
+            return self.prepare(part.images, resolution), part.labels
+
+        yield from ahead(split, batch, range(len(chunks)))

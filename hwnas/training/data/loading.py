@@ -1,0 +1,240 @@
+"""Loads a data set: its splits, and where its images are kept."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+
+from hwnas import machine
+from hwnas.errors import ConfigError, DataError
+from hwnas.progress import Progress
+from hwnas.training.data.config import DatasetConfig
+from hwnas.training.data.folder import is_image_folder, read_folder
+from hwnas.training.data.hub import read_table
+from hwnas.training.data.image_data import ImageData
+from hwnas.training.data.picture import UNREADABLE, Shape, header
+from hwnas.training.data.source import Encoded, Source
+from hwnas.training.data.split import Decoder, InMemorySplit, Rows, Split, StreamedSplit, threads
+
+_SPLIT_SEED = 0  # the splits are part of the data set: they never follow the run's seed
+_GREY = ("1", "L", "LA")
+_SHARE = 0.25  # of the machine's memory, that decoded images may take
+_SAMPLED = 4096  # streamed training images that mean and standard deviation are taken of
+_HASH_BYTES = 16
+_GIB = 1 << 30
+_CHUNK = 64  # images that a thread looks at, at a time
+
+Labels = Mapping[str, NDArray[np.int64]]
+
+
+def load(config: DatasetConfig, max_resolution: int, progress: Progress) -> ImageData:
+    """Load a data set; images of different or of large sizes are resized to ``max_resolution``.
+
+    Raises:
+        DataError: it cannot be found, or is not images with labels of at least two classes.
+    """
+    if config.hub_id is None and config.path is None:
+        return _image_data(config.name, *_digits(config), [])
+    where = f"Data set '{config.path or config.hub_id}'"
+    source = _open(where, config)
+    encoded, changes = _encoded(where, source, config, max_resolution, progress)
+    splits, kept = _kept(encoded, config.in_memory, progress)
+    return _image_data(config.name, splits, source.classes, [*changes, kept])
+
+
+def _image_data(
+    name: str, splits: Mapping[str, Split], classes: tuple[str, ...], notes: Sequence[str]
+) -> ImageData:
+    mean, std = _normalisation(splits["train"])
+    return ImageData(name, **splits, classes=classes, mean=mean, std=std, notes=tuple(notes))
+
+
+def _digits(config: DatasetConfig) -> tuple[dict[str, Split], tuple[str, ...]]:
+    if config.name != "digits":
+        raise ConfigError(
+            f"dataset={config.name} needs dataset.path=DIR (Parquet files or image folders) "
+            "or dataset.hub_id=OWNER/NAME."
+        )
+    digits = load_digits()
+    images = np.round(digits.images * 255 / 16).astype(np.uint8)[..., None]
+    labels = digits.target.astype(np.int64)
+    whole = InMemorySplit(torch.from_numpy(images), torch.from_numpy(labels))
+    classes = tuple(map(str, digits.target_names))
+    rows = _divided("Data set 'digits'", {"train": labels}, classes, config)
+    return {name: whole.take(torch.from_numpy(part)) for name, (_, part) in rows.items()}, classes
+
+
+def _open(where: str, config: DatasetConfig) -> Source:
+    path = None if config.path is None else Path(config.path).expanduser()
+    if path is not None and not path.exists():
+        raise DataError(f"{where}: there is no such file or folder.")
+    if path is not None and path.is_dir() and is_image_folder(where, path):
+        return read_folder(where, path, config.test_split)
+    return read_table(where, config, path)
+
+
+def _divided(
+    where: str, labels: Labels, classes: tuple[str, ...], config: DatasetConfig
+) -> dict[str, tuple[str, Rows]]:
+    """Return for each split from which split of the source it comes, and its rows there.
+
+    What the source lacks is split off from ``train``, stratified, the same way every time.
+    """
+    missing = [name for name in ("test", "validation") if name not in labels]
+    rows = np.arange(len(labels["train"]))
+    counts = np.bincount(labels["train"], minlength=len(classes))
+    few = [f"'{classes[i]}'" for i in np.flatnonzero((counts > 0) & (counts <= len(missing)))]
+    if few and missing:
+        raise DataError(
+            f"{where} is too small to split: splitting off {' and '.join(missing)} takes at least "
+            f"{len(missing) + 1} images of a class, and there are fewer of {', '.join(few[:5])}."
+        )
+    found = {name: (name, np.arange(len(labels[name]))) for name in labels}
+    for name in missing:
+        try:
+            rows, part = train_test_split(
+                rows,
+                test_size=config.test if name == "test" else config.validation,
+                stratify=labels["train"][rows],
+                random_state=_SPLIT_SEED,
+            )
+        except ValueError as error:
+            raise DataError(f"{where} is too small to split: {error}") from error
+        found[name] = ("train", part)
+    return found | {"train": ("train", rows)}
+
+
+@dataclass
+class _Survey:
+    """What the headers of images say."""
+
+    sizes: set[tuple[int, int]] = field(default_factory=set)
+    modes: set[str] = field(default_factory=set)
+
+
+def _encoded(
+    where: str, source: Source, config: DatasetConfig, max_resolution: int, progress: Progress
+) -> tuple[dict[str, StreamedSplit], list[str]]:
+    """Return the splits, none of them decoded, and what was done to the images."""
+    divided = _divided(where, source.labels, source.classes, config)
+    pool, survey = threads(), _Survey()
+    hashes = {
+        name: _surveyed(name, images, survey, pool, progress)
+        for name, images in source.images.items()
+    }
+    shape, notes = _shape(where, survey, max_resolution)
+    decoder = Decoder(shape, pool)
+    return {
+        name: StreamedSplit(
+            source.images[origin],
+            rows,
+            torch.from_numpy(source.labels[origin][rows]),
+            hashes[origin][rows],
+            decoder,
+        )
+        for name, (origin, rows) in divided.items()
+    }, notes
+
+
+def _surveyed(
+    name: str, images: Encoded, survey: _Survey, pool: ThreadPoolExecutor, progress: Progress
+) -> NDArray[np.uint8]:
+    """Look at the header of every image; return hashes of what they hold, ``(N, bytes)``."""
+
+    def look(start: int) -> list[bytes]:
+        found = []
+        for row in range(start, min(start + _CHUNK, len(images))):
+            content = images.read(row)
+            picture = _header(images, row, content)
+            survey.sizes.add(picture.size)
+            survey.modes.add(picture.mode)
+            found.append(hashlib.sha256(content).digest()[:_HASH_BYTES])
+        return found
+
+    hashes: list[bytes] = []
+    with progress.phase(f"Check {name} images", len(images)) as advance:
+        for part in pool.map(look, range(0, len(images), _CHUNK)):
+            hashes += part
+            advance(len(part))
+    return np.frombuffer(b"".join(hashes), np.uint8).reshape(len(images), _HASH_BYTES)
+
+
+def _header(images: Encoded, row: int, content: bytes) -> Image.Image:
+    try:
+        picture = header(content)
+    except UNREADABLE as error:
+        reason = "what is there is none" if "BytesIO" in str(error) else error
+        raise DataError(f"{images.where(row)} is not an image: {reason}.") from None
+    if picture.mode[0] in "IF":
+        raise DataError(
+            f"{images.where(row)} is an image of mode {picture.mode}, which is not supported; "
+            "convert all images to 8 bits."
+        )
+    return picture
+
+
+def _shape(where: str, survey: _Survey, max_resolution: int) -> tuple[Shape, list[str]]:
+    """Return what images are decoded to: their own size where all agree, are square and small."""
+    (width, height), n = min(survey.sizes), len(survey.sizes)
+    keep = n == 1 and width == height <= 2 * max_resolution
+    shape = Shape(width if keep else max_resolution, "L" if survey.modes <= set(_GREY) else "RGB")
+    notes = []
+    if not keep:
+        sizes = f"of {n} sizes" if n > 1 else f"of {width}x{height} pixels"
+        notes.append(
+            f"{where}: images {sizes} are resized to {shape.side}x{shape.side} pixels: the shorter "
+            "side, then the centre is cropped."
+        )
+    if shape.mode == "RGB" and not survey.modes.isdisjoint(_GREY):
+        modes = ", ".join(sorted(survey.modes))
+        notes.append(f"{where}: images of the modes {modes} are all converted to RGB.")
+    return shape, notes
+
+
+def _kept(
+    splits: Mapping[str, StreamedSplit], in_memory: bool | None, progress: Progress
+) -> tuple[dict[str, Split], str]:
+    """Decode the splits that are kept in memory, and say which are.
+
+    What is read most often comes first: validation is, once a candidate.
+    """
+    limit = _SHARE * machine.memory_bytes()
+    left = {None: limit, True: float("inf"), False: 0.0}[in_memory]
+    kept: dict[str, Split] = {}
+    words = []
+    for name in ("validation", "test", "train"):
+        split = splits[name]
+        fits = split.n_bytes <= left
+        if fits:
+            left -= split.n_bytes
+            with progress.phase(f"Decode {name} images", len(split)) as advance:
+                kept[name] = split.in_memory(advance)
+        else:
+            kept[name] = split
+        how = "in memory" if fits else "streamed"
+        words.append(f"{name} {how} ({len(split)} images, {split.n_bytes / _GIB:.2f} GiB)")
+    reason = (
+        f"a share of {_SHARE:g} of the machine's memory is {limit / _GIB:.1f} GiB"
+        if in_memory is None
+        else f"dataset.in_memory={str(in_memory).lower()}"
+    )
+    return kept, f"Decoded images: {', '.join(words)}; {reason}."
+
+
+def _normalisation(train: Split) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return mean and standard deviation of the channels: of all images, or of a fixed sample."""
+    if not isinstance(train, InMemorySplit):
+        order = np.random.default_rng(_SPLIT_SEED).permutation(len(train))
+        train = train.take(torch.from_numpy(np.sort(order[:_SAMPLED])))
+    pixels = train.images.numpy().reshape(-1, train.images.shape[-1])
+    mean = tuple(float(m) for m in pixels.mean(axis=0, dtype=np.float64) / 255)
+    std = tuple(max(float(s), 1e-3) for s in pixels.std(axis=0, dtype=np.float64) / 255)
+    return mean, std

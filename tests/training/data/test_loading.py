@@ -1,0 +1,215 @@
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from PIL import Image
+
+from hwnas import content
+from hwnas.errors import ConfigError
+from hwnas.progress import Silent
+from hwnas.training.data import (
+    DatasetConfig,
+    ImageData,
+    InMemorySplit,
+    Split,
+    StreamedSplit,
+    load,
+)
+from tests.conftest import SHARED, images_of, needs_fashion_mnist
+from tests.training.data.made import loaded, photo, png, write, write_folder, write_hub
+
+
+def test_digits_are_split_the_same_way_every_time(digits: ImageData) -> None:
+    again = load(DatasetConfig("digits", validation=0.25), 28, Silent())
+    assert digits.digest == again.digest
+    assert [len(s) for s in (digits.train, digits.validation, digits.test)] == [1077, 360, 360]
+    assert digits.task.n_classes == 10
+
+
+def test_splits_share_no_image_position(digits: ImageData) -> None:
+    splits = (digits.train, digits.validation, digits.test)
+    assert sum(len(split) for split in splits) == 1797
+    counts = [torch.bincount(split.labels, minlength=10) for split in splits]
+    assert all(int(count.min()) > 0.08 * int(count.sum()) for count in counts)  # stratified
+
+
+def test_search_digest_does_not_depend_on_the_test_split(digits: ImageData) -> None:
+    import dataclasses
+
+    other = dataclasses.replace(digits, test=digits.test.take(torch.arange(10)))
+    assert other.search_digest == digits.search_digest
+    assert other.digest != digits.digest
+
+
+def test_prepared_images_are_normalised_and_resized(digits: ImageData) -> None:
+    images = digits.prepare(images_of(digits.train), 20)
+    assert images.shape == (1077, 1, 20, 20)
+    assert abs(float(digits.prepare(images_of(digits.train), 8).mean())) < 1e-3
+    assert images.stride()[1] == 1  # channels last, also where there is one channel
+
+
+@pytest.fixture(scope="module")
+def fashion_mnist() -> ImageData:
+    return load(DatasetConfig("fashion_mnist", path=str(SHARED / "fashion_mnist")), 28, Silent())
+
+
+@needs_fashion_mnist
+def test_fashion_mnist_is_read_from_a_folder(fashion_mnist: ImageData) -> None:
+    data = fashion_mnist
+    assert images_of(data.train).shape == (54000, 28, 28, 1)
+    assert (len(data.validation), len(data.test)) == (6000, 10000)
+    assert data.classes[-1] == "Ankle boot"
+    assert data.mean[0] == pytest.approx(0.286, abs=0.002)
+
+
+def test_colour_images_of_many_sizes_and_words_for_labels(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    images = [png((int(w), int(h)), "RGB") for w, h in rng.integers(10, 60, (40, 2))]
+    write(tmp_path / "train.parquet", images, ["cat", "dog"] * 20)
+    data = loaded(tmp_path / "train.parquet", test=0.25, validation=0.25)
+    assert images_of(data.train).shape[1:] == (16, 16, 3)
+    assert data.classes == ("cat", "dog")
+    assert len(data.test) == 10
+    assert torch.unique(images_of(data.train)[..., 0]).tolist() == [100]
+
+
+def test_drawing_on_a_transparent_ground_is_not_lost(tmp_path: Path) -> None:
+    picture = Image.new("LA", (8, 8), (0, 0))  # black, and nothing to be seen of it
+    picture.paste((0, 255), (0, 0, 4, 8))  # black to be seen
+    buffer = io.BytesIO()
+    picture.save(buffer, "PNG")
+    write(tmp_path / "x.parquet", [buffer.getvalue()] * 20, [0, 1] * 10)
+    image = images_of(loaded(tmp_path / "x.parquet").train)[0]
+    assert image.shape == (8, 8, 1)
+    assert image[0, :, 0].tolist() == [0] * 4 + [255] * 4
+
+
+def test_own_validation_and_test_splits_are_used(tmp_path: Path) -> None:
+    for name, n in (("train", 20), ("validation", 6), ("test", 8)):
+        write(tmp_path / f"{name}-00000.parquet", [png((8, 8))] * n, [0, 1] * (n // 2))
+    data = loaded(tmp_path)
+    assert (len(data.train), len(data.validation), len(data.test)) == (20, 6, 8)
+
+
+def test_data_set_without_a_place_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"needs dataset\.path=DIR"):
+        load(DatasetConfig("images"), 16, Silent())
+
+
+def test_cifar_100_is_read_by_its_fine_labels(tmp_path: Path) -> None:
+    for split, n in (("train", 40), ("test", 8)):
+        columns = {
+            "fine_label": (("apple", "bear", "can", "dolphin"), [0, 1, 2, 3] * (n // 4)),
+            "coarse_label": (("fruit", "other"), [0, 1, 1, 1] * (n // 4)),
+        }
+        path = tmp_path / f"{split}-00000-of-00001.parquet"
+        write_hub(path, [png((32, 32), "RGB")] * n, columns, "img")
+    conf = yaml.safe_load((content.ROOT / "conf/dataset/cifar100.yaml").read_text())["dataset"]
+    data = load(DatasetConfig(**conf | {"path": str(tmp_path)}), 32, Silent())
+    assert data.classes == ("apple", "bear", "can", "dolphin")
+    assert (len(data.train), len(data.validation), len(data.test)) == (36, 4, 8)
+    assert images_of(data.train).shape == (36, 32, 32, 3)
+
+
+def test_validation_of_imagenet_serves_as_the_test_split(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    labels = {"train": [0, 1] * 100, "validation": [0, 1] * 5, "test": [-1] * 6}
+    for split, values in labels.items():
+        photos = [photo(rng, (60, 50)) for _ in values]
+        names = ("tench", "goldfish")
+        write_hub(tmp_path / f"{split}-0.parquet", photos, {"label": (names, values)})
+    conf = yaml.safe_load((content.ROOT / "conf/dataset/imagenet1k.yaml").read_text())["dataset"]
+    data = load(DatasetConfig(**conf | {"path": str(tmp_path)}), 32, Silent())
+    assert (len(data.train), len(data.validation), len(data.test)) == (198, 2, 10)
+    assert data.test.labels.tolist() == labels["validation"]
+    assert any("60x50 pixels are resized to 32x32" in note for note in data.notes)
+
+
+@pytest.mark.parametrize("names", [("train", "val", "test"), ("train", "validation", "test")])
+def test_folders_of_splits_are_read(tmp_path: Path, names: tuple[str, ...]) -> None:
+    for name, n in zip(names, (8, 4, 6), strict=True):
+        write_folder(tmp_path / name, {"cat": [png((8, 8))] * n, "dog": [png((8, 8), "RGB")] * n})
+    (tmp_path / "train" / ".DS_Store").write_bytes(b"x")
+    data = loaded(tmp_path)
+    assert [len(split) for split in (data.train, data.validation, data.test)] == [16, 8, 12]
+    assert data.classes == ("cat", "dog")
+    assert any("modes L, RGB" in note for note in data.notes)
+    other = loaded(tmp_path, test_split=names[1])
+    assert other.test.labels.tolist() == data.validation.labels.tolist()
+    assert len(other.train) + len(other.validation) == 16
+
+
+def test_folder_without_splits_is_split(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    photos = [photo(rng, (20 + i, 24)) for i in range(20)]
+    data = loaded(write_folder(tmp_path, {"b": photos, "a": [png((9, 9))] * 20}))
+    assert [len(split) for split in (data.train, data.validation, data.test)] == [28, 4, 8]
+    assert data.classes == ("a", "b")
+    assert images_of(data.train).shape == (28, 16, 16, 3)
+    assert any("of 21 sizes are resized to 16x16" in note for note in data.notes)
+
+
+@needs_fashion_mnist
+def test_digests_of_fashion_mnist_stay_what_they_are(fashion_mnist: ImageData) -> None:
+    """They enter the keys of trained supernets and the digests of runs."""
+    assert fashion_mnist.search_digest == "ff5a6b1ad90a8dd9"
+    assert fashion_mnist.digest == "bd3ab20d118c12d1"
+    assert fashion_mnist.mean == (0.2857984328916752,)
+    assert fashion_mnist.std == (0.3528536557590371,)
+
+
+def test_digests_of_digits_stay_what_they_are(digits: ImageData) -> None:
+    assert digits.search_digest == "b689f93855fbd5ec"
+    assert digits.digest == "c9050821b2b69dba"
+
+
+def test_what_fits_is_kept_in_memory_what_is_read_most_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "x.parquet", [png((8, 8))] * 100, [0, 1] * 50)
+    assert all(isinstance(s, InMemorySplit) for s in _splits(loaded(path)))
+    assert not any(isinstance(s, InMemorySplit) for s in _splits(loaded(path, in_memory=False)))
+    # 8 images for validation, 20 for the test, 72 to train; a quarter of the memory is theirs.
+    monkeypatch.setattr("hwnas.machine.memory_bytes", lambda: 4 * 64 * 50)
+    data = loaded(path)
+    assert isinstance(data.validation, InMemorySplit)
+    assert isinstance(data.test, InMemorySplit)
+    assert isinstance(data.train, StreamedSplit)
+    assert "train streamed (72 images" in data.notes[-1]
+    assert all(isinstance(s, InMemorySplit) for s in _splits(loaded(path, in_memory=True)))
+
+
+def _splits(data: ImageData) -> tuple[Split, ...]:
+    return data.train, data.validation, data.test
+
+
+def test_streamed_images_are_those_in_memory(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    photos = [photo(rng, (40, 30)) for _ in range(50)] + [png((20, 50), "RGB")] * 50
+    path = write(tmp_path / "x.parquet", photos, ["a", "b", "c", "d"] * 25)
+    kept, streamed = loaded(path, in_memory=True), loaded(path, in_memory=False)
+    for whole, part in zip(_splits(kept), _splits(streamed), strict=True):
+        assert torch.equal(images_of(whole), images_of(part))
+        assert torch.equal(whole.labels, part.labels)
+    assert (kept.mean, kept.std) == (streamed.mean, streamed.std)  # fewer than the sample
+    batches = list(streamed.batches(streamed.validation, 12, torch.tensor([3, 0])))
+    ((images, labels),) = kept.batches(kept.validation, 12, torch.tensor([3, 0]))
+    assert torch.equal(batches[0][0], images)
+    assert torch.equal(batches[0][1], labels)
+
+
+def test_streamed_digests_tell_images_and_splits_apart(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    photos = [photo(rng, (24, 24)) for _ in range(50)]
+    path = write(tmp_path / "x.parquet", photos, [0, 1] * 25)
+    data = loaded(path, in_memory=False)
+    assert loaded(path, in_memory=False).digest == data.digest
+    assert loaded(path, in_memory=False, validation=0.2).search_digest != data.search_digest
+    assert isinstance(data.test, StreamedSplit)
+    photos[int(data.test.rows[0])] = photo(rng, (24, 24))
+    other = loaded(write(tmp_path / "y.parquet", photos, [0, 1] * 25), in_memory=False)
+    assert other.digest != data.digest
+    assert other.search_digest == data.search_digest

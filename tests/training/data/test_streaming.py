@@ -1,0 +1,121 @@
+"""What reads a data set finds the same in a streamed one as in one that is in memory."""
+
+import io
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from sklearn.datasets import load_digits
+
+from hwnas import build
+from hwnas.__main__ import run
+from hwnas.accuracy.base import Rival
+from hwnas.accuracy.supernet import SupernetEvaluator
+from hwnas.config import RunConfig, SearchConfig
+from hwnas.progress import Silent
+from hwnas.results import Candidate, RunFolder
+from hwnas.search.verify import verify
+from hwnas.target import Budget, Target
+from hwnas.training.data import DatasetConfig, InMemorySplit, StreamedSplit, image_data
+from hwnas.training.loop import TrainingConfig
+from tests.training.data.made import write
+
+_N = 700
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The first digits as a file of PNGs."""
+    digits, contents = load_digits(), []
+    for image in np.round(digits.images[:_N] * 255 / 16).astype(np.uint8):
+        buffer = io.BytesIO()
+        Image.fromarray(image).save(buffer, "PNG")
+        contents.append(buffer.getvalue())
+    labels = digits.target[:_N].tolist()
+    return write(tmp_path_factory.mktemp("digits") / "x.parquet", contents, labels)
+
+
+def _parts(npu: Target, path: Path, in_memory: bool) -> build.Parts:
+    dataset = DatasetConfig("images", path=str(path), validation=0.4, in_memory=in_memory)
+    runs = str(path.parent / f"supernets-{in_memory}")
+    config = SearchConfig(
+        target=npu,
+        dataset=replace(dataset, flip=True, shift=0.125),
+        search_space="tiny",
+        train=TrainingConfig(epochs=1, batch_size=64),
+        run=RunConfig(supernets=runs),
+    )
+    return build.parts(config, Silent())
+
+
+@pytest.fixture(scope="module")
+def kept(npu: Target, path: Path) -> build.Parts:
+    return _parts(npu, path, in_memory=True)
+
+
+@pytest.fixture(scope="module")
+def streamed(npu: Target, path: Path) -> build.Parts:
+    return _parts(npu, path, in_memory=False)
+
+
+@pytest.fixture(scope="module")
+def evaluators(kept: build.Parts, streamed: build.Parts) -> tuple[SupernetEvaluator, ...]:
+    return tuple(build.trained_evaluator(parts, Silent()) for parts in (kept, streamed))
+
+
+@pytest.fixture(autouse=True)
+def _several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(image_data, "_BATCH", 60)
+
+
+def test_training_and_scoring(
+    kept: build.Parts, streamed: build.Parts, evaluators: tuple[SupernetEvaluator, ...]
+) -> None:
+    assert isinstance(kept.data.train, InMemorySplit)
+    assert isinstance(streamed.data.train, StreamedSplit)
+    assert isinstance(streamed.data.validation, StreamedSplit)
+    rng = random.Random(0)
+    genotypes = [kept.space.sample(rng) for _ in range(4)]
+    scores, expected = ([e.score(g) for g in genotypes] for e in reversed(evaluators))
+    assert scores == expected
+    rival = Rival(scores[0].right, tuple(score.right for score in scores))
+    last = kept.space.sample(rng)
+    assert evaluators[0].score(last, rival) == evaluators[1].score(last, rival)
+
+
+def test_verification(
+    kept: build.Parts,
+    streamed: build.Parts,
+    evaluators: tuple[SupernetEvaluator, ...],
+    tmp_path: Path,
+) -> None:
+    genotype = kept.space.smallest()
+    figures = dict(build.cost_model(kept, None).cost(genotype).figures)
+    found = []
+    for parts, evaluator in zip((kept, streamed), evaluators, strict=True):
+        bench = build.workbench(parts, evaluator, None)
+        folder = RunFolder(tmp_path / parts.data.search_digest)
+        members = [Candidate(0, genotype, figures)]
+        (member,) = verify(members, bench, Budget(), ("accuracy", "latency_ms"), folder, Silent())
+        found.append((member.figures, member.files))
+    assert found[0] == found[1]
+
+
+def test_search_says_what_is_streamed(
+    path: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["hwnas"])
+    words = ["search", "+target=npu", "search_space=tiny", "n_trials=12", "train.epochs=1"]
+    words += ["dataset=images", f"dataset.path={path}", "dataset.in_memory=false"]
+    assert run([*words, "dataset.crop=0.5", "run.dir=r"]) == 0
+    out = capsys.readouterr().out
+    assert "train streamed (" in out
+    assert "dataset.in_memory=false" in out
+    assert (tmp_path / "r" / "front.csv").exists()
