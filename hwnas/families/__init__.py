@@ -3,6 +3,7 @@
 from hwnas.errors import SpaceError, unknown
 from hwnas.families.base import Family
 from hwnas.families.mbconv.family import MBConv
+from hwnas.families.vit.family import ViT
 
 
 def get(name: str) -> Family:
@@ -11,7 +12,7 @@ def get(name: str) -> Family:
     Raises:
         SpaceError: there is none of that name.
     """
-    families: dict[str, Family] = {"mbconv": MBConv()}
+    families: dict[str, Family] = {"mbconv": MBConv(), "vit": ViT()}
     if name not in families:
         raise SpaceError(unknown("family", name, families))
     return families[name]

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hwnas.families.blocks import ConvNormAct, activation
+from hwnas.op import padding
 
 
 @final
@@ -40,7 +41,7 @@ class ElasticConv(nn.Module):
         """``(N, C, H, W)`` to ``(N, c_out, ceil(H / stride), ceil(W / stride))``."""
         groups = c_out if self.depthwise else 1
         weight = self._slice(x.shape[1], c_out, kernel)
-        x = F.conv2d(x, weight, None, self.stride, kernel // 2, 1, groups)
+        x = F.conv2d(x, weight, None, self.stride, padding(kernel, self.stride), 1, groups)
         out: Tensor = self.act(self.norm(x))
         return out
 
