@@ -12,8 +12,6 @@ from torch.nn import functional as F
 
 from hwnas.families.blocks import PixelLinear, PixelNorm, activation
 
-_STD = 0.02  # of fresh weights, as AutoFormer has it
-
 
 @final
 class ElasticPixelLinear(nn.Module):
@@ -28,7 +26,8 @@ class ElasticPixelLinear(nn.Module):
         c_in, c_out = shape
         self.weight = nn.Parameter(torch.empty(parts, c_out, c_in))
         self.bias = nn.Parameter(torch.zeros(parts, c_out))
-        nn.init.normal_(self.weight, std=_STD)
+        # As a plain layer begins. AutoFormer's 0.02 is small for few channels: it learns later.
+        nn.init.uniform_(self.weight, -(c_in**-0.5), c_in**-0.5)
         self.act = activation(act)
         self._act_name = act
 
