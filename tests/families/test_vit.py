@@ -1,3 +1,4 @@
+import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ class TestViT224(FamilyContract):
 
     @pytest.fixture
     def genotypes(self, family_space: SearchSpace) -> list[Genotype]:
-        return [family_space.smallest(), family_space.largest()]
+        return [family_space.sample(random.Random(0))]  # each takes a second
 
 
 @pytest.mark.parametrize(
