@@ -31,6 +31,7 @@ from hwnas.profiling.subject import Subject
 from hwnas.progress import Progress
 from hwnas.provenance import open_table, own_table
 from hwnas.results import RunFolder
+from hwnas.runtimes import writable
 from hwnas.runtimes.pool import Pool, Retrying
 from hwnas.search.artefacts import Artefacts, MeasuredArtefacts, ModelledArtefacts, VelaArtefacts
 from hwnas.search.verify import Workbench
@@ -52,12 +53,19 @@ SHIPPED = content.ROOT / "latency_tables"
 
 @dataclass(frozen=True)
 class Networks:
-    """The networks of a space on a target, for one task."""
+    """The networks of a space on a target, for one task.
+
+    Raises:
+        CompileError: none of them can be written for the target.
+    """
 
     target: Target
     space: SearchSpace
     family: Family
     task: Task
+
+    def __post_init__(self) -> None:
+        writable.check_space(self.space, self.lower, self.target)
 
     def lower(self, genotype: Genotype) -> Lowered:
         """Return the operators of a genotype."""
@@ -70,6 +78,12 @@ class Networks:
     def as_run(self, genotype: Genotype) -> Lowered:
         """Return the operators of a genotype as the target runs them."""
         return as_run(self.lower(genotype), self.target)
+
+    def as_written(self, genotype: Genotype) -> Lowered:
+        """Return the operators as the target runs them; refuse what cannot be written for it."""
+        lowered = self.lower(genotype)
+        writable.check(lowered, self.target)
+        return as_run(lowered, self.target)
 
 
 @dataclass(frozen=True)
@@ -232,10 +246,10 @@ def cost_model(parts: Parts, device: Device | None) -> CostModel:
     if config.cost == "vela":
         return VelaCostModel(target, parts.networks.lower)
     if config.cost == "roofline":
-        return RooflineCostModel(target, parts.networks.as_run)
+        return RooflineCostModel(target, parts.networks.as_written)
     assert device is not None
     if config.cost == "measured":
-        return MeasuredCostModel(device.worker, target, parts.networks.as_run, device.plan)
+        return MeasuredCostModel(device.worker, target, parts.networks.as_written, device.plan)
     command = profile_command(config)
     return TableCostModel(device.table, target, parts.networks.as_run, parts.space.name, command)
 

@@ -66,8 +66,8 @@ class OpSpec:
 
     @property
     def padding(self) -> int:
-        """Zeros around the image: none where windows do not overlap, else half the kernel."""
-        return 0 if self.kernel == self.stride else self.kernel // 2
+        """Zeros around the image."""
+        return padding(self.kernel, self.stride)
 
     @property
     def depthwise(self) -> bool:
@@ -105,6 +105,11 @@ class Node:
     name: str
     op: OpSpec
     inputs: tuple[str, ...]
+
+
+def padding(kernel: int, stride: int) -> int:
+    """Return the zeros around an image: none where windows do not overlap, else half the kernel."""
+    return 0 if kernel == stride else kernel // 2
 
 
 Lowered = tuple[Node, ...]  #: operators in order of execution; the first reads ``INPUT``

@@ -18,6 +18,8 @@ from hwnas.__main__ import run
 from tests.conftest import SHARED, needs_fashion_mnist
 
 QUICK = ("+target=npu", "search_space=tiny", "train.epochs=1", "n_trials=30")
+VIT = ("search_space=vit_small",)
+INT8 = ("target.runtime=onnxruntime", "target.dtype=int8")
 IN_DRAM = (
     "+target=ethos_u65_256",
     "target.clock_mhz=1000",
@@ -77,6 +79,10 @@ def test_help_has_a_line_for_each_target_budget_space_and_data_set(
         (["search", "+target=npu", "objectives=[accuracy,sram]"], "Did you mean 'sram_kib'?"),
         (["search", "+target=npu", "search_space=mbconv"], "Did you mean 'mbconv_small'?"),
         (["search", "+target=npu", "search_space=no.yaml"], "no such file"),
+        (["search", "+target=npu", *VIT], "'patches' cannot be written for the NPU"),
+        (["search", "+target=[cpu,npu]", *VIT, "cpu.cost=measured"], "'patches' cannot be written"),
+        (["search", "+target=sketch", *VIT], "'stages.0.blocks.0.norm1' cannot be written in int8"),
+        (["profile", "+target=cpu", *INT8, *VIT], "norm1' cannot be written in int8"),
         (["search", "+target=npu", "dataset=images"], "needs dataset.path=DIR"),
         (["search", "+target=npu", "dataset=images", "dataset.path=nowhere"], "no such file"),
         (["search", "run.resume=nowhere"], "no manifest.json there"),

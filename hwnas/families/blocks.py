@@ -5,9 +5,10 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from hwnas.op import Lowered
+from hwnas.op import Lowered, padding
 
 
 def activation(name: str) -> nn.Module:
@@ -30,7 +31,8 @@ class ConvNormAct(nn.Module):
     def __init__(self, shape: tuple[int, int], kernel: int, stride: int, groups: int, act: str):
         super().__init__()
         c_in, c_out = shape
-        self.conv = nn.Conv2d(c_in, c_out, kernel, stride, kernel // 2, groups=groups, bias=False)
+        pad = padding(kernel, stride)
+        self.conv = nn.Conv2d(c_in, c_out, kernel, stride, pad, groups=groups, bias=False)
         self.norm: nn.Module = nn.BatchNorm2d(c_out)
         self.act = activation(act)
 
@@ -59,6 +61,56 @@ class LinearAct(nn.Module):
         """``(N, ..., C)`` to ``(N, ..., C')``."""
         out: Tensor = self.act(self.linear(x))
         return out
+
+
+@final
+class PixelLinear(nn.Module):
+    """Fully connected layer on the channels of each pixel, and activation."""
+
+    def __init__(self, shape: tuple[int, int], act: str = ""):
+        super().__init__()
+        self.linear = nn.Linear(*shape)
+        self.act = activation(act)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(N, C, H, W)`` to ``(N, C', H, W)``."""
+        out: Tensor = self.act(self.linear(x.permute(0, 2, 3, 1)))
+        return out.permute(0, 3, 1, 2)
+
+
+@final
+class PixelNorm(nn.Module):
+    """Layer norm of the channels of each pixel."""
+
+    def __init__(self, channels: int):
+        super().__init__()
+        self.norm = nn.LayerNorm(channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(N, C, H, W)`` to the same."""
+        out: Tensor = self.norm(x.permute(0, 2, 3, 1))
+        return out.permute(0, 3, 1, 2)
+
+
+@final
+class Attention(nn.Module):
+    """Softmax attention among all pixels, by heads of equal width; it has no weights."""
+
+    def __init__(self, heads: int):
+        super().__init__()
+        self.heads = heads
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Queries, keys and values ``(N, 3 C, H, W)`` to ``(N, C, H, W)``."""
+        return attention(x, self.heads)
+
+
+def attention(x: Tensor, heads: int) -> Tensor:
+    """Mix queries, keys and values ``(N, 3 C, H, W)`` to ``(N, C, H, W)``."""
+    n, _, h, w = x.shape
+    parts = x.permute(0, 2, 3, 1).reshape(n, h * w, 3, heads, -1).permute(2, 0, 3, 1, 4)
+    mixed = F.scaled_dot_product_attention(parts[0], parts[1], parts[2])
+    return mixed.transpose(1, 2).reshape(n, h, w, -1).permute(0, 3, 1, 2)
 
 
 @final
@@ -124,25 +176,30 @@ def fold_batch_norm(network: nn.Module) -> nn.Module:
     return network.eval()
 
 
-def layer_of(network: nn.Module, name: str) -> nn.Conv2d | nn.Linear:
-    """Return the convolution or linear layer that computes a lowered operator."""
+def layer_of(network: nn.Module, name: str) -> nn.Conv2d | nn.Linear | nn.LayerNorm:
+    """Return the layer with the weights of a lowered operator."""
     module = network.get_submodule(name)
     layer = module
     if isinstance(module, ConvNormAct):
         layer = module.conv
-    elif isinstance(module, LinearAct):
+    elif isinstance(module, LinearAct | PixelLinear):
         layer = module.linear
-    assert isinstance(layer, nn.Conv2d | nn.Linear)
+    elif isinstance(module, PixelNorm):
+        layer = module.norm
+    assert isinstance(layer, nn.Conv2d | nn.Linear | nn.LayerNorm)
     return layer
 
 
 def weights_of(
     network: nn.Module, lowered: Lowered
 ) -> dict[str, tuple[NDArray[np.float32], NDArray[np.float32]]]:
-    """Return weight and bias of each operator of a network whose batch norm is folded."""
+    """Return weight and bias of each operator of a network whose batch norm is folded.
+
+    Those of a layer norm are its scale and shift.
+    """
     found = {}
     for node in lowered:
-        if node.op.weight_shape:
+        if node.op.n_params:
             layer = layer_of(network, node.name)
             assert layer.bias is not None, "fold the batch norm first"
             found[node.name] = (layer.weight.detach().numpy(), layer.bias.detach().numpy())

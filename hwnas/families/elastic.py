@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hwnas.families.blocks import ConvNormAct, LinearAct, activation
+from hwnas.op import padding
 
 
 @final
@@ -65,7 +66,7 @@ class ElasticConv(nn.Module):
         """``(N, C, H, W)`` to ``(N, c_out, ceil(H / stride), ceil(W / stride))``."""
         groups = c_out if self.depthwise else 1
         weight = self._chosen(x.shape[1], c_out, kernel)
-        x = F.conv2d(x, weight, None, self.stride, kernel // 2, 1, groups)
+        x = F.conv2d(x, weight, None, self.stride, padding(kernel, self.stride), 1, groups)
         return activated(self.norm(x), self._act if act is None else act)
 
     def extract(self, c_in: int, c_out: int, kernel: int, act: str | None = None) -> ConvNormAct:

@@ -25,7 +25,7 @@ OPERATORS = "operators"
 
 _OPSET, _IR_VERSION = 23, 11  # the first with Attention, for which runtimes have a kernel
 _EPSILON = 1e-5  # of layer normalisation, as torch has it
-_NOT_INT8 = ("layernorm", "attention")
+_INSIDE = ("layernorm", "attention")  # compute tensors of their own
 _ACTIVATIONS = {
     "relu": "Relu",
     "hardswish": "HardSwish",
@@ -63,12 +63,12 @@ def write_int8(network: QuantisedNetwork) -> bytes:
         CompileError: an operator cannot be written in int8.
     """
     lowered = tuple(op.node for op in network.ops)
+    check_int8(lowered)
     graph = _Graph(lowered[0].op.batch)
     scales = {INPUT: network.input, **{op.node.name: op.out for op in network.ops}}
     images = _Value(IMAGES, network.input_shape)
     values = {INPUT: graph.quantised(INPUT, images, network.input)}
     for op in network.ops:
-        _check_int8(op.node)
         inputs = [values[name] for name in op.node.inputs]
         parameters = _dequantised(graph, op, scales[op.node.inputs[0]])
         values[op.node.name] = graph.quantised_operator(op, inputs, parameters)
@@ -287,13 +287,18 @@ def _parameters(graph: _Graph, node: Node, weights: Weights) -> list[str]:
     ]
 
 
-def _check_int8(node: Node) -> None:
-    """Refuse operators with a tensor inside whose scale is not known."""
-    if "add" in node.op.fused or node.op.base in _NOT_INT8:
-        raise CompileError(
-            f"Operator '{node.name}' cannot be written in int8: {node.op}. Not in int8: "
-            f"{', '.join(_NOT_INT8)}, and sums that are fused into other operators."
-        )
+def check_int8(lowered: Lowered) -> None:
+    """Refuse operators with a tensor inside whose scale is not known.
+
+    Raises:
+        CompileError: it names the operator.
+    """
+    for node in lowered:
+        where = f"Operator '{node.name}' cannot be written in int8: {node.op}."
+        if node.op.base in _INSIDE:
+            raise CompileError(f"{where} Its tensors inside have no scale; float32 needs none.")
+        if "add" in node.op.fused:
+            raise CompileError(f"{where} Give sums as operators of their own.")
 
 
 def _dequantised(graph: _Graph, op: QuantisedOp, in_scale: Scale) -> list[str]:

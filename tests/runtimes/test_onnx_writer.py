@@ -244,3 +244,9 @@ def test_unknown_operator_is_refused(kind: str) -> None:
 def test_what_has_a_tensor_of_unknown_scale_is_refused_in_int8(kind: str) -> None:
     with pytest.raises(CompileError, match="'operator' cannot be written in int8"):
         write_int8(stand_in(alone(OpSpec(kind, IMAGE, IMAGE), 2)))
+
+
+@pytest.mark.parametrize("name", ["layer norm of tokens", "attention"])
+def test_what_computes_tensors_inside_is_refused_in_int8(name: str) -> None:
+    with pytest.raises(CompileError, match=r"'operator' cannot be written in int8.*inside"):
+        write_int8(stand_in(alone(ONE_INPUT[name])))

@@ -15,7 +15,7 @@ import safetensors
 import torch
 from numpy.typing import NDArray
 
-from hwnas import families
+from hwnas import families, space
 from hwnas.accuracy.supernet import recalibrate
 from hwnas.errors import CompileError, ConfigError
 from hwnas.families.blocks import fold_batch_norm, weights_of
@@ -26,13 +26,13 @@ from hwnas.runtimes.relax import compiler as compiling
 from hwnas.runtimes.relax import operators
 from hwnas.runtimes.relax.engine import LocalDevice, TvmEngine
 from hwnas.runtimes.relax.linker import ENTRY, find_compiler, plan_arena
-from hwnas.space import SearchSpace
 from hwnas.target import Tvm
 from hwnas.testing import SessionContract
 from tests.runtimes import torch_reference as reference
 from tests.runtimes.rpc_lab import HOST
 
 TOLERANCE = 2e-5
+TINY, VIT = (space.load(space.find(name)) for name in ("tiny", "vit_small"))
 
 needs_linker = pytest.mark.skipif(
     not any(map(shutil.which, ("g++", "clang++", "gcc", "clang"))), reason="no C++ compiler"
@@ -103,24 +103,25 @@ def _images(lowered: Lowered, n: int) -> NDArray[np.float32]:
 
 @needs_linker
 class TestTvm(SessionContract):
-    """A residual network of the family, its weights from torch, batch norm folded."""
+    """A network of each family, its weights from torch, batch norm folded."""
 
-    @pytest.fixture(params=[1, 3])
+    @pytest.fixture(params=[(TINY.sample(random.Random(1)), 1), (VIT.smallest(), 3)])
     def session(
         self,
         request: pytest.FixtureRequest,
         engine: TvmEngine,
-        tiny: SearchSpace,
         task: Task,
         tmp_path: Path,
     ) -> tuple[Session, Lowered, Callable[[NDArray[np.float32]], NDArray[np.float32]]]:
-        family, genotype = families.get("mbconv"), tiny.sample(random.Random(1))
+        genotype, batch = request.param
+        found = space.load(space.find(genotype.space))
+        family = families.get(found.family)
         torch.manual_seed(0)
-        network = family.build(tiny, genotype, task)
-        size = family.resolution(tiny, genotype)
+        network = family.build(found, genotype, task)
+        size = family.resolution(found, genotype)
         recalibrate(network, torch.randn(32, task.in_channels, size, size))
         fold_batch_norm(network)
-        lowered = fuse(family.lower(tiny, genotype, task), "float32", request.param)
+        lowered = fuse(family.lower(found, genotype, task), "float32", batch)
         assert any("add" in node.op.fused for node in lowered)
 
         def oracle(images: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -1,0 +1,43 @@
+"""Vision transformers as a family."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+from hwnas.families.vit import lowering
+from hwnas.op import Lowered, Task
+from hwnas.space import Genotype, SearchSpace
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from hwnas.families.base import Supernet
+
+
+@final
+class ViT:
+    """AutoFormer's vision transformers; torch is imported only where a module is built."""
+
+    def check(self, space: SearchSpace) -> None:
+        """Raise ``SpaceError`` if the space does not describe vision transformers."""
+        lowering.check(space)
+
+    def resolution(self, space: SearchSpace, genotype: Genotype) -> int:
+        """Return the height and width of the images that the network reads."""
+        return int(space.values(genotype)["resolution"])
+
+    def lower(self, space: SearchSpace, genotype: Genotype, task: Task) -> Lowered:
+        """Return the operators in order of execution."""
+        return lowering.lower(lowering.dimensions(space, genotype), task)
+
+    def build(self, space: SearchSpace, genotype: Genotype, task: Task) -> nn.Module:
+        """Return the plain network, freshly initialised."""
+        from hwnas.families.vit.network import VisionTransformer
+
+        return VisionTransformer(lowering.dimensions(space, genotype), task)
+
+    def supernet(self, space: SearchSpace, task: Task) -> Supernet:
+        """Return a freshly initialised supernet."""
+        from hwnas.families.vit.supernet import ViTSupernet
+
+        return ViTSupernet(space, task)

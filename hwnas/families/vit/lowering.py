@@ -1,0 +1,185 @@
+"""Vision transformers: from a genotype to its dimensions and its operators.
+
+A patch is a token, and tokens stay where their patches are: ``(C, H, W)`` with a pixel for each.
+A depthwise convolution tells the tokens where they are, so that the resolution can be elastic; the
+classifier reads their mean.
+
+Source: Chen et al., "AutoFormer", ICCV 2021, https://arxiv.org/abs/2107.00651; Chu et al.,
+"Conditional Positional Encodings for Vision Transformers", https://arxiv.org/abs/2102.10882.
+"""
+
+from dataclasses import dataclass
+
+from hwnas.errors import SpaceError, unknown
+from hwnas.op import INPUT, Lowered, Node, OpSpec, Shape, Task
+from hwnas.space import Genotype, Option, SearchSpace
+
+POSITION_KERNEL = 3  #: of the convolution that tells tokens where they are
+
+_DEPTH = "stages.0.depth"
+_PER_BLOCK = ("heads", "mlp_ratio")
+_ACTIVATIONS = ("gelu", "relu", "hardswish")
+_INELASTIC = ("patch", "head_width", "activation")
+
+
+@dataclass(frozen=True)
+class Block:
+    """Attention among the tokens, then a perceptron on each of them."""
+
+    name: str
+    index: int
+    heads: int
+    head_width: int
+    hidden: int  #: channels between the two layers of the perceptron
+
+    @property
+    def inner(self) -> int:
+        """Channels of the queries; keys and values have as many."""
+        return self.heads * self.head_width
+
+
+@dataclass(frozen=True)
+class Dimensions:
+    """All that is needed to build or lower one network."""
+
+    resolution: int
+    patch: int
+    embedding: int
+    blocks: tuple[Block, ...]
+    activation: str
+
+
+def dimensions(space: SearchSpace, genotype: Genotype) -> Dimensions:
+    """Return the dimensions of one network of a checked space."""
+    values = space.values(genotype)
+
+    def number(name: str) -> int:
+        return int(values[name])
+
+    embedding = number("embedding")
+    blocks = []
+    for index in range(number(_DEPTH)):
+        name = f"stages.0.blocks.{index}"
+        blocks.append(
+            Block(
+                name=name,
+                index=index,
+                heads=number(f"{name}.heads"),
+                head_width=number("head_width"),
+                hidden=round(embedding * float(values[f"{name}.mlp_ratio"])),
+            )
+        )
+    return Dimensions(
+        resolution=number("resolution"),
+        patch=number("patch"),
+        embedding=embedding,
+        blocks=tuple(blocks),
+        activation=str(values["activation"]),
+    )
+
+
+def lower(dims: Dimensions, task: Task) -> Lowered:
+    """Return the operators of a network in order of execution, for one image."""
+    c, side = dims.embedding, dims.resolution // dims.patch
+    tokens = (c, side, side)
+    image = (task.in_channels, dims.resolution, dims.resolution)
+    patches = OpSpec("conv2d+bn", image, tokens, kernel=dims.patch, stride=dims.patch)
+    position = OpSpec("conv2d+bn", tokens, tokens, kernel=POSITION_KERNEL, groups=c)
+    nodes = [
+        Node("patches", patches, (INPUT,)),
+        Node("position", position, ("patches",)),
+        Node("tokens", OpSpec("add", tokens, tokens), ("patches", "position")),
+    ]
+    for block in dims.blocks:
+        nodes += _block(block, tokens, nodes[-1].name, dims.activation)
+    nodes.append(Node("norm", OpSpec("layernorm", tokens, tokens), (nodes[-1].name,)))
+    pooled = (c, 1, 1)
+    nodes.append(Node("pool", OpSpec("mean", tokens, pooled), ("norm",)))
+    logits = OpSpec("linear", pooled, (task.n_classes, 1, 1))
+    nodes.append(Node("classifier", logits, ("pool",)))
+    return tuple(nodes)
+
+
+def _block(block: Block, tokens: Shape, source: str, activation: str) -> list[Node]:
+    """Return the operators of a block that reads ``source``."""
+    _, h, w = tokens
+    inner, hidden = (block.inner, h, w), (block.hidden, h, w)
+    qkv = (3 * block.inner, h, w)
+    nodes: list[Node] = []
+
+    def append(name: str, op: OpSpec, *inputs: str) -> str:
+        nodes.append(Node(f"{block.name}.{name}", op, inputs))
+        return nodes[-1].name
+
+    last = append("norm1", OpSpec("layernorm", tokens, tokens), source)
+    last = append("qkv", OpSpec("linear", tokens, qkv), last)
+    last = append("attention", OpSpec("attention", qkv, inner, groups=block.heads), last)
+    last = append("project", OpSpec("linear", inner, tokens), last)
+    middle = append("add1", OpSpec("add", tokens, tokens), source, last)
+    last = append("norm2", OpSpec("layernorm", tokens, tokens), middle)
+    last = append("expand", OpSpec(f"linear+{activation}", tokens, hidden), last)
+    last = append("reduce", OpSpec("linear", hidden, tokens), last)
+    append("add2", OpSpec("add", tokens, tokens), middle, last)
+    return nodes
+
+
+def check(space: SearchSpace) -> None:
+    """Refuse a space that does not describe vision transformers.
+
+    Raises:
+        SpaceError: with the name that is missing, unknown or out of range.
+    """
+    where = f"Space '{space.name}'"
+    names, required = {*space.choices, *space.fixed}, _required(space, where)
+    for name in sorted(names - required):
+        raise SpaceError(f"{where}: {unknown('name', name, required)}")
+    ratios = {name for name in required if name.endswith(".mlp_ratio")}
+    for name in sorted(required - ratios - {"activation"}):
+        _check_whole(where, name, space.options(name))
+    for name in _INELASTIC:
+        if name in space.choices:
+            raise SpaceError(f"{where}: '{name}' must be fixed; it is not elastic.")
+    if (activation := space.fixed["activation"]) not in _ACTIVATIONS:
+        raise SpaceError(f"{where}: {unknown('activation', str(activation), _ACTIVATIONS)}")
+    patch = int(space.fixed["patch"])
+    if odd := [option for option in space.options("resolution") if int(option) % patch]:
+        raise SpaceError(f"{where}: 'resolution' must be a multiple of 'patch' {patch}, got {odd}.")
+    for name in sorted(ratios):
+        _check_ratios(space, where, name)
+
+
+def _required(space: SearchSpace, where: str) -> set[str]:
+    """Return the names that a space must give; refuse one that lacks any of them."""
+    required = {"resolution", "embedding", _DEPTH, *_INELASTIC}
+    _refuse_missing(space, where, required)
+    depths = space.options(_DEPTH)
+    _check_whole(where, _DEPTH, depths)
+    blocks = [f"stages.0.blocks.{index}" for index in range(max(int(d) for d in depths))]
+    required |= {f"{block}.{key}" for block in blocks for key in _PER_BLOCK}
+    _refuse_missing(space, where, required)
+    return required
+
+
+def _refuse_missing(space: SearchSpace, where: str, required: set[str]) -> None:
+    for name in sorted(required - {*space.choices, *space.fixed}):
+        raise SpaceError(f"{where}: '{name}' is missing; give it under choices or fixed.")
+
+
+def _check_whole(where: str, name: str, options: tuple[Option, ...]) -> None:
+    if not all(isinstance(option, int) and option > 0 for option in options):
+        raise SpaceError(f"{where}: '{name}' needs whole numbers above 0, got {list(options)}.")
+
+
+def _check_ratios(space: SearchSpace, where: str, name: str) -> None:
+    """Refuse ratios that do not give a whole number of channels with every embedding."""
+    ratios = space.options(name)
+    if not all(isinstance(ratio, int | float) and ratio > 0 for ratio in ratios):
+        raise SpaceError(f"{where}: '{name}' needs numbers above 0, got {list(ratios)}.")
+    for ratio in ratios:
+        for embedding in space.options("embedding"):
+            hidden = float(embedding) * float(ratio)
+            if abs(hidden - round(hidden)) > 1e-6:
+                raise SpaceError(
+                    f"{where}: '{name}' {ratio} times 'embedding' {embedding} is not a whole "
+                    "number of channels."
+                )

@@ -1,0 +1,93 @@
+"""Vision transformers: shared weights for every genotype of a space."""
+
+from typing import final
+
+from torch import Tensor, nn
+
+from hwnas.families.blocks import attention
+from hwnas.families.elastic import ElasticConv, ElasticLinear
+from hwnas.families.vit.elastic import ElasticPixelLinear, ElasticPixelNorm
+from hwnas.families.vit.lowering import POSITION_KERNEL, Block, dimensions
+from hwnas.families.vit.network import TransformerBlock, VisionTransformer
+from hwnas.op import Task
+from hwnas.space import Genotype, SearchSpace
+
+
+@final
+class ElasticTransformerBlock(nn.Module):
+    """Transformer block with elastic embedding, heads and hidden channels."""
+
+    def __init__(self, block: Block, embedding: int, act: str):
+        super().__init__()
+        self.norm1 = ElasticPixelNorm(embedding)
+        self.qkv = ElasticPixelLinear((embedding, block.inner), parts=3)
+        self.project = ElasticPixelLinear((block.inner, embedding))
+        self.norm2 = ElasticPixelNorm(embedding)
+        self.expand = ElasticPixelLinear((embedding, block.hidden), act)
+        self.reduce = ElasticPixelLinear((block.hidden, embedding))
+
+    def forward(self, x: Tensor, block: Block) -> Tensor:
+        """``(N, C, H, W)`` to the same."""
+        c = x.shape[1]
+        mixed = attention(self.qkv(self.norm1(x), block.inner), block.heads)
+        x = x + self.project(mixed, c)
+        out: Tensor = x + self.reduce(self.expand(self.norm2(x), block.hidden), c)
+        return out
+
+    def extract_to(self, plain: TransformerBlock, block: Block, embedding: int) -> None:
+        """Put copies of the weights into a plain block."""
+        plain.norm1 = self.norm1.extract(embedding)
+        plain.qkv = self.qkv.extract(embedding, block.inner)
+        plain.project = self.project.extract(block.inner, embedding)
+        plain.norm2 = self.norm2.extract(embedding)
+        plain.expand = self.expand.extract(embedding, block.hidden)
+        plain.reduce = self.reduce.extract(block.hidden, embedding)
+
+
+@final
+class ViTSupernet(nn.Module):
+    """Shared weights, the largest option of every choice."""
+
+    def __init__(self, space: SearchSpace, task: Task):
+        super().__init__()
+        self._space, self._task = space, task
+        largest = dimensions(space, space.largest())
+        c, patch, act = largest.embedding, largest.patch, largest.activation
+        self.patches = ElasticConv((task.in_channels, c), patch, patch, False, "")
+        self.position = ElasticConv((c, c), POSITION_KERNEL, 1, True, "")
+        self.blocks = nn.ModuleList(ElasticTransformerBlock(b, c, act) for b in largest.blocks)
+        self.norm = ElasticPixelNorm(c)
+        self.classifier = ElasticLinear(c, task.n_classes)
+
+    @property
+    def module(self) -> nn.Module:
+        """The module that holds the shared weights."""
+        return self
+
+    def forward(self, images: Tensor, genotype: Genotype) -> Tensor:
+        """``(N, C, R, R)`` to logits ``(N, n_classes)``."""
+        dims = dimensions(self._space, genotype)
+        x: Tensor = self.patches(images, dims.embedding, dims.patch)
+        x = x + self.position(x, dims.embedding, POSITION_KERNEL)
+        for block in dims.blocks:
+            x = self._block(block)(x, block)
+        logits: Tensor = self.classifier(self.norm(x).mean((2, 3)))
+        return logits
+
+    def extract(self, genotype: Genotype) -> nn.Module:
+        """Return a plain network with copies of the weights, in the same mode."""
+        dims, c_in = dimensions(self._space, genotype), self._task.in_channels
+        c = dims.embedding
+        network = VisionTransformer(dims, self._task)
+        network.patches = self.patches.extract(c_in, c, dims.patch)
+        network.position = self.position.extract(c, c, POSITION_KERNEL)
+        for block in dims.blocks:
+            self._block(block).extract_to(network.block(block), block, c)
+        network.norm = self.norm.extract(c)
+        network.classifier = self.classifier.extract(c)
+        return network.train(self.training)
+
+    def _block(self, block: Block) -> ElasticTransformerBlock:
+        elastic = self.blocks[block.index]
+        assert isinstance(elastic, ElasticTransformerBlock)
+        return elastic

@@ -1,0 +1,66 @@
+from collections.abc import Callable
+
+import pytest
+
+from hwnas import families, space
+from hwnas.errors import CompileError
+from hwnas.op import Lowered, Task
+from hwnas.runtimes import writable
+from hwnas.space import Genotype, SearchSpace
+from hwnas.target import Target
+from tests.conftest import target
+
+TASK = Task(1, 10)
+
+
+@pytest.fixture(scope="module")
+def vit() -> SearchSpace:
+    return space.load(space.find("vit_small"))
+
+
+def _lower(found: SearchSpace) -> Callable[[Genotype], Lowered]:
+    family = families.get(found.family)
+    return lambda genotype: family.lower(found, genotype, TASK)
+
+
+def _int8_cpu() -> Target:
+    cpu = target("cpu")
+    cpu.runtime, cpu.dtype = "onnxruntime", "int8"
+    return cpu
+
+
+@pytest.mark.parametrize(
+    ("on", "message"),
+    [
+        (target("npu"), r"'npu' \(vela, int8\).* 102 looked at. Operator 'patches' cannot be"),
+        (target("sketch"), "'sketch' .*Operator 'stages.0.blocks.0.norm1' cannot be written in"),
+        (_int8_cpu(), "'cpu' .*Operator 'stages.0.blocks.0.norm1' cannot be written in int8"),
+    ],
+)
+def test_space_that_cannot_be_written_is_refused_by_name(
+    vit: SearchSpace, on: Target, message: str
+) -> None:
+    with pytest.raises(CompileError, match=message) as error:
+        writable.check_space(vit, _lower(vit), on)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("on", [target("cpu"), target("npu"), target("sketch"), _int8_cpu()])
+def test_what_can_be_written_is_taken(tiny: SearchSpace, vit: SearchSpace, on: Target) -> None:
+    writable.check_space(tiny, _lower(tiny), on)
+    if on.dtype == "float32":
+        writable.check_space(vit, _lower(vit), on)
+
+
+def test_one_network_that_can_be_written_is_enough(tiny: SearchSpace, vit: SearchSpace) -> None:
+    middle = {"resolution": 28, "embedding": 64}
+
+    def lower(genotype: Genotype) -> Lowered:
+        if middle.items() <= genotype.to_dict().items():
+            return _lower(tiny)(tiny.smallest())
+        return _lower(vit)(genotype)
+
+    writable.check_space(vit, lower, target("npu"))
+    for end in (vit.smallest(), vit.largest()):
+        with pytest.raises(CompileError, match="'patches'"):
+            writable.check(lower(end), target("npu"))
