@@ -87,8 +87,9 @@ def _in_pool(arguments: argparse.Namespace) -> list[Row]:
     within = _Pool(choices(networks), columns_of(networks))
     whole, rows = volume(within.points, _OBJECTIVES), []
     print(f"{len(networks)} networks, hypervolume {whole:.5g}")
-    variants = [(names, False) for names in SETS] + [(NAMES, True)]
-    for (names, everywhere), seed in itertools.product(variants, range(arguments.seeds)):
+    variants = [*((names, False) for names in SETS), (NAMES, True)]
+    seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
+    for (names, everywhere), seed in itertools.product(variants, seeds):
         found = within.points[_chosen(within, names, everywhere, seed, arguments.trials)]
         title = " ".join(names) or "none"
         row: Row = {"features": title + " (of all)" * everywhere, "seed": seed}
@@ -160,7 +161,7 @@ def _in_space(arguments: argparse.Namespace) -> list[Row]:
     folder = pool(arguments).parent
     folder.mkdir(parents=True, exist_ok=True)
     found = evaluations.opened(arguments, "+target=npu")
-    parts, rows = found.parts, []
+    parts, rows = found.parts, list[Row]()
     for seed, words in itertools.product(range(arguments.seeds), arguments.sets):
         names = tuple(filter(None, words.split("+")))
         path = folder / f"{'+'.join(names) or 'none'}-{seed}.json"
@@ -171,8 +172,8 @@ def _in_space(arguments: argparse.Namespace) -> list[Row]:
                 arguments, parts, found, found, name="pareto", seed=seed, knowledge=timed
             )
             told = (len(timed.asked), timed.seconds) if timed else (0, 0.0)
-            points = [None if c.reason else [c.figures[n].value for n in _OBJECTIVES] for c in done]
-            path.write_text(json.dumps({"points": points, "networks": told[0], "seconds": told[1]}))
+            scored = [None if c.reason else [c.figures[n].value for n in _OBJECTIVES] for c in done]
+            path.write_text(json.dumps({"points": scored, "networks": told[0], "seconds": told[1]}))
         raw = json.loads(path.read_text())
         row: Row = {"features": " ".join(names) or "none", "seed": seed}
         for n in _MARKS:
@@ -202,6 +203,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("what", choices=["pool", "space"])
     evaluations.add_arguments(parser)
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first-seed", type=int, default=0, help="of searches in the pool")
     parser.add_argument("--trials", type=int, default=150)
     parser.add_argument("--sets", nargs="+", default=["+".join(names) for names in SETS])
     parser.add_argument("--out", help="a CSV file, a row for each search")
