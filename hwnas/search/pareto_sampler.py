@@ -9,7 +9,7 @@ before it alone: a study that is resumed goes on as it would have.
 
 import random
 from collections.abc import Callable, Container, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, final
 
 import numpy as np
@@ -32,6 +32,7 @@ from hwnas.search.expectation import (
 )
 from hwnas.search.history import Scale, Trials
 from hwnas.search.proposal import ATTRIBUTE, Proposal, is_fixed
+from hwnas.search.shortlist import Chosen, Scored, account, ranked
 from hwnas.search.surrogate import Features
 
 Array = NDArray[np.float64]
@@ -43,19 +44,6 @@ ENUMERATED = 50_000  #: assignments up to which all of a space are looked at
 _POOL, _GENERATIONS = 200, 3  # where there are more
 _DRAWN = 100  # where nothing is known to fit
 _SHORTLIST = 40  # parents of a generation; candidates of which all that can be known is asked
-
-
-_Scored = tuple[float, Bred, Array]  #: expected gain, candidate, its costs
-
-
-@dataclass(frozen=True)
-class _Chosen:
-    """The candidate of the highest expected gain."""
-
-    bred: Bred
-    costs: Array  #: ``(m,)``, by which its gain was computed
-    n_candidates: int  #: whose gains were computed
-    n_costed: int  #: of these, by computed costs
 
 
 @final
@@ -174,9 +162,9 @@ class ParetoSampler(BaseSampler):
             return _other(space, taken, rng), Proposal("random")
         if self._features is not None:
             model = self._expectation(space, history, evaluated, self._features)
-            best = _ranked(space, best, model)
+            best = ranked(space, best, model)
         chosen = self._exact(space, best, n_candidates, model, history.n_ahead)
-        return chosen.bred.assignment, _account(space, chosen, model, scale)
+        return chosen.bred.assignment, account(space, chosen, model, scale)
 
     def _costed(
         self,
@@ -269,7 +257,7 @@ class ParetoSampler(BaseSampler):
 
     def _best(
         self, space: Choices, taken: Container[Hashable], model: Expectation
-    ) -> tuple[list[_Scored], int]:
+    ) -> tuple[list[Scored], int]:
         """Return the best of all candidates that were not proposed yet, and of how many."""
         known = self._enumerated(space, model.costs)
         gains = model.gains(known)
@@ -286,7 +274,7 @@ class ParetoSampler(BaseSampler):
         taken: Container[Hashable],
         model: Expectation,
         rng: random.Random,
-    ) -> tuple[list[_Scored], int]:
+    ) -> tuple[list[Scored], int]:
         """Return the best of some generations: children of the front, of the best of these, ...
 
         And of how many candidates these are the best.
@@ -295,7 +283,7 @@ class ParetoSampler(BaseSampler):
         front = np.flatnonzero(non_dominated(points, [False] * points.shape[1])).tolist()
         parents = [Bred(history.assignments[i], frozenset({history.numbers[i]})) for i in front]
         pool: dict[Hashable, Bred] = {}
-        best: list[_Scored] = []
+        best: list[Scored] = []
         n_known = 0
         for generation in range(_GENERATIONS):
             drawn = [space.child(parents, rng) for _ in range(_POOL)]
@@ -318,17 +306,17 @@ class ParetoSampler(BaseSampler):
     def _exact(
         self,
         space: Choices,
-        best: Sequence[_Scored],
+        best: Sequence[Scored],
         n_candidates: int,
         model: Expectation,
         n_ahead: int,
-    ) -> _Chosen:
+    ) -> Chosen:
         """Return the best by computed costs, some at a time until one fits all limits.
 
         Where others choose from the same, each takes another one.
         """
         _, bred, costs = best[min(n_ahead, len(best) - 1)]
-        first = _Chosen(bred, costs, n_candidates, 0 if model.costs else n_candidates)
+        first = Chosen(bred, costs, n_candidates, 0 if model.costs else n_candidates)
         if not self._n_costs:
             return first
         by_key = {space.key(bred.assignment): bred for _, bred, _ in best}
@@ -341,33 +329,6 @@ class ParetoSampler(BaseSampler):
                 bred, n_costed = by_key[space.key(known.assignments[i])], start + len(part)
                 return replace(first, bred=bred, costs=known.costs[i], n_costed=n_costed)
         return replace(first, n_costed=len(best))
-
-
-def _ranked(space: Choices, best: Sequence[_Scored], model: Expectation) -> list[_Scored]:
-    """Return candidates by what another model expects them to gain, most first."""
-    assignments = [bred.assignment for _, bred, _ in best]
-    costs = np.stack([costs for _, _, costs in best])
-    gains = model.gains(Known(assignments, space.vectors(assignments), costs)).tolist()
-    rows = zip(gains, best, strict=True)
-    return sorted(((gain, bred, costs) for gain, (_, bred, costs) in rows), key=lambda r: -r[0])
-
-
-def _account(space: Choices, chosen: _Chosen, model: Expectation, scale: Scale) -> Proposal:
-    """Return what was expected of a candidate."""
-    assignment = chosen.bred.assignment
-    known = Known([assignment], space.vectors([assignment]), chosen.costs[None])
-    median, low, high = (scale.value(error) for error in model.intervals(known)[0].tolist())
-    modelled = [float(cost.predict(known.features)[0]) for cost in model.costs]
-    volume = model.volume
-    return Proposal(
-        "gain",
-        chosen.n_candidates,
-        chosen.n_costed,
-        expected=(median, min(low, high), max(low, high)),
-        costs=scale.costs(np.array(modelled)) if modelled else (),
-        gain=float(model.gains(known)[0]) / volume if volume else None,
-        parents=tuple(sorted(chosen.bred.ancestors)),
-    )
 
 
 def _other(space: Choices, taken: Container[Hashable], rng: random.Random) -> Assignment:
