@@ -41,7 +41,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     evaluations.add_arguments(parser)
     parser.add_argument("--trials", type=int, default=150, help="of each search")
-    parser.add_argument("--out", help="a CSV file for the networks")
+    parser.add_argument("--out", help="a CSV file for those of random searches")
     parser.set_defaults(objectives=["accuracy", "latency_ms"])
     arguments = parser.parse_args()
     path = pool(arguments)
@@ -56,10 +56,10 @@ def main() -> None:
     _learn(choices(random), columns)
     if arguments.out:
         with Path(arguments.out).open("w", newline="", encoding="utf-8") as file:
-            names = ("id", "by", "accuracy", "latency_ms", *NAMES)
+            names = ("id", "accuracy", "latency_ms", *NAMES)
             writer = csv.DictWriter(file, names, lineterminator="\n", extrasaction="ignore")
             writer.writeheader()
-            writer.writerows({n: _short(value) for n, value in row.items()} for row in rows)
+            writer.writerows({n: _short(value) for n, value in row.items()} for row in random)
 
 
 def pool(arguments: argparse.Namespace) -> Path:
