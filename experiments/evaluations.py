@@ -72,7 +72,7 @@ def opened(arguments: argparse.Namespace, *overrides: str) -> "Evaluations":
     return Evaluations(parts, path)
 
 
-def searched(
+def searched(  # noqa: PLR0913
     arguments: argparse.Namespace,
     parts: build.Parts,
     cost_model: CostModel,
@@ -80,9 +80,10 @@ def searched(
     *,
     name: str,
     seed: int,
+    knowledge: loop.Knowledge | None = None,
 ) -> list[Candidate]:
     """Return the candidates of a search with a sampler, in order."""
-    problem = loop.Problem(parts.space, parts.config.budget, cost_model, evaluator)
+    problem = loop.Problem(parts.space, parts.config.budget, cost_model, evaluator, knowledge)
     sampler = SamplerConfig(name, n_startup_trials=_STARTUP.get(name, 20))
     with tempfile.TemporaryDirectory() as folder:
         study = Study(Path(folder, "study.db"), problem.space, arguments.objectives)

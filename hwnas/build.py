@@ -116,7 +116,9 @@ class Parts:
             "train": _digest(asdict(c.train)),
             "scoring": _digest(asdict(c.scoring)),
             "seed": _digest(c.seed),
-            "versions": _digest([importlib.metadata.version(name) for name in DECISIVE]),
+            "versions": _digest(
+                [*map(importlib.metadata.version, DECISIVE), *families.origin(self.space.family)]
+            ),
             "supernet": self.checkpoint().path.parent.name,
         }
 
@@ -124,6 +126,7 @@ class Parts:
         """Return where the supernet of this space, data, training and seed is kept."""
         c = self.config
         what = [self.space.digest, self.data.search_digest, c.seed, torch.__version__, __version__]
+        what += families.origin(self.space.family)
         key = _digest([*what, *c.dataset.augmentation, asdict(c.train)])
         return Checkpoint(Path(self.config.run.supernets, key, "supernet.safetensors"))
 

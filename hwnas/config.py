@@ -131,6 +131,11 @@ class TabularConfig:
             raise ConfigError(f"cost={self.cost}: with accuracy=table costs come from the table.")
         if self.n_trials < 1:
             raise ConfigError(f"n_trials must be at least 1, got {self.n_trials}.")
+        if self.sampler.features:
+            raise ConfigError(
+                f"sampler.features={self.sampler.features}: with accuracy=table there are no "
+                "networks to read them from."
+            )
         self.table.check()
         for name in self.budget.limits:
             if name not in self.table.costs:

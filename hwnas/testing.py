@@ -1,7 +1,19 @@
 """What every Family, CostModel and Session must do: suites for pytest, for one's own as well.
 
-A new one adds a subclass with fixtures, not a suite. Have ``conftest.py`` say
-``pytest.register_assert_rewrite("hwnas.testing")`` to see the values that an assertion compares.
+A new one adds a subclass with fixtures, not a suite::
+
+    class TestMine(FamilyContract):
+        @pytest.fixture
+        def family(self) -> Family:
+            return families.get("mine")
+
+        @pytest.fixture
+        def family_space(self) -> SearchSpace:
+            return space.load(Path("mine.yaml"))
+
+A failing test names the genotype and the operator. To see the values that an assertion compares,
+too, have ``conftest.py`` say ``pytest.register_assert_rewrite("hwnas.testing")``.
+``experiments/own_family`` is an example of a family with its test.
 """
 
 import itertools
@@ -20,7 +32,7 @@ from hwnas.cost.base import CostModel
 from hwnas.families.base import Family
 from hwnas.families.blocks import fold_batch_norm, weights_of
 from hwnas.figure import COSTS
-from hwnas.op import Lowered, Task, n_macs
+from hwnas.op import INPUT, Lowered, Node, Task, n_macs
 from hwnas.runtimes.base import Session
 from hwnas.runtimes.onnx_writer import write_fp32
 from hwnas.runtimes.ort import OrtSession
@@ -28,14 +40,20 @@ from hwnas.space import Genotype, SearchSpace
 
 
 class FamilyContract:
-    """A subclass gives the fixtures ``family`` and ``family_space``."""
+    """What search, training, compilers and verification rely on in a family of networks.
+
+    A subclass gives the fixtures ``family`` and ``family_space``, and may give ``task`` and
+    ``genotypes``. All fixtures may have parameters: several spaces are tested so.
+    """
 
     @pytest.fixture
     def task(self) -> Task:
+        """Return what networks read and answer."""
         return Task(in_channels=1, n_classes=10)
 
     @pytest.fixture
     def genotypes(self, family_space: SearchSpace) -> list[Genotype]:
+        """Return the networks that are looked at: the smallest, the largest, and random ones."""
         rng = random.Random(1)
         ends = [family_space.smallest(), family_space.largest()]
         return ends + [family_space.sample(rng) for _ in range(20)]
@@ -50,6 +68,10 @@ class FamilyContract:
         task: Task,
         training: bool,
     ) -> None:
+        """``extract(g)(x)`` is bit for bit ``forward(x, g)``, with statistics of batch norm.
+
+        Else search would score another network than verification compiles.
+        """
         torch.manual_seed(0)
         supernet = family.supernet(family_space, task)
         supernet.module.train()
@@ -60,11 +82,15 @@ class FamilyContract:
             images = _images(family, family_space, genotype, task)
             extracted = supernet.extract(genotype)
             with torch.no_grad():
-                assert torch.equal(extracted(images), supernet.forward(images, genotype))
+                found, expected = extracted(images), supernet.forward(images, genotype)
+            assert found.shape == (len(images), task.n_classes), _said(genotype)
+            apart = f"outputs differ by up to {float((found - expected).abs().max()):.3g}"
+            assert torch.equal(found, expected), f"{_said(genotype)}: {apart}"
 
     def test_extracting_leaves_the_supernet_as_it_was(
         self, family: Family, family_space: SearchSpace, task: Task
     ) -> None:
+        """``extract`` copies weights: a subnet may be fine-tuned."""
         supernet = family.supernet(family_space, task)
         before = {k: v.clone() for k, v in supernet.module.state_dict().items()}
         network = supernet.extract(family_space.largest())
@@ -72,38 +98,67 @@ class FamilyContract:
             for parameter in network.parameters():
                 parameter.add_(1.0)
         after = supernet.module.state_dict()
-        assert all(torch.equal(before[key], after[key]) for key in before)
+        changed = [key for key in before if not torch.equal(before[key], after[key])]
+        assert not changed, f"weights that a subnet shares with its supernet: {changed}"
+
+    def test_lowered_operators_read_what_earlier_ones_give(
+        self, family: Family, family_space: SearchSpace, genotypes: list[Genotype], task: Task
+    ) -> None:
+        """Operators come in order of execution, and shapes fit, from the image to the logits."""
+        for genotype in genotypes:
+            lowered = family.lower(family_space, genotype, task)
+            resolution = family.resolution(family_space, genotype)
+            known = {INPUT: (task.in_channels, resolution, resolution)}
+            for node in lowered:
+                where = _said(genotype, node)
+                assert {*node.inputs} <= {*known}, f"{where}: reads {node.inputs}"
+                assert known[node.inputs[0]] == node.op.in_shape, where
+                assert node.name not in known, f"{where}: a second operator of that name"
+                known[node.name] = node.op.out_shape
+            assert lowered[-1].op.out_shape == (task.n_classes, 1, 1), _said(genotype, lowered[-1])
 
     def test_lowered_macs_equal_macs_counted_on_the_network(
         self, family: Family, family_space: SearchSpace, genotypes: list[Genotype], task: Task
     ) -> None:
+        """Each operator multiplies as often as the module of its name."""
         for genotype in genotypes:
             network = family.build(family_space, genotype, task).eval()
             lowered = family.lower(family_space, genotype, task)
-            images = _images(family, family_space, genotype, task)[:1]
-            assert n_macs(lowered) == _counted_macs(network, images)
+            counted = _counted_macs(network, _images(family, family_space, genotype, task)[:1])
+            for node in lowered:
+                found = counted.get(node.name, 0)
+                expected = f"{node.op.n_macs} MACs lowered, {found} counted on the module"
+                assert node.op.n_macs == found, f"{_said(genotype, node)}: {expected}"
+            whole = f"{counted['']} MACs counted, {n_macs(lowered)} in modules of operators"
+            assert counted[""] == n_macs(lowered), f"{_said(genotype)}: {whole}"
 
     def test_lowered_operators_are_modules_with_the_lowered_shapes(
         self, family: Family, family_space: SearchSpace, genotypes: list[Genotype], task: Task
     ) -> None:
+        """The module of an operator's name gives the operator's output: it can be observed."""
         for genotype in genotypes:
             network = family.build(family_space, genotype, task).eval()
             lowered = family.lower(family_space, genotype, task)
+            modules = dict(network.named_modules())
             seen: dict[str, tuple[int, ...]] = {}
             for node in lowered:
-                network.get_submodule(node.name).register_forward_hook(
+                assert node.name in modules, f"{_said(genotype, node)}: no module of that name"
+                modules[node.name].register_forward_hook(
                     lambda m, i, out, name=node.name, seen=seen: seen.update(
                         {name: tuple(out.shape[1:])}
                     )
                 )
             network(_images(family, family_space, genotype, task))
             for node in lowered:
+                assert node.name in seen, f"{_said(genotype, node)}: its module was not called"
                 c, h, w = node.op.out_shape
-                assert seen[node.name] in ((c, h, w), (c,)), node.name
+                given = f"{_said(genotype, node)}: its module gives {seen[node.name]}"
+                assert seen[node.name] in ((c, h, w), (c,)), given
 
     def test_onnx_file_computes_what_the_network_computes(
         self, family: Family, family_space: SearchSpace, genotypes: list[Genotype], task: Task
     ) -> None:
+        """The lowered operators, with the weights of a subnet, are that subnet."""
         torch.manual_seed(0)
         supernet = family.supernet(family_space, task)
         supernet.module.eval()
@@ -115,11 +170,15 @@ class FamilyContract:
             with torch.no_grad():
                 expected = network(images).numpy()
             largest = max(1.0, float(np.abs(expected).max()))
-            assert np.abs(session.run(images.numpy()) - expected).max() <= 1e-4 * largest
+            apart = float(np.abs(session.run(images.numpy()) - expected).max())
+            assert apart <= 1e-4 * largest, (
+                f"{_said(genotype)}: outputs differ by up to {apart:.3g}"
+            )
 
     def test_every_parameter_gets_a_gradient_from_some_genotype(
         self, family: Family, family_space: SearchSpace, genotypes: list[Genotype], task: Task
     ) -> None:
+        """No weight is left out of all networks: it would never be trained."""
         supernet = family.supernet(family_space, task)
         supernet.module.train()
         rng = random.Random(2)
@@ -132,7 +191,14 @@ class FamilyContract:
             idle = [name for name, p in supernet.module.named_parameters() if p.grad is None]
             if not idle:
                 break
-        assert not idle
+        assert not idle, f"parameters without a gradient: {idle}"
+
+
+def _said(genotype: Genotype, node: Node | None = None) -> str:
+    """Return which genotype, and which operator of it, a failure is of."""
+    options = ", ".join(f"{name}={option}" for name, option in genotype.options)
+    operator = f", operator '{node.name}' ({node.op})" if node else ""
+    return f"genotype {genotype.id} ({options}){operator}"
 
 
 def _images(family: Family, space: SearchSpace, genotype: Genotype, task: Task) -> torch.Tensor:
@@ -141,12 +207,15 @@ def _images(family: Family, space: SearchSpace, genotype: Genotype, task: Task) 
     return images.to(memory_format=torch.channels_last)
 
 
-def _counted_macs(network: nn.Module, images: torch.Tensor) -> int:
-    """Return the multiply-accumulates that torch counts where it computes, whatever the modules."""
+def _counted_macs(network: nn.Module, images: torch.Tensor) -> dict[str, int]:
+    """Return how often torch multiplies within each module, by its name; ``""`` is the whole."""
     # Fused attention is not counted; the other way of computing it is.
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         network(images)
-    return int(counter.get_total_flops()) // 2
+    root = type(network).__name__
+    counts = {name: sum(of.values()) // 2 for name, of in counter.get_flop_counts().items()}
+    inner = {name.removeprefix(f"{root}."): n for name, n in counts.items() if name != root}
+    return {**inner, "": counts["Global"]}
 
 
 class CostModelContract:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hwnas import build
+from hwnas.accuracy.zero_cost import ZeroCost
 from hwnas.config import SearchConfig
 from hwnas.progress import Progress, Silent
 from hwnas.results import Candidate, RunFolder
@@ -75,12 +76,14 @@ def opened(configs: Sequence[SearchConfig], progress: Progress) -> Iterator[list
 def problem(stations: Sequence[Station]) -> loop.Problem:
     """Return what is searched for, on one target or on several."""
     (first, *others) = stations
+    parts, names = first.parts, first.config.sampler.features
+    known = ZeroCost(names, parts.networks.family, parts.space, parts.data) if names else None
     models = {s.target: build.cost_model(s.parts, s.device) for s in stations}
     if not others:
         only = models[first.target]
-        return loop.Problem(first.parts.space, first.config.budget, only, first.evaluator)
+        return loop.Problem(parts.space, first.config.budget, only, first.evaluator, known)
     budget = JointBudget({s.target: s.config.budget for s in stations})
-    return loop.Problem(first.parts.space, budget, JointCostModel(models), first.evaluator)
+    return loop.Problem(parts.space, budget, JointCostModel(models), first.evaluator, known)
 
 
 def objectives(stations: Sequence[Station]) -> tuple[str, ...]:

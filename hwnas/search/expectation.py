@@ -1,7 +1,7 @@
 """What is expected of candidates: models of their error and costs, and what they would gain."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -14,6 +14,8 @@ from hwnas.search.choices import Assignment
 from hwnas.search.surrogate import Hyperparameters, Surrogate, fit
 
 Array = NDArray[np.float64]
+#: Assignments to what is known of them beside their choices and costs, ``(n, k)``.
+Knowledge = Callable[[Sequence[Assignment]], Array]
 
 _MOST = 400  # observations that a Gaussian process is given: its time must not grow for ever
 _REFERENCE = 0.85  # quantile of the first errors beyond which an error counts as no result
@@ -51,13 +53,14 @@ class History:
     @property
     def evaluated(self) -> "History":
         """Only what has an error."""
-        return self._only(np.flatnonzero(np.isfinite(self.errors)))
+        return self.only(np.flatnonzero(np.isfinite(self.errors)))
 
     def first(self, n: int) -> "History":
         """Only the first trials."""
-        return self._only(np.arange(n))
+        return self.only(np.arange(n))
 
-    def _only(self, rows: NDArray[np.intp]) -> "History":
+    def only(self, rows: NDArray[np.intp]) -> "History":
+        """Only these trials."""
         return History(
             [self.numbers[i] for i in rows],
             [self.assignments[i] for i in rows],
@@ -74,7 +77,7 @@ class Expectation:
     """What is expected of candidates."""
 
     errors: Surrogate
-    scaling: "_Scaling"
+    inputs: "_Inputs"
     costs: Sequence["ModelledCost"]  #: empty where they are known
     front_errors: Array
     front_costs: Array
@@ -104,7 +107,7 @@ class Expectation:
         return hypervolume(points[inside], self.reference, [False] * points.shape[1])
 
     def _predict(self, known: Known) -> tuple[Array, Array]:
-        return self.errors.predict(self.scaling.inputs(known.features, known.costs))
+        return self.errors.predict(self.inputs(known))
 
 
 @final
@@ -122,20 +125,27 @@ class ModelledCost:
 
 
 @final
-class _Scaling:
-    """Makes features of costs: what a network costs says something of its accuracy."""
+class _Inputs:
+    """What the model of the error reads: choices, costs, and what else is known of candidates.
 
-    def __init__(self, costs: Array):
-        self._logarithmic = bool((costs > 0).all())
-        values = self._logs(costs)
+    What a network costs says something of its accuracy.
+    """
+
+    def __init__(self, first: History, knowledge: Knowledge | None):
+        self._logarithmic = bool((first.costs > 0).all())
+        self._knowledge = knowledge
+        values = self._values(first)
         self._low, self._range = values.min(axis=0), np.maximum(np.ptp(values, axis=0), 1e-9)
 
-    def inputs(self, features: Array, costs: Array) -> Array:
-        """Return what the model of the error reads, ``(n, d + m)``."""
-        return np.hstack([features, (self._logs(costs) - self._low) / self._range])
+    def __call__(self, of: Known | History) -> Array:
+        """Return the inputs, ``(n, d + m + k)``."""
+        return np.hstack([of.features, (self._values(of) - self._low) / self._range])
 
-    def _logs(self, costs: Array) -> Array:
-        return np.log(np.maximum(costs, 1e-300)) if self._logarithmic else costs
+    def _values(self, of: Known | History) -> Array:
+        costs = np.log(np.maximum(of.costs, 1e-300)) if self._logarithmic else of.costs
+        if self._knowledge is None or not of.assignments:
+            return costs
+        return np.hstack([costs, np.asarray(self._knowledge(of.assignments), np.float64)])
 
 
 @final
@@ -144,7 +154,7 @@ class Learner:
 
     def __init__(self, n_startup: int):
         self._n_startup = n_startup
-        self._fitted: dict[tuple[int, bytes], Hyperparameters] = {}
+        self._fitted: dict[tuple[int, int, bytes], Hyperparameters] = {}
 
     def costs(self, history: History) -> list[ModelledCost]:
         """Return a model of each cost."""
@@ -165,6 +175,7 @@ class Learner:
         costs: Sequence[ModelledCost],
         pending: Known | None,
         everything: Array | None,
+        knowledge: Knowledge | None = None,
     ) -> Expectation:
         """Return what is expected of candidates.
 
@@ -173,31 +184,31 @@ class Learner:
             costs: Models of costs that are not known.
             pending: What others evaluate: it counts as if it turned out as expected.
             everything: Costs of all candidates that fit ``(n, m)``, where they are known.
+            knowledge: What the model of the error reads beside choices and costs.
         """
         startup = evaluated.first(self._n_startup)
         limit = float(np.quantile(startup.errors, _REFERENCE))
-        scaling = _Scaling(startup.costs)
+        inputs = _Inputs(startup, knowledge)
 
         def observed(history: History) -> tuple[Array, Array]:
-            told = _most_telling(history)
-            x = scaling.inputs(history.features[told], history.costs[told])
-            return x, np.minimum(np.log(history.errors[told]), math.log(limit) + _CLIP)
+            told = history.only(_most_telling(history))
+            return inputs(told), np.minimum(np.log(told.errors), math.log(limit) + _CLIP)
 
         parameters = self._fit(0, *observed(evaluated.first(self._n_known(evaluated))))
         x, y = observed(evaluated)
         errors = Surrogate(x, y, parameters)
         points = np.column_stack([evaluated.errors, evaluated.costs])
         if pending is not None:
-            inputs = scaling.inputs(pending.features, pending.costs)
-            expected = errors.predict(inputs)[0]
-            errors = Surrogate(np.vstack([x, inputs]), np.append(y, expected), parameters)
+            expected = errors.predict(inputs(pending))[0]
+            both = np.vstack([x, inputs(pending)])
+            errors = Surrogate(both, np.append(y, expected), parameters)
             points = np.vstack([points, np.column_stack([np.exp(expected), pending.costs])])
         if everything is None or len(everything) == 0:
             everything = points[:, 1:]
         worst = everything.max(axis=0)
         front = points[non_dominated(points, [False] * points.shape[1])]
         reference = (limit, *(worst + 1e-3 * np.abs(worst)))
-        return Expectation(errors, scaling, costs, front[:, 0], front[:, 1:], reference)
+        return Expectation(errors, inputs, costs, front[:, 0], front[:, 1:], reference)
 
     def _n_known(self, history: History) -> int:
         """Return to how many trials is fitted: again whenever a tenth more are known."""
@@ -207,7 +218,7 @@ class Learner:
         return min(n, len(history.errors))
 
     def _fit(self, which: int, x: Array, y: Array) -> Hyperparameters:
-        key = (which, y.tobytes())
+        key = (which, x.shape[1], y.tobytes())
         if key not in self._fitted:
             self._fitted[key] = fit(x, y)
         return self._fitted[key]

@@ -53,6 +53,18 @@ class Limits(Protocol):
         ...
 
 
+class Knowledge(Protocol):
+    """What is known of a genotype's network before any training."""
+
+    def features(self, genotype: Genotype) -> Sequence[float]:
+        """Return what the sampler reads."""
+        ...
+
+    def scores(self, genotype: Genotype) -> Mapping[str, float]:
+        """Return what figures don't hold, by name."""
+        ...
+
+
 @dataclass(frozen=True)
 class Problem:
     """What is searched for."""
@@ -61,6 +73,7 @@ class Problem:
     budget: Limits
     cost_model: CostModel
     evaluator: Evaluator
+    knowledge: Knowledge | None = None
 
 
 class Study(Protocol):
@@ -170,6 +183,12 @@ def _known(problem: Problem, study: Study, cost: Callable[[Genotype], Cost]) -> 
     def costs(assignments: Sequence[Assignment]) -> NDArray[np.float64]:
         return np.array([row(assignment) for assignment in assignments]).reshape(-1, len(names))
 
+    knowledge = problem.knowledge
+
+    def features(assignments: Sequence[Assignment]) -> NDArray[np.float64]:
+        assert knowledge is not None
+        return np.array([knowledge.features(space.genotype(a)) for a in assignments])
+
     affordable = problem.cost_model.n_affordable
     return Known(
         search_space=study.distributions,
@@ -178,6 +197,7 @@ def _known(problem: Problem, study: Study, cost: Callable[[Genotype], Cost]) -> 
         costs=None if affordable == 0 else costs,
         n_costs=affordable or None,
         expensive=study.objectives.index("accuracy"),
+        features=None if knowledge is None else features,
     )
 
 
@@ -202,11 +222,12 @@ def _evaluate(
     score = problem.evaluator.score(genotype, found)
     figures = {"accuracy": score.accuracy, **cost.figures}
     read = {} if score.n_images is None else {"n_images": score.n_images}
+    told = {} if problem.knowledge is None else problem.knowledge.scores(genotype)
     return Candidate(
         number,
         genotype,
         figures,
-        {**read, **cost.details},
+        {**read, **told, **cost.details},
         stopped=score.stopped,
         right=score.right,
     )

@@ -9,7 +9,7 @@ before it alone: a study that is resumed goes on as it would have.
 
 import random
 from collections.abc import Callable, Container, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, final
 
 import numpy as np
@@ -22,9 +22,17 @@ from optuna.trial import FrozenTrial
 
 from hwnas.pareto import non_dominated
 from hwnas.search.choices import Assignment, Bred, Choices
-from hwnas.search.expectation import Expectation, History, Known, Learner, ModelledCost
+from hwnas.search.expectation import (
+    Expectation,
+    History,
+    Knowledge,
+    Known,
+    Learner,
+    ModelledCost,
+)
 from hwnas.search.history import Scale, Trials
 from hwnas.search.proposal import ATTRIBUTE, Proposal, is_fixed
+from hwnas.search.shortlist import Chosen, Scored, account, ranked
 from hwnas.search.surrogate import Features
 
 Array = NDArray[np.float64]
@@ -33,18 +41,9 @@ Array = NDArray[np.float64]
 Costs = Callable[[Sequence[Assignment]], Array]
 
 ENUMERATED = 50_000  #: assignments up to which all of a space are looked at
-_POOL, _GENERATIONS, _PARENTS = 200, 3, 40  # where there are more
+_POOL, _GENERATIONS = 200, 3  # where there are more
 _DRAWN = 100  # where nothing is known to fit
-
-
-@dataclass(frozen=True)
-class _Chosen:
-    """The candidate of the highest expected gain."""
-
-    bred: Bred
-    costs: Array  #: ``(m,)``, by which its gain was computed
-    n_candidates: int  #: whose gains were computed
-    n_costed: int  #: of these, by computed costs
+_SHORTLIST = 40  # parents of a generation; candidates of which all that can be known is asked
 
 
 @final
@@ -72,6 +71,9 @@ class ParetoSampler(BaseSampler):
         n_startup: Trials before the model is asked, spread over the range of costs.
         n_costs: Candidates of a proposal whose costs are computed, where that takes long; those of
             the others are modelled. Default: all.
+        features: Computes what else is known of candidates before they are evaluated ``(n, k)``, of
+            numbers that are finite. The 40 candidates that gain most by choices and costs are told
+            apart by a model that reads these, too. Default: nothing.
     """
 
     def __init__(  # noqa: PLR0913
@@ -86,11 +88,13 @@ class ParetoSampler(BaseSampler):
         bound: float | None = None,
         n_startup: int = 16,
         n_costs: int | None = None,
+        features: Knowledge | None = None,
     ):
         self._costs, self._seed = costs, seed
         self._search_space, self._active, self._optional = search_space, active, optional
         self._expensive, self._bound = expensive, bound
         self._n_startup, self._n_costs = n_startup, n_costs
+        self._features = features
         self._common = IntersectionSearchSpace()
         self._independent = RandomSampler(seed=seed)
         self._space: Choices | None = None
@@ -151,12 +155,16 @@ class ParetoSampler(BaseSampler):
             return self._spread(space, history, taken, rng)
         model = self._expectation(space, history, evaluated)
         if space.size > ENUMERATED or self._n_costs is not None:
-            chosen = self._evolved(space, evaluated, taken, model, rng)
+            best, n_candidates = self._evolved(space, evaluated, taken, model, rng)
         else:
-            chosen = self._best(space, taken, model, history.n_ahead)
-        if chosen is None:
+            best, n_candidates = self._best(space, taken, model)
+        if not best:
             return _other(space, taken, rng), Proposal("random")
-        return chosen.bred.assignment, _account(space, chosen, model, scale)
+        if self._features is not None:
+            model = self._expectation(space, history, evaluated, self._features)
+            best = ranked(space, best, model)
+        chosen = self._exact(space, best, n_candidates, model, history.n_ahead)
+        return chosen.bred.assignment, account(space, chosen, model, scale)
 
     def _costed(
         self,
@@ -233,27 +241,31 @@ class ParetoSampler(BaseSampler):
                 break
         return known
 
-    def _expectation(self, space: Choices, history: History, evaluated: History) -> Expectation:
+    def _expectation(
+        self,
+        space: Choices,
+        history: History,
+        evaluated: History,
+        knowledge: Knowledge | None = None,
+    ) -> Expectation:
         """Return what is expected after what is known."""
         modelled = self._costs is None or self._n_costs is not None
         costs = self._learner.costs(history) if modelled else []
         pending = self._costed(space, history.pending, costs) if history.pending else None
         everything = self._enumerated(space).costs if self._enumerates(space) else None
-        return self._learner.expectation(evaluated, costs, pending, everything)
+        return self._learner.expectation(evaluated, costs, pending, everything, knowledge)
 
     def _best(
-        self, space: Choices, taken: Container[Hashable], model: Expectation, n_ahead: int
-    ) -> _Chosen | None:
-        """Return the best of all candidates that were not proposed yet, nor are by others now."""
+        self, space: Choices, taken: Container[Hashable], model: Expectation
+    ) -> tuple[list[Scored], int]:
+        """Return the best of all candidates that were not proposed yet, and of how many."""
         known = self._enumerated(space, model.costs)
-        order: list[int] = np.argsort(-model.gains(known), kind="stable").tolist()
+        gains = model.gains(known)
+        order: list[int] = np.argsort(-gains, kind="stable").tolist()
         free = [i for i in order if space.key(known.assignments[i]) not in taken]
-        if not free:
-            return None
-        n_costed = 0 if model.costs else len(free)
-        chosen = free[min(n_ahead, len(free) - 1)]
-        bred = Bred(known.assignments[chosen])
-        return _Chosen(bred, known.costs[chosen], len(free), n_costed)
+        best = free[:_SHORTLIST]
+        rows = [(float(gains[i]), Bred(known.assignments[i]), known.costs[i]) for i in best]
+        return rows, len(free)
 
     def _evolved(
         self,
@@ -262,13 +274,16 @@ class ParetoSampler(BaseSampler):
         taken: Container[Hashable],
         model: Expectation,
         rng: random.Random,
-    ) -> _Chosen | None:
-        """Return the best of some generations: children of the front, of the best of these, ..."""
+    ) -> tuple[list[Scored], int]:
+        """Return the best of some generations: children of the front, of the best of these, ...
+
+        And of how many candidates these are the best.
+        """
         points = np.column_stack([history.errors, history.costs])
         front = np.flatnonzero(non_dominated(points, [False] * points.shape[1])).tolist()
         parents = [Bred(history.assignments[i], frozenset({history.numbers[i]})) for i in front]
         pool: dict[Hashable, Bred] = {}
-        best: list[tuple[float, Bred, Array]] = []
+        best: list[Scored] = []
         n_known = 0
         for generation in range(_GENERATIONS):
             drawn = [space.child(parents, rng) for _ in range(_POOL)]
@@ -284,56 +299,36 @@ class ParetoSampler(BaseSampler):
             gains = model.gains(known).tolist()
             rows = zip(gains, known.assignments, known.costs, strict=True)
             best += [(gain, pool[space.key(a)], costs) for gain, a, costs in rows]
-            best = sorted(best, key=lambda row: -row[0])[:_PARENTS]
+            best = sorted(best, key=lambda row: -row[0])[:_SHORTLIST]
             parents = [bred for _, bred, _ in best] or parents
-        if not best:
-            return None
-        _, bred, costs = best[min(history.n_ahead, len(best) - 1)]
-        first = _Chosen(bred, costs, n_known, 0 if model.costs else n_known)
-        return self._exact(space, [bred for _, bred, _ in best], first, model, history.n_ahead)
+        return best, n_known
 
     def _exact(
         self,
         space: Choices,
-        ranked: Sequence[Bred],
-        first: _Chosen,
+        best: Sequence[Scored],
+        n_candidates: int,
         model: Expectation,
         n_ahead: int,
-    ) -> _Chosen:
+    ) -> Chosen:
         """Return the best by computed costs, some at a time until one fits all limits.
 
         Where others choose from the same, each takes another one.
         """
+        _, bred, costs = best[min(n_ahead, len(best) - 1)]
+        first = Chosen(bred, costs, n_candidates, 0 if model.costs else n_candidates)
         if not self._n_costs:
             return first
-        by_key = {space.key(bred.assignment): bred for bred in ranked}
-        for start in range(0, len(ranked), self._n_costs):
-            part = [bred.assignment for bred in ranked[start : start + self._n_costs]]
+        by_key = {space.key(bred.assignment): bred for _, bred, _ in best}
+        for start in range(0, len(best), self._n_costs):
+            part = [bred.assignment for _, bred, _ in best[start : start + self._n_costs]]
             known = self._costed(space, part)
             if known.assignments:
                 order: list[int] = np.argsort(-model.gains(known), kind="stable").tolist()
                 i = order[min(n_ahead, len(order) - 1)]
                 bred, n_costed = by_key[space.key(known.assignments[i])], start + len(part)
                 return replace(first, bred=bred, costs=known.costs[i], n_costed=n_costed)
-        return replace(first, n_costed=len(ranked))
-
-
-def _account(space: Choices, chosen: _Chosen, model: Expectation, scale: Scale) -> Proposal:
-    """Return what was expected of a candidate."""
-    assignment = chosen.bred.assignment
-    known = Known([assignment], space.vectors([assignment]), chosen.costs[None])
-    median, low, high = (scale.value(error) for error in model.intervals(known)[0].tolist())
-    modelled = [float(cost.predict(known.features)[0]) for cost in model.costs]
-    volume = model.volume
-    return Proposal(
-        "gain",
-        chosen.n_candidates,
-        chosen.n_costed,
-        expected=(median, min(low, high), max(low, high)),
-        costs=scale.costs(np.array(modelled)) if modelled else (),
-        gain=float(model.gains(known)[0]) / volume if volume else None,
-        parents=tuple(sorted(chosen.bred.ancestors)),
-    )
+        return replace(first, n_costed=len(best))
 
 
 def _other(space: Choices, taken: Container[Hashable], rng: random.Random) -> Assignment:

@@ -7,7 +7,7 @@ depends on these and on the trials before it alone, so that a resumed run propos
 import random
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, final
 
 import optuna
@@ -19,8 +19,10 @@ from optuna.samplers.nsgaii._elite_population_selection_strategy import (
 )
 from optuna.trial import FrozenTrial, TrialState
 
+from hwnas.accuracy import zero_cost
 from hwnas.errors import ConfigError, unknown
 from hwnas.search.choices import Assignment
+from hwnas.search.expectation import Knowledge
 from hwnas.search.pareto_sampler import Costs, ParetoSampler
 from hwnas.search.proposal import ATTRIBUTE, GENERATION, Proposal
 
@@ -32,6 +34,8 @@ class SamplerConfig:
     name: str = "pareto"
     population_size: int = 50  #: of nsga2
     n_startup_trials: int = 20  #: trials before the model of pareto, tpe and gp
+    #: what pareto reads of untrained candidates: params, macs, synflow, naswot
+    features: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if self.name not in SAMPLERS:
@@ -40,6 +44,16 @@ class SamplerConfig:
             raise ConfigError(
                 "sampler.population_size must be at least 2, n_startup_trials at least 1."
             )
+        for name in self.features:
+            if name not in zero_cost.NAMES:
+                raise ConfigError(unknown("feature in sampler.features", name, zero_cost.NAMES))
+        if self.features and self.name != "pareto":
+            raise ConfigError(
+                f"sampler.features={self.features}: only sampler=pareto reads features, not "
+                f"sampler={self.name}."
+            )
+        if len(set(self.features)) < len(self.features):
+            raise ConfigError(f"sampler.features must be different, got {self.features}.")
 
 
 SAMPLERS = ("gp", "nsga2", "pareto", "random", "tpe")
@@ -55,6 +69,7 @@ class Known:
     costs: Costs | None
     n_costs: int | None
     expensive: int
+    features: Knowledge | None = None
 
 
 @final
@@ -83,6 +98,7 @@ class RunSampler(BaseSampler):
             expensive=known.expensive,
             n_startup=config.n_startup_trials,
             n_costs=known.n_costs,
+            features=known.features,
         )
         self._current: tuple[int, BaseSampler] | None = None
 

@@ -1,0 +1,169 @@
+"""Plain networks as a family: stages of convolutions, each stage at half the resolution before.
+
+Source: Simonyan and Zisserman, "Very deep convolutional networks for large-scale image
+recognition", ICLR 2015, https://arxiv.org/abs/1409.1556; with batch norm, strides where VGG pools,
+and a mean over all pixels where it has fully connected layers.
+
+A family says three things of a network, which must agree: the operators that a target runs
+(``lower``), the module that computes them (``build``), and how its weights are shared with those of
+other networks (``supernet``). All three begin with ``layers``, so that nothing is said twice.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import final
+
+from torch import Tensor, nn
+
+from hwnas.errors import SpaceError, unknown
+from hwnas.families.base import Supernet
+from hwnas.families.blocks import ConvNormAct, Mean
+from hwnas.families.elastic import ElasticConv, ElasticLinear
+from hwnas.op import INPUT, Lowered, Node, OpSpec, Shape, Task
+from hwnas.space import Genotype, SearchSpace
+
+_ACT = "relu"
+_KERNEL = re.compile(r"stages\.\d+\.blocks\.\d+\.kernel")
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One convolution: where it stands, and all that a genotype says of it."""
+
+    name: str
+    c_in: int
+    c_out: int
+    kernel: int
+    stride: int
+
+
+def layers(space: SearchSpace, genotype: Genotype, task: Task) -> list[Layer]:
+    """Return the convolutions of a network in order."""
+    values, found, width = space.values(genotype), list[Layer](), task.in_channels
+    for stage in range(n_stages(space)):
+        for index in range(int(values[f"stages.{stage}.depth"])):
+            kernel = int(values[f"stages.{stage}.blocks.{index}.kernel"])
+            c_out = int(values[f"stages.{stage}.width"])
+            name, stride = f"stage{stage}_conv{index}", 2 if index == 0 else 1
+            found.append(Layer(name, width, c_out, kernel, stride))
+            width = c_out
+    return found
+
+
+def n_stages(space: SearchSpace) -> int:
+    """Return how many stages a space describes."""
+    return sum(n.startswith("stages.") and n.endswith(".depth") for n in names(space))
+
+
+def names(space: SearchSpace) -> list[str]:
+    """Return all that a space gives, whether it is a choice or fixed."""
+    return [*space.choices, *space.fixed]
+
+
+class PlainNet(nn.Module):
+    """The network of one genotype; every operator of ``lower`` is a module of the same name."""
+
+    def __init__(self, convolutions: list[Layer], task: Task):
+        super().__init__()
+        for c in convolutions:
+            self.add_module(c.name, ConvNormAct((c.c_in, c.c_out), c.kernel, c.stride, 1, _ACT))
+        self.pool = Mean()
+        self.classifier = nn.Linear(convolutions[-1].c_out, task.n_classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """``(N, C, R, R)`` to logits ``(N, n_classes)``; modules are called in their order."""
+        for module in self.children():
+            images = module(images)
+        return images
+
+
+class PlainSupernet(nn.Module):
+    """Shared weights: every layer with the largest of its options."""
+
+    def __init__(self, space: SearchSpace, task: Task):
+        super().__init__()
+        self.space, self.task = space, task
+        largest = layers(space, space.largest(), task)
+        # The first layer of a stage reads the widest of the stage before, whatever its depth.
+        for c in largest:
+            conv = ElasticConv((c.c_in, c.c_out), c.kernel, c.stride, depthwise=False, act=_ACT)
+            self.add_module(c.name, conv)
+        self.classifier = ElasticLinear(largest[-1].c_out, task.n_classes)
+
+    @property
+    def module(self) -> nn.Module:
+        """The module that holds the shared weights: to be trained and saved."""
+        return self
+
+    def forward(self, images: Tensor, genotype: Genotype) -> Tensor:
+        """Compute one subnet: ``(N, C, R, R)`` to logits ``(N, n_classes)``."""
+        for c in layers(self.space, genotype, self.task):
+            images = self._conv(c)(images, c.c_out, c.kernel)
+        logits: Tensor = self.classifier(images.mean((2, 3)))
+        return logits
+
+    def extract(self, genotype: Genotype) -> nn.Module:
+        """Return the plain network of a subnet, with copies of its weights."""
+        convolutions = layers(self.space, genotype, self.task)
+        network = PlainNet(convolutions, self.task)
+        for c in convolutions:
+            setattr(network, c.name, self._conv(c).extract(c.c_in, c.c_out, c.kernel))
+        network.classifier = self.classifier.extract(convolutions[-1].c_out)
+        return network.train(self.training)
+
+    def _conv(self, layer: Layer) -> ElasticConv:
+        conv = self.get_submodule(layer.name)
+        assert isinstance(conv, ElasticConv)
+        return conv
+
+
+@final
+class Plain:
+    """What the entry point names: the methods of ``hwnas.families.base.Family``."""
+
+    def check(self, space: SearchSpace) -> None:
+        """Refuse a space that these networks cannot be built from, in one line.
+
+        It is called before all others, which may rely on it. That depths and blocks agree was
+        checked when the file was read.
+        """
+        stages = range(max(1, n_stages(space)))
+        parts = ("depth", "width", "blocks.0.kernel")
+        required = {"resolution", *(f"stages.{stage}.{part}" for stage in stages for part in parts)}
+        for name in sorted(required - {*names(space)}):
+            raise SpaceError(f"Space '{space.name}': '{name}' is missing.")
+        for name in names(space):
+            if name not in required and not _KERNEL.fullmatch(name):
+                raise SpaceError(f"Space '{space.name}': {unknown('name', name, required)}")
+            odd = name.endswith(".kernel")
+            for option in space.options(name):
+                if not isinstance(option, int) or option < 1 or (odd and option % 2 == 0):
+                    allowed = "odd numbers" if odd else "whole numbers above 0"
+                    raise SpaceError(f"Space '{space.name}': '{name}' needs {allowed}.")
+
+    def resolution(self, space: SearchSpace, genotype: Genotype) -> int:
+        """Return the height and width of the images that a network reads."""
+        return int(space.values(genotype)["resolution"])
+
+    def lower(self, space: SearchSpace, genotype: Genotype, task: Task) -> Lowered:
+        """Return the operators as they run after fusion: what is compiled, costed and looked up."""
+        nodes, source = [], INPUT
+        resolution = self.resolution(space, genotype)
+        shape: Shape = (task.in_channels, resolution, resolution)
+        for c in layers(space, genotype, task):
+            out = (c.c_out, -(-shape[1] // c.stride), -(-shape[2] // c.stride))
+            op = OpSpec(f"conv2d+bn+{_ACT}", shape, out, c.kernel, c.stride)
+            nodes.append(Node(c.name, op, (source,)))
+            source, shape = c.name, out
+        pooled = (shape[0], 1, 1)
+        nodes.append(Node("pool", OpSpec("mean", shape, pooled), (source,)))
+        logits = OpSpec("linear", pooled, (task.n_classes, 1, 1))
+        return (*nodes, Node("classifier", logits, ("pool",)))
+
+    def build(self, space: SearchSpace, genotype: Genotype, task: Task) -> nn.Module:
+        """Return the network alone, freshly initialised: to be trained from scratch."""
+        return PlainNet(layers(space, genotype, task), task)
+
+    def supernet(self, space: SearchSpace, task: Task) -> Supernet:
+        """Return the shared weights, freshly initialised, of all networks of a space."""
+        return PlainSupernet(space, task)

@@ -1,0 +1,54 @@
+"""What a family must keep to, checked on the example: the contract, and what it refuses.
+
+pytest experiments/own_family
+"""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from hwnas import families, space
+from hwnas.errors import SpaceError
+from hwnas.families.base import Family
+from hwnas.space import SearchSpace
+from hwnas.testing import FamilyContract
+
+SPACE = Path(__file__).with_name("plain.yaml")
+
+
+class TestPlain(FamilyContract):
+    """Every test of the suite, on this family and this space."""
+
+    @pytest.fixture
+    def family(self) -> Family:
+        """Return the family as hwnas finds it: by its entry point."""
+        return families.get("plain")
+
+    @pytest.fixture
+    def family_space(self) -> SearchSpace:
+        """Return a space of the family."""
+        return space.load(SPACE)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("stages.0.width", None, "'stages.0.width' is missing"),
+        ("stages.0.blocks.1.kernel", [3, 4], "'stages.0.blocks.1.kernel' needs odd numbers"),
+        ("stages.0.stride", [1, 2], "Unknown name 'stages.0.stride'"),
+        ("resolution", [0, 12], "'resolution' needs whole numbers above 0"),
+    ],
+)
+def test_space_that_is_not_of_the_family_is_refused(
+    tmp_path: Path, name: str, value: list[int] | None, message: str
+) -> None:
+    """Whoever writes a wrong space is told what is wrong, before anything is trained."""
+    raw = yaml.safe_load(SPACE.read_text())
+    raw["choices"][name] = value
+    if value is None:
+        del raw["choices"][name]
+    path = tmp_path / "broken.yaml"
+    path.write_text(yaml.safe_dump(raw))
+    with pytest.raises(SpaceError, match=message):
+        families.get("plain").check(space.load(path))

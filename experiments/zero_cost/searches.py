@@ -1,0 +1,215 @@
+"""Does a search find more when the sampler is told scores of untrained networks?
+
+    python -m experiments.zero_cost.searches pool --data DIR --cache DIR --seeds 10
+    python -m experiments.zero_cost.searches space --data DIR --supernets DIR --cache DIR
+
+``pool`` chooses among the networks that ``experiments.zero_cost.networks`` keeps in ``--cache``, by
+the model and the criterion of ``sampler=pareto``: nothing is evaluated. ``space`` runs
+``sampler=pareto`` itself for accuracy and latency on an NPU within the budget ``edge``; a search
+that is in ``--cache`` is not run again.
+"""
+
+import argparse
+import csv
+import itertools
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from experiments import evaluations
+from experiments.evaluations import searched, volume
+from experiments.zero_cost.networks import SETS, choices, columns_of, pool, read
+from hwnas.accuracy.zero_cost import NAMES, ZeroCost
+from hwnas.search.choices import Assignment
+from hwnas.search.expectation import History, Known, Learner
+from hwnas.space import Genotype
+
+_MARKS = (50, 100, 150)
+_STARTUP, _SHORTLIST = 16, 40  # as sampler=pareto has them
+_OBJECTIVES = ("accuracy", "latency_ms")
+Array = NDArray[np.float64]
+Row = dict[str, Any]
+
+
+def main() -> None:
+    """Search, and print how searches compare."""
+    arguments = _parse()
+    rows = _in_pool(arguments) if arguments.what == "pool" else _in_space(arguments)
+    base = {row["seed"]: row for row in rows if row["features"] == "none"}
+    for name, n in itertools.product(dict.fromkeys(row["features"] for row in rows), _MARKS):
+        own = [row for row in rows if row["features"] == name and row["seed"] in base]
+        if len(own) > 1:
+            volumes = np.array([row[f"volume_{n}"] for row in own])
+            before = np.array([base[row["seed"]][f"volume_{n}"] for row in own])
+            more = _paired(volumes - before)
+            print(f"{name} at {n}, {len(own)} seeds: {volumes.mean():.4f}, {more}")
+    if arguments.out:
+        with Path(arguments.out).open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+
+
+@dataclass(frozen=True)
+class _Pool:
+    """Networks with what is known of them before and after they are evaluated."""
+
+    choices: Array
+    columns: Mapping[str, Array]
+
+    @property
+    def points(self) -> Array:
+        """Accuracy and latency, ``(n, 2)``."""
+        return np.column_stack([self.columns[name] for name in _OBJECTIVES])
+
+    def history(self, rows: Sequence[int]) -> History:
+        """Return these networks as evaluated, in this order."""
+        known, errors = self.known(rows), 1 - self.columns["accuracy"][list(rows)]
+        return History(rows, known.assignments, known.features, errors, known.costs, [])
+
+    def known(self, rows: Sequence[int]) -> Known:
+        """Return these networks as candidates; an assignment holds only which it is."""
+        chosen = list(rows)
+        costs = self.columns["latency_ms"][chosen, None]
+        return Known([{"row": row} for row in rows], self.choices[chosen], costs)
+
+
+def _in_pool(arguments: argparse.Namespace) -> list[Row]:
+    """Search among networks that are known already."""
+    networks = read(pool(arguments))
+    within = _Pool(choices(networks), columns_of(networks))
+    whole, rows = volume(within.points, _OBJECTIVES), []
+    print(f"{len(networks)} networks, hypervolume {whole:.5g}")
+    variants = [*((names, False) for names in SETS), (NAMES, True)]
+    seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
+    for (names, everywhere), seed in itertools.product(variants, seeds):
+        found = within.points[_chosen(within, names, everywhere, seed, arguments.trials)]
+        title = " ".join(names) or "none"
+        row: Row = {"features": title + " (of all)" * everywhere, "seed": seed}
+        volumes = {n: volume(found[:n], _OBJECTIVES) / whole for n in _MARKS}
+        rows.append(row | {f"volume_{n}": round(value, 5) for n, value in volumes.items()})
+    return rows
+
+
+def _chosen(
+    within: _Pool, names: Sequence[str], everywhere: bool, seed: int, n_trials: int
+) -> list[int]:
+    """Return which networks a search chooses, in order.
+
+    Args:
+        within: All networks.
+        names: What the model of the error reads beside choices and latency.
+        everywhere: Whether it reads that of all networks, or of a shortlist chosen without.
+        seed: Of the first networks, which are spread over the range of latencies.
+        n_trials: How many are chosen.
+    """
+    rng = np.random.default_rng(seed)
+    by_latency = np.argsort(within.columns["latency_ms"], kind="stable")
+    taken = [int(rng.choice(part)) for part in np.array_split(by_latency, _STARTUP)]
+    scores = np.column_stack([within.columns[name] for name in names]) if names else None
+
+    def knowledge(assignments: Sequence[Assignment]) -> Array:
+        assert scores is not None
+        return np.asarray(scores[[a["row"] for a in assignments]])
+
+    learner, costs = Learner(_STARTUP), within.columns["latency_ms"][:, None]
+    while len(taken) < n_trials:
+        history = within.history(taken)
+        free = np.setdiff1d(np.arange(len(costs)), taken).tolist()
+        if not everywhere:
+            plain = learner.expectation(history, [], None, costs)
+            order = np.argsort(-plain.gains(within.known(free)), kind="stable")
+            free = [free[i] for i in order[:_SHORTLIST]]
+        if names:
+            informed = learner.expectation(history, [], None, costs, knowledge)
+            order = np.argsort(-informed.gains(within.known(free)), kind="stable")
+            free = [free[i] for i in order]
+        taken.append(free[0])
+    return taken
+
+
+@dataclass
+class _Timed:
+    """Knowledge whose networks and seconds are counted."""
+
+    behind: ZeroCost
+    seconds: float = 0.0
+    asked: set[str] = field(default_factory=set)
+
+    def features(self, genotype: Genotype) -> Sequence[float]:
+        """Return what the sampler reads."""
+        self.asked.add(genotype.id)
+        start = time.perf_counter()
+        found = self.behind.features(genotype)
+        self.seconds += time.perf_counter() - start
+        return found
+
+    def scores(self, genotype: Genotype) -> Mapping[str, float]:
+        """Return what figures don't hold."""
+        return self.behind.scores(genotype)
+
+
+def _in_space(arguments: argparse.Namespace) -> list[Row]:
+    """Search the space, with each set of features that was asked for."""
+    folder = pool(arguments).parent
+    folder.mkdir(parents=True, exist_ok=True)
+    found = evaluations.opened(arguments, "+target=npu")
+    parts, rows = found.parts, list[Row]()
+    for seed, words in itertools.product(range(arguments.seeds), arguments.sets):
+        names = tuple(filter(None, words.split("+")))
+        path = folder / f"{'+'.join(names) or 'none'}-{seed}.json"
+        if not path.exists():
+            known = ZeroCost(names, parts.networks.family, parts.space, parts.data)
+            timed = _Timed(known) if names else None
+            done = searched(
+                arguments, parts, found, found, name="pareto", seed=seed, knowledge=timed
+            )
+            told = (len(timed.asked), timed.seconds) if timed else (0, 0.0)
+            scored = [None if c.reason else [c.figures[n].value for n in _OBJECTIVES] for c in done]
+            path.write_text(json.dumps({"points": scored, "networks": told[0], "seconds": told[1]}))
+        raw = json.loads(path.read_text())
+        row: Row = {"features": " ".join(names) or "none", "seed": seed}
+        for n in _MARKS:
+            points = np.array([p for p in raw["points"][:n] if p is not None])
+            row[f"volume_{n}"] = round(volume(points, _OBJECTIVES), 7)
+        for name in ("networks", "seconds"):
+            row[f"{name}_a_proposal"] = round(raw[name] / arguments.trials, 4)
+        rows.append(row)
+        print(row, flush=True)
+    return rows
+
+
+def _paired(differences: Array) -> str:
+    """Return in words how far differences on the same seeds are from none."""
+    means = np.random.default_rng(0).choice(differences, (10_000, len(differences))).mean(axis=1)
+    low, high = np.quantile(means, [0.025, 0.975])
+    p = stats.ttest_1samp(differences, 0.0).pvalue if differences.any() else 1.0
+    better = (differences > 0).sum()
+    return (
+        f"{differences.mean():+.5f}, bootstrap 95 % ({low:+.5f}, {high:+.5f}), better on {better}, "
+        f"paired t p={p:.2f}"
+    )
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("what", choices=["pool", "space"])
+    evaluations.add_arguments(parser)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first-seed", type=int, default=0, help="of searches in the pool")
+    parser.add_argument("--trials", type=int, default=150)
+    parser.add_argument("--sets", nargs="+", default=["+".join(names) for names in SETS])
+    parser.add_argument("--out", help="a CSV file, a row for each search")
+    parser.set_defaults(objectives=list(_OBJECTIVES))
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
