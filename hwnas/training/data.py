@@ -93,8 +93,8 @@ class ImageData:
         x = images.permute(0, 3, 1, 2).float()
         if x.shape[-1] != resolution or x.shape[-2] != resolution:
             x = F.interpolate(x, (resolution, resolution), mode="bilinear", antialias=True)
-        mean = torch.tensor(self.mean).view(1, -1, 1, 1) * 255
-        std = torch.tensor(self.std).view(1, -1, 1, 1) * 255
+        mean = torch.tensor(self.mean, device=x.device).view(1, -1, 1, 1) * 255
+        std = torch.tensor(self.std, device=x.device).view(1, -1, 1, 1) * 255
         return ((x - mean) / std).to(memory_format=torch.channels_last)
 
 
