@@ -190,6 +190,4 @@ def _like(value: Tensor, parameter: Tensor) -> Tensor:
     """Return state of the optimiser in its parameter's place and order, as it had been."""
     if value.shape != parameter.shape:  # a count of steps
         return value
-    channels_last = parameter.dim() == 4 and not parameter.is_contiguous()
-    order = torch.channels_last if channels_last else torch.contiguous_format
-    return value.to(parameter.device).contiguous(memory_format=order)
+    return torch.empty_like(parameter, requires_grad=False).copy_(value)

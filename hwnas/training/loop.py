@@ -81,10 +81,11 @@ def n_steps(config: TrainingConfig, n_images: int) -> int:
 
 
 def check(config: TrainingConfig, n_images: int) -> None:
-    """Refuse batches that cannot be drawn.
+    """Refuse what cannot be trained so, before anything is made for it.
 
     Raises:
-        ConfigError: a batch is larger than the training split, or cannot be shared evenly.
+        ConfigError: a batch is larger than the training split or cannot be shared evenly, or there
+            is no such device.
     """
     if config.batch_size > n_images:
         raise ConfigError(
@@ -92,6 +93,7 @@ def check(config: TrainingConfig, n_images: int) -> None:
             f"{n_images} images. Allowed: 2 to {n_images}."
         )
     parallel.current().rows(config.batch_size)
+    device(config)
 
 
 def device(config: TrainingConfig) -> torch.device:
