@@ -1,6 +1,7 @@
 """The training loop; every step follows from the seed and its own number alone."""
 
 import math
+import mmap
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from hwnas.training.shortage import is_shortage, largest_fitting
 from hwnas.training.watch import Watch
 
 _MAX_GRADIENT_NORM = 5.0
+_RESERVE_BYTES = 256 << 20
 _ROWS = 1000  # of a log: a longer training logs means over several steps
 _MOMENT = "torch"  # what layers with randomness of their own draw from
 
@@ -181,6 +183,8 @@ class _Training:
             Averages(module, config.ema) if config.ema else None,
             Watch(material.data.task.n_classes, self.total),
         )
+        # Addresses, not memory: what a smaller batch needs to be tried after a shortage of them.
+        self._reserve = mmap.mmap(-1, _RESERVE_BYTES)
         self.n_images = 0
         self._log = _Log(max(1, self.total // _ROWS), self._per_epoch)
 
@@ -217,9 +221,9 @@ class _Training:
         except (MemoryError, RuntimeError) as error:
             if not is_shortage(error):
                 raise
-            outcome = None  # the error holds the tensors that took the memory: let go of it first
+            outcome, reason = None, str(error)  # the error holds tensors: let go of it first
         if outcome is None:
-            raise self._shortage(moment)
+            raise self._shortage(moment, reason)
         self.n_images += outcome.n_networks * self._config.batch_size
         parameters = self._trainee.module.parameters()
         self.processes.average([p.grad for p in parameters if p.grad is not None])
@@ -245,12 +249,13 @@ class _Training:
             f"train.lr={self._recipe.lr / 4:g}. {self._saving.checkpoint.kept(last_good)}"
         )
 
-    def _shortage(self, moment: Moment) -> TrainingError:
+    def _shortage(self, moment: Moment, reason: str) -> TrainingError:
         size, n = self._config.batch_size, self.processes.n
         words = f"train.batch_size={size} does not fit into memory"
         if n > 1:  # the others wait for this one
             return TrainingError(f"{words} of one of {n} processes. Try {size // 2 // n * n}.")
         self.state.optimiser.zero_grad()
+        self._reserve.close()
 
         def attempt(smaller: int) -> None:
             self._learn(replace(self._config, batch_size=smaller), replace(moment, step=0))
@@ -258,7 +263,10 @@ class _Training:
 
         fits = largest_fitting(size, attempt)
         if fits is None:
-            return TrainingError(f"{words}, and neither does any smaller one.")
+            return TrainingError(
+                f"{words} ({reason[:200]}), and what is left is too little to try smaller ones: "
+                f"start again with train.batch_size={max(2, size // 2)}"
+            )
         return TrainingError(f"{words}; this does: train.batch_size={fits}")
 
     def _report(self, step: int, row: Row) -> None:

@@ -4,7 +4,14 @@ from collections.abc import Callable
 
 import torch
 
-_WORDS = ("not enough memory", "out of memory", "can't allocate memory", "cannot allocate memory")
+_WORDS = (
+    "not enough memory",
+    "out of memory",
+    "can't allocate memory",
+    "cannot allocate memory",
+    "could not create a memory",  # of oneDNN, as is the next
+    "could not create a primitive",
+)
 
 
 def is_shortage(error: Exception) -> bool:

@@ -177,7 +177,7 @@ def test_batch_that_fits_into_memory_is_found(
     def never(batch: Batch, moment: Moment) -> Outcome:
         raise MemoryError
 
-    with pytest.raises(TrainingError, match="neither does any smaller one"):
+    with pytest.raises(TrainingError, match=r"too little to try .* train.batch_size=256$"):
         learner.train(tmp_path / "c.safetensors", step=never)
 
     def broken(batch: Batch, moment: Moment) -> Outcome:
