@@ -26,7 +26,11 @@ def step_times() -> None:
 
     from hwnas import families, space
     from hwnas.op import Task
-    from hwnas.training import sandwich
+    from hwnas.progress import Silent
+    from hwnas.training.batches import Batch
+    from hwnas.training.config import TrainingConfig
+    from hwnas.training.data import DatasetConfig, load
+    from hwnas.training.sandwich import Sandwich, draw
 
     small = space.load(space.find("mbconv_small"))
     family = families.get(small.family)
@@ -35,21 +39,18 @@ def step_times() -> None:
     supernet.module.train()
     optimiser = torch.optim.SGD(supernet.module.parameters(), lr=0.01, momentum=0.9)
     labels = torch.randint(0, 10, (_BATCH,))
-    images = {
-        size: torch.randn(_BATCH, 1, size, size).to(memory_format=torch.channels_last)
-        for size in map(int, small.choices["resolution"])
-    }
+    images = torch.randint(0, 256, (_BATCH, 28, 28, 1), dtype=torch.uint8)
+    batch = Batch(images, labels, labels, load(DatasetConfig("digits"), 28, Silent()))
+    for size in map(int, small.choices["resolution"]):
+        batch.at(size)
+    sandwich = Sandwich(
+        supernet, small, lambda genotype: family.resolution(small, genotype), TrainingConfig()
+    )
     rng, times = random.Random(0), []
     for _ in range(_STEPS + 3):
         start = time.perf_counter()
         optimiser.zero_grad()
-        sandwich.step(
-            supernet,
-            sandwich.draw(small, 2, rng),
-            lambda genotype: images[family.resolution(small, genotype)],
-            labels,
-            0.1,
-        )
+        sandwich.learn(draw(small, 2, rng), batch)
         optimiser.step()
         times.append(time.perf_counter() - start)
     print(np.median(times[3:]) * 1e3)

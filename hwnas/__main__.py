@@ -14,11 +14,13 @@ from hwnas.errors import ConfigError, HwnasError, unknown
 
 VERBS = {
     "search": "find, verify and report a Pareto front of networks for a target",
+    "train": "train the supernet of a search space, or one network of it alone",
     "profile": "measure a target's latency table, and say how wrong it is",
     "why": "say when and why a search proposed a candidate, what it beat and what beats it",
 }
 _CONTINUE = {
     "search": "run.resume=<run folder>",
+    "train": "the same command",
     "profile": "the same command",
     "why": "the same command",
 }
@@ -156,6 +158,10 @@ def dispatch(configs: Sequence[Any], arguments: Sequence[str]) -> None:
         from hwnas.commands import profile
 
         profile.run(first, arguments)
+    elif isinstance(first, config.TrainConfig):
+        from hwnas.commands import train
+
+        train.run(first, arguments)
     elif isinstance(first, config.TabularConfig):
         from hwnas.commands import tabular
 

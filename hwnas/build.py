@@ -5,15 +5,12 @@ import hashlib
 import importlib.metadata
 import json
 import shlex
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
-import torch
-
-from hwnas import __version__, content, families, space
+from hwnas import content, families
 from hwnas.accuracy.base import Rival, Score
 from hwnas.accuracy.supernet import SupernetEvaluator
 from hwnas.config import ProfileConfig, SearchConfig
@@ -23,28 +20,25 @@ from hwnas.cost.measured import MeasuredCostModel
 from hwnas.cost.roofline import RooflineCostModel
 from hwnas.cost.table import TableCostModel
 from hwnas.cost.vela import VelaCostModel
-from hwnas.errors import LockedError
 from hwnas.families.base import Family
 from hwnas.latency_table import Entry, LatencyTable, TableConfig, incomplete
 from hwnas.op import Lowered, OpSpec, Task, distinct
 from hwnas.profiling.subject import Subject
 from hwnas.progress import Progress
 from hwnas.provenance import open_table, own_table
-from hwnas.results import RunFolder
 from hwnas.runtimes import writable
 from hwnas.runtimes.pool import Pool, Retrying
 from hwnas.search.artefacts import Artefacts, MeasuredArtefacts, ModelledArtefacts, VelaArtefacts
 from hwnas.search.verify import Workbench
 from hwnas.space import Genotype, SearchSpace
+from hwnas.supernets import Course, read
 from hwnas.target import Target
-from hwnas.training import loop
 from hwnas.training.checkpoint import Checkpoint
-from hwnas.training.data import ImageData, load
+from hwnas.training.data import ImageData
 
 #: Packages whose version decides the outcome of a run, beside torch's, which decides the supernet.
 DECISIVE = ("hwnas", "optuna", "ethos-u-vela", "ai-edge-litert", "apache-tvm", "onnxruntime")
 
-_POLL_S = 1.0  # between looks at a supernet that another process trains
 _CHECKED = 300  #: networks whose operators are looked for in a table before anything is trained
 
 #: The latency tables that ship with hwnas.
@@ -113,7 +107,7 @@ class Parts:
             "budget": _digest(asdict(c.budget)),
             "objectives": _digest(c.objectives),
             "sampler": _digest(asdict(c.sampler)),
-            "train": _digest(asdict(c.train)),
+            "train": _digest(c.train.decisive(self.networks.family.recipe)),
             "scoring": _digest(asdict(c.scoring)),
             "seed": _digest(c.seed),
             "versions": _digest(
@@ -122,13 +116,16 @@ class Parts:
             "supernet": self.checkpoint().path.parent.name,
         }
 
+    @property
+    def course(self) -> Course:
+        """How the supernet is trained."""
+        c, n = self.config, self.networks
+        whole = Course(n.space, n.family, self.data, c.dataset, c.train, c.seed)
+        return replace(whole, supernets=Path(c.run.supernets))
+
     def checkpoint(self) -> Checkpoint:
         """Return where the supernet of this space, data, training and seed is kept."""
-        c = self.config
-        what = [self.space.digest, self.data.search_digest, c.seed, torch.__version__, __version__]
-        what += families.origin(self.space.family)
-        key = _digest([*what, *c.dataset.augmentation, asdict(c.train)])
-        return Checkpoint(Path(self.config.run.supernets, key, "supernet.safetensors"))
+        return self.course.checkpoint()
 
 
 def parts(config: SearchConfig, progress: Progress) -> Parts:
@@ -146,10 +143,7 @@ def networks(
     config: SearchConfig | ProfileConfig, progress: Progress
 ) -> tuple[Networks, ImageData]:
     """Read the search space, and the data, which decide the first and the last operator."""
-    found = space.load(space.find(config.search_space))
-    family = families.get(found.family)
-    family.check(found)
-    data = load(config.dataset, family.resolution(found, found.largest()), progress)
+    found, family, data = read(config.search_space, config.dataset, progress)
     return Networks(config.target, found, family, data.task), data
 
 
@@ -298,46 +292,9 @@ class TrainedOnDemand:
 
 def trained_evaluator(parts: Parts, progress: Progress) -> SupernetEvaluator:
     """Return an evaluator on the trained supernet; trains what is not trained yet."""
-    config = parts.config
-    with torch.random.fork_rng():
-        torch.manual_seed(config.seed)
-        supernet = parts.networks.family.supernet(parts.space, parts.data.task)
-    checkpoint = parts.checkpoint()
-    with contextlib.ExitStack() as stack:
-        n_steps = loop.n_steps(config.train, len(parts.data.train))
-        if checkpoint.n_steps() < n_steps:
-            stack.callback(_locked(checkpoint, n_steps, progress).close)
-        loop.train(
-            loop.Trainee(supernet, parts.space, parts.networks.resolution),
-            loop.Material(parts.data, config.dataset),
-            config.train,
-            config.seed,
-            loop.Saving(checkpoint),
-            progress,
-        )
-    supernet.module.eval()
-    family = parts.networks.family
-    return SupernetEvaluator(supernet, family, parts.space, parts.data, config.scoring)
-
-
-def _locked(checkpoint: Checkpoint, n_steps: int, progress: Progress) -> RunFolder:
-    """Return the folder of a supernet, locked; while another process trains it, wait."""
-    folder = RunFolder(checkpoint.path.parent)
-    try:
-        folder.create()
-    except LockedError:
-        shown = checkpoint.n_steps()
-        with progress.phase("Wait for supernet", n_steps, shown) as advance:
-            while True:
-                time.sleep(_POLL_S)
-                advance(checkpoint.n_steps() - shown)
-                shown = checkpoint.n_steps()
-                try:
-                    folder.create()
-                    break
-                except LockedError:
-                    continue
-    return folder
+    course = parts.course
+    supernet, _ = course.trained(progress)
+    return course.evaluator(supernet, parts.config.scoring)
 
 
 def workbench(parts: Parts, evaluator: SupernetEvaluator, device: Device | None) -> Workbench:

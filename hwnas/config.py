@@ -17,8 +17,8 @@ from hwnas.search.shared_study import StudyConfig
 from hwnas.tabular import BenchmarkConfig
 from hwnas.target import Budget, Remote, Target
 from hwnas.timing import TimingConfig
+from hwnas.training.config import TrainingConfig
 from hwnas.training.data import DatasetConfig
-from hwnas.training.loop import TrainingConfig
 
 
 @dataclass
@@ -193,6 +193,27 @@ class ProfileConfig:
 
 
 @dataclass
+class TrainConfig:
+    """What ``python -m hwnas train`` accepts."""
+
+    dataset: DatasetConfig = MISSING
+    train: TrainingConfig = field(default_factory=TrainingConfig)
+    scoring: ScoringConfig = field(default_factory=ScoringConfig)
+    run: RunConfig = field(default_factory=RunConfig)
+    search_space: str = "mbconv_small"
+    #: one network alone instead of the supernet: smallest, largest, random, an id or JSON
+    genotype: str | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.train.from_supernet and self.genotype is None:
+            raise ConfigError(
+                "train.from_supernet=true is for one network: name it with genotype=..., for "
+                "example genotype=largest."
+            )
+
+
+@dataclass
 class WhyConfig:
     """What ``python -m hwnas why`` accepts."""
 
@@ -209,6 +230,7 @@ class WhyConfig:
 
 SCHEMAS: dict[str, type] = {
     "search": SearchConfig,
+    "train": TrainConfig,
     "profile": ProfileConfig,
     "tabular": TabularConfig,  # search accuracy=table
     "why": WhyConfig,

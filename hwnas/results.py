@@ -112,10 +112,11 @@ class RunFolder:
             ) from None
         self._lock = files.lock(self.path)
         if (self.path / "manifest.json").exists():
+            verb = read_manifest(self.path, "run.dir").get("verb", "search")
             self.close()
             raise RunError(
                 f"{self.path} holds a run already. Continue it with: "
-                f"python -m hwnas search run.resume={self.path}   or choose another run.dir."
+                f"python -m hwnas {verb} run.resume={self.path}   or choose another run.dir."
             )
 
     def reopen(self) -> Row:

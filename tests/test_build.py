@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from hwnas import build
-from hwnas.build import Device, _locked, profile_command, table_digest
+from hwnas.build import Device, profile_command, table_digest
 from hwnas.config import ProfileConfig, SearchConfig
 from hwnas.errors import RunError
 from hwnas.latency_table import TRANSFERRED, Entry, LatencyTable, TableConfig, load
 from hwnas.op import OpSpec
 from hwnas.progress import Silent
 from hwnas.runtimes.base import TuningConfig
+from hwnas.supernets import _locked
 from hwnas.target import Remote
 from hwnas.training.checkpoint import Checkpoint
 from hwnas.training.data import DatasetConfig

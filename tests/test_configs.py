@@ -6,7 +6,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from hwnas import config, content
-from hwnas.config import ProfileConfig, SearchConfig
+from hwnas.config import ProfileConfig, SearchConfig, TrainConfig
 from hwnas.errors import ConfigError
 
 CONF = content.ROOT / "conf"
@@ -68,6 +68,17 @@ def test_every_target_composes_with_profile_or_is_refused_by_name(name: str) -> 
     else:
         with pytest.raises(ConfigError, match="needs no latency table"):
             OmegaConf.to_object(composed)
+
+
+@pytest.mark.parametrize("name", [name for group, name in OPTIONS if group == "dataset"])
+def test_every_data_set_composes_with_train(name: str) -> None:
+    config.register()
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        composed = compose("train", [f"dataset={name}"])
+    found = OmegaConf.to_object(composed)
+    assert isinstance(found, TrainConfig)
+    assert found.dataset.name == name
+    assert found.train == _compose("+target=npu", f"dataset={name}").train
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hwnas import families
-from hwnas.families.base import Supernet
+from hwnas.families.base import Recipe, Supernet
 from hwnas.op import Lowered, Node, Task
 from hwnas.space import Genotype, SearchSpace
 from hwnas.testing import FamilyContract
@@ -24,6 +24,10 @@ class Wrong:
 
     change: Callable[[Node], Node] = lambda node: node
     wrong_supernet: bool = False
+
+    @property
+    def recipe(self) -> Recipe:
+        return _MBCONV.recipe
 
     def check(self, space: SearchSpace) -> None:
         _MBCONV.check(space)

@@ -34,11 +34,24 @@ def overview(verbs: Mapping[str, str]) -> str:
 
 
 #: Facts of the device, and what only data sets set.
-_HIDDEN = {"search": ("target.",), "profile": ("target.", "train."), "why": ()}
+_HIDDEN = {"search": ("target.",), "train": (), "profile": ("target.", "train."), "why": ()}
+#: What cannot be left out.
+_FIRST = {
+    "search": "+target=<name> ",
+    "train": "",
+    "profile": "+target=<name> ",
+    "why": "run=DIR id=GENOTYPE ",
+}
 _ABOUT = {
     "search": [
         "Trains a supernet (or reuses it), searches, verifies every member of the Pareto front",
         "from its compiled artefact, and writes runs/search/<time>/.",
+    ],
+    "train": [
+        "Trains the supernet of a search space, which searches with the same options use then, and",
+        "reads the accuracy of its smallest, its largest and 10 random subnets. With genotype=...",
+        "it trains one network alone. Writes runs/train/<time>/; the same command goes on with",
+        "what was interrupted. On several GPUs or machines: torchrun ... -m hwnas train ...",
     ],
     "profile": [
         "Compiles, tunes and times the operators of a search space on a target, measures whole",
@@ -65,6 +78,13 @@ _EXAMPLES = {
         " table.accuracy=COLUMN 'table.costs={latency_ms: COLUMN}' sampler=pareto",
         "search --config-dir mydir +target=myboard",
     ],
+    "train": [
+        "train dataset=fashion_mnist dataset.path=DIR train.epochs=30",
+        "train search_space=tiny train.optimiser=adamw train.lr=0.002 train.ema=0.999",
+        "train train.tensorboard=true    # then: tensorboard --logdir runs/train",
+        "train genotype=largest                           # one network from scratch",
+        "train genotype=largest train.from_supernet=true  # fine-tuned supernet weights",
+    ],
     "profile": [
         "profile +target=cpu",
         "profile +target=cpu target.runtime=onnxruntime target.dtype=int8",
@@ -82,8 +102,7 @@ _EXAMPLES = {
 def verb_help(verb: str, schema: type) -> str:
     """Return targets, budgets, spaces, data sets and options of a verb, a line each."""
     known = [name for name, _ in options(schema)]
-    first = "+target=<name>" if "target.name" in known else "run=DIR id=GENOTYPE"
-    lines = [f"python -m hwnas {verb} {first} [option=value ...]", "", *_ABOUT[verb]]
+    lines = [f"python -m hwnas {verb} {_FIRST[verb]}[option=value ...]", "", *_ABOUT[verb]]
     for option, title in _GROUPS.items():
         group = option.strip("+=")
         if any(name.startswith(f"{group}.") for name in known):

@@ -73,22 +73,27 @@ def find_genotype(space: SearchSpace, text: str) -> Genotype:
 
     Args:
         space: The search space.
-        text: ``smallest``, ``largest``, a file ``models/ID.json`` of a run, or an id that is in the
-            front of a run under ``runs/search``.
+        text: ``smallest``, ``largest``, options as JSON, a file ``models/ID.json`` of a run, or an
+            id that is in the front of a run under ``runs/search``.
 
     Raises:
         ConfigError: there is none.
     """
     if text in ("smallest", "largest"):
         return space.smallest() if text == "smallest" else space.largest()
+    if text.startswith("{"):
+        try:
+            return space.genotype(json.loads(text))
+        except ValueError as error:
+            raise ConfigError(f"genotype={text} is no JSON: {error}") from None
     path = Path(text)
     if not path.is_file():
         found = sorted(_RUNS.glob(f"*/models/{text}.json"))
         if not found:
             raise ConfigError(
                 f"genotype={text}: no such file, and no run in {_RUNS} has a front member of that "
-                "id. Allowed: smallest, largest, RUN/models/ID.json, the id of a member, or "
-                "MODEL.onnx."
+                "id. Allowed: smallest, largest, options as JSON, RUN/models/ID.json, the id of a "
+                "member, or, for profile, MODEL.onnx."
             )
         path = found[-1]
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from hwnas.op import Lowered, Task
@@ -9,6 +10,15 @@ from hwnas.space import Genotype, SearchSpace
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How networks of a family are trained where the user does not say otherwise."""
+
+    optimiser: str  #: ``sgd`` (with Nesterov's momentum) or ``adamw``
+    lr: float  #: peak of the schedule
+    weight_decay: float
 
 
 class Supernet(Protocol):
@@ -34,6 +44,11 @@ class Supernet(Protocol):
 
 class Family(Protocol):
     """Networks of one kind, described by the choices of their spaces."""
+
+    @property
+    def recipe(self) -> Recipe:
+        """How supernets and networks of this family are trained by default."""
+        ...
 
     def check(self, space: SearchSpace) -> None:
         """Raise ``SpaceError`` if the space is not one of this family."""

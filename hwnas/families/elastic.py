@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from hwnas.families import synchronised
 from hwnas.families.blocks import ConvNormAct, LinearAct, activation
 from hwnas.op import padding
 
@@ -125,6 +126,9 @@ class ElasticNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """``(N, C, H, W)`` to the same."""
         c = x.shape[1]
+        if self.training and synchronised.shared():
+            running = self.running_mean[:c], self.running_var[:c]
+            return synchronised.batch_norm(x, running, self.weight[:c], self.bias[:c])
         return F.batch_norm(
             x,
             self.running_mean[:c],

@@ -1,8 +1,15 @@
-"""Checkpoints of training: weights and optimiser state in safetensors, replaced atomically."""
+"""Checkpoints of training: weights and optimiser state in safetensors, replaced atomically.
+
+``model.*`` are the weights to be used: where weights are averaged, the averages. Those that are
+trained are ``trained.*`` then. ``optimiser.*`` is the optimiser's state.
+"""
 
 import json
-from collections.abc import Iterator
+import math
+import shutil
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
@@ -12,73 +19,175 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from hwnas import files
-from hwnas.errors import RunError
+from hwnas.errors import RunError, TrainingError
+from hwnas.training.ema import Averages
+from hwnas.training.watch import WINDOW, Watch
+
+
+@dataclass(frozen=True)
+class State:
+    """What a training changes."""
+
+    module: nn.Module
+    optimiser: torch.optim.Optimizer
+    averages: Averages | None
+    watch: Watch
 
 
 @final
 class Checkpoint:
-    """One file with the weights, the optimiser's state and the number of finished steps."""
+    """One file with the state of a training and the number of finished steps.
 
-    def __init__(self, path: Path):
+    Beside it, the one before is kept until the training ends.
+
+    Args:
+        path: Of the file.
+        of: What it is a checkpoint of, by name; a file of something else is refused.
+    """
+
+    def __init__(self, path: Path, of: Mapping[str, Any] | None = None):
         self.path = path
+        self.previous = path.with_stem(f"{path.stem}.previous")
+        self._of = dict(of or {})
 
-    def save(self, module: nn.Module, optimiser: torch.optim.Optimizer, n_steps: int) -> None:
-        """Write the state; the file is either the old or the new one at any moment."""
-        tensors = {f"model.{k}": v.contiguous() for k, v in module.state_dict().items()}
-        for name, parameter in module.named_parameters():
-            for key, value in optimiser.state.get(parameter, {}).items():
-                if isinstance(value, Tensor):
-                    tensors[f"optimiser.{key}.{name}"] = value.contiguous()
-        about = {"hwnas": json.dumps({"n_steps": n_steps})}
-        files.write_by(self.path, lambda temporary: save_file(tensors, temporary, about))
-
-    def n_steps(self) -> int:
-        """Return the number of finished steps; 0 if there is no file."""
-        if not self.path.is_file():
-            return 0
-        with self._open() as file:
-            return _n_steps(file)
-
-    def load(self, module: nn.Module, optimiser: torch.optim.Optimizer | None = None) -> int:
-        """Restore the state and return the number of finished steps; 0 if there is no file.
+    def save(self, state: State, n_steps: int) -> None:
+        """Write the state; the file is either the old or the new one at any moment.
 
         Raises:
-            RunError: the file is damaged or of another network.
+            TrainingError: the state holds what is no number; nothing is written.
+        """
+        tensors = _tensors(state)
+        if not _finite(tensors):
+            raise TrainingError(
+                f"Training collapsed before step {n_steps}: weights are no longer finite numbers. "
+                f"{self.kept(n_steps)}"
+            )
+        before = self.n_steps()
+        if before // WINDOW < n_steps // WINDOW and before:
+            files.write_by(self.previous, lambda temporary: shutil.copyfile(self.path, temporary))
+        about = {"n_steps": n_steps, "of": self._of, "watch": state.watch.to_json()}
+        metadata = {"hwnas": json.dumps(about)}
+        files.write_by(self.path, lambda temporary: save_file(tensors, temporary, metadata))
+
+    def finish(self) -> None:
+        """Remove the checkpoint before the last: the training has ended well."""
+        self.previous.unlink(missing_ok=True)
+
+    def n_steps(self) -> int:
+        """Return the number of finished steps; 0 if there is no file.
+
+        Raises:
+            RunError: the file is damaged or of something else.
         """
         if not self.path.is_file():
             return 0
         with self._open() as file:
-            n_steps = _n_steps(file)
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-            model = {k.removeprefix("model."): v for k, v in tensors.items() if k[:6] == "model."}
-            module.load_state_dict(model)
-        if optimiser is not None:
-            parameters = dict(module.named_parameters())
-            for key, value in tensors.items():
-                if key.startswith("optimiser."):
-                    _, state, name = key.split(".", 2)
-                    memory = value.contiguous(memory_format=_order(parameters[name]))
-                    optimiser.state[parameters[name]][state] = memory
+            return int(self._about(file)["n_steps"])
+
+    def kept(self, last: float = math.inf) -> str:
+        """Return a sentence that names the newest checkpoint of at most ``last`` steps."""
+        for path in (self.path, self.previous):
+            n = Checkpoint(path).n_steps()
+            if 0 < n <= last:
+                return f"The last good weights, after {n} steps, are kept in {path}."
+        return "There are no good weights to be kept."
+
+    def load(self, state: State) -> int:
+        """Restore the state and return the number of finished steps; 0 if there is no file.
+
+        Raises:
+            RunError: the file is damaged or of something else.
+        """
+        if not self.path.is_file():
+            return 0
+        with self._open() as file:
+            about = self._about(file)
+            n_steps = int(about["n_steps"])
+            state.watch.restore(about["watch"])
+            state.module.load_state_dict(_part(file, "model"))
+            if state.averages is not None:
+                for name, average in state.averages.tensors().items():
+                    average.copy_(state.module.get_parameter(name).detach())
+                state.module.load_state_dict(_part(file, "trained"), strict=False)
+            optimiser = _part(file, "optimiser")
+        parameters = dict(state.module.named_parameters())
+        for key, value in optimiser.items():
+            kind, name = key.split(".", 1)
+            parameter = parameters[name]
+            state.optimiser.state[parameter][kind] = _like(value, parameter)
         return n_steps
+
+    def weights(self) -> dict[str, Tensor]:
+        """Return the weights to be used, by name.
+
+        Raises:
+            RunError: there is no file, or it is damaged or of something else.
+        """
+        with self._open() as file:
+            self._about(file)
+            return _part(file, "model")
+
+    def _about(self, file: Any) -> dict[str, Any]:
+        """Return what the file says of itself, which must be what this checkpoint is of."""
+        about: dict[str, Any] = json.loads(file.metadata()["hwnas"])
+        for name, own in self._of.items():
+            if about["of"].get(name) != own:
+                raise RunError(
+                    f"Checkpoint {self.path} is of another {name}: {about['of'].get(name)}, not "
+                    f"{own}. Choose another folder with run.supernets=DIR, or delete it: "
+                    f"rm {self.path}"
+                )
+        return about
 
     @contextmanager
     def _open(self) -> Iterator[Any]:
         try:
             with safe_open(self.path, framework="pt") as file:
                 yield file
-        except (SafetensorError, OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        except (
+            SafetensorError, OSError, KeyError, TypeError, ValueError, RuntimeError,
+        ) as error:  # fmt: skip
             reason = " ".join(str(error).split())[:200]
-            raise RunError(
-                f"Checkpoint {self.path} cannot be read ({reason}). "
-                f"Delete it to train again: rm {self.path}"
-            ) from None
+            cure = f"Delete it to train again: rm {self.path}"
+            if self.previous.is_file():
+                cure = f"Go on from the one before it: mv {self.previous} {self.path}"
+            raise RunError(f"Checkpoint {self.path} cannot be read ({reason}). {cure}") from None
 
 
-def _n_steps(file: Any) -> int:
-    return int(json.loads(file.metadata()["hwnas"])["n_steps"])
+def _tensors(state: State) -> dict[str, Tensor]:
+    """Return all tensors of a state by their names in the file."""
+    model = dict(state.module.state_dict())
+    tensors = {}
+    if state.averages is not None:
+        averages = state.averages.tensors()
+        tensors = {f"trained.{name}": model[name] for name in averages}
+        model |= averages
+    tensors |= {f"model.{name}": value for name, value in model.items()}
+    for name, parameter in state.module.named_parameters():
+        for key, value in state.optimiser.state.get(parameter, {}).items():
+            if isinstance(value, Tensor):
+                tensors[f"optimiser.{key}.{name}"] = value
+    return {name: value.contiguous() for name, value in tensors.items()}
 
 
-def _order(parameter: Tensor) -> torch.memory_format:
-    """Return the order that the optimiser gave its state: the parameter's own."""
-    channels_last = parameter.dim() == 4 and not parameter.is_contiguous()
-    return torch.channels_last if channels_last else torch.contiguous_format
+def _finite(tensors: Mapping[str, Tensor]) -> bool:
+    floats = [tensor for tensor in tensors.values() if tensor.is_floating_point()]
+    largest = torch._foreach_norm(floats, math.inf)
+    return bool(torch.stack([norm.cpu() for norm in largest]).isfinite().all())
+
+
+def _part(file: Any, kind: str) -> dict[str, Tensor]:
+    """Return the tensors of one kind by their names within it."""
+    start = f"{kind}."
+    return {
+        key.removeprefix(start): file.get_tensor(key)
+        for key in file.keys()  # noqa: SIM118
+        if key.startswith(start)
+    }
+
+
+def _like(value: Tensor, parameter: Tensor) -> Tensor:
+    """Return state of the optimiser in its parameter's place and order, as it had been."""
+    if value.shape != parameter.shape:  # a count of steps
+        return value
+    return torch.empty_like(parameter, requires_grad=False).copy_(value)

@@ -1,80 +1,118 @@
-"""Trains a supernet; every step follows from the seed and its own number alone."""
+"""The training loop; every step follows from the seed and its own number alone."""
 
 import math
-import random
+import mmap
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol, final
 
 import torch
-from torch import Tensor
+from torch import nn
 
 from hwnas.errors import ConfigError, TrainingError
-from hwnas.families.base import Supernet
+from hwnas.families.base import Recipe
 from hwnas.progress import Progress
-from hwnas.space import Genotype, SearchSpace
-from hwnas.training import sandwich
-from hwnas.training.checkpoint import Checkpoint
-from hwnas.training.data import DatasetConfig, ImageData, ahead, draw_changes
+from hwnas.training import batches, parallel
+from hwnas.training.batches import Batch, Material, Moment
+from hwnas.training.checkpoint import Checkpoint, State
+from hwnas.training.config import TrainingConfig
+from hwnas.training.data import ahead
+from hwnas.training.ema import Averages, averaged
+from hwnas.training.shortage import is_shortage, largest_fitting
+from hwnas.training.watch import Watch
 
 _MAX_GRADIENT_NORM = 5.0
+_RESERVE_BYTES = 256 << 20
+_ROWS = 1000  # of a log: a longer training logs means over several steps
+_MOMENT = "torch"  # what layers with randomness of their own draw from
+
+Row = Mapping[str, float]
 
 
-@dataclass
-class TrainingConfig:
-    """How a supernet is trained."""
+@dataclass(frozen=True)
+class Outcome:
+    """What one step found."""
 
-    epochs: int = 20
-    batch_size: int = 128
-    lr: float = 0.1  #: peak of the cosine schedule
-    momentum: float = 0.9
-    weight_decay: float = 5e-5
-    warmup: float = 0.05  #: fraction of the steps
-    label_smoothing: float = 0.1
-    n_random: int = 2  #: random subnets a step, beside the largest and the smallest
+    losses: Mapping[str, float]  #: by name
+    n_right: int  #: images that the first network classified rightly
+    n_networks: int  #: that were trained
 
-    def __post_init__(self) -> None:
-        if self.batch_size == 1:
-            raise ConfigError("train.batch_size must be at least 2 for batch norm.")
-        for key in ("epochs", "batch_size", "lr"):
-            if getattr(self, key) <= 0:
-                raise ConfigError(f"train.{key} must be positive, got {getattr(self, key)}.")
-        for key in ("momentum", "warmup", "label_smoothing"):
-            if not 0 <= getattr(self, key) < 1:
-                raise ConfigError(f"train.{key} must lie in [0, 1), got {getattr(self, key)}.")
-        if self.n_random < 0 or self.weight_decay < 0:
-            raise ConfigError("train.n_random and train.weight_decay must not be negative.")
+
+class Step(Protocol):
+    """Adds gradients to what is trained: all that differs between a supernet and one network."""
+
+    def __call__(self, batch: Batch, moment: Moment) -> Outcome:
+        """Compute losses of the batch and add up their gradients."""
+        ...
 
 
 @dataclass(frozen=True)
 class Trainee:
-    """What is trained: a supernet, its space and how to find a genotype's resolution."""
+    """What is trained, and how."""
 
-    supernet: Supernet
-    space: SearchSpace
-    resolution: Callable[[Genotype], int]
-
-
-@dataclass(frozen=True)
-class Material:
-    """What it is trained on."""
-
-    data: ImageData
-    dataset: DatasetConfig
+    module: nn.Module
+    step: Step
+    recipe: Recipe  #: where options leave it open
+    phase: str = "Train supernet"  #: what progress calls it
+    #: for the log: gives accuracies by name, with the weights that the module holds just then
+    measure: Callable[[], Row] | None = None
 
 
 @dataclass(frozen=True)
 class Saving:
-    """Where and how often training state is kept."""
+    """Where and how often training state is kept, and who reads along."""
 
     checkpoint: Checkpoint
     every_s: float = 20.0
     clock: Callable[[], float] = time.monotonic
+    log: Callable[[Row], None] | None = None  #: gets rows with ``step``, ``lr``, losses...
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a call of ``train`` did; nothing where the training was finished before."""
+
+    n_steps: int
+    seconds: float
+    n_images: int  #: as often as a network learned from them
 
 
 def n_steps(config: TrainingConfig, n_images: int) -> int:
     """Return the number of steps of a whole training."""
-    return config.epochs * max(1, n_images // config.batch_size)
+    return config.epochs * batches.steps_per_epoch(config.batch_size, n_images)
+
+
+def check(config: TrainingConfig, n_images: int) -> None:
+    """Refuse what cannot be trained so, before anything is made for it.
+
+    Raises:
+        ConfigError: a batch is larger than the training split or cannot be shared evenly, or there
+            is no such device.
+    """
+    if config.batch_size > n_images:
+        raise ConfigError(
+            f"train.batch_size={config.batch_size} is larger than the training split of "
+            f"{n_images} images. Allowed: 2 to {n_images}."
+        )
+    parallel.current().rows(config.batch_size)
+    device(config)
+
+
+def device(config: TrainingConfig) -> torch.device:
+    """Return what is trained on.
+
+    Raises:
+        ConfigError: torch has no such device here.
+    """
+    name = config.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        found = torch.device(name)
+        torch.empty(1, device=found)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"train.device={name} cannot be used here: {reason}") from None
+    return found
 
 
 def train(
@@ -84,47 +122,193 @@ def train(
     seed: int,
     saving: Saving,
     progress: Progress,
-) -> None:
+) -> Summary:
     """Train to the end, continuing from the checkpoint if there is one.
 
     Batches, augmentation and subnets of step ``s`` are drawn from ``(seed, s)``, so that a training
-    that was cut off ends with the weights of one that was not.
+    that was cut off ends with the weights of one that was not. With several processes
+    (``parallel.joined``) each computes its share of every batch and only the first writes.
+    The module holds the weights to be used then, which are averages where ``config.ema`` says so,
+    in the CPU's memory.
 
     Raises:
-        TrainingError: the loss is no longer a finite number.
+        ConfigError: a batch does not fit the data.
+        TrainingError: the training collapsed, or a batch does not fit into memory.
     """
-    module = trainee.supernet.module.train()
-    optimiser = torch.optim.SGD(
-        module.parameters(),
-        lr=config.lr,
-        momentum=config.momentum,
-        weight_decay=config.weight_decay,
-        nesterov=config.momentum > 0,
-    )
-    total = n_steps(config, len(material.data.train))
-    done = saving.checkpoint.load(module, optimiser)
-    saved_at = saving.clock()
-    steps = range(done, total)
-    batches = ahead(
-        material.data.train, lambda step: _batch(material, config.batch_size, seed, step), steps
-    )
-    with progress.phase("Train supernet", total, done) as advance:
-        for step, batch in zip(steps, batches, strict=True):
-            for group in optimiser.param_groups:
-                group["lr"] = config.lr * _schedule(step / total, config.warmup)
-            optimiser.zero_grad()
-            loss = _step(trainee, material.data, batch, config, f"subnets {seed} {step}")
-            if not math.isfinite(loss):
-                raise TrainingError(
-                    f"Training collapsed at step {step}: the loss is {loss}. "
-                    f"Try a smaller learning rate: train.lr={config.lr / 4:g}"
-                )
-            sandwich.clip_gradients(trainee.supernet, _MAX_GRADIENT_NORM)
-            optimiser.step()
-            if step + 1 == total or saving.clock() - saved_at > saving.every_s:
-                saving.checkpoint.save(module, optimiser, step + 1)
+    n_images = len(material.data.train)
+    check(config, n_images)
+    training = _Training(trainee, material, config, seed, saving)
+    total, done = training.total, saving.checkpoint.load(training.state)
+    start = saving.clock()
+    with torch.random.fork_rng(), progress.phase(trainee.phase, total, done) as advance:
+        saved_at = start
+        steps = range(done, total)
+        for step, batch in zip(steps, training.batches(steps), strict=True):
+            training.step(step, batch)
+            late = saving.clock() - saved_at > saving.every_s
+            if training.processes.leads and (step + 1 == total or late):
+                saving.checkpoint.save(training.state, step + 1)
                 saved_at = saving.clock()
             advance(1)
+    if training.processes.leads:
+        saving.checkpoint.finish()
+    if training.state.averages is not None:
+        training.state.averages.use()
+    trainee.module.cpu()
+    return Summary(total - done, saving.clock() - start, training.n_images)
+
+
+@final
+class _Training:
+    """One call of ``train``: what its steps share."""
+
+    def __init__(
+        self,
+        trainee: Trainee,
+        material: Material,
+        config: TrainingConfig,
+        seed: int,
+        saving: Saving,
+    ):
+        self._trainee, self._material, self._config = trainee, material, config
+        self._seed, self._saving = seed, saving
+        self.processes = parallel.current()
+        self._device = device(config)
+        self._recipe = config.recipe(trainee.recipe)
+        n_images = len(material.data.train)
+        self.total = n_steps(config, n_images)
+        self._per_epoch = batches.steps_per_epoch(config.batch_size, n_images)
+        module = trainee.module.to(self._device).train()
+        self.state = State(
+            module,
+            _optimiser(module, self._recipe, config.momentum),
+            Averages(module, config.ema) if config.ema else None,
+            Watch(material.data.task.n_classes, self.total),
+        )
+        # Addresses, not memory: what a smaller batch needs to be tried after a shortage of them.
+        self._reserve = mmap.mmap(-1, _RESERVE_BYTES)
+        self.n_images = 0
+        self._log = _Log(max(1, self.total // _ROWS), self._per_epoch)
+
+    def batches(self, steps: range) -> Iterator[Batch]:
+        """Yield the batches of steps, read ahead of time where images stream."""
+        train = self._material.data.train
+        return ahead(train, lambda step: self._batch(self._config, self._moment(step)), steps)
+
+    def step(self, step: int, batch: Batch) -> None:
+        """Take one step."""
+        lr = self._recipe.lr * _schedule(step / self.total, self._config.warmup)
+        for group in self.state.optimiser.param_groups:
+            group["lr"] = lr
+        moment = self._moment(step)
+        torch.manual_seed(moment.rng(_MOMENT).getrandbits(62) + self.processes.rank)
+        losses, n_right = self._gradients(batch, moment)
+        norm = self._clipped()
+        for name, value in {**losses, "gradient_norm": norm}.items():
+            if not math.isfinite(value):
+                raise self._collapse(step, f"the {name.replace('_', ' of the ', 1)} is {value}")
+        self.state.optimiser.step()
+        if self.state.averages is not None:
+            self.state.averages.update(step)
+        accuracy = self.state.watch.count(step + 1, n_right, self._config.batch_size)
+        if accuracy is not None:
+            raise self._collapse(
+                step,
+                f"the largest network is right on {accuracy:.1%} of its training images, no more "
+                "than by guessing",
+                self.state.watch.good,
+            )
+        self._report(step, {"lr": lr, **losses, "gradient_norm": norm})
+
+    def _moment(self, step: int) -> Moment:
+        return Moment(self._seed, step, step / self.total)
+
+    def _gradients(self, batch: Batch, moment: Moment) -> tuple[Row, int]:
+        """Compute the gradients of one step; return the losses and the right answers."""
+        self.state.optimiser.zero_grad()
+        try:
+            outcome = self._trainee.step(batch.to(self._device), moment)
+        except (MemoryError, RuntimeError) as error:
+            if not is_shortage(error):
+                raise
+            outcome, reason = None, str(error)  # the error holds tensors: let go of it first
+        if outcome is None:
+            raise self._shortage(moment, reason)
+        self.n_images += outcome.n_networks * self._config.batch_size
+        parameters = self._trainee.module.parameters()
+        self.processes.average([p.grad for p in parameters if p.grad is not None])
+        found = torch.tensor([*outcome.losses.values(), outcome.n_right], dtype=torch.float64)
+        if self.processes.n > 1:
+            found = found.to(self._device)
+            self.processes.average([found])
+        *losses, right = found.tolist()
+        return dict(zip(outcome.losses, losses, strict=True)), round(right * self.processes.n)
+
+    def _batch(self, config: TrainingConfig, moment: Moment) -> Batch:
+        return batches.draw(self._material, config, moment, self.processes)
+
+    def _clipped(self) -> float:
+        """Bound the norm of the gradient, which may be a sum over subnets; return what it was."""
+        parameters = self._trainee.module.parameters()
+        return float(nn.utils.clip_grad_norm_(parameters, _MAX_GRADIENT_NORM))
+
+    def _collapse(self, step: int, how: str, last_good: float = math.inf) -> TrainingError:
+        return TrainingError(
+            f"Training collapsed at step {step}: {how}. Try a smaller learning rate: "
+            f"train.lr={self._recipe.lr / 4:g}. {self._saving.checkpoint.kept(last_good)}"
+        )
+
+    def _shortage(self, moment: Moment, reason: str) -> TrainingError:
+        size, n = self._config.batch_size, self.processes.n
+        words = f"train.batch_size={size} does not fit into memory"
+        if n > 1:  # the others wait for this one
+            return TrainingError(f"{words} of one of {n} processes. Try {size // 2 // n * n}.")
+        self.state.optimiser.zero_grad()
+        self._reserve.close()
+
+        def attempt(smaller: int) -> None:
+            config = replace(self._config, batch_size=smaller)
+            batch = self._batch(config, replace(moment, step=0))
+            self._trainee.step(batch.to(self._device), moment)
+            self.state.optimiser.zero_grad()
+
+        fits = largest_fitting(size, attempt)
+        if fits is None:
+            return TrainingError(
+                f"{words} ({reason[:200]}), and what is left is too little to try smaller ones: "
+                f"start again with train.batch_size={max(2, size // 2)}"
+            )
+        return TrainingError(f"{words}; this does: train.batch_size={fits}")
+
+    def _report(self, step: int, row: Row) -> None:
+        log, measure = self._saving.log, self._trainee.measure
+        if log is None or not self.processes.leads:
+            return
+        means = self._log.add(step + 1, row)
+        if (step + 1) % self._per_epoch == 0 and measure is not None:
+            with averaged(self.state.averages):
+                means = {**means, **measure()}
+        if means:
+            log({"step": step + 1, **means})
+
+
+@final
+class _Log:
+    """Means over several steps, so that logs of long trainings stay short."""
+
+    def __init__(self, every: int, per_epoch: int):
+        self._every, self._per_epoch = every, per_epoch
+        self._rows: list[Row] = []
+
+    def add(self, done: int, row: Row) -> Row:
+        """Take in a step; return means where a row is due, the last learning rate, else nothing."""
+        self._rows.append(row)
+        if done % self._every and done % self._per_epoch:
+            return {}
+        n = len(self._rows)
+        means = {name: sum(each[name] for each in self._rows) / n for name in row}
+        self._rows.clear()
+        return {**means, "lr": row["lr"]}
 
 
 def _schedule(progress: float, warmup: float) -> float:
@@ -134,39 +318,20 @@ def _schedule(progress: float, warmup: float) -> float:
     return 0.5 * (1 + math.cos(math.pi * (progress - warmup) / (1 - warmup)))
 
 
-def _step(
-    trainee: Trainee,
-    data: ImageData,
-    batch: tuple[Tensor, Tensor],
-    config: TrainingConfig,
-    key: str,
-) -> float:
-    """Compute the gradients of one step; return the loss."""
-    images, labels = batch
-    prepared: dict[int, Tensor] = {}
-
-    def at_resolution(genotype: Genotype) -> Tensor:
-        resolution = trainee.resolution(genotype)
-        if resolution not in prepared:
-            prepared[resolution] = data.prepare(images, resolution)
-        return prepared[resolution]
-
-    genotypes = sandwich.draw(trainee.space, config.n_random, random.Random(key))
-    return sandwich.step(trainee.supernet, genotypes, at_resolution, labels, config.label_smoothing)
-
-
-def _batch(material: Material, batch_size: int, seed: int, step: int) -> tuple[Tensor, Tensor]:
-    """Return the augmented images and labels of one step; an epoch sees each image at most once."""
-    train = material.data.train
-    per_epoch = max(1, len(train) // batch_size)
-    epoch, position = divmod(step, per_epoch)
-    order = torch.randperm(len(train), generator=_generator(seed, epoch, "epoch"))
-    index = order[position * batch_size : (position + 1) * batch_size]
-    rng = _generator(seed, step, "augment")
-    part = train.take(index, draw_changes(len(index), train.side, material.dataset, rng))
-    return part.images, part.labels
-
-
-def _generator(seed: int, number: int, purpose: str) -> torch.Generator:
-    draw = random.Random(f"{purpose} {seed} {number}").getrandbits(62)
-    return torch.Generator().manual_seed(draw)
+def _optimiser(module: nn.Module, recipe: Recipe, momentum: float) -> torch.optim.Optimizer:
+    """Return the optimiser of a recipe; AdamW decays no biases and no scales, as is usual."""
+    if recipe.optimiser == "sgd":
+        return torch.optim.SGD(
+            module.parameters(),
+            lr=recipe.lr,
+            momentum=momentum,
+            weight_decay=recipe.weight_decay,
+            nesterov=momentum > 0,
+        )
+    matrices = [p for p in module.parameters() if p.dim() > 1]
+    vectors = [p for p in module.parameters() if p.dim() <= 1]
+    groups = [
+        {"params": matrices, "weight_decay": recipe.weight_decay},
+        {"params": vectors, "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW([group for group in groups if group["params"]], lr=recipe.lr)

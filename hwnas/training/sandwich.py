@@ -6,6 +6,8 @@ Slimmable Networks and Improved Training Techniques", ICCV 2019, https://arxiv.o
 
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
 
 import torch
 from torch import Tensor
@@ -13,42 +15,67 @@ from torch.nn import functional as F
 
 from hwnas.families.base import Supernet
 from hwnas.space import Genotype, SearchSpace
+from hwnas.training import progressive
+from hwnas.training.batches import Batch, Moment
+from hwnas.training.config import TrainingConfig
+from hwnas.training.loop import Outcome
+from hwnas.training.precision import forward
+
+
+@final
+@dataclass(frozen=True)
+class Sandwich:
+    """Adds up the gradients of the largest subnet, some random ones and the smallest."""
+
+    supernet: Supernet
+    space: SearchSpace
+    resolution: Callable[[Genotype], int]
+    config: TrainingConfig
+
+    def __call__(self, batch: Batch, moment: Moment) -> Outcome:
+        """Return the losses of the largest, of the random ones (their mean) and of the smallest."""
+        space = progressive.admitted(self.space, moment.progress, self.config.progressive)
+        genotypes = draw(space, self.config.n_random, moment.rng("subnets"))
+        losses, n_right = self.learn(genotypes, batch)
+        middle = losses[1:-1] or losses[-1:]
+        named = {
+            "loss_largest": losses[0],
+            "loss_random": sum(middle) / len(middle),
+            "loss_smallest": losses[-1],
+        }
+        return Outcome(named, n_right, len(genotypes))
+
+    def learn(self, genotypes: list[Genotype], batch: Batch) -> tuple[list[float], int]:
+        """Add up the gradients of all genotypes.
+
+        The first learns from the labels; by in-place distillation it teaches the others, else they
+        learn from the labels, too.
+
+        Returns:
+            The loss of each, and how many images the first got right.
+        """
+        logits = self._logits(genotypes[0], batch)
+        smoothing = self.config.label_smoothing
+        losses = [_backward(logits, batch.targets, smoothing)]
+        targets = batch.targets
+        if self.config.distillation:
+            targets, smoothing = logits.detach().softmax(dim=1), 0.0
+        for genotype in genotypes[1:]:
+            losses.append(_backward(self._logits(genotype, batch), targets, smoothing))
+        return [float(loss) for loss in losses], batch.n_right(logits)
+
+    def _logits(self, genotype: Genotype, batch: Batch) -> Tensor:
+        images = batch.at(self.resolution(genotype))
+        return forward(lambda: self.supernet.forward(images, genotype), images, self.config.dtype)
 
 
 def draw(space: SearchSpace, n_random: int, rng: random.Random) -> list[Genotype]:
-    """Return the largest genotype, ``n_random`` random ones and the smallest."""
+    """Return the largest genotype, ``n_random`` random ones and the smallest, each once."""
     middle = [space.sample(rng) for _ in range(n_random)]
-    return [space.largest(), *middle, space.smallest()]
+    return list(dict.fromkeys([space.largest(), *middle, space.smallest()]))
 
 
-def step(
-    supernet: Supernet,
-    genotypes: list[Genotype],
-    images: Callable[[Genotype], Tensor],
-    labels: Tensor,
-    label_smoothing: float,
-) -> float:
-    """Add up the gradients of all genotypes; return the loss of the first, on the labels.
-
-    The first learns from the labels and teaches the others by its soft predictions.
-
-    Args:
-        supernet: In training mode.
-        genotypes: The largest first.
-        images: Gives the batch ``(N, C, R, R)`` at a genotype's resolution.
-        labels: ``(N,)``.
-        label_smoothing: Of the first genotype's labels.
-    """
-    logits = supernet.forward(images(genotypes[0]), genotypes[0])
-    loss = F.cross_entropy(logits, labels, label_smoothing=label_smoothing)
-    loss.backward()  # type: ignore[no-untyped-call]
-    teacher = logits.detach().softmax(dim=1)
-    for genotype in genotypes[1:]:
-        student = supernet.forward(images(genotype), genotype)
-        F.cross_entropy(student, teacher).backward()  # type: ignore[no-untyped-call]
-    return float(loss.detach())
-
-
-def clip_gradients(supernet: Supernet, max_norm: float) -> None:
-    """Bound the norm of the gradient, which is the sum over several subnets."""
-    torch.nn.utils.clip_grad_norm_(supernet.module.parameters(), max_norm)
+def _backward(logits: Tensor, targets: Tensor, label_smoothing: float) -> Tensor:
+    loss = F.cross_entropy(logits, targets, label_smoothing=label_smoothing)
+    torch.autograd.backward(loss)
+    return loss.detach()

@@ -1,166 +1,219 @@
-import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from hwnas import families
-from hwnas.errors import ConfigError, RunError, TrainingError
-from hwnas.families.base import Supernet
-from hwnas.progress import Silent
+from hwnas.accuracy.supernet import ScoringConfig, SupernetEvaluator
+from hwnas.errors import ConfigError, TrainingError
 from hwnas.space import SearchSpace
-from hwnas.training import sandwich
+from hwnas.training import checkpoint, watch
+from hwnas.training.batches import Batch, Moment
 from hwnas.training.checkpoint import Checkpoint
-from hwnas.training.data import DatasetConfig, ImageData
-from hwnas.training.loop import Material, Saving, Trainee, TrainingConfig, n_steps, train
+from hwnas.training.config import TrainingConfig
+from hwnas.training.data import ImageData
+from hwnas.training.loop import Outcome, device, n_steps
+from tests.training.fakes import KillAfter, Killed, Learner, same
+
+
+@pytest.fixture
+def short_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (watch, checkpoint):
+        monkeypatch.setattr(module, "WINDOW", 20)
+
 
 CONFIG = TrainingConfig(epochs=2, batch_size=128)
+EVERYTHING = TrainingConfig(
+    epochs=2, batch_size=128, optimiser="adamw", lr=0.002, mixup=0.2, ema=0.9, progressive=0.5,
+    dtype="bfloat16",
+)  # fmt: skip
 
 
-class Killed(Exception):
-    """Stands for the end of the process."""
-
-
-class KillAfter:
-    """A progress that ends the process after some steps."""
-
-    def __init__(self, n: int):
-        self._left = n
-
-    @contextmanager
-    def phase(self, name: str, total: int, done: int = 0) -> Iterator[Callable[[int], None]]:
-        def advance(n: int) -> None:
-            self._left -= n
-            if self._left == 0:
-                raise Killed
-
-        yield advance
-
-
-def _trainee(space: SearchSpace, data: ImageData) -> Trainee:
-    family = families.get(space.family)
-    torch.manual_seed(0)
-    supernet = family.supernet(space, data.task)
-    return Trainee(supernet, space, lambda genotype: family.resolution(space, genotype))
-
-
-def _train(
-    trainee: Trainee,
-    data: ImageData,
-    path: Path,
-    progress: object = None,
-    config: TrainingConfig = CONFIG,
-) -> None:
-    ticks = iter(range(10**6))
-    saving = Saving(Checkpoint(path), every_s=2.5, clock=lambda: float(next(ticks)))
-    material = Material(data, DatasetConfig("digits", shift=0.125))
-    train(trainee, material, config, 0, saving, progress or Silent())  # type: ignore[arg-type]
-
-
-def _weights(supernet: Supernet) -> dict[str, torch.Tensor]:
-    return supernet.module.state_dict()
-
-
+@pytest.mark.parametrize("config", [CONFIG, EVERYTHING])
 @pytest.mark.parametrize("killed_after", [1, 4, 11])
 def test_training_that_was_killed_ends_with_the_same_weights(
-    tiny: SearchSpace, digits: ImageData, tmp_path: Path, killed_after: int
+    tiny: SearchSpace, digits: ImageData, tmp_path: Path, config: TrainingConfig, killed_after: int
 ) -> None:
-    whole = _trainee(tiny, digits)
-    _train(whole, digits, tmp_path / "whole.safetensors")
-    cut = _trainee(tiny, digits)
+    whole = Learner(tiny, digits, config)
+    whole.train(tmp_path / "whole.safetensors")
+    cut = Learner(tiny, digits, config)
     with pytest.raises(Killed):
-        _train(cut, digits, tmp_path / "cut.safetensors", KillAfter(killed_after))
-    resumed = _trainee(tiny, digits)
-    _train(resumed, digits, tmp_path / "cut.safetensors")
-    expected, found = _weights(whole.supernet), _weights(resumed.supernet)
-    assert all(torch.equal(expected[name], found[name]) for name in expected)
+        cut.train(tmp_path / "cut.safetensors", KillAfter(killed_after))
+    resumed = Learner(tiny, digits, config)
+    resumed.train(tmp_path / "cut.safetensors")
+    assert same(whole.weights, resumed.weights)
+    paths = tmp_path / "whole.safetensors", tmp_path / "cut.safetensors"
+    assert same(*(Checkpoint(path).weights() for path in paths))
 
 
 def test_finished_training_is_not_repeated(
     tiny: SearchSpace, digits: ImageData, tmp_path: Path
 ) -> None:
-    _train(_trainee(tiny, digits), digits, tmp_path / "c.safetensors")
-    again = _trainee(tiny, digits)
-    _train(again, digits, tmp_path / "c.safetensors", KillAfter(1))  # no step, no kill
-    stored = _trainee(tiny, digits)
-    n = Checkpoint(tmp_path / "c.safetensors").load(stored.supernet.module)
-    assert n == n_steps(CONFIG, len(digits.train)) == 16
-    weights = _weights(again.supernet)
-    assert all(torch.equal(v, weights[k]) for k, v in _weights(stored.supernet).items())
+    config = replace(CONFIG, ema=0.9)
+    first = Learner(tiny, digits, config)
+    done = first.train(tmp_path / "c.safetensors")
+    again = Learner(tiny, digits, config)
+    summary = again.train(tmp_path / "c.safetensors", KillAfter(1))  # no step, no kill
+    assert (done.n_steps, summary.n_steps, summary.n_images) == (16, 0, 0)
+    assert Checkpoint(tmp_path / "c.safetensors").n_steps() == 16
+    assert n_steps(CONFIG, len(digits.train)) == 16
+    assert same(first.weights, again.weights)
 
 
-def test_damaged_checkpoint_says_how_to_go_on(
+def test_weights_to_be_used_are_the_averages(
     tiny: SearchSpace, digits: ImageData, tmp_path: Path
 ) -> None:
-    path = tmp_path / "c.safetensors"
-    path.write_bytes(b"\x10\0\0\0\0\0\0\0 not a header")
-    with pytest.raises(RunError, match=r"cannot be read.*rm "):
-        _train(_trainee(tiny, digits), digits, path)
-
-
-def test_loss_that_is_no_number_stops_training(
-    tiny: SearchSpace, digits: ImageData, tmp_path: Path
-) -> None:
-    trainee = _trainee(tiny, digits)
-    with torch.no_grad():
-        next(trainee.supernet.module.parameters()).fill_(float("nan"))
-    with pytest.raises(TrainingError, match="collapsed at step 0: the loss is nan"):
-        _train(trainee, digits, tmp_path / "c.safetensors")
-    assert not (tmp_path / "c.safetensors").exists()
-
-
-def test_sandwich_holds_both_ends(tiny: SearchSpace) -> None:
-    drawn = sandwich.draw(tiny, 2, random.Random(0))
-    assert len(drawn) == 4
-    assert (drawn[0], drawn[-1]) == (tiny.largest(), tiny.smallest())
-
-
-def test_students_learn_from_the_largest_and_not_from_labels(
-    tiny: SearchSpace, digits: ImageData
-) -> None:
-    """With labels that say nothing new, the gradient of a student is that of distillation."""
-    trainee = _trainee(tiny, digits)
-    supernet = trainee.supernet
-    supernet.module.eval()
-    images = digits.train.take(torch.arange(16))
-    genotypes = [tiny.largest(), tiny.smallest()]
-    sandwich.step(
-        supernet,
-        genotypes,
-        lambda g: digits.prepare(images.images, trainee.resolution(g)),
-        images.labels,
-        0.0,
+    plain, averaged = (Learner(tiny, digits, replace(CONFIG, ema=ema)) for ema in (0.0, 0.9))
+    plain.train(tmp_path / "plain.safetensors")
+    averaged.train(tmp_path / "averaged.safetensors")
+    used, last = averaged.weights["classifier.weight"], plain.weights["classifier.weight"]
+    assert not torch.equal(used, last)
+    assert torch.allclose(used, last, atol=0.1)  # they are of the same training
+    assert torch.equal(
+        used, Checkpoint(tmp_path / "averaged.safetensors").weights()["classifier.weight"]
     )
-    found = {n: p.grad.clone() for n, p in supernet.module.named_parameters() if p.grad is not None}
-    supernet.module.zero_grad()
-    logits = supernet.forward(digits.prepare(images.images, 12), genotypes[0])
-    student = supernet.forward(digits.prepare(images.images, 8), genotypes[1])
-    loss = torch.nn.functional.cross_entropy(logits, images.labels)
-    loss = loss + torch.nn.functional.cross_entropy(student, logits.detach().softmax(1))
-    loss.backward()  # type: ignore[no-untyped-call]
-    for name, parameter in supernet.module.named_parameters():
-        torch.testing.assert_close(found[name], parameter.grad)
 
 
-def test_training_makes_the_largest_subnet_better_than_chance(
+def test_log_says_what_steps_found(tiny: SearchSpace, digits: ImageData, tmp_path: Path) -> None:
+    learner = Learner(tiny, digits, CONFIG)
+    summary = learner.train(tmp_path / "c.safetensors")
+    assert [row["step"] for row in learner.rows] == list(range(1, 17))
+    names = {"step", "lr", "loss_largest", "loss_random", "loss_smallest", "gradient_norm"}
+    assert all(set(row) == names for row in learner.rows)
+    assert max(row["lr"] for row in learner.rows) == pytest.approx(0.1, rel=0.02)
+    assert summary.n_images == 16 * 128 * 4
+
+
+@pytest.mark.parametrize("poisoned_at", [0, 9])
+def test_loss_that_is_no_number_stops_training_with_the_last_good_weights(
+    tiny: SearchSpace, digits: ImageData, tmp_path: Path, poisoned_at: int
+) -> None:
+    learner, path = Learner(tiny, digits, CONFIG), tmp_path / "c.safetensors"
+    sandwich = learner.sandwich
+
+    def step(batch: Batch, moment: Moment) -> Outcome:
+        if moment.step == poisoned_at:
+            with torch.no_grad():
+                learner.weights["classifier.weight"].fill_(float("nan"))
+        return sandwich(batch, moment)
+
+    with pytest.raises(TrainingError, match="the loss of the largest is nan") as caught:
+        learner.train(path, step=step)
+    assert f"collapsed at step {poisoned_at}: " in str(caught.value)
+    assert "train.lr=0.025" in str(caught.value)
+    if poisoned_at:
+        assert f"after 9 steps, are kept in {path}" in str(caught.value)
+        assert all(value.isfinite().all() for value in Checkpoint(path).weights().values())
+    else:
+        assert "There are no good weights" in str(caught.value)
+        assert not path.exists()
+
+
+def test_gradient_that_is_no_number_stops_training_before_it_is_used(
     tiny: SearchSpace, digits: ImageData, tmp_path: Path
 ) -> None:
-    from hwnas.accuracy.supernet import ScoringConfig, SupernetEvaluator
+    learner = Learner(tiny, digits, CONFIG)
+    sandwich = learner.sandwich
 
-    trainee = _trainee(tiny, digits)
-    longer = TrainingConfig(epochs=12, batch_size=128)
-    _train(trainee, digits, tmp_path / "c.safetensors", config=longer)
-    trainee.supernet.module.eval()
-    family = families.get("mbconv")
-    evaluator = SupernetEvaluator(trainee.supernet, family, tiny, digits, ScoringConfig())
-    assert evaluator.score(tiny.largest()).accuracy.value > 0.3
+    def step(batch: Batch, moment: Moment) -> Outcome:
+        outcome = sandwich(batch, moment)
+        if moment.step == 3:
+            next(learner.supernet.module.parameters()).grad.fill_(float("inf"))  # type: ignore[union-attr]
+        return outcome
+
+    with pytest.raises(TrainingError, match="step 3: the gradient of the norm is inf"):
+        learner.train(tmp_path / "c.safetensors", step=step)
+    assert all(value.isfinite().all() for value in learner.weights.values())
+
+
+def test_training_that_learns_nothing_is_stopped(
+    tiny: SearchSpace, digits: ImageData, tmp_path: Path, short_windows: None
+) -> None:
+    config = TrainingConfig(epochs=5, batch_size=64, lr=1e-9)
+    learner = Learner(tiny, digits, config)
+    total = n_steps(config, len(digits.train))
+    with pytest.raises(TrainingError, match="no more than by guessing") as caught:
+        learner.train(tmp_path / "c.safetensors", every_s=1e9)
+    assert "There are no good weights" in str(caught.value)
+    assert total / 4 - 1 <= learner.rows[-1]["step"] < total / 2
+
+
+def test_training_that_collapses_late_names_weights_of_before(
+    tiny: SearchSpace, digits: ImageData, tmp_path: Path, short_windows: None
+) -> None:
+    config, path = TrainingConfig(epochs=12, batch_size=64, lr=0.2), tmp_path / "c.safetensors"
+    learner = Learner(tiny, digits, config)
+    sandwich = learner.sandwich
+
+    def step(batch: Batch, moment: Moment) -> Outcome:
+        if moment.step >= 160:  # answers are guesses from here on
+            with torch.no_grad():
+                learner.weights["classifier.weight"].zero_()
+        return sandwich(batch, moment)
+
+    with pytest.raises(TrainingError, match=r"collapsed at step 179.*by guessing") as caught:
+        learner.train(path, step=step, every_s=6)
+    previous = Checkpoint(path).previous
+    n = Checkpoint(previous).n_steps()
+    assert 0 < n <= 160
+    assert f"after {n} steps, are kept in {previous}" in str(caught.value)
+
+
+def test_batch_that_fits_into_memory_is_found(
+    tiny: SearchSpace, digits: ImageData, tmp_path: Path
+) -> None:
+    learner = Learner(tiny, digits, TrainingConfig(batch_size=512))
+    sandwich = learner.sandwich
+
+    def step(batch: Batch, moment: Moment) -> Outcome:
+        if len(batch.labels) > 100:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to ...")
+        return sandwich(batch, moment)
+
+    with pytest.raises(TrainingError, match=r"size=512 does not fit.*train.batch_size=64$"):
+        learner.train(tmp_path / "c.safetensors", step=step)
+
+    def never(batch: Batch, moment: Moment) -> Outcome:
+        raise MemoryError
+
+    with pytest.raises(TrainingError, match=r"too little to try .* train.batch_size=256$"):
+        learner.train(tmp_path / "c.safetensors", step=never)
+
+    def broken(batch: Batch, moment: Moment) -> Outcome:
+        raise RuntimeError("shapes cannot be multiplied")
+
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        learner.train(tmp_path / "c.safetensors", step=broken)
+
+
+def test_batch_larger_than_the_training_split_is_refused(
+    tiny: SearchSpace, digits: ImageData, tmp_path: Path
+) -> None:
+    learner = Learner(tiny, digits, TrainingConfig(batch_size=5000))
+    with pytest.raises(ConfigError, match=r"batch_size=5000 is larger .* of 1077 images"):
+        learner.train(tmp_path / "c.safetensors")
+
+
+@pytest.mark.parametrize("name", ["cudda", "meta:x", "cuda:77"])
+def test_device_that_is_not_there_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"train.device={name} cannot be used"):
+        device(TrainingConfig(device=name))
 
 
 @pytest.mark.parametrize(
-    "change", [{"epochs": 0}, {"batch_size": 0}, {"lr": -1.0}, {"momentum": 1.0}, {"n_random": -1}]
+    "config",
+    [
+        TrainingConfig(epochs=12, batch_size=128),
+        TrainingConfig(epochs=12, batch_size=128, optimiser="adamw", lr=0.01, ema=0.99, mixup=0.1),
+    ],
 )
-def test_impossible_training_is_refused(change: dict[str, float]) -> None:
-    with pytest.raises(ConfigError, match=f"train.{next(iter(change))}"):
-        TrainingConfig(**change)  # type: ignore[arg-type]
+def test_training_makes_the_largest_subnet_better_than_chance(
+    tiny: SearchSpace, digits: ImageData, tmp_path: Path, config: TrainingConfig
+) -> None:
+    learner = Learner(tiny, digits, config)
+    learner.train(tmp_path / "c.safetensors")
+    learner.supernet.module.eval()
+    family = families.get("mbconv")
+    evaluator = SupernetEvaluator(learner.supernet, family, tiny, digits, ScoringConfig())
+    assert evaluator.score(tiny.largest()).accuracy.value > 0.3

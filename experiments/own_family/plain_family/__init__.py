@@ -16,7 +16,7 @@ from typing import final
 from torch import Tensor, nn
 
 from hwnas.errors import SpaceError, unknown
-from hwnas.families.base import Supernet
+from hwnas.families.base import Recipe, Supernet
 from hwnas.families.blocks import ConvNormAct, Mean
 from hwnas.families.elastic import ElasticConv, ElasticLinear
 from hwnas.op import INPUT, Lowered, Node, OpSpec, Shape, Task
@@ -120,6 +120,11 @@ class PlainSupernet(nn.Module):
 @final
 class Plain:
     """What the entry point names: the methods of ``hwnas.families.base.Family``."""
+
+    @property
+    def recipe(self) -> Recipe:
+        """How these networks are trained where the user does not say otherwise."""
+        return Recipe("sgd", lr=0.1, weight_decay=5e-5)
 
     def check(self, space: SearchSpace) -> None:
         """Refuse a space that these networks cannot be built from, in one line.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, final
 
+from hwnas.families.base import Recipe
 from hwnas.families.mbconv import lowering
 from hwnas.families.mbconv.check import check
 from hwnas.op import Lowered, Task
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
 @final
 class MBConv:
     """Inverted and fused residuals; torch is imported only where a module is built."""
+
+    @property
+    def recipe(self) -> Recipe:
+        """How supernets and networks of this family are trained by default."""
+        return Recipe("sgd", lr=0.1, weight_decay=5e-5)
 
     def check(self, space: SearchSpace) -> None:
         """Raise ``SpaceError`` if the space does not describe inverted residuals."""

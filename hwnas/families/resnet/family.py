@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, final
 
+from hwnas.families.base import Recipe
 from hwnas.families.resnet import lowering
 from hwnas.op import Lowered, Task
 from hwnas.space import Genotype, SearchSpace
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
 @final
 class ResNet:
     """Residual networks of basic or bottleneck blocks; torch is imported only for a module."""
+
+    @property
+    def recipe(self) -> Recipe:
+        """How supernets and networks of this family are trained by default."""
+        return Recipe("sgd", lr=0.1, weight_decay=5e-5)
 
     def check(self, space: SearchSpace) -> None:
         """Raise ``SpaceError`` if the space does not describe residual networks."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, final
 
+from hwnas.families.base import Recipe
 from hwnas.families.vit import lowering
 from hwnas.op import Lowered, Task
 from hwnas.space import Genotype, SearchSpace
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
 @final
 class ViT:
     """AutoFormer's vision transformers; torch is imported only where a module is built."""
+
+    @property
+    def recipe(self) -> Recipe:
+        """How supernets and networks of this family are trained by default."""
+        return Recipe("adamw", lr=2e-3, weight_decay=0.05)
 
     def check(self, space: SearchSpace) -> None:
         """Raise ``SpaceError`` if the space does not describe vision transformers."""

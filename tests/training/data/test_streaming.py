@@ -19,8 +19,8 @@ from hwnas.progress import Silent
 from hwnas.results import Candidate, RunFolder
 from hwnas.search.verify import verify
 from hwnas.target import Budget, Target
+from hwnas.training.config import TrainingConfig
 from hwnas.training.data import DatasetConfig, InMemorySplit, StreamedSplit, image_data
-from hwnas.training.loop import TrainingConfig
 from tests.training.data.made import write
 
 _N = 700

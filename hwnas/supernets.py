@@ -1,0 +1,230 @@
+"""Composition root of training: from a configuration to a trained supernet or network."""
+
+import contextlib
+import copy
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from hwnas import __version__, families, space
+from hwnas.accuracy.supernet import ScoringConfig, SupernetEvaluator, recalibrate, right
+from hwnas.errors import LockedError
+from hwnas.families.base import Family, Recipe, Supernet
+from hwnas.progress import Progress
+from hwnas.results import RunFolder
+from hwnas.space import Genotype, SearchSpace
+from hwnas.training import loop, parallel
+from hwnas.training.alone import Pupil, train_alone
+from hwnas.training.batches import Material
+from hwnas.training.checkpoint import Checkpoint
+from hwnas.training.config import TrainingConfig, fine_tuning
+from hwnas.training.data import DatasetConfig, ImageData, load
+from hwnas.training.loop import Row, Saving, Summary, Trainee
+from hwnas.training.sandwich import Sandwich
+
+Log = Callable[[Row], None]
+
+_POLL_S = 1.0  # between looks at a supernet that another process trains
+_GLANCE = 2000  # validation images that a log's accuracies are read from
+_GLANCE_CALIBRATION = 512
+
+
+def read(
+    search_space: str, dataset: DatasetConfig, progress: Progress
+) -> tuple[SearchSpace, Family, ImageData]:
+    """Return a search space, its family and the data."""
+    found = space.load(space.find(search_space))
+    family = families.get(found.family)
+    family.check(found)
+    data = load(dataset, family.resolution(found, found.largest()), progress)
+    return found, family, data
+
+
+@dataclass(frozen=True)
+class Course:
+    """The training of a supernet: all that decides its weights, and where they are kept."""
+
+    space: SearchSpace
+    family: Family
+    data: ImageData
+    dataset: DatasetConfig
+    train: TrainingConfig
+    seed: int
+    supernets: Path = Path("runs", "supernets")
+
+    @property
+    def material(self) -> Material:
+        """What is trained on."""
+        return Material(self.data, self.dataset)
+
+    def resolution(self, genotype: Genotype) -> int:
+        """Return the height and width of the images that a genotype reads."""
+        return self.family.resolution(self.space, genotype)
+
+    def checkpoint(self) -> Checkpoint:
+        """Return where the supernet of this space, data, training and seed is kept."""
+        path = Path(self.supernets, _digest(self.of), "supernet.safetensors")
+        return Checkpoint(path, self.of)
+
+    @property
+    def of(self) -> dict[str, Any]:
+        """Return what decides the weights, by the names that messages use."""
+        task = self.data.task
+        options = self.train.decisive(self.family.recipe)
+        return {
+            "family": self.space.family,
+            "search space": f"{self.space.name} ({self.space.digest})",
+            "task": f"{task.in_channels} channels, {task.n_classes} classes",
+            "data": f"{self.data.name} ({self.data.search_digest})",
+            "augmentation": self.dataset.augmentation,
+            "seed": self.seed,
+            "version": [torch.__version__, __version__, *families.origin(self.space.family)],
+            **{f"train.{name}": value for name, value in options.items()},
+        }
+
+    def untrained(self) -> Supernet:
+        """Return the supernet as its training begins."""
+        with torch.random.fork_rng():
+            torch.manual_seed(self.seed)
+            return self.family.supernet(self.space, self.data.task)
+
+    def trained(self, progress: Progress, log: Log | None = None) -> tuple[Supernet, Summary]:
+        """Return the trained supernet; trains what is not trained yet.
+
+        Where another process trains it, wait for that.
+        """
+        loop.check(self.train, len(self.data.train))
+        supernet, checkpoint = self.untrained(), self.checkpoint()
+        sandwich = Sandwich(supernet, self.space, self.resolution, self.train)
+        trainee = Trainee(
+            supernet.module, sandwich, self.family.recipe, measure=lambda: self._glance(supernet)
+        )
+        total = loop.n_steps(self.train, len(self.data.train))
+        with _sole(checkpoint, total, progress):
+            saving = Saving(checkpoint, log=log)
+            summary = loop.train(trainee, self.material, self.train, self.seed, saving, progress)
+        supernet.module.eval()
+        return supernet, summary
+
+    def evaluator(self, supernet: Supernet, scoring: ScoringConfig) -> SupernetEvaluator:
+        """Return what says the accuracy of subnets."""
+        return SupernetEvaluator(supernet, self.family, self.space, self.data, scoring)
+
+    def _glance(self, supernet: Supernet) -> Row:
+        """Return the accuracies of both ends on a part of the validation split."""
+        ends = {"smallest": self.space.smallest(), "largest": self.space.largest()}
+        return {
+            f"accuracy_{name}": self.glance(supernet.extract(genotype), genotype)
+            for name, genotype in ends.items()
+        }
+
+    def glance(self, network: nn.Module, genotype: Genotype) -> float:
+        """Return the accuracy of a network, which is spent by it, on a part of validation."""
+        resolution, some = self.resolution(genotype), torch.arange(_GLANCE_CALIBRATION)
+        images = self.data.train.take(some[: len(self.data.train)]).images
+        recalibrate(network.cpu(), self.data.prepare(images, resolution))
+        part = self.data.validation.take(torch.arange(min(_GLANCE, len(self.data.validation))))
+        prepared = self.data.prepare(part.images, resolution)
+        return float(right(network, prepared, part.labels).mean())
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """The training of one network alone: from scratch, or on from a supernet's weights."""
+
+    course: Course  #: data, options and seed
+    genotype: Genotype
+    supernet: Supernet | None = None  #: whose weights it goes on from
+
+    @property
+    def options(self) -> TrainingConfig:
+        """How it is trained; what the family's recipe leaves open is in ``recipe``."""
+        train = self.course.train
+        if self.supernet is None:
+            return train
+        left_open: dict[str, Any] = dict.fromkeys(("optimiser", "lr", "weight_decay"))
+        return replace(train, epochs=train.fine_tuning_epochs, **left_open)
+
+    @property
+    def recipe(self) -> Recipe:
+        """The family's recipe, changed where options say so; gentler on learned weights."""
+        recipe = self.course.train.recipe(self.course.family.recipe)
+        return recipe if self.supernet is None else fine_tuning(recipe)
+
+    def checkpoint(self) -> Checkpoint:
+        """Return where the network is kept."""
+        start = "scratch"
+        if self.supernet is not None:
+            start = f"supernet, {self.options.epochs} epochs of fine-tuning"
+        what = self.course.of | {"genotype": self.genotype.id, "start": start}
+        return Checkpoint(Path(self.course.supernets, _digest(what), "network.safetensors"), what)
+
+    def trained(self, progress: Progress, log: Log | None = None) -> tuple[nn.Module, Summary]:
+        """Return the trained network, ready for use; trains what is not trained yet."""
+        course = self.course
+        loop.check(self.options, len(course.data.train))
+        network, checkpoint = self._untrained(), self.checkpoint()
+        pupil = Pupil(
+            network,
+            course.resolution(self.genotype),
+            self.recipe,
+            measure=lambda: {"accuracy": course.glance(copy.deepcopy(network), self.genotype)},
+        )
+        total = loop.n_steps(self.options, len(course.data.train))
+        with _sole(checkpoint, total, progress):
+            saving = Saving(checkpoint, log=log)
+            summary = train_alone(
+                pupil, course.material, self.options, course.seed, saving, progress
+            )
+        return network, summary
+
+    def _untrained(self) -> nn.Module:
+        if self.supernet is not None:
+            return self.supernet.extract(self.genotype)
+        course = self.course
+        with torch.random.fork_rng():
+            torch.manual_seed(course.seed)
+            return course.family.build(course.space, self.genotype, course.data.task)
+
+
+@contextlib.contextmanager
+def _sole(checkpoint: Checkpoint, n_steps: int, progress: Progress) -> Iterator[None]:
+    """Have no other command train the same meanwhile; wait for one that does."""
+    processes = parallel.current()
+    with contextlib.ExitStack() as stack:
+        if processes.leads and checkpoint.n_steps() < n_steps:
+            stack.callback(_locked(checkpoint, n_steps, progress).close)
+        processes.meet()
+        yield
+        processes.meet()
+
+
+def _locked(checkpoint: Checkpoint, n_steps: int, progress: Progress) -> RunFolder:
+    """Return the folder of a checkpoint, locked; while another process trains it, wait."""
+    folder = RunFolder(checkpoint.path.parent)
+    try:
+        folder.create()
+    except LockedError:
+        shown = checkpoint.n_steps()
+        with progress.phase("Wait for supernet", n_steps, shown) as advance:
+            while True:
+                time.sleep(_POLL_S)
+                advance(checkpoint.n_steps() - shown)
+                shown = checkpoint.n_steps()
+                try:
+                    folder.create()
+                    break
+                except LockedError:
+                    continue
+    return folder
+
+
+def _digest(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,0 +1,92 @@
+"""Training of one plain network, from scratch or on from the weights it has."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from hwnas.accuracy.supernet import recalibrate
+from hwnas.errors import ConfigError
+from hwnas.families.base import Recipe
+from hwnas.progress import Progress
+from hwnas.training import loop, parallel
+from hwnas.training.batches import Batch, Material, Moment
+from hwnas.training.config import TrainingConfig
+from hwnas.training.loop import Outcome, Row, Saving, Summary, Trainee
+from hwnas.training.precision import forward
+
+_N_RECALIBRATION = 2048  # images, as many as there are
+
+
+@dataclass(frozen=True)
+class Pupil:
+    """One plain network that is to be trained, in place."""
+
+    network: nn.Module
+    resolution: int  #: of the images it reads
+    recipe: Recipe  #: the family's; or ``config.fine_tuning`` of it
+    teacher: nn.Module | None = None  #: whose soft answers it learns from, beside the labels
+    #: for the log: gives accuracies by name, with the weights that the network holds just then
+    measure: Callable[[], Row] | None = None
+
+
+def train_alone(
+    pupil: Pupil,
+    material: Material,
+    config: TrainingConfig,
+    seed: int,
+    saving: Saving,
+    progress: Progress,
+) -> Summary:
+    """Train a network to the end, as supernets are trained, going on from its checkpoint.
+
+    Afterwards it holds the weights to be used (averages, where ``config.ema`` says so), its batch
+    norm is recalibrated, and it is in evaluation mode.
+
+    Raises:
+        ConfigError: a batch does not fit the data, or there are several processes.
+        TrainingError: the training collapsed, or a batch does not fit into memory.
+    """
+    if parallel.current().n > 1:
+        raise ConfigError(
+            "One network is trained by one process: leave out torchrun, or leave out genotype=... "
+            "to train the supernet."
+        )
+    teacher = pupil.teacher
+    if teacher is not None:
+        teacher.to(loop.device(config)).eval()
+    pupil.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    step = _Alone(pupil.network, pupil.resolution, teacher, config)
+    trainee = Trainee(pupil.network, step, pupil.recipe, "Train network", pupil.measure)
+    summary = loop.train(trainee, material, config, seed, saving, progress)
+    train = material.data.train
+    order = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))
+    images = train.take(order[:_N_RECALIBRATION]).images
+    recalibrate(pupil.network, material.data.prepare(images, pupil.resolution))
+    return summary
+
+
+@final
+@dataclass(frozen=True)
+class _Alone:
+    """One step of one network; where there is a teacher, half of the loss is on its answers."""
+
+    network: nn.Module
+    resolution: int
+    teacher: nn.Module | None
+    config: TrainingConfig
+
+    def __call__(self, batch: Batch, moment: Moment) -> Outcome:
+        images = batch.at(self.resolution)
+        logits = forward(lambda: self.network(images), images, self.config.dtype)
+        smoothing = self.config.label_smoothing
+        loss = F.cross_entropy(logits, batch.targets, label_smoothing=smoothing)
+        if (teacher := self.teacher) is not None:
+            with torch.no_grad():
+                answers = forward(lambda: teacher(images), images, self.config.dtype).softmax(1)
+            loss = (loss + F.cross_entropy(logits, answers)) / 2
+        torch.autograd.backward(loss)
+        return Outcome({"loss": float(loss.detach())}, batch.n_right(logits), 1)

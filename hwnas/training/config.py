@@ -1,0 +1,81 @@
+"""How supernets and single networks are trained: the options ``train.*``."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from hwnas.errors import ConfigError, unknown
+from hwnas.families.base import Recipe
+
+OPTIMISERS = ("sgd", "adamw")
+DTYPES = ("float32", "bfloat16")
+
+_FINE_TUNING_LR = 0.1  # of the rate that trains from scratch
+#: What changes no weight of a supernet, but perhaps by rounding.
+_INDIFFERENT = ("device", "tensorboard", "from_supernet", "fine_tuning_epochs")
+
+
+@dataclass
+class TrainingConfig:
+    """How a supernet, or one network alone, is trained."""
+
+    epochs: int = 20
+    batch_size: int = 128  #: images a step, of all processes together
+    optimiser: str | None = None  #: sgd or adamw; this and the next two default to the family's
+    lr: float | None = None  #: peak of the cosine schedule
+    weight_decay: float | None = None
+    momentum: float = 0.9  #: of sgd
+    warmup: float = 0.05  #: fraction of the steps
+    label_smoothing: float = 0.1
+    mixup: float = 0.0  #: alpha of the Beta distribution that images are mixed by; 0: not mixed
+    ema: float = 0.0  #: decay of the moving average of the weights, which are used then; 0: none
+    n_random: int = 2  #: random subnets a step, beside the largest and the smallest
+    distillation: bool = True  #: subnets learn from the largest; or else from the labels
+    progressive: float = 0.0  #: fraction of the steps after which all options are admitted
+    dtype: str = "float32"  #: of the forward pass: float32 or bfloat16
+    device: str | None = None  #: default: cuda where torch finds one, else cpu
+    tensorboard: bool = False  #: whether `train` writes logs for TensorBoard
+    from_supernet: bool = False  #: whether one network starts from the supernet's weights
+    fine_tuning_epochs: int = 4  #: of a network that starts from the supernet's weights
+
+    def __post_init__(self) -> None:
+        if self.batch_size == 1:
+            raise ConfigError("train.batch_size must be at least 2 for batch norm.")
+        self._check_numbers()
+        for key, allowed in (("optimiser", OPTIMISERS), ("dtype", DTYPES)):
+            if (value := getattr(self, key)) is not None and value not in allowed:
+                raise ConfigError(unknown(f"train.{key}", value, allowed))
+
+    def _check_numbers(self) -> None:
+        for key in ("epochs", "batch_size", "lr", "fine_tuning_epochs"):
+            if (value := getattr(self, key)) is not None and value <= 0:
+                raise ConfigError(f"train.{key} must be positive, got {value}.")
+        for key in ("momentum", "warmup", "label_smoothing", "ema"):
+            if not 0 <= getattr(self, key) < 1:
+                raise ConfigError(f"train.{key} must lie in [0, 1), got {getattr(self, key)}.")
+        for key in ("n_random", "weight_decay", "mixup", "progressive"):
+            if (value := getattr(self, key)) is not None and value < 0:
+                raise ConfigError(f"train.{key} must not be negative, got {value}.")
+        if self.progressive > 1:
+            raise ConfigError(f"train.progressive must be at most 1, got {self.progressive}.")
+
+    def recipe(self, default: Recipe) -> Recipe:
+        """Return a family's recipe, changed where options say so."""
+        return Recipe(
+            self.optimiser or default.optimiser,
+            default.lr if self.lr is None else self.lr,
+            default.weight_decay if self.weight_decay is None else self.weight_decay,
+        )
+
+    def decisive(self, default: Recipe) -> dict[str, Any]:
+        """Return what decides the weights of a supernet, by option.
+
+        Args:
+            default: The family's recipe.
+        """
+        options = asdict(self) | asdict(self.recipe(default))
+        return {name: value for name, value in options.items() if name not in _INDIFFERENT}
+
+
+def fine_tuning(recipe: Recipe) -> Recipe:
+    """Return the recipe for weights that have learned before."""
+    return Recipe(recipe.optimiser, recipe.lr * _FINE_TUNING_LR, recipe.weight_decay)

@@ -1,0 +1,83 @@
+"""Small supernets in training, which end when a test wants it."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from hwnas import families
+from hwnas.families.base import Supernet
+from hwnas.progress import Progress, Silent
+from hwnas.space import Genotype, SearchSpace
+from hwnas.training.batches import Material
+from hwnas.training.checkpoint import Checkpoint
+from hwnas.training.config import TrainingConfig
+from hwnas.training.data import DatasetConfig, ImageData
+from hwnas.training.loop import Row, Saving, Step, Summary, Trainee, train
+from hwnas.training.sandwich import Sandwich
+
+
+class Killed(Exception):
+    """Stands for the end of the process."""
+
+
+class KillAfter:
+    """A progress that ends the process after some steps."""
+
+    def __init__(self, n: int):
+        self._left = n
+
+    @contextmanager
+    def phase(self, name: str, total: int, done: int = 0) -> Iterator[Callable[[int], None]]:
+        def advance(n: int) -> None:
+            self._left -= n
+            if self._left == 0:
+                raise Killed
+
+        yield advance
+
+
+def material(data: ImageData) -> Material:
+    return Material(data, DatasetConfig("digits", shift=0.125))
+
+
+class Learner:
+    """A supernet that is trained on small data, from the same weights each time."""
+
+    def __init__(self, space: SearchSpace, data: ImageData, config: TrainingConfig):
+        self._space, self._data, self.config = space, data, config
+        self._family = families.get(space.family)
+        torch.manual_seed(0)
+        self.supernet: Supernet = self._family.supernet(space, data.task)
+        self.rows: list[Row] = []
+
+    def resolution(self, genotype: Genotype) -> int:
+        return self._family.resolution(self._space, genotype)
+
+    @property
+    def sandwich(self) -> Sandwich:
+        return Sandwich(self.supernet, self._space, self.resolution, self.config)
+
+    @property
+    def weights(self) -> dict[str, torch.Tensor]:
+        return self.supernet.module.state_dict()
+
+    def train(
+        self,
+        path: Path,
+        progress: Progress | None = None,
+        *,
+        step: Step | None = None,
+        every_s: float = 2.5,
+    ) -> Summary:
+        """Train with a clock that advances by a second whenever it is looked at."""
+        ticks = iter(range(10**6))
+        saving = Saving(Checkpoint(path), every_s, lambda: float(next(ticks)), self.rows.append)
+        trainee = Trainee(self.supernet.module, step or self.sandwich, self._family.recipe)
+        what = material(self._data)
+        return train(trainee, what, self.config, 0, saving, progress or Silent())
+
+
+def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)

@@ -1,0 +1,100 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from hwnas import families
+from hwnas.accuracy.supernet import right
+from hwnas.errors import ConfigError
+from hwnas.families.base import Recipe
+from hwnas.progress import Progress, Silent
+from hwnas.space import SearchSpace
+from hwnas.training import parallel
+from hwnas.training.alone import Pupil, train_alone
+from hwnas.training.batches import Moment, draw
+from hwnas.training.checkpoint import Checkpoint
+from hwnas.training.config import TrainingConfig
+from hwnas.training.data import ImageData
+from hwnas.training.loop import Row, Saving
+from hwnas.training.parallel import Processes
+from tests.conftest import images_of
+from tests.training.fakes import KillAfter, Killed, material, same
+
+CONFIG = TrainingConfig(epochs=3, batch_size=128, ema=0.9, mixup=0.1)
+
+
+class Student:
+    """The largest network of a space, with the same weights each time."""
+
+    def __init__(self, space: SearchSpace, data: ImageData, teacher: nn.Module | None = None):
+        self._data, family = data, families.get(space.family)
+        torch.manual_seed(0)
+        self.network = family.build(space, space.largest(), data.task)
+        self.rows: list[Row] = []
+        self.pupil = Pupil(self.network, 12, Recipe("sgd", 0.1, 5e-5), teacher)
+
+    def train(
+        self, path: Path, progress: Progress | None = None, config: TrainingConfig = CONFIG
+    ) -> None:
+        ticks = iter(range(10**6))
+        saving = Saving(Checkpoint(path), 2.5, lambda: float(next(ticks)), self.rows.append)
+        what = material(self._data)
+        train_alone(self.pupil, what, config, 0, saving, progress or Silent())
+
+    @property
+    def accuracy(self) -> float:
+        validation = self._data.validation
+        images = self._data.prepare(images_of(validation), 12)
+        return float(right(self.network, images, validation.labels).mean())
+
+
+def test_network_learns(tiny: SearchSpace, digits: ImageData, tmp_path: Path) -> None:
+    student = Student(tiny, digits)
+    student.train(tmp_path / "c.safetensors", config=replace(CONFIG, epochs=10, batch_size=64))
+    assert not student.network.training
+    assert student.accuracy > 0.4
+    assert set(student.rows[-1]) == {"step", "lr", "loss", "gradient_norm"}
+
+
+@pytest.mark.parametrize("killed_after", [4, 20])
+def test_training_that_was_killed_ends_with_the_same_network(
+    tiny: SearchSpace, digits: ImageData, tmp_path: Path, killed_after: int
+) -> None:
+    whole, cut, resumed = (Student(tiny, digits) for _ in range(3))
+    whole.train(tmp_path / "whole.safetensors")
+    with pytest.raises(Killed):
+        cut.train(tmp_path / "cut.safetensors", KillAfter(killed_after))
+    resumed.train(tmp_path / "cut.safetensors")
+    assert same(whole.network.state_dict(), resumed.network.state_dict())
+
+
+def test_several_processes_are_refused(
+    tiny: SearchSpace, digits: ImageData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parallel, "current", lambda: Processes(0, 2))
+    with pytest.raises(ConfigError, match="trained by one process: leave out torchrun"):
+        Student(tiny, digits).train(tmp_path / "c.safetensors")
+
+
+def test_half_of_the_loss_is_on_the_answers_of_a_teacher(
+    tiny: SearchSpace, digits: ImageData, tmp_path: Path
+) -> None:
+    teacher = Student(tiny, digits).network.eval()
+    for parameter in teacher.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    before = {name: value.clone() for name, value in teacher.state_dict().items()}
+    config = TrainingConfig(epochs=1, batch_size=64, label_smoothing=0.0)
+    student = Student(tiny, digits, teacher)
+    batch = draw(material(digits), config, Moment(0, 0, 0.0), Processes())
+    images = batch.at(12)
+    with torch.no_grad():
+        answers = teacher(images).softmax(1)
+        student.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        logits = student.network.train()(images)
+    own = nn.functional.cross_entropy(logits, batch.labels)
+    soft = nn.functional.cross_entropy(logits, answers)
+    student.train(tmp_path / "c.safetensors", config=config)
+    assert student.rows[0]["loss"] == pytest.approx(float(own + soft) / 2, rel=1e-5)
+    assert same(before, teacher.state_dict())

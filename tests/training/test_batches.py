@@ -1,0 +1,65 @@
+from dataclasses import replace
+
+import pytest
+import torch
+
+from hwnas.errors import ConfigError
+from hwnas.training.batches import Batch, Moment, draw
+from hwnas.training.config import TrainingConfig
+from hwnas.training.data import ImageData, InMemorySplit
+from hwnas.training.parallel import Processes
+from tests.conftest import images_of
+from tests.training.fakes import material
+
+CONFIG = TrainingConfig(batch_size=64)
+ALONE = Processes()
+
+
+def _draw(
+    data: ImageData, config: TrainingConfig, step: int, processes: Processes = ALONE
+) -> Batch:
+    return draw(material(data), config, Moment(3, step, 0.0), processes)
+
+
+def test_epoch_sees_each_image_at_most_once(digits: ImageData) -> None:
+    plain = replace(
+        digits, train=InMemorySplit(images_of(digits.train), torch.arange(len(digits.train)))
+    )
+    epochs = [[_draw(plain, CONFIG, s).labels for s in range(e * 16, e * 16 + 16)] for e in (0, 1)]
+    first, second = (torch.cat(labels) for labels in epochs)
+    assert len(set(first.tolist())) == len(set(second.tolist())) == 16 * 64
+    assert not torch.equal(first, second)
+
+
+def test_same_step_draws_the_same(digits: ImageData) -> None:
+    a, b, other = (_draw(digits, CONFIG, step) for step in (5, 5, 6))
+    assert torch.equal(a.images, b.images)
+    assert not torch.equal(a.images, other.images)
+
+
+@pytest.mark.parametrize("mixup", [0.0, 0.4])
+def test_shares_of_processes_are_the_batch_of_one(digits: ImageData, mixup: float) -> None:
+    config = replace(CONFIG, mixup=mixup)
+    whole = _draw(digits, config, 7)
+    shares = [_draw(digits, config, 7, Processes(rank, 4)) for rank in range(4)]
+    for name in ("images", "labels", "targets"):
+        assert torch.equal(
+            torch.cat([getattr(share, name) for share in shares]), getattr(whole, name)
+        )
+
+
+def test_batch_that_cannot_be_shared_evenly_is_refused(digits: ImageData) -> None:
+    with pytest.raises(ConfigError, match=r"by 3 processes. Allowed: .* 63 or 66"):
+        _draw(digits, CONFIG, 0, Processes(0, 3))
+
+
+def test_mixed_images_have_mixed_targets(digits: ImageData) -> None:
+    batch, plain = (_draw(digits, replace(CONFIG, mixup=m), 2) for m in (0.4, 0.0))
+    assert torch.allclose(batch.targets.sum(1), torch.ones(64))
+    share = batch.targets.max(1).values.min()
+    assert 0.5 <= share < 1
+    images = plain.images.float()
+    mixed = [share * images + (1 - share) * images.flip(0)]
+    mixed += [(1 - share) * images + share * images.flip(0)]
+    assert any(torch.allclose(batch.images, each, atol=1e-3) for each in mixed)
+    assert torch.equal(batch.targets.argmax(1), batch.labels)

@@ -1,0 +1,115 @@
+from pathlib import Path
+
+import pytest
+import torch
+
+from hwnas.errors import RunError, TrainingError
+from hwnas.space import SearchSpace
+from hwnas.training.checkpoint import Checkpoint, State
+from hwnas.training.config import TrainingConfig
+from hwnas.training.data import ImageData
+from hwnas.training.ema import Averages
+from hwnas.training.watch import WINDOW, Watch
+from tests.training.fakes import Learner, same
+
+OF = {"family": "mbconv", "search space": "tiny (1234)", "train.lr": 0.1}
+
+
+def _state(tiny: SearchSpace, digits: ImageData, ema: float = 0.9) -> State:
+    module = Learner(tiny, digits, TrainingConfig()).supernet.module
+    optimiser = torch.optim.AdamW(module.parameters())
+    averages = Averages(module, ema)
+    for parameter in module.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimiser.step()
+    averages.update(0)
+    return State(module, optimiser, averages, Watch(10, 100))
+
+
+def test_state_comes_back(tiny: SearchSpace, digits: ImageData, tmp_path: Path) -> None:
+    saved, path = _state(tiny, digits), tmp_path / "c.safetensors"
+    saved.watch.restore([3, 64, 0])
+    Checkpoint(path, OF).save(saved, 7)
+    found = _state(tiny, digits)
+    with torch.no_grad():
+        for parameter in found.module.parameters():
+            parameter.zero_()
+    assert Checkpoint(path, OF).load(found) == 7
+    assert same(dict(found.module.state_dict()), dict(saved.module.state_dict()))
+    assert saved.averages is not None
+    assert found.averages is not None
+    assert same(found.averages.tensors(), saved.averages.tensors())
+    assert found.watch.to_json() == [3, 64, 0]
+    for a, b in zip(saved.module.parameters(), found.module.parameters(), strict=True):
+        assert same(dict(saved.optimiser.state[a]), dict(found.optimiser.state[b]))
+        assert a.stride() == b.stride() == found.optimiser.state[b]["exp_avg"].stride()
+
+
+@pytest.mark.parametrize("kept", [0, 10, 1000])
+def test_damaged_file_says_how_to_go_on(
+    tiny: SearchSpace, digits: ImageData, tmp_path: Path, kept: int
+) -> None:
+    state, checkpoint = _state(tiny, digits), Checkpoint(tmp_path / "c.safetensors", OF)
+    checkpoint.save(state, 7)
+    checkpoint.path.write_bytes(checkpoint.path.read_bytes()[:kept])
+    for use in (checkpoint.n_steps, checkpoint.weights, lambda: checkpoint.load(state)):
+        with pytest.raises(RunError, match=r"cannot be read.*train again: rm .*c.safetensors"):
+            use()
+    checkpoint.previous.touch()
+    with pytest.raises(RunError, match=r"Go on from the one before it: mv .*previous"):
+        checkpoint.n_steps()
+
+
+@pytest.mark.parametrize(
+    ("name", "other", "message"),
+    [
+        ("family", "resnet", "of another family: mbconv, not resnet"),
+        ("search space", "small (99)", r"of another search space: tiny \(1234\), not small"),
+        ("train.lr", 0.2, "of another train.lr: 0.1, not 0.2"),
+        ("train.new", 1, "of another train.new: None, not 1"),
+    ],
+)
+def test_file_of_something_else_is_refused_by_name(
+    tiny: SearchSpace, digits: ImageData, tmp_path: Path, name: str, other: object, message: str
+) -> None:
+    state, path = _state(tiny, digits), tmp_path / "c.safetensors"
+    Checkpoint(path, OF).save(state, 7)
+    foreign = Checkpoint(path, OF | {name: other})
+    for use in (foreign.n_steps, foreign.weights, lambda: foreign.load(state)):
+        with pytest.raises(RunError, match=message):
+            use()
+
+
+@pytest.mark.parametrize("place", ["weights", "averages", "optimiser"])
+def test_what_is_no_number_is_never_written(
+    tiny: SearchSpace, digits: ImageData, tmp_path: Path, place: str
+) -> None:
+    state, checkpoint = _state(tiny, digits), Checkpoint(tmp_path / "c.safetensors", OF)
+    checkpoint.save(state, 5)
+    before = checkpoint.path.read_bytes()
+    parameter = next(state.module.parameters())
+    assert state.averages is not None
+    tensors = {
+        "weights": parameter,
+        "averages": next(iter(state.averages.tensors().values())),
+        "optimiser": state.optimiser.state[parameter]["exp_avg"],
+    }
+    with torch.no_grad():
+        tensors[place].view(-1)[0] = float("nan")
+    with pytest.raises(TrainingError, match=r"no longer finite.*after 5 steps, are kept in"):
+        checkpoint.save(state, 6)
+    assert checkpoint.path.read_bytes() == before
+
+
+def test_one_earlier_checkpoint_is_kept_until_the_end(
+    tiny: SearchSpace, digits: ImageData, tmp_path: Path
+) -> None:
+    state, checkpoint = _state(tiny, digits), Checkpoint(tmp_path / "c.safetensors", OF)
+    kept = []
+    for n_steps in (WINDOW - 50, WINDOW - 10, WINDOW + 10, WINDOW + 50, 2 * WINDOW):
+        checkpoint.save(state, n_steps)
+        kept.append(Checkpoint(checkpoint.previous).n_steps())
+    assert kept == [0, 0, WINDOW - 10, WINDOW - 10, WINDOW + 50]
+    assert checkpoint.kept(WINDOW + 60).endswith(f"kept in {checkpoint.previous}.")
+    checkpoint.finish()
+    assert [path.name for path in tmp_path.iterdir()] == ["c.safetensors"]

@@ -1,0 +1,36 @@
+import pytest
+
+from hwnas.errors import ConfigError
+from hwnas.families.base import Recipe
+from hwnas.training.config import TrainingConfig, fine_tuning
+
+FAMILY = Recipe("adamw", lr=0.001, weight_decay=0.05)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"epochs": 0}, {"batch_size": 0}, {"batch_size": 1}, {"lr": -1.0}, {"momentum": 1.0},
+        {"n_random": -1}, {"ema": 1.0}, {"mixup": -0.1}, {"progressive": 1.1},
+        {"progressive": -0.1}, {"optimiser": "adam"}, {"dtype": "float16"}, {"weight_decay": -1.0},
+        {"fine_tuning_epochs": 0}, {"warmup": 1.0}, {"label_smoothing": 1.0},
+    ],
+)  # fmt: skip
+def test_impossible_training_is_refused(change: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match=f"train.{next(iter(change))}"):
+        TrainingConfig(**change)  # type: ignore[arg-type]
+
+
+def test_family_decides_what_options_leave_open() -> None:
+    assert TrainingConfig().recipe(FAMILY) == FAMILY
+    found = TrainingConfig(optimiser="sgd", lr=0.3, weight_decay=0.0).recipe(FAMILY)
+    assert found == Recipe("sgd", 0.3, 0.0)
+    assert fine_tuning(FAMILY).lr == pytest.approx(0.0001)
+
+
+def test_what_decides_weights_is_what_changes_them() -> None:
+    plain = TrainingConfig().decisive(FAMILY)
+    assert plain["lr"] == 0.001
+    assert TrainingConfig(lr=0.001, tensorboard=True, device="cpu").decisive(FAMILY) == plain
+    for change in ({"ema": 0.9}, {"mixup": 0.1}, {"dtype": "bfloat16"}, {"distillation": False}):
+        assert TrainingConfig(**change).decisive(FAMILY) != plain

@@ -1,0 +1,33 @@
+import torch
+from torch import nn
+
+from hwnas.training.ema import Averages, averaged
+
+
+def test_averages_follow_the_weights_with_a_decay_that_grows() -> None:
+    module = nn.Linear(2, 1, bias=False)
+    with torch.no_grad():
+        module.weight.fill_(0.0)
+    averages = Averages(module, 0.5)
+    expected = 0.0
+    for step in range(20):
+        with torch.no_grad():
+            module.weight.fill_(float(step))
+        averages.update(step)
+        decay = min(0.5, (1 + step) / (10 + step))
+        expected = decay * expected + (1 - decay) * step
+        torch.testing.assert_close(averages.tensors()["weight"], torch.full((1, 2), expected))
+
+
+def test_module_holds_its_averages_for_a_while() -> None:
+    module = nn.Linear(2, 1)
+    averages = Averages(module, 0.9)
+    with torch.no_grad():
+        module.weight.fill_(7.0)
+    before = averages.tensors()["weight"].clone()
+    with averaged(averages):
+        assert torch.equal(module.weight, before)
+    assert torch.equal(module.weight, torch.full((1, 2), 7.0))
+    assert torch.equal(averages.tensors()["weight"], before)
+    with averaged(None):
+        assert torch.equal(module.weight, torch.full((1, 2), 7.0))

@@ -1,0 +1,46 @@
+import random
+
+import pytest
+
+from hwnas.space import SearchSpace
+from hwnas.training.progressive import admitted
+from hwnas.training.sandwich import draw
+
+KINDS = {"resolution": -1, "kernel": 1, "depth": 2, "width": 3, "expansion": 3}
+
+
+def test_all_options_are_admitted_where_nothing_widens(small: SearchSpace) -> None:
+    assert admitted(small, 0.0, 0.0) is small
+    assert admitted(small, 0.5, 0.5) is small
+
+
+def test_first_the_largest_alone_then_kernels_then_depths_then_widths(small: SearchSpace) -> None:
+    for part in range(4):
+        space = admitted(small, 0.5 * (part + 0.99) / 4, 0.5)
+        for name, options in small.choices.items():
+            opened = KINDS[name.rpartition(".")[2]] <= part
+            assert space.choices[name] == (options if opened else options[-1:]), name
+        assert space.largest() == small.largest()
+
+
+def test_options_are_admitted_from_the_largest_down(small: SearchSpace) -> None:
+    name = "stages.0.blocks.0.kernel"
+    seen = [admitted(small, p / 1000, 1.0).choices[name] for p in range(1000)]
+    assert list(dict.fromkeys(seen)) == [(7,), (5, 7), (3, 5, 7)]
+    assert [seen.count(options) for options in dict.fromkeys(seen)] == [250, 125, 625]
+    assert all(a[-len(b) :] == b for a, b in zip(seen[1:], seen[:-1], strict=True))
+
+
+@pytest.mark.parametrize("progress", [0.0, 0.3, 0.6, 0.9])
+def test_sandwich_draws_from_what_is_admitted(tiny: SearchSpace, progress: float) -> None:
+    space = admitted(tiny, progress, 1.0)
+    for genotype in draw(space, 20, random.Random(0)):
+        for name, option in genotype.options:
+            assert option in space.choices[name]
+
+
+def test_sandwich_trains_the_largest_once_where_it_is_alone(tiny: SearchSpace) -> None:
+    drawn = draw(admitted(tiny, 0.0, 1.0), 2, random.Random(0))
+    assert drawn[0] == tiny.largest()
+    assert {g.to_dict()["resolution"] for g in drawn} == {8, 12}
+    assert len(drawn) == 2  # resolutions are free from the start

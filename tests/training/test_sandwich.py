@@ -1,0 +1,62 @@
+import random
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from hwnas.space import SearchSpace
+from hwnas.training.batches import Batch
+from hwnas.training.config import TrainingConfig
+from hwnas.training.data import ImageData
+from hwnas.training.sandwich import draw
+from tests.training.fakes import Learner
+
+
+def _batch(digits: ImageData) -> Batch:
+    part = digits.train.take(torch.arange(16))
+    return Batch(part.images, part.labels, part.labels, digits)
+
+
+def test_sandwich_holds_both_ends(tiny: SearchSpace) -> None:
+    drawn = draw(tiny, 2, random.Random(0))
+    assert len(drawn) == 4
+    assert (drawn[0], drawn[-1]) == (tiny.largest(), tiny.smallest())
+
+
+@pytest.mark.parametrize("distillation", [True, False])
+def test_students_learn_from_the_largest_or_from_labels(
+    tiny: SearchSpace, digits: ImageData, distillation: bool
+) -> None:
+    learner = Learner(tiny, digits, TrainingConfig(distillation=distillation, label_smoothing=0.0))
+    supernet = learner.supernet
+    supernet.module.eval()
+    genotypes, batch = [tiny.largest(), tiny.smallest()], _batch(digits)
+    losses, n_right = learner.sandwich.learn(genotypes, batch)
+    found = {n: p.grad.clone() for n, p in supernet.module.named_parameters() if p.grad is not None}
+    supernet.module.zero_grad()
+    logits = supernet.forward(digits.prepare(batch.images, 12), genotypes[0])
+    student = supernet.forward(digits.prepare(batch.images, 8), genotypes[1])
+    targets = logits.detach().softmax(1) if distillation else batch.labels
+    expected = F.cross_entropy(logits, batch.labels), F.cross_entropy(student, targets)
+    torch.autograd.backward(expected)
+    for name, parameter in supernet.module.named_parameters():
+        torch.testing.assert_close(found[name], parameter.grad)
+    assert losses == pytest.approx([float(loss.detach()) for loss in expected])
+    assert n_right == int((logits.argmax(1) == batch.labels).sum())
+
+
+def test_bfloat16_gives_nearly_the_same_gradients_in_float32(
+    tiny: SearchSpace, digits: ImageData
+) -> None:
+    gradients = []
+    for dtype in ("float32", "bfloat16"):
+        learner = Learner(tiny, digits, TrainingConfig(dtype=dtype))
+        learner.supernet.module.train()
+        learner.sandwich.learn([tiny.largest()], _batch(digits))
+        gradient = next(learner.supernet.module.parameters()).grad
+        assert gradient is not None
+        assert gradient.dtype == torch.float32
+        gradients.append(gradient)
+    assert not torch.equal(*gradients)
+    a, b = (gradient.flatten() for gradient in gradients)
+    assert F.cosine_similarity(a, b, dim=0) > 0.95

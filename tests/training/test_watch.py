@@ -1,0 +1,30 @@
+from hwnas.training.watch import WINDOW, Watch
+
+
+def _accuracies(rate: float, n_steps: int) -> list[float | None]:
+    watch = Watch(n_classes=10, n_steps=n_steps)
+    return [watch.count(step + 1, round(rate * 100), 100) for step in range(n_steps)]
+
+
+def test_guessing_is_found_after_a_fair_part() -> None:
+    found = _accuracies(0.1, 2000)
+    assert [i + 1 for i, accuracy in enumerate(found) if accuracy] == list(range(600, 2001, WINDOW))
+    assert set(found) == {None, 0.1}
+
+
+def test_learning_and_short_trainings_are_not_stopped() -> None:
+    assert set(_accuracies(0.13, 2000)) == {None}
+    assert set(_accuracies(0.1, WINDOW - 1)) == {None}
+
+
+def test_count_goes_on_where_it_was() -> None:
+    whole, cut = Watch(10, 400), Watch(10, 400)
+    for step in range(130):
+        whole.count(step + 1, 50, 100)
+        cut.count(step + 1, 50, 100)
+    resumed = Watch(10, 400)
+    resumed.restore(cut.to_json())
+    for step in range(130, 260):
+        whole.count(step + 1, 50, 100)
+        resumed.count(step + 1, 50, 100)
+    assert resumed.to_json() == whole.to_json() == [60 * 50, 60 * 100, 200]
