@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from hwnas.families.base import Family
+from hwnas.families.blocks import ReLU6
 from hwnas.op import n_macs, n_params
 from hwnas.space import Genotype, SearchSpace
 from hwnas.training.data import ImageData
@@ -29,7 +30,7 @@ _SEED = 0  # of the initial weights, and of which images are read
 _REMEMBERED = 100_000  # genotypes
 _NORMS = (nn.BatchNorm2d, nn.LayerNorm)
 _ACTIVATIONS = (
-    nn.ReLU, nn.ReLU6, nn.Hardswish, nn.Hardsigmoid, nn.Sigmoid, nn.SiLU, nn.GELU,
+    nn.ReLU, ReLU6, nn.Hardswish, nn.Hardsigmoid, nn.Sigmoid, nn.SiLU, nn.GELU,
 )  # fmt: skip
 
 

@@ -1,8 +1,9 @@
 """Plain layers that families share: each computes one operator of the lowered network."""
 
-from typing import final
+from typing import Any, final
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -14,7 +15,7 @@ from hwnas.op import Lowered, padding
 def activation(name: str) -> nn.Module:
     """Return the module of an activation; in place where its gradient needs no input."""
     modules: dict[str, nn.Module] = {
-        "relu6": nn.ReLU6(inplace=True),
+        "relu6": ReLU6(),
         "relu": nn.ReLU(inplace=True),
         "hardswish": nn.Hardswish(),
         "hardsigmoid": nn.Hardsigmoid(),
@@ -22,6 +23,37 @@ def activation(name: str) -> nn.Module:
         "": nn.Identity(),
     }
     return modules[name]
+
+
+@final
+class ReLU6(nn.Module):
+    """Values cut off at 0 and 6, in place.
+
+    Torch's own, in place, keeps a copy of its input for the gradient; the output says as much.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Any shape."""
+        if torch.is_grad_enabled() and x.requires_grad:
+            out: Tensor = _ReLU6.apply(x)  # type: ignore[no-untyped-call]
+            return out
+        return F.relu6(x, inplace=True)
+
+
+@final
+class _ReLU6(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.mark_dirty(x)
+        out = x.clamp_(0.0, 6.0)
+        ctx.save_for_backward(out)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        (out,) = ctx.saved_tensors
+        found: Tensor = torch.ops.aten.hardtanh_backward(grads[0], out, 0.0, 6.0)
+        return found
 
 
 @final
