@@ -16,12 +16,14 @@ VERBS = {
     "search": "find, verify and report a Pareto front of networks for a target",
     "train": "train the supernet of a search space, or one network of it alone",
     "profile": "measure a target's latency table, and say how wrong it is",
+    "audit": "say whether a search's supernet ranks networks as training them alone does",
     "why": "say when and why a search proposed a candidate, what it beat and what beats it",
 }
 _CONTINUE = {
     "search": "run.resume=<run folder>",
     "train": "the same command",
     "profile": "the same command",
+    "audit": "the same command",
     "why": "the same command",
 }
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
@@ -154,6 +156,10 @@ def dispatch(configs: Sequence[Any], arguments: Sequence[str]) -> None:
         from hwnas.commands import why
 
         why.run(first)
+    elif isinstance(first, config.AuditConfig):
+        from hwnas.commands import audit
+
+        audit.run(first, _searched(first.run))
     elif isinstance(first, config.ProfileConfig):
         from hwnas.commands import profile
 
@@ -170,6 +176,19 @@ def dispatch(configs: Sequence[Any], arguments: Sequence[str]) -> None:
         from hwnas.commands import search
 
         search.run(configs, arguments)
+
+
+def _searched(folder: str) -> Any:
+    """Return the configuration of a search, of its first target if it has several."""
+    from hwnas.commands.arguments import for_targets
+    from hwnas.results import read_manifest
+
+    manifest = read_manifest(Path(folder), "run")
+    if manifest.get("verb") != "search" or "checkpoint" not in manifest:
+        raise ConfigError(f"run={folder} is no search with a supernet.")
+    arguments = [str(a) for a in manifest["arguments"] if not str(a).startswith("run.resume=")]
+    (config,) = _composed("search", "search", for_targets(arguments)[0])
+    return config
 
 
 def _refuse_extra(content: Any, schema: type) -> None:

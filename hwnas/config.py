@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
 
+from hwnas.accuracy.audit import MIN_NETWORKS
 from hwnas.accuracy.supernet import ScoringConfig
 from hwnas.errors import ConfigError, unknown
 from hwnas.figure import COLUMNS
@@ -214,6 +215,27 @@ class TrainConfig:
 
 
 @dataclass
+class AuditConfig:
+    """What ``python -m hwnas audit`` accepts."""
+
+    run: str = ""  #: the folder of a search
+    k: int = 12  #: networks that are trained alone: half of the front, half of the whole space
+    n_repeated: int = 3  #: of them are trained with a second seed, to know the noise
+    epochs: int | None = None  #: of each network alone; default: those of the supernet
+    seed: int = 0  #: of the choice of networks, and of their training
+
+    def __post_init__(self) -> None:
+        if not self.run:
+            raise ConfigError("audit needs run=DIR, the folder of a finished search.")
+        if self.k < MIN_NETWORKS:
+            raise ConfigError(f"k must be at least {MIN_NETWORKS} networks, got {self.k}.")
+        if not 0 <= self.n_repeated <= self.k:
+            raise ConfigError(f"n_repeated must lie between 0 and k={self.k}.")
+        if self.epochs is not None and self.epochs < 1:
+            raise ConfigError(f"epochs must be at least 1, got {self.epochs}.")
+
+
+@dataclass
 class WhyConfig:
     """What ``python -m hwnas why`` accepts."""
 
@@ -234,6 +256,7 @@ SCHEMAS: dict[str, type] = {
     "profile": ProfileConfig,
     "tabular": TabularConfig,  # search accuracy=table
     "why": WhyConfig,
+    "audit": AuditConfig,
 }
 
 

@@ -26,6 +26,7 @@ from hwnas.training.batches import Material
 from hwnas.training.checkpoint import Checkpoint
 from hwnas.training.config import TrainingConfig, fine_tuning
 from hwnas.training.data import DatasetConfig, ImageData, load
+from hwnas.training.initial import initialise
 from hwnas.training.loop import Row, Saving, Summary, Trainee
 from hwnas.training.sandwich import Sandwich
 
@@ -86,14 +87,22 @@ class Course:
             "augmentation": self.dataset.augmentation,
             "seed": self.seed,
             "version": [torch.__version__, __version__, *families.origin(self.space.family)],
+            "train.init_from": _content(self.train.init_from),
             **{f"train.{name}": value for name, value in options.items()},
         }
 
     def untrained(self) -> Supernet:
-        """Return the supernet as its training begins."""
+        """Return the supernet as its training begins.
+
+        Raises:
+            RunError: ``train.init_from`` cannot be read, or is of another network.
+        """
         with torch.random.fork_rng():
             torch.manual_seed(self.seed)
-            return self.family.supernet(self.space, self.data.task)
+            supernet = self.family.supernet(self.space, self.data.task)
+        if self.train.init_from is not None:
+            initialise(supernet.module, self.space, Path(self.train.init_from))
+        return supernet
 
     def trained(self, progress: Progress, log: Log | None = None) -> tuple[Supernet, Summary]:
         """Return the trained supernet; trains what is not trained yet.
@@ -224,6 +233,14 @@ def _locked(checkpoint: Checkpoint, n_steps: int, progress: Progress) -> RunFold
                 except LockedError:
                     continue
     return folder
+
+
+def _content(path: str | None) -> str | None:
+    """Return a digest of a file; ``None`` where none is named or there is none."""
+    if path is None or not Path(path).is_file():
+        return None
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
 
 
 def _digest(content: Any) -> str:

@@ -98,13 +98,14 @@ PLACES = {
         "search.study",
     },
     "sqlalchemy": {"search.shared_study", "search.study"},
-    "matplotlib": {"report.plot"},
+    "matplotlib": {"report.audit", "report.plot"},
     "plotly": {"report.page"},
     "torch.utils.tensorboard": {"commands.tensorboard"},
     "torch.distributed": {"families.synchronised", "training.parallel"},
     "rich": {
         f"commands.{name}"
         for name in (
+            "audit",
             "console",
             "front",
             "joint",

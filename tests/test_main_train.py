@@ -179,3 +179,20 @@ def test_tensorboard_that_is_not_installed_is_refused(
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     line = _refused(capsys, "train", *TINY, "train.tensorboard=true")
     assert "pip install tensorboard" in line
+
+
+def test_supernet_starts_from_weights_that_are_given(capsys: pytest.CaptureFixture[str]) -> None:
+    tiny = "search_space=tiny"
+    assert run(["train", *TINY, "run.dir=a", "run.supernets=x"]) == 0
+    weights = _summary("a")["checkpoint"]
+    given = f"train.init_from={weights}"
+    assert run(["train", tiny, given, "train.epochs=0", "run.dir=b", "run.supernets=y"]) == 0
+    assert "Nothing was trained" in capsys.readouterr().out
+    assert _summary("a")["accuracy_random"] == _summary("b")["accuracy_random"]
+    assert run(["train", *TINY, given, "run.dir=c", "run.supernets=y"]) == 0
+    assert _summary("c")["accuracy_random"] != _summary("a")["accuracy_random"]
+    assert _summary("c")["checkpoint"] != weights
+    capsys.readouterr()
+    other = _refused(capsys, "train", "search_space=mbconv_small", given)
+    assert "is not of space 'mbconv_small': it lacks" in other
+    assert "needs train.init_from=FILE" in _refused(capsys, "train", tiny, "train.epochs=0")

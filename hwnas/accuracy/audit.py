@@ -113,6 +113,11 @@ def choose(
     return [Subject("front", g) for g in members] + [Subject("space", g) for g in others]
 
 
+def repeated(n: int, n_repeated: int) -> list[int]:
+    """Return which of ``n`` networks are trained with a second seed, at even distances."""
+    return [(2 * i + 1) * n // (2 * n_repeated) for i in range(n_repeated)]
+
+
 def _spread(items: Sequence[Genotype], n: int) -> list[Genotype]:
     """Return ``n`` items at even distances, the ends among them."""
     if n >= len(items):

@@ -34,13 +34,14 @@ def overview(verbs: Mapping[str, str]) -> str:
 
 
 #: Facts of the device, and what only data sets set.
-_HIDDEN = {"search": ("target.",), "train": (), "profile": ("target.", "train."), "why": ()}
+_HIDDEN = {"search": ("target.",), "profile": ("target.", "train.")}
 #: What cannot be left out.
 _FIRST = {
     "search": "+target=<name> ",
     "train": "",
     "profile": "+target=<name> ",
     "why": "run=DIR id=GENOTYPE ",
+    "audit": "run=DIR ",
 }
 _ABOUT = {
     "search": [
@@ -57,6 +58,12 @@ _ABOUT = {
         "Compiles, tunes and times the operators of a search space on a target, measures whole",
         "networks to calibrate their sum, and reports the error on networks it has not seen.",
         "Writes latency_tables/<target>/; only what is new is measured, and Ctrl-C loses nothing.",
+    ],
+    "audit": [
+        "Trains networks of a finished search alone, from scratch, and says how well the supernet",
+        "ranks them: rank correlations with intervals, the noise of seeds, and what would leave",
+        "the front. Writes DIR/audit/ and into the report; the same command goes on with what was",
+        "interrupted. It takes k + n_repeated trainings: give fewer epochs to take less time.",
     ],
     "why": [
         "Reads the folder of a search, finished or not, and says of one candidate: when and why",
@@ -82,6 +89,8 @@ _EXAMPLES = {
         "train dataset=fashion_mnist dataset.path=DIR train.epochs=30",
         "train search_space=tiny train.optimiser=adamw train.lr=0.002 train.ema=0.999",
         "train train.tensorboard=true    # then: tensorboard --logdir runs/train",
+        "train search_space=ofa_mobilenet_v3 dataset=imagenet1k train.init_from=ofa.pth"
+        " train.epochs=0",
         "train genotype=largest                           # one network from scratch",
         "train genotype=largest train.from_supernet=true  # fine-tuned supernet weights",
     ],
@@ -91,6 +100,10 @@ _EXAMPLES = {
         "profile +target=cpu genotype=largest",
         "profile +target=raspi4 rpc.tracker=HOST:PORT rpc.key=rpi4",
         "profile +target=raspi4 rpc.tracker=HOST:PORT rpc.key=rpi4 transfer_from=cpu n_samples=30",
+    ],
+    "audit": [
+        "audit run=runs/search/<time>",
+        "audit run=runs/search/<time> k=8 n_repeated=2 epochs=8",
     ],
     "why": [
         "why run=runs/search/<time> id=front      # the ids of the front",
@@ -121,7 +134,7 @@ def verb_help(verb: str, schema: type) -> str:
     lines += [
         f"  {name}={'' if value is None else value}"
         for name, value in options(schema)
-        if not name.startswith(_HIDDEN[verb])
+        if not name.startswith(_HIDDEN.get(verb, ()))
     ]
     lines += ["", "examples:", *(f"  python -m hwnas {example}" for example in _EXAMPLES[verb])]
     lines += ["", "The configuration is Hydra's: --cfg job prints it, --hydra-help tells more."]

@@ -123,6 +123,7 @@ def _train_supernet(
     spread = f"{min(ends):.4f} to {max(ends):.4f} (lowest, highest)"
     table.add_row(f"median of {len(some)} random subnets", f"{middle:.4f}", spread)
     table.add_row("largest subnet", *_cells(largest))
+    kept = course.checkpoint().path
     found = {
         "accuracy_smallest": smallest.to_json(),
         "accuracy_largest": largest.to_json(),
@@ -130,7 +131,7 @@ def _train_supernet(
         "accuracy_random_median": middle,
         "genotypes": [genotype.to_dict() for genotype in genotypes],
     }
-    return table, {**found, **_facts(summary), "checkpoint": str(course.checkpoint().path)}
+    return table, {**found, **_facts(summary), "checkpoint": str(kept) if kept.exists() else None}
 
 
 def _train_alone(
@@ -185,6 +186,8 @@ def _facts(summary: Summary) -> Row:
 def _closing(summary: Row) -> str:
     """Return what the training took and where its result is."""
     where = f"Checkpoint: {summary['checkpoint']}"
+    if summary["checkpoint"] is None:
+        return "Nothing was trained: the weights are those of train.init_from."
     if not summary["steps"]:
         return f"It was trained before. {where}"
     rate = summary["images_x_subnets_per_second"]

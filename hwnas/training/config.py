@@ -10,8 +10,8 @@ OPTIMISERS = ("sgd", "adamw")
 DTYPES = ("float32", "bfloat16")
 
 _FINE_TUNING_LR = 0.1  # of the rate that trains from scratch
-#: What changes no weight of a supernet, but perhaps by rounding.
-_INDIFFERENT = ("device", "tensorboard", "from_supernet", "fine_tuning_epochs")
+#: What changes no weight of a supernet, but perhaps by rounding; and a path, whose content does.
+_INDIFFERENT = ("device", "tensorboard", "from_supernet", "fine_tuning_epochs", "init_from")
 
 
 @dataclass
@@ -33,6 +33,9 @@ class TrainingConfig:
     progressive: float = 0.0  #: fraction of the steps after which all options are admitted
     dtype: str = "float32"  #: of the forward pass: float32 or bfloat16
     device: str | None = None  #: default: cuda where torch finds one, else cpu
+    #: weights that a supernet starts from: a checkpoint, or a file of Once-for-all's MobileNetV3;
+    #: with epochs=0 they are used as they are
+    init_from: str | None = None
     tensorboard: bool = False  #: whether `train` writes logs for TensorBoard
     from_supernet: bool = False  #: whether one network starts from the supernet's weights
     fine_tuning_epochs: int = 4  #: of a network that starts from the supernet's weights
@@ -46,7 +49,11 @@ class TrainingConfig:
                 raise ConfigError(unknown(f"train.{key}", value, allowed))
 
     def _check_numbers(self) -> None:
-        for key in ("epochs", "batch_size", "lr", "fine_tuning_epochs"):
+        if self.epochs == 0 and self.init_from is None:
+            raise ConfigError("train.epochs=0 trains nothing: it needs train.init_from=FILE.")
+        if self.epochs < 0:
+            raise ConfigError(f"train.epochs must not be negative, got {self.epochs}.")
+        for key in ("batch_size", "lr", "fine_tuning_epochs"):
             if (value := getattr(self, key)) is not None and value <= 0:
                 raise ConfigError(f"train.{key} must be positive, got {value}.")
         for key in ("momentum", "warmup", "label_smoothing", "ema"):

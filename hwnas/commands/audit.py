@@ -1,0 +1,268 @@
+"""``python -m hwnas audit``: does a search's supernet rank networks as training them alone does?"""
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import final
+
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from hwnas import supernets
+from hwnas.accuracy.audit import Finding, Subject, Verdict, choose, judge, repeated
+from hwnas.accuracy.supernet import ScoringConfig, right
+from hwnas.commands.console import Phases, print_notes, print_phases
+from hwnas.config import AuditConfig, SearchConfig
+from hwnas.errors import ConfigError, RunError
+from hwnas.figure import Figure, proportion
+from hwnas.op import n_macs
+from hwnas.pareto import non_dominated
+from hwnas.report.audit import audit_png, with_audit
+from hwnas.results import Row, RunFolder
+from hwnas.space import Genotype
+from hwnas.supernets import Course, Lesson
+from hwnas.training import loop
+
+
+def run(config: AuditConfig, searched: SearchConfig) -> None:
+    """Train networks of a search alone, and write how the supernet's ranking compares.
+
+    Args:
+        config: What is audited, and how thoroughly.
+        searched: The configuration of the search.
+    """
+    console, folder = Console(), RunFolder(Path(config.run))
+    manifest = folder.reopen()
+    with contextlib.closing(folder), Phases(console) as phases:
+        members = _members(folder)
+        with phases.timed("Load data"):
+            course = _course(searched, manifest, phases)
+        print_notes(console, course.data.notes)
+        front = [(_genotype(course, row), row) for row in members.rows]
+        subjects = choose(
+            [genotype for genotype, _ in front],
+            course.space,
+            config.k,
+            lambda g: n_macs(course.family.lower(course.space, g, course.data.task)),
+            config.seed,
+        )
+        findings = _findings(subjects, course, searched.scoring, config, phases)
+        verdict = judge(findings)
+        leaving = _leaving(findings, {g.id: row for g, row in front}, members)
+        epochs = _alone(course, config).train.epochs
+        words = _words(findings, verdict, leaving, epochs, len(course.data.validation))
+        _write(folder, findings, verdict, leaving, words, epochs)
+    console.print(_table(findings, leaving))
+    for line in words:
+        console.print(line, highlight=False, soft_wrap=True)
+    console.print(f"Files in {folder.path}: audit/ report.html", highlight=False, soft_wrap=True)
+    print_phases(console, phases)
+
+
+@dataclass(frozen=True)
+class _Members:
+    """The front of a search."""
+
+    rows: Sequence[Row]  #: by the first cost
+    costs: Sequence[str]
+
+
+def _members(folder: RunFolder) -> _Members:
+    content = folder.read_json("front.json")
+    if content is None:
+        raise RunError(
+            f"run={folder.path} has no front yet. Finish it with: "
+            f"python -m hwnas search run.resume={folder.path}"
+        )
+    costs = [name for name in content["objectives"] if name != "accuracy"]
+    rows = sorted(content["members"], key=lambda row: float(row[costs[0]]))
+    return _Members(rows, costs)
+
+
+def _course(searched: SearchConfig, manifest: Row, phases: Phases) -> Course:
+    """Return how the supernet of the search was trained; refuse if it is not there any more."""
+    kept = Path(manifest["checkpoint"])
+    space, family, data = supernets.read(searched.search_space, searched.dataset, phases)
+    course = Course(
+        space, family, data, searched.dataset, searched.train, searched.seed, kept.parent.parent
+    )
+    trained = searched.train.epochs > 0
+    if trained and (course.checkpoint().path != kept or not kept.is_file()):
+        raise RunError(
+            f"The supernet of the run is not at {kept} as this version would train it; start from "
+            "the folder in which the search was started, with the same versions and data."
+        )
+    return course
+
+
+def _alone(course: Course, config: AuditConfig, seed: int = 0) -> Course:
+    """Return how networks are trained alone: with the same recipe, from nothing."""
+    epochs = config.epochs or course.train.epochs
+    if not epochs:
+        raise ConfigError("The search trained no epochs; say how many with epochs=N.")
+    train = replace(course.train, epochs=epochs, init_from=None, from_supernet=False)
+    return replace(course, train=train, seed=config.seed + seed)
+
+
+def _genotype(course: Course, row: Row) -> Genotype:
+    options = {name: row[name] for name in course.space.choices if row.get(name) is not None}
+    return course.space.genotype(options)
+
+
+def _findings(
+    subjects: Sequence[Subject],
+    course: Course,
+    scoring: ScoringConfig,
+    config: AuditConfig,
+    phases: Phases,
+) -> list[Finding]:
+    supernet, _ = course.trained(phases)
+    evaluator = course.evaluator(supernet, dataclasses.replace(scoring, confidence=None))
+    with phases.phase("Score in supernet", len(subjects)) as advance:
+        inherited = []
+        for subject in subjects:
+            inherited.append(evaluator.score(subject.genotype).accuracy)
+            advance(1)
+    plan = [(i, 0) for i in range(len(subjects))]
+    plan += [(i, 1) for i in repeated(len(subjects), config.n_repeated)]
+    alone = _alone(course, config)
+    steps = loop.n_steps(alone.train, len(course.data.train))
+    accuracies: list[list[Figure]] = [[] for _ in subjects]
+    with phases.phase(f"Train {len(plan)} alone", steps * len(plan)) as advance:
+        for i, seed in plan:
+            genotype = subjects[i].genotype
+            lesson = Lesson(_alone(course, config, seed), genotype)
+            network, _ = lesson.trained(_Within(advance))
+            resolution = course.resolution(genotype)
+            batches = course.data.batches(course.data.validation, resolution)
+            answers = np.concatenate([right(network, *batch) for batch in batches])
+            accuracies[i].append(proportion(int(answers.sum()), len(answers)))
+    return [
+        Finding(subject, figure, tuple(each))
+        for subject, figure, each in zip(subjects, inherited, accuracies, strict=True)
+    ]
+
+
+@final
+class _Within:
+    """Progress of one network, as part of a bar of all."""
+
+    def __init__(self, advance: Callable[[int], None]):
+        self._advance = advance
+
+    @contextlib.contextmanager
+    def phase(self, name: str, total: int, done: int = 0) -> Iterator[Callable[[int], None]]:
+        """Add steps to the bar of all, those of an earlier run at once."""
+        self._advance(done)
+        yield self._advance
+
+
+def _leaving(
+    findings: Sequence[Finding], rows: dict[str, Row], members: _Members
+) -> dict[str, str]:
+    """Return the audited members that, judged alone, another audited member dominates."""
+    audited = [f for f in findings if f.subject.group == "front"]
+    costs = [[float(rows[f.subject.genotype.id][c]) for c in members.costs] for f in audited]
+    points = np.array([[f.mean_alone, *c] for f, c in zip(audited, costs, strict=True)])
+    stays = non_dominated(points, [True] + [False] * len(members.costs))
+    return {
+        f.subject.genotype.id: "leaves front"
+        for f, keeps in zip(audited, stays, strict=True)
+        if not keeps
+    }
+
+
+def _words(
+    findings: Sequence[Finding],
+    verdict: Verdict,
+    leaving: dict[str, str],
+    epochs: int,
+    n_images: int,
+) -> list[str]:
+    """Return what was found, in sentences."""
+    n, n_front = len(findings), sum(f.subject.group == "front" for f in findings)
+    words = [
+        f"Between {n} networks in the supernet and trained alone ({epochs} epochs each; validation "
+        f"split, {n_images:,} images): Kendall's tau {verdict.kendall}, Spearman's rho "
+        f"{verdict.spearman}; in brackets 95 % (Fieller et al., 1957)."
+    ]
+    if not verdict.kendall.low > 0:
+        words.append("That order cannot be told from chance.")
+    more = "more" if verdict.gap >= 0 else "less"
+    words.append(f"Alone they are {abs(verdict.gap) * 100:.2f} points {more} accurate on average.")
+    if verdict.seed_sd is None or verdict.ceiling is None:
+        words.append("The noise of seeds is not known: none was trained twice.")
+    else:
+        sd = verdict.seed_sd
+        m = sum(len(f.alone) > 1 for f in findings)
+        words.append(
+            f"From seed to seed accuracy differs by {sd.value * 100:.2f} points (standard "
+            f"deviation, {sd.low * 100:.2f} to {sd.high * 100:.2f}; {m} networks trained twice): "
+            f"two trainings alone would agree with each other by a tau of {verdict.ceiling:.2f}."
+        )
+    words.append(
+        f"Judged alone, {len(leaving)} of {n_front} audited members of the front would leave it, "
+        "because another of them is as good and cheaper."
+    )
+    return words
+
+
+def _write(
+    folder: RunFolder,
+    findings: Sequence[Finding],
+    verdict: Verdict,
+    leaving: dict[str, str],
+    words: Sequence[str],
+    epochs: int,
+) -> None:
+    png = audit_png(findings, verdict, epochs)
+    folder.write_bytes("audit/audit.png", png)
+    rows = [_row(finding, leaving) for finding in findings]
+    folder.write_csv("audit/networks.csv", rows)
+    content = {"epochs": epochs, **verdict.to_json(), "words": list(words), "networks": rows}
+    folder.write_json("audit/audit.json", content)
+    report = folder.path / "report.html"
+    if report.is_file():
+        page = with_audit(report.read_text(encoding="utf-8"), png, words)
+        folder.write_bytes("report.html", page.encode())
+
+
+def _row(finding: Finding, leaving: dict[str, str]) -> Row:
+    genotype = finding.subject.genotype
+    row: Row = {"id": genotype.id, "group": finding.subject.group}
+    row |= finding.supernet.columns("accuracy_supernet")
+    row |= finding.alone[0].columns("accuracy_alone")
+    row["accuracy_alone_mean"] = finding.mean_alone
+    row["accuracy_alone_second_seed"] = finding.alone[1].value if len(finding.alone) > 1 else None
+    row["leaves_front"] = genotype.id in leaving if finding.subject.group == "front" else None
+    return row | genotype.to_dict()
+
+
+def _table(findings: Sequence[Finding], leaving: dict[str, str]) -> Table:
+    table = Table(
+        "id", "from", "supernet", "95 %", "alone", "95 %", "2nd seed", "",
+        title="Accuracy on the validation split", title_justify="left", box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0), show_edge=False,
+    )  # fmt: skip
+    for i, shown in enumerate(table.columns):
+        shown.no_wrap = True
+        shown.justify = "right" if i in (2, 4, 6) else "left"
+    for f in sorted(findings, key=lambda f: f.supernet.value):
+        other = f"{f.alone[1].value:.4f}" if len(f.alone) > 1 else ""
+        table.add_row(
+            f.subject.genotype.id, f.subject.group, f"{f.supernet.value:.4f}", _half(f.supernet),
+            f"{f.alone[0].value:.4f}", _half(f.alone[0]), other,
+            leaving.get(f.subject.genotype.id, ""),
+        )  # fmt: skip
+    return table
+
+
+def _half(figure: Figure) -> str:
+    if figure.low is None or figure.high is None or not math.isfinite(figure.value):
+        return ""
+    return f"±{(figure.high - figure.low) / 2:.4f}"

@@ -1,0 +1,80 @@
+"""An audit as a picture, and as a section of a run's page."""
+
+import base64
+import html
+import io
+from collections.abc import Sequence
+
+import matplotlib as mpl
+
+mpl.use("Agg")
+from matplotlib import pyplot as plt
+
+from hwnas.accuracy.audit import Finding, Verdict
+from hwnas.errors import RunError
+from hwnas.figure import Figure
+from hwnas.report.plot import SEARCHED, VERIFIED
+
+_STYLE = (("front", VERIFIED, "members of the front"), ("space", SEARCHED, "random networks"))
+_START, _END = "<!-- audit -->", "<!-- end of audit -->"
+_BEFORE = "<h2>Run</h2>"
+
+
+def audit_png(findings: Sequence[Finding], verdict: Verdict, epochs: int) -> bytes:
+    """Return a PNG: accuracy trained alone over accuracy in the supernet, with intervals."""
+    figure, axes = plt.subplots(figsize=(7, 5.5), dpi=150, layout="constrained")
+    for group, colour, label in _STYLE:
+        chosen = [f for f in findings if f.subject.group == group]
+        x = [f.supernet.value for f in chosen]
+        y = [f.mean_alone for f in chosen]
+        axes.errorbar(
+            x, y, xerr=_ends([f.supernet for f in chosen]),
+            yerr=_ends([f.alone[0] for f in chosen]), fmt="o", ms=5, lw=0.8, capsize=2,
+            color=colour, label=label, zorder=3,
+        )  # fmt: skip
+        for f in chosen:
+            for other in f.alone[1:]:
+                axes.plot(f.supernet.value, other.value, "x", ms=5, color=colour, zorder=4)
+    low = min(*axes.get_xlim(), *axes.get_ylim())
+    high = max(*axes.get_xlim(), *axes.get_ylim())
+    axes.plot([low, high], [low, high], color="#999999", lw=0.8, ls="--", zorder=1)
+    axes.annotate("equal", (low, low), xytext=(4, 12), textcoords="offset points", color="#777777")
+    axes.set_xlabel("accuracy in the supernet (validation split)")
+    axes.set_ylabel(f"accuracy trained alone, {epochs} epochs (validation split)")
+    axes.set_title(
+        f"Kendall's tau {verdict.kendall}, Spearman's rho {verdict.spearman}", fontsize=10
+    )
+    axes.legend(loc="lower right", frameon=False, title="bars: 95 %; crosses: another seed")
+    axes.grid(color="#eeeeee")
+    axes.set_axisbelow(True)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png")
+    plt.close(figure)
+    return buffer.getvalue()
+
+
+def _ends(figures: Sequence[Figure]) -> list[list[float]]:
+    below = [f.value - (f.value if f.low is None else f.low) for f in figures]
+    above = [(f.value if f.high is None else f.high) - f.value for f in figures]
+    return [below, above]
+
+
+def with_audit(page: str, png: bytes, words: Sequence[str]) -> str:
+    """Return a run's page with the section of an audit, in place of an earlier one.
+
+    Raises:
+        RunError: it is no page of a run.
+    """
+    if _START in page:
+        before, _, rest = page.partition(_START)
+        page = before + rest.partition(_END)[2]
+    if _BEFORE not in page:
+        raise RunError("report.html is no page of a search; the files in audit/ are complete.")
+    picture = base64.b64encode(png).decode()
+    lines = "".join(f"<p class='note'>{html.escape(line)}</p>" for line in words)
+    section = (
+        f"{_START}<h2>Audit of the supernet</h2>{lines}"
+        f'<img alt="accuracy trained alone over accuracy in the supernet" width="760" '
+        f'src="data:image/png;base64,{picture}">{_END}'
+    )
+    return page.replace(_BEFORE, section + _BEFORE, 1)

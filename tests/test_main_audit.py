@@ -1,0 +1,107 @@
+"""``audit`` as its users start it."""
+
+import csv
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from hwnas.__main__ import run
+
+QUICK = ("+target=npu", "search_space=tiny", "train.epochs=2", "n_trials=20", "budget=none")
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a search in ``run`` and its supernet in ``supernets``."""
+    folder = tmp_path_factory.mktemp("audited")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["hwnas"])
+        arguments = [*QUICK, f"run.dir={folder / 'run'}", f"run.supernets={folder / 'supernets'}"]
+        assert run(["search", *arguments]) == 0
+    return folder
+
+
+@pytest.fixture
+def again(searched: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a copy of the run."""
+    monkeypatch.setattr(sys, "argv", ["hwnas"])
+    return Path(shutil.copytree(searched / "run", tmp_path / "run"))
+
+
+def test_audit_says_how_well_the_supernet_ranks_and_goes_on_where_it_was(
+    again: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["audit", f"run={again}", "k=6", "n_repeated=1", "epochs=1"]
+    assert run(options) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "6 networks in the supernet and trained alone (1 epochs each" in out
+    assert "1 networks trained twice" in out
+    first = (again / "audit" / "audit.json").read_text()
+    found = json.loads(first)
+    value, low, high = found["kendall_tau"]
+    assert low <= value <= high
+    with (again / "audit" / "networks.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["group"] for row in rows].count("space") >= 3
+    assert len({row["id"] for row in rows}) == 6
+    assert sum(bool(row["accuracy_alone_second_seed"]) for row in rows) == 1
+    for row in rows:
+        assert row["accuracy_supernet_source"] == row["accuracy_alone_source"] == "measured"
+    page = (again / "report.html").read_text()
+    assert page.count("Audit of the supernet") == 1
+    assert "<h2>Run</h2>" in page
+    # Nothing is trained again, and everything is the same but for the place of the picture.
+    (again / "audit" / "audit.json").unlink()
+    assert run(options) == 0
+    assert (again / "audit" / "audit.json").read_text() == first
+    assert (again / "report.html").read_text() == page
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda run: (run / "front.json").unlink(), "has no front yet. Finish it with"),
+        (lambda run: (run / "manifest.json").unlink(), "no manifest.json there"),
+        (lambda run: _edit(run, "checkpoint", "/gone/x/supernet.safetensors"), "is not at /gone"),
+        (lambda run: _edit(run, "verb", "train"), "is no search with a supernet"),
+    ],
+)
+def test_run_that_cannot_be_audited_is_refused_in_one_line(
+    again: Path, change: object, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert callable(change)
+    change(again)
+    assert run(["audit", f"run={again}"]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert not (again / "audit").exists()
+
+
+def _edit(folder: Path, key: str, value: str) -> None:
+    path = folder / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "audit needs run=DIR"),
+        (["run=x", "k=5"], "k must be at least 6"),
+        (["run=x", "n_repeated=13"], "n_repeated must lie between 0 and k=12"),
+        (["run=x", "epochs=0"], "epochs must be at least 1"),
+        (["run=x", "epoch=1"], "Did you mean 'epochs'"),
+    ],
+)
+def test_bad_options_are_refused(
+    options: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["hwnas"])
+    assert run(["audit", *options]) == 2
+    assert message in capsys.readouterr().err
