@@ -1,6 +1,6 @@
 """What families ask of the names and values of a space; each refusal names them in one line."""
 
-from collections.abc import Collection, Container, Iterable
+from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass
 
 from hwnas.errors import SpaceError, unknown
@@ -17,6 +17,13 @@ def closest(names: Container[str], place: str, key: str) -> str | None:
     """Return the name that says ``key`` for a block: its own, its stage's or the space's."""
     stage = place.partition(".blocks.")[0]
     return next((n for n in (f"{place}.{key}", f"{stage}.{key}", key) if n in names), None)
+
+
+def said(values: Mapping[str, Option], place: str, key: str) -> Option:
+    """Return what a checked space says of ``key`` for a place."""
+    name = closest(values, place, key)
+    assert name is not None
+    return values[name]
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ class TestViT224(FamilyContract):
         ("activation", "gelo", "Unknown activation 'gelo'. Did you mean 'gelu'"),
         ("activation", "relu6", "Unknown activation 'relu6'.*Allowed: gelu, hardswish, relu"),
         ("embeding", 48, "Unknown name 'embeding'. Did you mean 'embedding'"),
-        ("stages.1.depth", 1, "Unknown name 'stages.1.depth'. Did you mean 'stages.0.depth'"),
+        ("stages.1.depth", 1, "one stage, stages.0"),
         ("stages.0.blocks.3.heads", None, "'stages.0.blocks.3.heads' is missing"),
         ("stages.0.blocks.0.heads", [0, 2], "'stages.0.blocks.0.heads' needs whole numbers"),
         ("stages.0.blocks.0.mlp_ratio", [2.2, 2.5], "mlp_ratio' 2.2 times 'embedding' 48 is not"),

@@ -101,7 +101,8 @@ def _convs(
 ) -> tuple[Conv, ...]:
     """Return the convolutions of a block in order; only the last has no activation."""
     c_in, c_out = widths
-    expansion, kernel = float(_said(values, name, "expansion")), int(_said(values, name, "kernel"))
+    expansion = float(checks.said(values, name, "expansion"))
+    kernel = int(checks.said(values, name, "kernel"))
     inner = max(_MULTIPLE, int(c_out * expansion / _MULTIPLE + 0.5) * _MULTIPLE)
     rows = [(c_in, inner, kernel, stride), (inner, c_out, kernel, 1)]
     if values["block"] == "bottleneck":
@@ -111,12 +112,6 @@ def _convs(
         Conv(f"{name}.convs.{i}", *row, act)
         for i, (row, act) in enumerate(zip(rows, acts, strict=True))
     )
-
-
-def _said(values: Mapping[str, Option], place: str, key: str) -> Option:
-    name = checks.closest(values, place, key)
-    assert name is not None  # the space was checked
-    return values[name]
 
 
 def _projects(space: SearchSpace, stage: int) -> bool:

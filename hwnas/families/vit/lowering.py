@@ -10,16 +10,19 @@ Source: Chen et al., "AutoFormer", ICCV 2021, https://arxiv.org/abs/2107.00651; 
 
 from dataclasses import dataclass
 
-from hwnas.errors import SpaceError, unknown
+from hwnas.errors import SpaceError
+from hwnas.families import checks
 from hwnas.op import INPUT, Lowered, Node, OpSpec, Shape, Task
-from hwnas.space import Genotype, Option, SearchSpace
+from hwnas.space import Genotype, SearchSpace
 
 POSITION_KERNEL = 3  #: of the convolution that tells tokens where they are
 
 _DEPTH = "stages.0.depth"
-_PER_BLOCK = ("heads", "mlp_ratio")
 _ACTIVATIONS = ("gelu", "relu", "hardswish")
 _INELASTIC = ("patch", "head_width", "activation")
+_NAMES = checks.Names(
+    network=("resolution", "embedding", *_INELASTIC), stage=(), block=("heads", "mlp_ratio")
+)
 
 
 @dataclass(frozen=True)
@@ -64,9 +67,9 @@ def dimensions(space: SearchSpace, genotype: Genotype) -> Dimensions:
             Block(
                 name=name,
                 index=index,
-                heads=number(f"{name}.heads"),
+                heads=int(checks.said(values, name, "heads")),
                 head_width=number("head_width"),
-                hidden=round(embedding * float(values[f"{name}.mlp_ratio"])),
+                hidden=round(embedding * float(checks.said(values, name, "mlp_ratio"))),
             )
         )
     return Dimensions(
@@ -129,57 +132,32 @@ def check(space: SearchSpace) -> None:
     Raises:
         SpaceError: with the name that is missing, unknown or out of range.
     """
-    where = f"Space '{space.name}'"
-    names, required = {*space.choices, *space.fixed}, _required(space, where)
-    for name in sorted(names - required):
-        raise SpaceError(f"{where}: {unknown('name', name, required)}")
-    ratios = {name for name in required if name.endswith(".mlp_ratio")}
-    for name in sorted(required - ratios - {"activation"}):
-        _check_whole(where, name, space.options(name))
-    for name in _INELASTIC:
-        if name in space.choices:
-            raise SpaceError(f"{where}: '{name}' must be fixed; it is not elastic.")
-    if (activation := space.fixed["activation"]) not in _ACTIVATIONS:
-        raise SpaceError(f"{where}: {unknown('activation', str(activation), _ACTIVATIONS)}")
+    if checks.n_stages(space) > 1:
+        raise SpaceError(f"Space '{space.name}': transformers have one stage, stages.0.")
+    checks.check_names(space, _NAMES)
+    checks.check_fixed(space, _INELASTIC)
+    checks.check_one_of(space, "activation", _ACTIVATIONS)
+    names = sorted({*space.choices, *space.fixed} - {"activation"})
+    for name in names:
+        if name.endswith("mlp_ratio"):
+            checks.check_positive(space, name)
+            _check_ratios(space, name)
+        else:
+            checks.whole_numbers(space, name)
     patch = int(space.fixed["patch"])
     if odd := [option for option in space.options("resolution") if int(option) % patch]:
-        raise SpaceError(f"{where}: 'resolution' must be a multiple of 'patch' {patch}, got {odd}.")
-    for name in sorted(ratios):
-        _check_ratios(space, where, name)
+        raise SpaceError(
+            f"Space '{space.name}': 'resolution' must be a multiple of 'patch' {patch}, got {odd}."
+        )
 
 
-def _required(space: SearchSpace, where: str) -> set[str]:
-    """Return the names that a space must give; refuse one that lacks any of them."""
-    required = {"resolution", "embedding", _DEPTH, *_INELASTIC}
-    _refuse_missing(space, where, required)
-    depths = space.options(_DEPTH)
-    _check_whole(where, _DEPTH, depths)
-    blocks = [f"stages.0.blocks.{index}" for index in range(max(int(d) for d in depths))]
-    required |= {f"{block}.{key}" for block in blocks for key in _PER_BLOCK}
-    _refuse_missing(space, where, required)
-    return required
-
-
-def _refuse_missing(space: SearchSpace, where: str, required: set[str]) -> None:
-    for name in sorted(required - {*space.choices, *space.fixed}):
-        raise SpaceError(f"{where}: '{name}' is missing; give it under choices or fixed.")
-
-
-def _check_whole(where: str, name: str, options: tuple[Option, ...]) -> None:
-    if not all(isinstance(option, int) and option > 0 for option in options):
-        raise SpaceError(f"{where}: '{name}' needs whole numbers above 0, got {list(options)}.")
-
-
-def _check_ratios(space: SearchSpace, where: str, name: str) -> None:
+def _check_ratios(space: SearchSpace, name: str) -> None:
     """Refuse ratios that do not give a whole number of channels with every embedding."""
-    ratios = space.options(name)
-    if not all(isinstance(ratio, int | float) and ratio > 0 for ratio in ratios):
-        raise SpaceError(f"{where}: '{name}' needs numbers above 0, got {list(ratios)}.")
-    for ratio in ratios:
-        for embedding in space.options("embedding"):
-            hidden = float(embedding) * float(ratio)
+    for ratio in space.options(name):
+        for embedding in checks.whole_numbers(space, "embedding"):
+            hidden = embedding * float(ratio)
             if abs(hidden - round(hidden)) > 1e-6:
                 raise SpaceError(
-                    f"{where}: '{name}' {ratio} times 'embedding' {embedding} is not a whole "
-                    "number of channels."
+                    f"Space '{space.name}': '{name}' {ratio} times 'embedding' {embedding} is not "
+                    "a whole number of channels."
                 )
