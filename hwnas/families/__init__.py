@@ -1,7 +1,7 @@
 """Families of networks; ``get`` finds one by the name that a search space gives.
 
 Beside those that come with hwnas, a package may bring one: its entry point in the group
-``hwnas.families`` has the family's name, and leads to a class or an object with the methods of
+``hwnas.families`` has the family's name, and leads to a class or an object with the parts of
 ``Family``. ``experiments/own_family`` is an example.
 """
 
@@ -17,7 +17,7 @@ from hwnas.families.vit.family import ViT
 
 GROUP = "hwnas.families"  #: of entry points
 _BUILT_IN: dict[str, type[Family]] = {"mbconv": MBConv, "resnet": ResNet, "vit": ViT}
-_METHODS = [name for name in vars(Family) if not name.startswith("_")]
+_PARTS = [name for name in vars(Family) if not name.startswith("_")]
 
 
 def get(name: str) -> Family:
@@ -62,7 +62,7 @@ def _loaded(point: EntryPoint) -> Family:
     """Return the family that an entry point leads to.
 
     Raises:
-        SpaceError: it cannot be imported, or lacks a method.
+        SpaceError: it cannot be imported, or lacks something.
     """
     try:
         loaded = point.load()
@@ -70,10 +70,10 @@ def _loaded(point: EntryPoint) -> Family:
     except Exception as error:  # a stranger's module may raise anything
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise SpaceError(f"{_words(point)} cannot be loaded: {reason}") from error
-    if missing := [name for name in _METHODS if getattr(family, name, None) is None]:
+    if missing := [name for name in _PARTS if getattr(family, name, None) is None]:
         raise SpaceError(
-            f"{_words(point)} is no family: it has no method {', '.join(missing)}. A family has "
-            f"{', '.join(_METHODS)}; see hwnas.families.base.Family."
+            f"{_words(point)} is no family: it lacks {', '.join(missing)}. A family has "
+            f"{', '.join(_PARTS)}; see hwnas.families.base.Family."
         )
     found: Family = family
     return found

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hwnas.families import synchronised
-from hwnas.families.blocks import ConvNormAct, LinearAct, activation
+from hwnas.families.blocks import ConvNormAct, activation
 from hwnas.op import padding
 
 
@@ -70,17 +70,13 @@ class ElasticConv(nn.Module):
         x = F.conv2d(x, weight, None, self.stride, padding(kernel, self.stride), 1, groups)
         return activated(self.norm(x), self._act if act is None else act)
 
-    def extract(self, c_in: int, c_out: int, kernel: int, act: str | None = None) -> ConvNormAct:
-        """Return the plain layer for one choice of channels, kernel and activation."""
-        groups = c_out if self.depthwise else 1
-        act = self._act if act is None else act
-        layer = ConvNormAct((c_in, c_out), kernel, self.stride, groups, act)
-        layer.conv.weight = nn.Parameter(
-            self._chosen(c_in, c_out, kernel).detach().clone(memory_format=torch.channels_last)
-        )
+    def copy_to(self, layer: ConvNormAct) -> None:
+        """Give a plain layer, whose shape is one of the choices, copies of the weights."""
+        conv = layer.conv
+        weight = self._chosen(conv.in_channels, conv.out_channels, conv.kernel_size[0])
+        conv.weight = nn.Parameter(weight.detach().clone(memory_format=torch.channels_last))
         assert isinstance(layer.norm, nn.BatchNorm2d)
         self.norm.copy_to(layer.norm)
-        return layer
 
     def _chosen(self, c_in: int, c_out: int, kernel: int) -> Tensor:
         """Return the weight ``(c_out, c_in, kernel, kernel)`` of a choice."""
@@ -166,16 +162,9 @@ class ElasticLinear(nn.Module):
         weight = self.weight[:c_out, : x.shape[1]].contiguous()
         return F.linear(x, weight, self.bias[:c_out])
 
-    def extract(self, c_in: int, c_out: int | None = None) -> nn.Linear:
-        """Return the plain layer."""
-        layer = nn.Linear(c_in, c_out or self.weight.shape[0])
+    def copy_to(self, layer: nn.Linear) -> None:
+        """Give a plain layer, whose shape is one of the choices, copies of the weights."""
         with torch.no_grad():
-            layer.weight.copy_(self.weight[:c_out, :c_in])
-            layer.bias.copy_(self.bias[:c_out])
-        return layer
-
-    def extract_act(self, c_in: int, c_out: int, act: str) -> LinearAct:
-        """Return the plain layer with its activation."""
-        layer = LinearAct((c_in, c_out), act)
-        layer.linear = self.extract(c_in, c_out)
-        return layer
+            layer.weight.copy_(self.weight[: layer.out_features, : layer.in_features])
+            if layer.bias is not None:
+                layer.bias.copy_(self.bias[: layer.out_features])

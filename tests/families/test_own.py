@@ -20,7 +20,10 @@ ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "experiments" / "own_family"
 QUICK = ("train.epochs=1", "n_trials=6", "run.dir=run")
 FAMILY = """
+from hwnas.families.base import Recipe
+
 class Mine:
+    recipe = Recipe("sgd", 0.1, 0.0)
     def check(self, space): ...
     def resolution(self, space, genotype): return 8
     def lower(self, space, genotype, task): return ()
@@ -75,7 +78,7 @@ def test_family_of_a_package_is_found_by_its_entry_point(
         ),
         ("mine = mine_family:Theirs", "mine", "cannot be loaded: AttributeError: "),
         ("mine = mine_family:Needs", "mine", "cannot be loaded: TypeError: "),
-        ("mine = mine_family:Half", "mine", "is no family: it has no method build, supernet. A "),
+        ("mine = mine_family:Half", "mine", "is no family: it lacks recipe, build, supernet. "),
         ("mine = mine_family:FAMILY", "mine", "cannot be loaded: AttributeError"),
         ("mbconv = mine_family:Mine", "mbconv", "'mbconv' is a family of hwnas itself. Give yours"),
     ],

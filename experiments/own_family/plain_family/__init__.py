@@ -107,8 +107,10 @@ class PlainSupernet(nn.Module):
         convolutions = layers(self.space, genotype, self.task)
         network = PlainNet(convolutions, self.task)
         for c in convolutions:
-            setattr(network, c.name, self._conv(c).extract(c.c_in, c.c_out, c.kernel))
-        network.classifier = self.classifier.extract(convolutions[-1].c_out)
+            plain = network.get_submodule(c.name)
+            assert isinstance(plain, ConvNormAct)
+            self._conv(c).copy_to(plain)
+        self.classifier.copy_to(network.classifier)
         return network.train(self.training)
 
     def _conv(self, layer: Layer) -> ElasticConv:

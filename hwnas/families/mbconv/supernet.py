@@ -4,7 +4,7 @@ from typing import final
 
 from torch import Tensor, nn
 
-from hwnas.families.blocks import SqueezeExcitation
+from hwnas.families.blocks import ConvNormAct, LinearAct, SqueezeExcitation
 from hwnas.families.checks import closest, n_stages
 from hwnas.families.elastic import ElasticConv, ElasticLinear, activated
 from hwnas.families.mbconv.lowering import Block, dimensions
@@ -28,12 +28,10 @@ class ElasticGate(nn.Module):
         gate = activated(self.excite(small, x.shape[1]), "hardsigmoid")
         return x * gate[:, :, None, None]
 
-    def extract(self, channels: int, reduced: int) -> SqueezeExcitation:
-        """Return the plain module."""
-        plain = SqueezeExcitation(channels, reduced)
-        plain.reduce = self.reduce.extract_act(channels, reduced, "relu")
-        plain.excite = self.excite.extract_act(reduced, channels, "hardsigmoid")
-        return plain
+    def copy_to(self, plain: SqueezeExcitation) -> None:
+        """Give a plain module copies of the weights."""
+        self.reduce.copy_to(plain.reduce.linear)
+        self.excite.copy_to(plain.excite.linear)
 
 
 @final
@@ -62,18 +60,17 @@ class ElasticInverted(nn.Module):
         out = self.project(out, block.c_out, 1)
         return x + out if block.residual else out
 
-    def extract(self, block: Block) -> InvertedResidual:
-        """Return the plain block with copies of the weights."""
-        plain, b, act = InvertedResidual(block), block, block.activation
-        if b.expands:
+    def copy_to(self, plain: nn.Module) -> None:
+        """Give a plain block copies of the weights."""
+        assert isinstance(plain, InvertedResidual)
+        if isinstance(plain.expand, ConvNormAct):
             assert self.expand is not None
-            plain.expand = self.expand.extract(b.c_in, b.c_mid, 1, act)
-        plain.depthwise = self.depthwise.extract(b.c_mid, b.c_mid, b.kernel, act)
-        if b.c_se:
+            self.expand.copy_to(plain.expand)
+        self.depthwise.copy_to(plain.depthwise)
+        if isinstance(plain.se, SqueezeExcitation):
             assert self.se is not None
-            plain.se = self.se.extract(b.c_mid, b.c_se)
-        plain.project = self.project.extract(b.c_mid, b.c_out, 1)
-        return plain
+            self.se.copy_to(plain.se)
+        self.project.copy_to(plain.project)
 
 
 @final
@@ -96,15 +93,14 @@ class ElasticFused(nn.Module):
         out = self.project(out, block.c_out, 1)
         return x + out if block.residual else out
 
-    def extract(self, block: Block) -> FusedResidual:
-        """Return the plain block with copies of the weights."""
-        plain, b = FusedResidual(block), block
-        plain.fused = self.fused.extract(b.c_in, b.c_mid, b.kernel, b.activation)
-        if b.c_se:
+    def copy_to(self, plain: nn.Module) -> None:
+        """Give a plain block copies of the weights."""
+        assert isinstance(plain, FusedResidual)
+        self.fused.copy_to(plain.fused)
+        if isinstance(plain.se, SqueezeExcitation):
             assert self.se is not None
-            plain.se = self.se.extract(b.c_mid, b.c_se)
-        plain.project = self.project.extract(b.c_mid, b.c_out, 1)
-        return plain
+            self.se.copy_to(plain.se)
+        self.project.copy_to(plain.project)
 
 
 _KINDS: dict[str, type[ElasticInverted] | type[ElasticFused]] = {
@@ -156,17 +152,15 @@ class MBConvSupernet(nn.Module):
     def extract(self, genotype: Genotype) -> nn.Module:
         """Return a plain network with copies of the weights, in the same mode."""
         dims = dimensions(self._space, genotype)
-        network, head = MBConvNet(dims, self._task), dims.head
-        stem = (self._task.in_channels, dims.stem_width, dims.stem_kernel, dims.stem_activation)
-        network.stem = self.stem.extract(*stem)
+        network = MBConvNet(dims, self._task)
+        self.stem.copy_to(network.stem)
         for block in dims.blocks:
-            network.set_submodule(block.name, self._block(block).extract(block))
-        network.head = self.head.extract(dims.blocks[-1].c_out, head.width, 1, head.activation)
-        if head.features:
+            self._block(block).copy_to(network.get_submodule(block.name))
+        self.head.copy_to(network.head)
+        if isinstance(network.features, LinearAct):
             assert self.features is not None
-            features = (head.width, head.features, head.activation)
-            network.features = self.features.extract_act(*features)
-        network.classifier = self.classifier.extract(head.features or head.width)
+            self.features.copy_to(network.features.linear)
+        self.classifier.copy_to(network.classifier)
         return network.train(self.training)
 
     def _kinds(self, block: Block) -> nn.ModuleDict:

@@ -4,7 +4,7 @@ from typing import final
 
 from torch import Tensor, nn
 
-from hwnas.families.blocks import Add
+from hwnas.families.blocks import Add, ConvNormAct
 from hwnas.families.elastic import ElasticConv, ElasticLinear
 from hwnas.families.resnet.lowering import Block, Conv, dimensions
 from hwnas.families.resnet.network import ResidualNetwork, stages, stem_pool
@@ -73,7 +73,8 @@ class ResidualSupernet(nn.Module):
         for conv in dims.convs():
             elastic = self.get_submodule(conv.name)
             assert isinstance(elastic, ElasticConv)
-            plain = elastic.extract(conv.c_in, conv.c_out, conv.kernel)
-            network.set_submodule(conv.name, plain)
-        network.classifier = self.classifier.extract(dims.width)
+            plain = network.get_submodule(conv.name)
+            assert isinstance(plain, ConvNormAct)
+            elastic.copy_to(plain)
+        self.classifier.copy_to(network.classifier)
         return network.train(self.training)

@@ -29,7 +29,6 @@ class ElasticPixelLinear(nn.Module):
         # As a plain layer begins. AutoFormer's 0.02 is small for few channels: it learns later.
         nn.init.uniform_(self.weight, -(c_in**-0.5), c_in**-0.5)
         self.act = activation(act)
-        self._act_name = act
 
     def forward(self, x: Tensor, c_out: int) -> Tensor:
         """``(N, C, H, W)`` to ``(N, parts * c_out, H, W)``."""
@@ -37,14 +36,13 @@ class ElasticPixelLinear(nn.Module):
         out: Tensor = self.act(F.linear(x.permute(0, 2, 3, 1), weight, bias))
         return out.permute(0, 3, 1, 2)
 
-    def extract(self, c_in: int, c_out: int) -> PixelLinear:
-        """Return the plain layer for one choice of channels."""
-        weight, bias = self._slice(c_in, c_out)
-        layer = PixelLinear((c_in, len(bias)), self._act_name)
+    def copy_to(self, layer: PixelLinear) -> None:
+        """Give a plain layer, whose shape is one of the choices, copies of the weights."""
+        linear = layer.linear
+        weight, bias = self._slice(linear.in_features, linear.out_features // len(self.bias))
         with torch.no_grad():
-            layer.linear.weight.copy_(weight)
-            layer.linear.bias.copy_(bias)
-        return layer
+            linear.weight.copy_(weight)
+            linear.bias.copy_(bias)
 
     def _slice(self, c_in: int, c_out: int) -> tuple[Tensor, Tensor]:
         # Contiguous, so that the product is computed as the plain layer computes it.
@@ -67,10 +65,9 @@ class ElasticPixelNorm(nn.Module):
         out = F.layer_norm(x.permute(0, 2, 3, 1), (c,), self.weight[:c], self.bias[:c])
         return out.permute(0, 3, 1, 2)
 
-    def extract(self, channels: int) -> PixelNorm:
-        """Return the plain layer of the first channels."""
-        layer = PixelNorm(channels)
+    def copy_to(self, layer: PixelNorm) -> None:
+        """Give a plain layer the weights of the first channels."""
+        c = len(layer.norm.weight)
         with torch.no_grad():
-            layer.norm.weight.copy_(self.weight[:channels])
-            layer.norm.bias.copy_(self.bias[:channels])
-        return layer
+            layer.norm.weight.copy_(self.weight[:c])
+            layer.norm.bias.copy_(self.bias[:c])

@@ -34,14 +34,14 @@ class ElasticTransformerBlock(nn.Module):
         out: Tensor = x + self.reduce(self.expand(self.norm2(x), block.hidden), c)
         return out
 
-    def extract_to(self, plain: TransformerBlock, block: Block, embedding: int) -> None:
-        """Put copies of the weights into a plain block."""
-        plain.norm1 = self.norm1.extract(embedding)
-        plain.qkv = self.qkv.extract(embedding, block.inner)
-        plain.project = self.project.extract(block.inner, embedding)
-        plain.norm2 = self.norm2.extract(embedding)
-        plain.expand = self.expand.extract(embedding, block.hidden)
-        plain.reduce = self.reduce.extract(block.hidden, embedding)
+    def copy_to(self, plain: TransformerBlock) -> None:
+        """Give a plain block copies of the weights."""
+        self.norm1.copy_to(plain.norm1)
+        self.qkv.copy_to(plain.qkv)
+        self.project.copy_to(plain.project)
+        self.norm2.copy_to(plain.norm2)
+        self.expand.copy_to(plain.expand)
+        self.reduce.copy_to(plain.reduce)
 
 
 @final
@@ -76,15 +76,14 @@ class ViTSupernet(nn.Module):
 
     def extract(self, genotype: Genotype) -> nn.Module:
         """Return a plain network with copies of the weights, in the same mode."""
-        dims, c_in = dimensions(self._space, genotype), self._task.in_channels
-        c = dims.embedding
+        dims = dimensions(self._space, genotype)
         network = VisionTransformer(dims, self._task)
-        network.patches = self.patches.extract(c_in, c, dims.patch)
-        network.position = self.position.extract(c, c, POSITION_KERNEL)
+        self.patches.copy_to(network.patches)
+        self.position.copy_to(network.position)
         for block in dims.blocks:
-            self._block(block).extract_to(network.block(block), block, c)
-        network.norm = self.norm.extract(c)
-        network.classifier = self.classifier.extract(c)
+            self._block(block).copy_to(network.block(block))
+        self.norm.copy_to(network.norm)
+        self.classifier.copy_to(network.classifier)
         return network.train(self.training)
 
     def _block(self, block: Block) -> ElasticTransformerBlock:
