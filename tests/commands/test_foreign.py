@@ -11,7 +11,7 @@ from hwnas.op import INPUT, Lowered, Node, OpSpec
 from hwnas.runtimes.onnx_writer import random_weights, write_fp32
 
 NETWORK: Lowered = (
-    Node("stem", OpSpec("conv2d+hardswish", (3, 8, 8), (16, 8, 8), 3), (INPUT,)),
+    Node("stem", OpSpec("conv2d+silu", (3, 8, 8), (16, 8, 8), 3), (INPUT,)),
     Node("last", OpSpec("conv2d", (16, 8, 8), (16, 8, 8), 3), ("stem",)),
     Node("sum", OpSpec("add+relu", (16, 8, 8), (16, 8, 8)), ("stem", "last")),
     Node("pool", OpSpec("mean", (16, 8, 8), (16, 1, 1)), ("sum",)),
@@ -43,7 +43,7 @@ def test_layers_of_a_model_are_shown(capsys: pytest.CaptureFixture[str]) -> None
     [
         ("sketch", "text.onnx", "This is no valid ONNX model"),
         ("sketch", "missing.onnx", "no model there"),
-        ("npu", "mine.onnx", "'stem' cannot be written for the NPU: conv2d+hardswish"),
+        ("npu", "mine.onnx", "'stem' cannot be written for the NPU: conv2d+silu"),
     ],
 )
 def test_what_cannot_be_shown_is_refused(
