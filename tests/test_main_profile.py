@@ -204,7 +204,7 @@ def test_search_with_the_table_ends_with_a_verified_front(lab: Lab, tmp_path: Pa
     members = _rows(Path("r/front.csv"))
     assert members
     config = SearchConfig(target=replace(target("cpu"), name="lab"), search_space="few.yaml",
-                          dataset=DatasetConfig("digits"))  # fmt: skip
+                          dataset=DatasetConfig("digits", validation=0.25))  # fmt: skip
     parts = build.parts(config, Silent())
     judge = Worker(config.target, TimingConfig(3, 1.0), Remote(), 120.0)
     try:
