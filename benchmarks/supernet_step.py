@@ -9,20 +9,25 @@ import random
 import statistics
 import sys
 import time
+from collections.abc import Callable
 
 from hwnas import host
 
 host.tune()
 
 import torch  # noqa: E402
+from torch import Tensor, nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 from benchmarks.plain_supernet import PlainSupernet  # noqa: E402
 from hwnas import families, space  # noqa: E402
-from hwnas.families.base import Supernet  # noqa: E402
 from hwnas.op import Task  # noqa: E402
+from hwnas.progress import Silent  # noqa: E402
 from hwnas.space import Genotype, SearchSpace  # noqa: E402
-from hwnas.training import sandwich  # noqa: E402
+from hwnas.training.batches import Batch  # noqa: E402
+from hwnas.training.config import TrainingConfig  # noqa: E402
+from hwnas.training.data import DatasetConfig, load  # noqa: E402
+from hwnas.training.sandwich import Sandwich, draw  # noqa: E402
 
 _BATCH, _STEPS, _RANDOM = 128, 12, 2
 _TASK = Task(1, 10)
@@ -34,20 +39,26 @@ def main(name: str = "mbconv_small") -> None:
     torch.manual_seed(0)
     ours, plain = family.supernet(networks, _TASK), PlainSupernet(networks, _TASK)
     plain.copy_from(ours.module)
+    side = family.resolution(networks, networks.largest())
+    images = torch.randint(0, 256, (_BATCH, side, side, _TASK.in_channels), dtype=torch.uint8)
     labels = torch.randint(0, _TASK.n_classes, (_BATCH,))
-    nchw = {
-        int(size): torch.randn(_BATCH, _TASK.in_channels, int(size), int(size))
-        for size in networks.options("resolution")
+    batch = Batch(images, labels, labels, load(DatasetConfig("digits"), side, Silent()))
+    sizes = [int(size) for size in networks.options("resolution")]
+    nchw = {size: batch.at(size).contiguous() for size in sizes}
+    sandwich = Sandwich(
+        ours, networks, lambda genotype: family.resolution(networks, genotype), TrainingConfig()
+    )
+    ways: dict[str, Callable[[list[Genotype]], float]] = {
+        "plain": lambda genotypes: _step_plain(plain, genotypes, nchw, labels, networks),
+        "ours": lambda genotypes: _step(sandwich, genotypes, batch),
     }
-    nhwc = {size: x.to(memory_format=torch.channels_last) for size, x in nchw.items()}
-    ways = {"plain": (plain, nchw), "ours": (ours, nhwc)}
-    _check(networks, ways, labels)
+    _check(networks, {"plain": plain.module, "ours": ours.module}, ways)
     times: dict[str, list[float]] = {way: [] for way in ways}
     for number in range(_STEPS + 2):
-        for way, (supernet, images) in ways.items():
-            genotypes = sandwich.draw(networks, _RANDOM, random.Random(number))
+        for way, step in ways.items():
+            genotypes = draw(networks, _RANDOM, random.Random(number))
             start = time.perf_counter()
-            _step(supernet, genotypes, images, labels, networks)
+            step(genotypes)
             times[way].append(time.perf_counter() - start)
     n = _BATCH * (2 + _RANDOM)
     for way, seconds in times.items():
@@ -59,17 +70,24 @@ def main(name: str = "mbconv_small") -> None:
     )
 
 
-def _step(
-    supernet: Supernet,
+def _step(sandwich: Sandwich, genotypes: list[Genotype], batch: Batch) -> float:
+    module = sandwich.supernet.module.train()
+    module.zero_grad()
+    losses, _ = sandwich.learn(genotypes, batch)
+    return losses[0]
+
+
+def _step_plain(
+    supernet: PlainSupernet,
     genotypes: list[Genotype],
-    images: dict[int, torch.Tensor],
-    labels: torch.Tensor,
+    images: dict[int, Tensor],
+    labels: Tensor,
     networks: SearchSpace,
 ) -> float:
     module = supernet.module.train()
     module.zero_grad()
 
-    def logits(genotype: Genotype) -> torch.Tensor:
+    def logits(genotype: Genotype) -> Tensor:
         size = int(networks.values(genotype)["resolution"])
         return supernet.forward(images[size], genotype)
 
@@ -85,15 +103,15 @@ def _step(
 
 def _check(
     networks: SearchSpace,
-    ways: dict[str, tuple[Supernet, dict[int, torch.Tensor]]],
-    labels: torch.Tensor,
+    modules: dict[str, nn.Module],
+    ways: dict[str, Callable[[list[Genotype]], float]],
 ) -> None:
     """Stop if the two ways differ in their loss or in the norm of their gradients."""
-    genotypes = sandwich.draw(networks, _RANDOM, random.Random(0))
+    genotypes = draw(networks, _RANDOM, random.Random(0))
     found = []
-    for supernet, images in ways.values():
-        loss = _step(supernet, genotypes, images, labels, networks)
-        norms = [p.grad.norm() for p in supernet.module.parameters() if p.grad is not None]
+    for way, step in ways.items():
+        loss = step(genotypes)
+        norms = [p.grad.norm() for p in modules[way].parameters() if p.grad is not None]
         found.append((loss, float(torch.stack(norms).norm())))
     torch.testing.assert_close(torch.tensor(found[0]), torch.tensor(found[1]), rtol=1e-3, atol=1e-5)
 

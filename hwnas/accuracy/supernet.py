@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import final
 
 import numpy as np
@@ -16,6 +17,7 @@ from hwnas.families.base import Family, Supernet
 from hwnas.families.blocks import fold_batch_norm
 from hwnas.figure import proportion
 from hwnas.space import Genotype, SearchSpace
+from hwnas.training.crew import Crew
 from hwnas.training.data import ImageData, InMemorySplit
 
 _BATCH = 250  # images at once; larger ones were slower on the CPUs tried
@@ -129,6 +131,16 @@ def recalibrate(network: nn.Module, images: Tensor) -> None:
 
 def right(network: nn.Module, images: Tensor, labels: Tensor) -> Bits:
     """Return which of ``images`` ``(N, C, R, R)`` the network classifies rightly, ``(N,)``."""
-    with torch.inference_mode():
-        batches = zip(torch.split(images, _BATCH), torch.split(labels, _BATCH), strict=True)
-        return np.concatenate([(network(x).argmax(1) == y).numpy() for x, y in batches])
+
+    def of_batch(x: Tensor, y: Tensor) -> Bits:
+        with torch.inference_mode():
+            found: Bits = (network(x).argmax(1) == y).numpy()
+            return found
+
+    batches = zip(torch.split(images, _BATCH), torch.split(labels, _BATCH), strict=True)
+    return np.concatenate([*_crew().run([partial(of_batch, *batch) for batch in batches])])
+
+
+@cache
+def _crew() -> Crew:
+    return Crew(torch.get_num_threads())

@@ -105,8 +105,8 @@ def activated(x: Tensor, act: str) -> Tensor:
 class ElasticNorm(nn.Module):
     """Batch norm over the first channels.
 
-    The running statistics mix those of all subnets that were trained; a subnet is recalibrated
-    before it is scored.
+    Training leaves the running statistics alone: they would mix those of all subnets. A subnet is
+    recalibrated before it is scored.
     """
 
     running_mean: Tensor
@@ -122,17 +122,12 @@ class ElasticNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """``(N, C, H, W)`` to the same."""
         c = x.shape[1]
-        if self.training and synchronised.shared():
-            running = self.running_mean[:c], self.running_var[:c]
-            return synchronised.batch_norm(x, running, self.weight[:c], self.bias[:c])
-        return F.batch_norm(
-            x,
-            self.running_mean[:c],
-            self.running_var[:c],
-            self.weight[:c],
-            self.bias[:c],
-            training=self.training,
-        )
+        weight, bias = self.weight[:c], self.bias[:c]
+        if not self.training:
+            return F.batch_norm(x, self.running_mean[:c], self.running_var[:c], weight, bias)
+        if synchronised.shared():
+            return synchronised.batch_norm(x, weight, bias)
+        return F.batch_norm(x, None, None, weight, bias, training=True)
 
     def copy_to(self, norm: nn.BatchNorm2d) -> None:
         """Copy the first channels into a plain batch norm."""

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch import distributed as dist
 from torch.autograd.function import FunctionCtx
 
-_EPSILON, _MOMENTUM = 1e-5, 0.1  # torch's own
+_EPSILON = 1e-5  # torch's own
 
 
 def shared() -> bool:
@@ -15,14 +15,13 @@ def shared() -> bool:
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
-def batch_norm(x: Tensor, running: tuple[Tensor, Tensor], weight: Tensor, bias: Tensor) -> Tensor:
+def batch_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Normalise by the statistics of all processes, as ``F.batch_norm`` does by its own.
 
     Every process must hold the same number of values.
 
     Args:
         x: ``(N, C, H, W)``.
-        running: Mean and variance ``(C,)``, which are updated.
         weight: ``(C,)``.
         bias: ``(C,)``.
     """
@@ -38,10 +37,6 @@ def batch_norm(x: Tensor, running: tuple[Tensor, Tensor], weight: Tensor, bias: 
     means, variances = torch.unbind(rows, 1)
     mean = means.mean(0)
     var = (variances + (means - mean).square()).mean(0)
-    with torch.no_grad():
-        n_values = n * own.numel() // len(mean)
-        running[0].lerp_(mean, _MOMENTUM)
-        running[1].lerp_(var * n_values / (n_values - 1), _MOMENTUM)
     scale = weight * torch.rsqrt(var + _EPSILON)
     shift = bias - mean * scale
     out: Tensor = own * scale.view(1, -1, 1, 1) + shift.view(1, -1, 1, 1)

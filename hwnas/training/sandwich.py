@@ -5,25 +5,29 @@ Slimmable Networks and Improved Training Techniques", ICCV 2019, https://arxiv.o
 """
 
 import random
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from typing import final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hwnas.families.base import Supernet
 from hwnas.space import Genotype, SearchSpace
-from hwnas.training import progressive
+from hwnas.training import parallel, progressive
 from hwnas.training.batches import Batch, Moment
 from hwnas.training.config import TrainingConfig
+from hwnas.training.crew import Crew
 from hwnas.training.loop import Outcome
 from hwnas.training.precision import forward
 
+Gradients = Sequence[Tensor | None]  #: of all parameters, in their order
+
 
 @final
-@dataclass(frozen=True)
+@dataclass
 class Sandwich:
     """Adds up the gradients of the largest subnet, some random ones and the smallest."""
 
@@ -31,6 +35,7 @@ class Sandwich:
     space: SearchSpace
     resolution: Callable[[Genotype], int]
     config: TrainingConfig
+    _crew: Crew | None = field(default=None, init=False)
 
     def __call__(self, batch: Batch, moment: Moment) -> Outcome:
         """Return the losses of the largest, of the random ones (their mean) and of the smallest."""
@@ -54,15 +59,61 @@ class Sandwich:
         Returns:
             The loss of each, and how many images the first got right.
         """
+        if self._crew is None:
+            self._crew = self._manned(batch)
         logits = self._logits(genotypes[0], batch)
         smoothing = self.config.label_smoothing
-        losses = [_backward(logits, batch.targets, smoothing)]
+        loss = F.cross_entropy(logits, batch.targets, label_smoothing=smoothing)
         targets = batch.targets
         if self.config.distillation:
             targets, smoothing = logits.detach().softmax(dim=1), 0.0
+
+        def student(genotype: Genotype) -> tuple[Tensor, Gradients]:
+            answers = self._logits(genotype, batch)
+            return self._learned(F.cross_entropy(answers, targets, label_smoothing=smoothing))
+
         for genotype in genotypes[1:]:
-            losses.append(_backward(self._logits(genotype, batch), targets, smoothing))
-        return [float(loss) for loss in losses], batch.n_right(logits)
+            batch.at(self.resolution(genotype))  # made here, not by several threads
+        tasks = [partial(self._learned, loss), *(partial(student, g) for g in genotypes[1:])]
+        losses = []
+        for found, gradients in self._crew.run(tasks):
+            losses.append(float(found))
+            self._add(gradients)
+        return losses, batch.n_right(logits)
+
+    @cached_property
+    def _parameters(self) -> list[nn.Parameter]:
+        return [p for p in self.supernet.module.parameters() if p.requires_grad]
+
+    def _learned(self, loss: Tensor) -> tuple[Tensor, Gradients]:
+        """Return a loss and its gradients, which are nowhere kept yet."""
+        gradients = torch.autograd.grad(loss, self._parameters, allow_unused=True)
+        return loss.detach(), gradients
+
+    def _add(self, gradients: Gradients) -> None:
+        for parameter, gradient in zip(self._parameters, gradients, strict=True):
+            if gradient is not None:
+                so_far = parameter.grad
+                parameter.grad = gradient if so_far is None else so_far + gradient
+
+    def _manned(self, batch: Batch) -> Crew:
+        """Return who computes the subnets: one after another where they would interfere."""
+        alone = batch.images.device.type != "cpu" or parallel.current().n > 1
+        n_tasks = self.config.n_random + 2
+        return Crew(1 if alone or not self._apart(batch) else n_tasks)
+
+    def _apart(self, batch: Batch) -> bool:
+        """Return whether a subnet leaves alone what others read, and draws no random numbers."""
+        module, largest = self.supernet.module, self.space.largest()
+        kept = [buffer.clone() for buffer in module.buffers()]
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            random_state = torch.get_rng_state()
+            self._logits(largest, batch)
+            apart = torch.equal(random_state, torch.get_rng_state())
+            for buffer, before in zip(module.buffers(), kept, strict=True):
+                apart &= torch.equal(buffer, before)
+                buffer.copy_(before)
+        return apart
 
     def _logits(self, genotype: Genotype, batch: Batch) -> Tensor:
         images = batch.at(self.resolution(genotype))
@@ -73,9 +124,3 @@ def draw(space: SearchSpace, n_random: int, rng: random.Random) -> list[Genotype
     """Return the largest genotype, ``n_random`` random ones and the smallest, each once."""
     middle = [space.sample(rng) for _ in range(n_random)]
     return list(dict.fromkeys([space.largest(), *middle, space.smallest()]))
-
-
-def _backward(logits: Tensor, targets: Tensor, label_smoothing: float) -> Tensor:
-    loss = F.cross_entropy(logits, targets, label_smoothing=label_smoothing)
-    torch.autograd.backward(loss)
-    return loss.detach()

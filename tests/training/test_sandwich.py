@@ -1,15 +1,26 @@
 import random
+import threading
+from collections.abc import Iterator
 
 import pytest
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
-from hwnas.space import SearchSpace
+from hwnas.space import Genotype, SearchSpace
 from hwnas.training.batches import Batch
 from hwnas.training.config import TrainingConfig
 from hwnas.training.data import ImageData
 from hwnas.training.sandwich import draw
 from tests.training.fakes import Learner
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
 
 
 def _batch(digits: ImageData) -> Batch:
@@ -43,6 +54,45 @@ def test_students_learn_from_the_largest_or_from_labels(
         torch.testing.assert_close(found[name], parameter.grad)
     assert losses == pytest.approx([float(loss.detach()) for loss in expected])
     assert n_right == int((logits.argmax(1) == batch.labels).sum())
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_subnets_computed_at_once_give_the_gradients_of_one_after_another(
+    tiny: SearchSpace, digits: ImageData
+) -> None:
+    gradients = []
+    for n_threads in (1, 2):
+        torch.set_num_threads(n_threads)
+        learner = Learner(tiny, digits, TrainingConfig(n_random=3))
+        learner.supernet.module.train()
+        learner.sandwich.learn(draw(tiny, 3, random.Random(0)), _batch(digits))
+        gradients.append([p.grad for p in learner.supernet.module.parameters()])
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize("how", ["random", "buffer"])
+def test_subnets_that_interfere_are_computed_one_after_another(
+    tiny: SearchSpace, digits: ImageData, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    learner = Learner(tiny, digits, TrainingConfig())
+    supernet, module = learner.supernet, learner.supernet.module
+    module.register_buffer("count", torch.zeros(()))
+    plain, threads = supernet.forward, set()
+
+    def forward(images: Tensor, genotype: Genotype) -> Tensor:
+        threads.add(threading.get_ident())
+        if how == "random":
+            images = F.dropout(images, 0.5)
+        else:
+            module.get_buffer("count").add_(1)
+        return plain(images, genotype)
+
+    monkeypatch.setattr(supernet, "forward", forward)
+    learner.sandwich.learn(draw(tiny, 2, random.Random(0)), _batch(digits))
+    assert threads == {threading.get_ident()}
+    assert module.get_buffer("count") == (0 if how == "random" else 4)
 
 
 def test_bfloat16_gives_nearly_the_same_gradients_in_float32(

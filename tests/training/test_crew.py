@@ -1,0 +1,54 @@
+import threading
+import time
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+import torch
+
+from hwnas.training.crew import Crew
+
+
+@pytest.fixture
+def four_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("four_threads")
+def test_results_come_in_order_whoever_ends_first() -> None:
+    def wait(seconds: float) -> float:
+        time.sleep(seconds)
+        return seconds
+
+    seconds = [0.05, 0.0, 0.02, 0.01, 0.0]
+    assert [*Crew(3).run([partial(wait, s) for s in seconds])] == seconds
+
+
+@pytest.mark.usefixtures("four_threads")
+@pytest.mark.parametrize(
+    ("n_tasks", "n_threads", "share"), [(1, 1, 4), (2, 2, 2), (3, 3, 1), (9, 4, 1)]
+)
+def test_cores_are_shared_out(n_tasks: int, n_threads: int, share: int) -> None:
+    crew = Crew(n_tasks)
+    assert crew.n_threads == n_threads
+    assert {*crew.run([torch.get_num_threads] * 9)} == {share}
+    assert torch.get_num_threads() == 4  # of who asks, as before
+
+
+@pytest.mark.usefixtures("four_threads")
+def test_what_a_task_raises_is_raised_once_all_have_ended() -> None:
+    ended = threading.Event()
+
+    def fail() -> None:
+        raise MemoryError("too large")
+
+    def last() -> None:
+        time.sleep(0.05)
+        ended.set()
+
+    with pytest.raises(MemoryError, match="too large"):
+        [*Crew(2).run([fail, last])]
+    assert ended.is_set()
