@@ -158,7 +158,7 @@ def test_run_that_is_resumed_keeps_its_settings(capsys: pytest.CaptureFixture[st
     assert run(["train", "run.resume=r"]) == 0
     assert len(Path("r/log.csv").read_text().splitlines()) == 33
     capsys.readouterr()
-    assert "train.lr differs" in _refused(capsys, "train", "run.resume=r", "train.lr=0.3")
+    assert "train.lr differs" in _refused(capsys, "train", "run.resume=r", "train.lr=0.2")
     assert "hwnas train run.resume=r" in _refused(capsys, "train", *TINY, "run.dir=r")
 
 

@@ -23,7 +23,7 @@ def short_windows(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "WINDOW", 20)
 
 
-CONFIG = TrainingConfig(epochs=2, batch_size=128)
+CONFIG = TrainingConfig(epochs=2, batch_size=128, lr=0.1)
 EVERYTHING = TrainingConfig(
     epochs=2, batch_size=128, optimiser="adamw", lr=0.002, mixup=0.2, ema=0.9, progressive=0.5,
     dtype="bfloat16",

@@ -23,7 +23,7 @@ class MBConv:
     @property
     def recipe(self) -> Recipe:
         """How supernets and networks of this family are trained by default."""
-        return Recipe("sgd", lr=0.1, weight_decay=5e-5)
+        return Recipe("sgd", lr=0.3, weight_decay=5e-5)
 
     def check(self, space: SearchSpace) -> None:
         """Raise ``SpaceError`` if the space does not describe inverted residuals."""

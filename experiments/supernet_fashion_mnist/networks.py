@@ -1,0 +1,96 @@
+"""How accurate are the subnets of a trained supernet on images that no training and no search saw?
+
+    python -m experiments.supernet_fashion_mnist.networks --data DIR --supernets DIR --out FILE
+
+Trains the supernet that `python -m hwnas train dataset=fashion_mnist` trains, unless it is there
+already, and reads the test split with its smallest, its largest and random subnets. Overrides of
+the configuration of `train` may follow.
+"""
+
+import argparse
+import csv
+import random
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+from rich.console import Console
+
+from hwnas import config, content, supernets
+from hwnas.accuracy.supernet import right
+from hwnas.commands.console import Phases
+from hwnas.config import TrainConfig
+from hwnas.figure import Figure, proportion
+from hwnas.space import Genotype
+from hwnas.supernets import Course
+
+_DRAWS = 10_000  # of networks, for the interval of their median
+
+
+def main() -> None:
+    """Print accuracies on the test split."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--data", required=True, metavar="DIR", help="Fashion-MNIST as Parquet")
+    parser.add_argument("--supernets", default="runs/supernets", metavar="DIR")
+    parser.add_argument("--n", type=int, default=100, help="random subnets")
+    parser.add_argument("--out", required=True, metavar="FILE", help="a CSV file")
+    parser.add_argument("overrides", nargs="*", help="of the configuration of train")
+    arguments = parser.parse_args()
+    config.register()
+    words = ["dataset=fashion_mnist", f"dataset.path={arguments.data}"]
+    with initialize_config_dir(str(content.ROOT / "conf"), version_base="1.3"):
+        found: Any = OmegaConf.to_object(compose("train", [*words, *arguments.overrides]))
+    with Phases(Console()) as phases:
+        rows = _read(found, Path(arguments.supernets), arguments.n, phases)
+    with Path(arguments.out).open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    _print(rows)
+
+
+def _read(found: TrainConfig, kept: Path, n: int, phases: Phases) -> list[dict[str, Any]]:
+    space, family, data = supernets.read(found.search_space, found.dataset, phases)
+    course = Course(space, family, data, found.dataset, found.train, found.seed, kept)
+    evaluator = course.evaluator(course.trained(phases)[0], found.scoring)
+
+    def accuracy(genotype: Genotype) -> Figure:
+        network = evaluator.network(genotype)
+        batches = data.batches(data.test, course.resolution(genotype))
+        answers = np.concatenate([right(network, *batch) for batch in batches])
+        return proportion(int(answers.sum()), len(answers))
+
+    rng = random.Random(f"test {found.seed}")
+    chosen = [("smallest", space.smallest()), ("largest", space.largest())]
+    chosen += [("random", space.sample(rng)) for _ in range(n)]
+    rows = []
+    with phases.phase("Read test split", len(chosen)) as advance:
+        for kind, genotype in chosen:
+            row = {"id": genotype.id, "kind": kind, "resolution": course.resolution(genotype)}
+            rows.append(row | accuracy(genotype).columns("accuracy_test"))
+            advance(1)
+    return rows
+
+
+def _print(rows: Sequence[dict[str, Any]]) -> None:
+    for row in rows[:2]:
+        low, high = row["accuracy_test_low"], row["accuracy_test_high"]
+        print(f"{row['kind']}: {row['accuracy_test']:.4f} (95 % {low:.4f} to {high:.4f})")
+    accuracies = np.array([row["accuracy_test"] for row in rows[2:]])
+    drawn = np.random.default_rng(0).choice(accuracies, (_DRAWS, len(accuracies)))
+    low, high = np.quantile(np.median(drawn, axis=1), [0.025, 0.975])
+    print(
+        f"median of {len(accuracies)} random subnets: {np.median(accuracies):.4f} (95 % {low:.4f} "
+        f"to {high:.4f}, over networks); from {accuracies.min():.4f} to {accuracies.max():.4f}"
+    )
+    for resolution in sorted({row["resolution"] for row in rows[2:]}):
+        own = [r["accuracy_test"] for r in rows[2:] if r["resolution"] == resolution]
+        print(f"  at {resolution} pixels: {statistics.median(own):.4f} ({len(own)})")
+
+
+if __name__ == "__main__":
+    main()
