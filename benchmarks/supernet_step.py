@@ -44,7 +44,8 @@ def main(name: str = "mbconv_small") -> None:
     labels = torch.randint(0, _TASK.n_classes, (_BATCH,))
     batch = Batch(images, labels, labels, load(DatasetConfig("digits"), side, Silent()))
     sizes = [int(size) for size in networks.options("resolution")]
-    nchw = {size: batch.at(size).contiguous() for size in sizes}
+    # Clones: contiguous() leaves images of one channel as they are, and all layers follow them.
+    nchw = {size: batch.at(size).clone(memory_format=torch.contiguous_format) for size in sizes}
     sandwich = Sandwich(
         ours, networks, lambda genotype: family.resolution(networks, genotype), TrainingConfig()
     )
