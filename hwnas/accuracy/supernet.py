@@ -137,7 +137,8 @@ def right(network: nn.Module, images: Tensor, labels: Tensor) -> Bits:
             found: Bits = (network(x).argmax(1) == y).numpy()
             return found
 
-    batches = zip(torch.split(images, _BATCH), torch.split(labels, _BATCH), strict=True)
+    n = max(1, math.ceil(len(images) / _BATCH))  # of (nearly) one size: they are read at once
+    batches = zip(torch.tensor_split(images, n), torch.tensor_split(labels, n), strict=True)
     return np.concatenate([*_crew().run([partial(of_batch, *batch) for batch in batches])])
 
 

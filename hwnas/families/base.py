@@ -32,6 +32,9 @@ class Supernet(Protocol):
     def forward(self, images: Tensor, genotype: Genotype) -> Tensor:
         """Return the logits of one subnet.
 
+        If it changes no buffer and draws no random numbers, training calls it from several threads
+        at once.
+
         Shapes:
             ``(N, C, R, R)`` with the genotype's resolution ``R`` to ``(N, n_classes)``.
         """

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 @final
 class Crew:
-    """Threads that wait for tasks; none where the calling thread does them as well."""
+    """Threads that wait for tasks; none where one core is all there is, or all that is wanted."""
 
     def __init__(self, n_tasks: int):
         """Start threads for so many tasks at once, at most one for each core that torch may use."""
@@ -40,7 +40,7 @@ class Crew:
 
         Each must leave alone what others read, and draw no random numbers: threads are not in step.
         """
-        if self._pool is None:
+        if self._pool is None or len(tasks) == 1:
             yield from (task() for task in tasks)
             return
         futures: list[Future[T]] = [self._pool.submit(task) for task in tasks]

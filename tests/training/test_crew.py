@@ -1,6 +1,5 @@
 import threading
 import time
-from collections.abc import Iterator
 from functools import partial
 
 import pytest
@@ -9,15 +8,11 @@ import torch
 from hwnas.training.crew import Crew
 
 
-@pytest.fixture
-def four_threads() -> Iterator[None]:
-    before = torch.get_num_threads()
+@pytest.fixture(autouse=True)
+def four_threads(threads_restored: None) -> None:
     torch.set_num_threads(4)
-    yield
-    torch.set_num_threads(before)
 
 
-@pytest.mark.usefixtures("four_threads")
 def test_results_come_in_order_whoever_ends_first() -> None:
     def wait(seconds: float) -> float:
         time.sleep(seconds)
@@ -27,7 +22,6 @@ def test_results_come_in_order_whoever_ends_first() -> None:
     assert [*Crew(3).run([partial(wait, s) for s in seconds])] == seconds
 
 
-@pytest.mark.usefixtures("four_threads")
 @pytest.mark.parametrize(
     ("n_tasks", "n_threads", "share"), [(1, 1, 4), (2, 2, 2), (3, 3, 1), (9, 4, 1)]
 )
@@ -38,7 +32,6 @@ def test_cores_are_shared_out(n_tasks: int, n_threads: int, share: int) -> None:
     assert torch.get_num_threads() == 4  # of who asks, as before
 
 
-@pytest.mark.usefixtures("four_threads")
 def test_what_a_task_raises_is_raised_once_all_have_ended() -> None:
     ended = threading.Event()
 
@@ -52,3 +45,7 @@ def test_what_a_task_raises_is_raised_once_all_have_ended() -> None:
     with pytest.raises(MemoryError, match="too large"):
         [*Crew(2).run([fail, last])]
     assert ended.is_set()
+
+
+def test_a_task_alone_has_all_cores() -> None:
+    assert [*Crew(3).run([torch.get_num_threads])] == [4]

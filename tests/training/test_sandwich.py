@@ -1,6 +1,5 @@
 import random
 import threading
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -13,14 +12,6 @@ from hwnas.training.config import TrainingConfig
 from hwnas.training.data import ImageData
 from hwnas.training.sandwich import draw
 from tests.training.fakes import Learner
-
-
-@pytest.fixture
-def two_threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
 
 
 def _batch(digits: ImageData) -> Batch:
@@ -56,7 +47,7 @@ def test_students_learn_from_the_largest_or_from_labels(
     assert n_right == int((logits.argmax(1) == batch.labels).sum())
 
 
-@pytest.mark.usefixtures("two_threads")
+@pytest.mark.usefixtures("threads_restored")
 def test_subnets_computed_at_once_give_the_gradients_of_one_after_another(
     tiny: SearchSpace, digits: ImageData
 ) -> None:
@@ -71,11 +62,12 @@ def test_subnets_computed_at_once_give_the_gradients_of_one_after_another(
         torch.testing.assert_close(one, other)
 
 
-@pytest.mark.usefixtures("two_threads")
-@pytest.mark.parametrize("how", ["random", "buffer"])
-def test_subnets_that_interfere_are_computed_one_after_another(
+@pytest.mark.usefixtures("threads_restored")
+@pytest.mark.parametrize("how", ["pure", "random", "buffer"])
+def test_subnets_are_computed_at_once_unless_they_interfere(
     tiny: SearchSpace, digits: ImageData, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
+    torch.set_num_threads(2)
     learner = Learner(tiny, digits, TrainingConfig())
     supernet, module = learner.supernet, learner.supernet.module
     module.register_buffer("count", torch.zeros(()))
@@ -85,14 +77,14 @@ def test_subnets_that_interfere_are_computed_one_after_another(
         threads.add(threading.get_ident())
         if how == "random":
             images = F.dropout(images, 0.5)
-        else:
+        elif how == "buffer":
             module.get_buffer("count").add_(1)
         return plain(images, genotype)
 
     monkeypatch.setattr(supernet, "forward", forward)
     learner.sandwich.learn(draw(tiny, 2, random.Random(0)), _batch(digits))
-    assert threads == {threading.get_ident()}
-    assert module.get_buffer("count") == (0 if how == "random" else 4)
+    assert (threads == {threading.get_ident()}) == (how != "pure")
+    assert module.get_buffer("count") == (4 if how == "buffer" else 0)  # not of the trial before
 
 
 def test_bfloat16_gives_nearly_the_same_gradients_in_float32(
