@@ -242,3 +242,24 @@ def test_an_upload_that_is_cut(lab: Lab, connect: Open, tmp_path: Path) -> None:
     threading.Timer(0.5, lab.servers[-1].kill).start()
     with pytest.raises(DeviceError, match="is gone"):
         device.call(large, name, arguments)
+
+
+def test_process_that_is_ended_waits_for_the_answer_it_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from hwnas.runtimes.relax import remote
+
+    start, answered = threading.Thread.start, threading.Event()
+
+    def start_and_end(thread: threading.Thread) -> None:
+        start(thread)
+        raise SystemExit  # a signal arrives here once in many thousand calls
+
+    def answer() -> None:
+        time.sleep(0.2)
+        answered.set()
+
+    monkeypatch.setattr(threading.Thread, "start", start_and_end)
+    with pytest.raises(SystemExit):
+        remote._within(60, answer)
+    assert answered.is_set()

@@ -221,11 +221,12 @@ def _within(limit_s: float, work: Callable[[], T]) -> T:
     TVM's calls know no time limit. What hangs is left behind in its thread, with all it refers to.
     """
     answers: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
-    threading.Thread(target=_answer, args=([work], answers), daemon=True).start()
+    thread = threading.Thread(target=_answer, args=([work], answers), daemon=True)
     answer: T
     try:
+        thread.start()
         answer, error = answers.get(timeout=limit_s)
-    except (SystemExit, KeyboardInterrupt):
+    except (SystemExit, KeyboardInterrupt):  # also while the thread starts: it may ask already
         with contextlib.suppress(queue.Empty):
             answers.get(timeout=GRACE_S)
         raise
