@@ -3,8 +3,10 @@ import struct
 
 import pytest
 
-from hwnas.figure import Figure
-from hwnas.report.page import RunStory, render
+from hwnas.figure import Column, Figure
+from hwnas.report import searched
+from hwnas.report.explorer import Explorer, Page, Picture, Point, RunData, Table
+from hwnas.report.page import render, with_section
 from hwnas.report.plot import Panel, front_png
 from hwnas.results import Candidate
 from hwnas.search.verify import VERIFIED, Member
@@ -12,6 +14,7 @@ from hwnas.space import Genotype, SearchSpace
 from hwnas.target import Budget
 
 OBJECTIVES = ("accuracy", "latency_ms", "energy_mj")
+EVIL = "</script><script>alert(1)</script>"
 
 
 @pytest.fixture
@@ -54,24 +57,53 @@ def test_picture_is_a_png_of_readable_size(
 def test_page_is_self_contained_and_tells_what_left(
     candidates: list[Candidate], members: list[Member]
 ) -> None:
-    story = RunStory("run", [("target", "npu")], Budget(latency_ms=3.0), OBJECTIVES)
-    page = render(story, candidates, members)
-    assert '<script src="' not in page
+    front = searched.Front(candidates, members, OBJECTIVES, Budget(latency_ms=3.0))
+    page = render(searched.single("run", front, [("target", "npu")]))
+    assert "<script src" not in page
     assert "<link" not in page
-    assert members[0].candidate.id in page
+    assert "default-src 'none'" in page
     assert "over budget.latency_ms" in page
-    assert "stages.0.depth = " in page  # the genotype on hover
-    assert "budget 3 ms" in page
+    assert f"verified</b> {members[0].candidate.id} fits, on the front" in page
+    assert '"name":"stages.0.depth"' in page  # the genotypes
+    assert '"limit":3.0' in page
+    assert "<th>target</th><td>npu</td>" in page
+    assert len(page) < 200_000
 
 
 def test_names_are_escaped(candidates: list[Candidate], members: list[Member]) -> None:
-    evil = "<script>alert(1)</script>"
-    genotype = Genotype("tiny", ((evil, evil),))
-    candidate = Candidate(99, genotype, candidates[0].figures)
+    genotype = Genotype("tiny", ((EVIL, EVIL),))
+    candidate = Candidate(99, genotype, candidates[0].figures, reason="")
     member = Member(candidate, members[0].figures, {}, {})
-    story = RunStory(evil, [(evil, evil)], Budget(), OBJECTIVES)
-    page = render(story, [*candidates, candidate], [member])
-    assert evil not in page
+    refused = Candidate(100, Genotype("tiny", ((EVIL, 1),)), {}, reason=EVIL)
+    front = searched.Front([*candidates, candidate, refused], [member], OBJECTIVES, Budget())
+    page = render(searched.single(EVIL, front, [(EVIL, EVIL)]))
+    point = Point(EVIL, {"a": Figure(1, "measured"), "b": Figure(2, "measured")})
+    columns = {"a": Column(EVIL, EVIL), "b": Column(EVIL, "")}
+    explorer = Explorer(
+        EVIL, ["a", "b"], columns, [RunData(EVIL, [point], EVIL)], notes=[EVIL], link=(EVIL, EVIL)
+    )
+    table, picture = Table(EVIL, [EVIL], [[EVIL]], EVIL), Picture(EVIL, EVIL, EVIL)
+    page += render(Page(EVIL, [explorer], [EVIL], [table], [picture]))
+    assert "alert(1)" in page
+    assert "<script>alert" not in page
+    assert page.count("</script>") == 4  # of the data and the scripts of both
+
+
+def test_section_takes_the_place_of_an_earlier_one() -> None:
+    page = render(Page("title", [], facts=[("target", "npu")]))
+    once = with_section(page, "audit", "<p>earlier</p>")
+    assert once is not None
+    twice = with_section(once, "audit", "<p>second</p>")
+    assert twice is not None
+    assert "earlier" not in twice
+    assert twice.index("second") < twice.index("<h2>Run</h2>")
+    assert with_section(twice, "audit", "<p>earlier</p>") == once
+    assert with_section("<html></html>", "audit", "") is None
+
+
+def test_empty_front_has_a_page() -> None:
+    explorer = Explorer("Front", OBJECTIVES, {}, [], notes=["Nothing fits."])
+    assert "Nothing fits." in render(Page("title", [explorer]))
 
 
 def test_member_row_has_searched_and_verified_columns(
