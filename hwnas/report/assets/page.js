@@ -7,6 +7,7 @@ class App {
     this.model = model;
     this.hidden = new Set(); // numbers of groups
     this.selection = null; // indices of points
+    this.hovered = -1;
     this.status = new Uint8Array(model.n).fill(FITS);
     this.bars = model.front.length <= 400;
     this.log = model.plots.some(({x}) => { // costs of very different sizes
@@ -224,6 +225,7 @@ class App {
         + "(with shift: more); the selection is marked everywhere.";
     }
     for (const view of this.views) view.draw();
+    this.#highlight();
   }
 
   select(points, more = false, from = null) {
@@ -240,11 +242,15 @@ class App {
     this.select([...all]);
   }
 
+  #highlight() {
+    for (const scatter of this.scatters) scatter.highlight(this.hovered);
+    this.parallel?.highlight(this.hovered);
+  }
+
   hover(i, x, y) {
     if (this.hovered !== i) {
       this.hovered = i;
-      for (const scatter of this.scatters) scatter.highlight(i);
-      this.parallel?.highlight(i);
+      this.#highlight();
     }
     if (i >= 0 && x !== undefined) showTooltip(this.model, i, x, y); else hideTooltip();
   }
