@@ -160,7 +160,7 @@ def test_click_selects_in_every_view_and_box_selects_many(single: Opened) -> Non
     tab.wait_for_selector(".members tr.chosen")
     chosen = tab.locator(".members tr.chosen td:nth-child(2)")
     assert chosen.all_inner_texts() == [f"{6:012x}"]
-    assert "1 networks selected" in tab.locator(".chosen").first.inner_text()
+    assert "1 networks selected" in tab.locator(".picked").inner_text()
     assert "share among the 1 networks of the selection" in tab.content()
     box = canvas.bounding_box()
     assert box is not None

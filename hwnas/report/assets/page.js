@@ -27,7 +27,7 @@ class App {
       grid.append(box);
       return new Scatter(box, this, plot);
     });
-    this.chosen = element("p", {class: "chosen", role: "status"});
+    this.chosen = element("p", {class: "picked", role: "status"});
     host.append(this.chosen);
     this.views = [...this.scatters];
     const section = (title, text) => {

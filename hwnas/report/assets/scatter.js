@@ -38,6 +38,7 @@ class Scatter {
     }
     this.#crowd(1, FAINT);
     this.#crowd(2, GREY);
+    if (app.selection) this.#crowd(2, "#444", app.selection);
     this.#limit();
     model.groups.forEach((_, group) => this.#stairs(group));
     model.front.forEach((point, member) => { if (status[point]) this.#member(point, member); });
@@ -94,12 +95,12 @@ class Scatter {
   }
 
   // Points that are not on a front; of those on the same pixel one is drawn.
-  #crowd(wanted, colour) {
+  #crowd(wanted, colour, among = null) {
     const {context, pixels, app: {model, status}, layers: {width, height}} = this;
     const taken = new Uint8Array(width * height), size = model.n > 20_000 ? 2 : 3;
     context.fillStyle = colour;
     for (let i = 0; i < model.n; i++) {
-      if (status[i] !== wanted || model.member[i] >= 0) continue;
+      if (status[i] !== wanted || model.member[i] >= 0 || (among && !among.has(i))) continue;
       const px = pixels[2 * i] | 0, py = pixels[2 * i + 1] | 0;
       if (px < 0 || py < 0 || px >= width || py >= height || taken[py * width + px]) continue;
       taken[py * width + px] = 1;
@@ -205,12 +206,11 @@ class Scatter {
   #selected() {
     const {context, app: {model, status, selection}} = this;
     if (!selection) return;
-    context.strokeStyle = context.fillStyle = "#000";
+    context.strokeStyle = "#000";
     context.lineWidth = 1;
     for (const point of selection) {
-      if (!status[point]) continue;
+      if (!status[point] || model.member[point] < 0) continue;
       const sx = this.pixels[2 * point], sy = this.pixels[2 * point + 1];
-      if (model.member[point] < 0) { context.fillRect(sx - 1.5, sy - 1.5, 4, 4); continue; }
       const [px, py, verified] = this.#place(point, model.member[point]);
       if (verified && selection.size <= 60) {
         context.globalAlpha = 0.5;
