@@ -66,6 +66,18 @@ class Model {
       .map((byte) => byte.toString(16).padStart(2, "0")).join("");
   }
 
+  // Of each id, its points: a network may be in several runs.
+  get byId() {
+    if (!this.index) {
+      this.index = new Map();
+      for (let i = 0; i < this.n; i++) {
+        const id = this.id(i);
+        if (this.index.has(id)) this.index.get(id).push(i); else this.index.set(id, [i]);
+      }
+    }
+    return this.index;
+  }
+
   run(i) { return this.runs[this.runOf[i]]; }
 
   // What is known best of each point: verified, else searched.

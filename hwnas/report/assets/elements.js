@@ -104,20 +104,24 @@ function describe(model, i) {
   if (model.runs.length > 1) add(run.group === run.name ? run.name : `${run.name} (${run.group})`);
   if (!Number.isNaN(model.trials[i])) add(`trial ${model.trials[i]}`);
   if (model.stopped[i]) add("found to be dominated before all images were read");
-  const all = (kind, at, word) => {
-    for (const column of model.columns) {
-      const figures = column[kind];
-      if (Number.isNaN(figures.value[at])) continue;
-      const ends = interval(figures, at, column);
-      add([word, column.label, shown(figures.value[at], column), column.unit,
-           ends && `(${ends})`, `[${sourceOf(figures, at)}]`].filter(Boolean).join(" "));
-    }
+  const checked = member >= 0 && model.verified;
+  const words = (figures, at, column) => {
+    if (Number.isNaN(figures.value[at])) return "";
+    const ends = interval(figures, at, column);
+    return [shown(figures.value[at], column), column.unit, ends && `(${ends})`,
+            `[${sourceOf(figures, at)}]`].filter(Boolean).join(" ");
   };
-  all("searched", i, "");
-  if (member >= 0 && model.verified) {
-    all("verified", member, "verified");
-    add(model.notes[member] || "on the front", "i");
+  const heads = ["", "searched", "verified"].map((text) => element("th", {}, text));
+  const rows = checked ? [element("tr", {}, ...heads)] : [];
+  for (const column of model.columns) {
+    const found = [words(column.searched, i, column)];
+    if (checked) found.push(words(column.verified, member, column));
+    if (!found.some(Boolean)) continue;
+    const cells = [column.label, ...found].map((text) => element("td", {}, text));
+    rows.push(element("tr", {}, ...cells));
   }
+  lines.push(element("table", {}, ...rows));
+  if (checked) add(model.notes[member] || "on the front", "i");
   const options = element("div", {class: "options"});
   for (const choice of model.choices) {
     if (!choice.codes[i]) continue;

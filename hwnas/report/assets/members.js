@@ -108,7 +108,8 @@ class Members {
       return element("th", {
         class: column.left ? "left" : "",
         "aria-sort": on ? (this.order.down ? "descending" : "ascending") : "none",
-      }, element("button", {type: "button", onclick: click, title: "sort by this column"}, column.title + arrow));
+      }, element("button", {type: "button", onclick: click, title: "sort by this column"},
+                 column.title + arrow));
     }));
     const visible = this.whole ? rows : rows.slice(0, ROWS);
     this.body.replaceChildren(...visible.map((i) => this.#row(i, model, selection)));

@@ -30,23 +30,28 @@ class App {
     this.chosen = element("p", {class: "picked", role: "status"});
     host.append(this.chosen);
     this.views = [...this.scatters];
-    const section = (title, text) => {
-      const made = element("div", {class: "part"}, element("h3", {}, title), ...(text ? [note(text)] : []));
+    const section = (title, ...texts) => {
+      const made = element("div", {class: "part"}, element("h3", {}, title), ...texts.map(note));
       host.append(made);
       return made;
     };
-    const table = section("Members of the front", "Members that fit the limits above. Small figures: 95 % "
-      + "intervals; with a sign: how far the verified figure is from the searched one. Click a heading to sort. "
-      + "The file has all figures with their intervals, and the choices.");
+    const table = section(
+      "Members of the front",
+      "Members that fit the limits above. Small figures: 95 % intervals; with a sign: how far the "
+      + "verified figure is from the searched one. Click a heading to sort. The file has all figures "
+      + "with their intervals, and the choices.");
     this.members = new Members(table, this);
     this.views.push(this.members);
     if (model.choices.length) {
       const preferred = section("What the front prefers");
       this.views.push(new Preferences(preferred, this));
-      const wide = section("Choices of each network",
-        "A line is a network; coloured: the front. Drag along an axis to keep what passes there, on several axes "
-        + "if you like; click an axis to let go. “–”: the choice is inactive, as a smaller depth has no such block. "
-        + (model.n - model.front.length > BEHIND ? `Of other networks ${BEHIND} are drawn in grey, evenly taken.` : ""));
+      const sampled = model.n - model.front.length > BEHIND
+        ? ` Of other networks ${BEHIND} are drawn in grey, evenly taken.` : "";
+      const wide = section(
+        "Choices of each network",
+        "A line is a network; coloured: the front. Drag along an axis to keep what passes there, on "
+        + "several axes if you like; click an axis to let go. “–”: the choice is inactive, as a "
+        + `smaller depth has no such block.${sampled}`);
       const scroll = element("div", {class: "scroll"});
       wide.append(scroll);
       this.parallel = new Parallel(scroll, this);
@@ -83,7 +88,8 @@ class App {
       element("span", {}, this.#swatch(kind, style), ` ${text}`))));
     if (model.groups.length > 1) host.append(this.#groups());
     this.counts = element("p", {class: "counts", role: "status"});
-    host.append(element("div", {class: "sliders"}, ...this.limits.map((limit) => this.#slider(limit))), this.counts);
+    const sliders = this.limits.map((limit) => this.#slider(limit));
+    host.append(element("div", {class: "sliders"}, ...sliders), this.counts);
     const check = (text, name) => {
       const box = element("input", {type: "checkbox",
         onchange: () => { this[name] = box.checked; this.changed(); }});
@@ -137,8 +143,9 @@ class App {
       return clean((up ? Math.floor(value / unit + 1e-9) : Math.ceil(value / unit - 1e-9)) * unit);
     };
     const loosest = up ? 0 : 1000;
-    const range = element("input", {type: "range", min: 0, max: 1000, "aria-label": `limit of ${column.label}`});
-    const number = element("input", {type: "number", step: "any", "aria-label": `limit of ${column.label}, as a number`});
+    const words = `limit of ${column.label}`;
+    const range = element("input", {type: "range", min: 0, max: 1000, "aria-label": words});
+    const number = element("input", {type: "number", step: "any", "aria-label": `${words}, as a number`});
     const set = (value, from) => {
       limit.value = value;
       if (from !== number) number.value = Number.isFinite(value) ? value : round(up ? low : high);
@@ -149,12 +156,13 @@ class App {
       const position = Number(range.value);
       set(position === loosest ? limit.loose : round(at.invert(position)), range);
     });
-    number.addEventListener("change", () => set(number.value === "" ? limit.loose : Number(number.value), number));
+    number.addEventListener("change", () =>
+      set(number.value === "" ? limit.loose : Number(number.value), number));
     number.value = Number.isFinite(limit.value) ? limit.value : round(up ? low : high);
     range.value = Number.isFinite(limit.value) ? Math.round(at(limit.value)) : loosest;
     limit.reset = () => set(column.limit ?? limit.loose);
-    return element("div", {class: "slider"},
-                   element("span", {class: "name"}, `${column.label} ${up ? "≥" : "≤"} `, number, ` ${column.unit}`), range);
+    const name = [`${column.label} ${up ? "≥" : "≤"} `, number, ` ${column.unit}`];
+    return element("div", {class: "slider"}, element("span", {class: "name"}, ...name), range);
   }
 
   #judge() {
@@ -194,8 +202,10 @@ class App {
                  + `${shown(y.best[best], y)} (${model.id(best)}${run}).`);
     }
     const left = model.runs.reduce((sum, run) => sum + run.all - run.n, 0);
-    if (left) words.push(` ${many(left)} dominated networks are left out of this page; those nearest to the front `
-                         + "and an even share of the others are here.");
+    if (left) {
+      words.push(` ${many(left)} dominated networks are left out of this page; those nearest to the `
+                 + "front and an even share of the others are here.");
+    }
     const refused = model.runs.reduce((sum, run) => sum + run.refused, 0);
     if (refused) words.push(` The search refused ${many(refused)} more before it knew their accuracy.`);
     if (this.limits.length) {
@@ -217,7 +227,8 @@ class App {
     hideTooltip();
     this.#count();
     if (this.selection) {
-      const words = `${this.selection.size.toLocaleString("en")} networks selected, in every plot and table. `;
+      const n = this.selection.size.toLocaleString("en");
+      const words = `${n} networks selected, in every plot and table. `;
       this.chosen.replaceChildren(element("b", {}, words),
         element("button", {type: "button", onclick: () => this.select([])}, "Clear selection"));
     } else {
@@ -231,9 +242,23 @@ class App {
   select(points, more = false, from = null) {
     const before = more && this.selection ? [...this.selection] : [];
     const all = new Set([...before, ...points]);
-    this.selection = all.size ? all : null;
+    this.#choose(all, from);
+    for (const other of apps) if (other !== this) other.#follow(this);
+  }
+
+  #choose(points, from = null) {
+    this.selection = points.size ? points : null;
     if (this.parallel && from !== this.parallel) this.parallel.brushes.clear();
     this.changed();
+  }
+
+  // Selects the networks that another explorer of the page has selected, by their ids.
+  #follow(other) {
+    const found = new Set();
+    for (const i of other.selection ?? []) {
+      for (const j of this.model.byId.get(other.model.id(i)) ?? []) found.add(j);
+    }
+    this.#choose(found);
   }
 
   toggle(i) {

@@ -18,11 +18,11 @@ class Preferences {
     const who = selection ? "the selection" : "the front";
     const all = seen.reduce((sum, run) => sum + run.all, 0);
     this.words.textContent =
-      `Upper bar: share among the ${members.length.toLocaleString("en")} networks of ${who}; grey `
-      + `bar: share among all ${all.toLocaleString("en")} candidates with an accuracy. Shares are of those in `
-      + "which the choice is active (as many as stand beside its name). What least looks like chance comes "
-      + "first (Pearson's chi-squared by degrees of freedom); fewer than 5 networks, which say nothing, last. A "
-      + "share of 20 networks is uncertain by some 20 points.";
+      `Upper bar: share among the ${members.length.toLocaleString("en")} networks of ${who}; grey bar: `
+      + `share among all ${all.toLocaleString("en")} candidates with an accuracy. Shares are of those in `
+      + "which the choice is active (as many as stand beside its name). What least looks like chance "
+      + "comes first (Pearson's chi-squared by degrees of freedom); fewer than 5 networks, which say "
+      + "nothing, last. A share of 20 networks is uncertain by some 20 points.";
     const cards = model.choices.filter((choice) => choice.options.length > 1).map((choice) => {
       const chosen = new Array(choice.options.length).fill(0);
       for (const i of members) if (choice.codes[i]) chosen[choice.codes[i] - 1] += 1;
