@@ -160,8 +160,8 @@ def test_click_selects_in_every_view_and_box_selects_many(single: Opened) -> Non
     tab.wait_for_selector(".members tr.chosen")
     chosen = tab.locator(".members tr.chosen td:nth-child(2)")
     assert chosen.all_inner_texts() == [f"{6:012x}"]
-    assert "1 networks selected" in tab.locator(".picked").inner_text()
-    assert "share among the 1 networks of the selection" in tab.content()
+    assert "1 network selected" in tab.locator(".picked").inner_text()
+    assert "share among the 1 network of the selection" in tab.content()
     box = canvas.bounding_box()
     assert box is not None
     tab.mouse.move(box["x"] + 64, box["y"] + 14)
@@ -178,7 +178,7 @@ def test_click_selects_in_every_view_and_box_selects_many(single: Opened) -> Non
 
 def test_row_of_the_table_selects_too(single: Opened) -> None:
     single.tab.get_by_label(f"select {3:012x}").check()
-    single.tab.wait_for_selector("text=1 networks selected")
+    single.tab.wait_for_selector("text=1 network selected")
     single.tab.get_by_text("Clear selection").click()
     single.tab.wait_for_selector(".members tr.chosen", state="detached")
 

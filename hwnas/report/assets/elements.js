@@ -11,6 +11,8 @@ function element(tag, attributes = {}, ...children) {
   return made;
 }
 
+const many = (count) => count.toLocaleString("en");
+const networks = (count) => `${many(count)} ${count === 1 ? "network" : "networks"}`;
 const note = (text) => element("p", {class: "note"}, text);
 
 // Okabe and Ito's colours, which colour-blind people can tell apart; then the same with other marks.

@@ -44,7 +44,7 @@ class Members {
       const {searched, verified} = column, both = searched.known && verified.known;
       if (searched.known && (!verified.known || column.percent)) {
         found.push({
-          title: both ? `${column.title} searched` : column.title,
+          title: both || (model.verified && column.percent) ? `${column.title} searched` : column.title,
           sort: (i) => searched.value[i], text: (i) => shown(searched.value[i], column),
           small: (i) => interval(searched, i, column),
           first: first && column.objective && !column.maximise,
@@ -93,9 +93,9 @@ class Members {
 
   draw() {
     const {app} = this, {selection, model} = app, rows = this.rows();
-    this.save.textContent = `Download these ${rows.length.toLocaleString("en")} rows as CSV`;
+    this.save.textContent = `Download these ${many(rows.length)} rows as CSV`;
     this.onlyWords.textContent = selection
-      ? `show the selection instead of the front (${selection.size.toLocaleString("en")} networks)` : "";
+      ? `show the selection instead of the front (${networks(selection.size)})` : "";
     this.onlyWords.parentElement.hidden = !selection;
     if (!selection) this.only.checked = false;
     this.head.replaceChildren(element("th", {class: "pick"}), ...this.columns.map((column, key) => {
@@ -114,7 +114,7 @@ class Members {
     const visible = this.whole ? rows : rows.slice(0, ROWS);
     this.body.replaceChildren(...visible.map((i) => this.#row(i, model, selection)));
     this.more.hidden = visible.length === rows.length;
-    this.more.textContent = `Show all ${rows.length.toLocaleString("en")} rows`;
+    this.more.textContent = `Show all ${many(rows.length)} rows`;
   }
 
   #row(i, model, selection) {

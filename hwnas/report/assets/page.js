@@ -193,13 +193,13 @@ class App {
       fittingMembers += 1;
       if (best < 0 || better(i, best)) best = i;
     }
-    const many = (value) => value.toLocaleString("en");
     const words = [element("b", {}, `${many(fitting)} of ${many(n)} networks fit`),
                    `, ${many(fittingMembers)} of ${many(members)} members of the front. `];
     if (best >= 0) {
+      const searched = model.verified && !y.verified.known ? " as searched" : "";
       const run = model.runs.length > 1 ? ` of ${model.run(best).name}` : "";
       words.push(`${y.maximise ? "Highest" : "Lowest"} ${y.label} of a member that fits: `
-                 + `${shown(y.best[best], y)} (${model.id(best)}${run}).`);
+                 + `${shown(y.best[best], y)}${searched} (${model.id(best)}${run}).`);
     }
     const left = model.runs.reduce((sum, run) => sum + run.all - run.n, 0);
     if (left) {
@@ -227,8 +227,7 @@ class App {
     hideTooltip();
     this.#count();
     if (this.selection) {
-      const n = this.selection.size.toLocaleString("en");
-      const words = `${n} networks selected, in every plot and table. `;
+      const words = `${networks(this.selection.size)} selected, in every plot and table. `;
       this.chosen.replaceChildren(element("b", {}, words),
         element("button", {type: "button", onclick: () => this.select([])}, "Clear selection"));
     } else {

@@ -18,8 +18,8 @@ class Preferences {
     const who = selection ? "the selection" : "the front";
     const all = seen.reduce((sum, run) => sum + run.all, 0);
     this.words.textContent =
-      `Upper bar: share among the ${members.length.toLocaleString("en")} networks of ${who}; grey bar: `
-      + `share among all ${all.toLocaleString("en")} candidates with an accuracy. Shares are of those in `
+      `Upper bar: share among the ${networks(members.length)} of ${who}; grey bar: `
+      + `share among all ${many(all)} candidates with an accuracy. Shares are of those in `
       + "which the choice is active (as many as stand beside its name). What least looks like chance "
       + "comes first (Pearson's chi-squared by degrees of freedom); fewer than 5 networks, which say "
       + "nothing, last. A share of 20 networks is uncertain by some 20 points.";

@@ -56,7 +56,9 @@ class Scatter {
       ends.push(extent(own.verified.low, seen), extent(own.verified.high, seen));
     }
     const low = Math.min(...ends.map((end) => end[0]));
-    const high = Math.max(...ends.map((end) => end[1]));
+    let high = Math.max(...ends.map((end) => end[1]));
+    const near = column.limit !== null && !zoomed && column.limit < 2 * high; // worth its room
+    if (near) high = Math.max(high, column.limit);
     return low <= high ? [low, high] : [0, 1];
   }
 
