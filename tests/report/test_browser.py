@@ -24,6 +24,7 @@ pytestmark = pytest.mark.skipif(
     CHROMIUM is None, reason="no Chromium here: apt-get install chromium"
 )
 EVIL = "</script><script>alert(1)</script>"
+NONE = "\u2013"  # of what is not known
 OBJECTIVES = ("accuracy", "latency_ms", "energy_mj")
 SHOWN = {name: COLUMNS[name] for name in OBJECTIVES}
 
@@ -334,6 +335,20 @@ def test_fronts_of_other_tools_need_ids_and_objectives_alone(
     found.limit(0, "4")  # of what is maximised: at least
     found.tab.wait_for_selector("text=3 of 5 networks fit")
     assert found.tab.locator(".part").count() == 1  # there are no choices
+
+
+def test_members_that_are_not_verified_are_said_to_be_so(
+    opened: Callable[[Page], Opened],
+) -> None:
+    bare = [Point("a", _figures(0.5, 1.0), on_front=True), Point("b", _figures(0.4, 1.0))]
+    runs = [_run("ours"), RunData("theirs", bare)]
+    found = opened(Page("both", [Explorer("Fronts", OBJECTIVES, SHOWN, runs)]))
+    row = found.tab.locator("tr", has=found.tab.get_by_label("select a"))
+    cells = row.locator("td").all_inner_texts()
+    assert cells[1:5] == ["a", "theirs", NONE, "not verified"]
+    assert cells[7] == "1 0.9 to 1.1"  # its latency, searched
+    assert cells[8] == NONE
+    assert found.complaints == []
 
 
 @pytest.mark.parametrize("width", [400, 1280])

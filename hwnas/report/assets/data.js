@@ -39,7 +39,9 @@ class Model {
       verified: figures(column.verified, raw.front.length),
     }));
     for (const column of this.columns) column.best = this.#best(column);
-    this.verified = this.columns.some((column) => column.verified.known);
+    this.checked = raw.front.map((_, member) => // whether anything of a member is verified
+      this.columns.some((column) => !Number.isNaN(column.verified.value[member])));
+    this.verified = this.checked.includes(true);
     this.trials = unpacked(raw.trials, raw.n);
     this.stopped = unpacked(raw.stopped, raw.n);
     this.choices = raw.choices.map((choice) => ({...choice, codes: unpacked(choice.codes, raw.n)}));
@@ -79,6 +81,13 @@ class Model {
   }
 
   run(i) { return this.runs[this.runOf[i]]; }
+
+  // What verification said of a point.
+  verdict(i) {
+    const member = this.member[i];
+    if (member < 0) return "dominated";
+    return this.notes[member] || (this.checked[member] ? "on the front" : "not verified");
+  }
 
   // What is known best of each point: verified, else searched.
   #best(column) {

@@ -106,7 +106,7 @@ function describe(model, i) {
   if (model.runs.length > 1) add(run.group === run.name ? run.name : `${run.name} (${run.group})`);
   if (!Number.isNaN(model.trials[i])) add(`trial ${model.trials[i]}`);
   if (model.stopped[i]) add("found to be dominated before all images were read");
-  const checked = member >= 0 && model.verified;
+  const checked = member >= 0 && model.checked[member];
   const words = (figures, at, column) => {
     if (Number.isNaN(figures.value[at])) return "";
     const ends = interval(figures, at, column);
@@ -123,7 +123,7 @@ function describe(model, i) {
     rows.push(element("tr", {}, ...cells));
   }
   lines.push(element("table", {}, ...rows));
-  if (checked) add(model.notes[member] || "on the front", "i");
+  if (checked) add(model.verdict(i), "i");
   const options = element("div", {class: "options"});
   for (const choice of model.choices) {
     if (!choice.codes[i]) continue;

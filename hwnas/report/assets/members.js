@@ -33,18 +33,19 @@ class Members {
       found.push(plain("group", (i) => model.run(i).group));
     }
     if (model.trials.some((trial) => !Number.isNaN(trial))) {
-      found.push({title: "trial", sort: (i) => model.trials[i], text: (i) => String(model.trials[i])});
+      const text = (i) => Number.isNaN(model.trials[i]) ? "–" : String(model.trials[i]);
+      found.push({title: "trial", sort: (i) => model.trials[i], text});
     }
     if (model.verified) {
-      found.push(plain("after verification", (i) => model.member[i] < 0 ? "dominated"
-        : model.notes[model.member[i]] || "on the front"));
+      found.push(plain("after verification", (i) => model.verdict(i)));
     }
     let first = true;
+    const whole = !model.checked.includes(false); // else searched figures are all that some have
     for (const column of model.columns) {
-      const {searched, verified} = column, both = searched.known && verified.known;
-      if (searched.known && (!verified.known || column.percent)) {
+      const {searched, verified} = column;
+      if (searched.known && (!verified.known || column.percent || !whole)) {
         found.push({
-          title: both || (model.verified && column.percent) ? `${column.title} searched` : column.title,
+          title: model.verified ? `${column.title} searched` : column.title,
           sort: (i) => searched.value[i], text: (i) => shown(searched.value[i], column),
           small: (i) => interval(searched, i, column),
           first: first && column.objective && !column.maximise,
@@ -52,7 +53,7 @@ class Members {
       }
       if (verified.known) {
         found.push({
-          title: model.verified ? `${column.title} verified` : column.title,
+          title: `${column.title} verified`,
           sort: (i) => this.#value(verified, i), text: (i) => shown(this.#value(verified, i), column),
           small: (i) => this.#change(column, i),
           first: first && column.objective && !column.maximise,

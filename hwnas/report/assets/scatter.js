@@ -22,7 +22,7 @@ class Scatter {
     const [x0, x1] = this.#range(x, x), [y0, y1] = this.#range(y, this.own);
     this.log = app.log && x0 > 0;
     const pad = (low, high, log) => log ? [low / (high / low) ** 0.03, high * (high / low) ** 0.03]
-      : [low - 0.03 * (high - low || 1), high + 0.03 * (high - low || 1)];
+      : [low - 0.03 * (high - low || high || 1), high + 0.03 * (high - low || high || 1)];
     const [xa, xb] = pad(x0, x1, this.log), [ya, yb] = pad(y0, y1, false);
     this.sx = scale(xa, xb, MARGIN.left, width - MARGIN.right, this.log);
     this.sy = scale(ya, yb, height - MARGIN.bottom, MARGIN.top, false);
