@@ -72,8 +72,10 @@ class _Front:
     def may_enter(self, candidates: Sequence[Candidate]) -> set[str]:
         """Return the ids of those that the present front does not dominate; quick for many."""
         points = self._values(candidates)
-        reached = np.less_equal(self._points, points[:, None])
-        enters = np.flatnonzero(~np.any(np.all(reached, axis=2), axis=1))
+        reached = np.ones((len(points), len(self)), np.bool_)
+        for mine, theirs in zip(points.T, self._points.T, strict=True):
+            reached &= theirs <= mine[:, None]
+        enters = np.flatnonzero(~reached.any(axis=1))
         return {candidates[i].id for i in enters.tolist()}
 
     def entered(self, candidate: Candidate) -> list[str] | None:

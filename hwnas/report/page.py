@@ -19,7 +19,7 @@ _ASSETS = Path(__file__).parent / "assets"
 _SCRIPTS = (
     "data.js", "elements.js", "scatter.js", "parallel.js", "preferences.js", "members.js", "page.js"
 )  # fmt: skip
-_LOGGED = 1_000  # lines of a log: more are not read
+_LOGGED = 3_000  # lines of a log: more make a page slow
 #: Where a section can be added to a page that is written, see ``with_section``.
 _LATER = "<!-- further sections -->"
 
@@ -130,7 +130,7 @@ def _log(lines: Sequence[Line]) -> str:
     note = "What the search decided, in its order: " + "what entered and left the front, what was "
     note += "refused and for what limit, and what verification found."
     if left_out > 0:
-        note += f" The first {_LOGGED:,} of {len(lines):,} lines."
+        note += f" The last {_LOGGED:,} of {len(lines):,} lines."
     kinds = "".join(
         f'<label><input type="checkbox" checked data-kind="{html.escape(kind)}"> '
         f"{html.escape(kind)}</label>"
@@ -139,7 +139,7 @@ def _log(lines: Sequence[Line]) -> str:
     items = "".join(
         f'<li data-kind="{html.escape(line.kind)}"><b>{html.escape(line.when)}</b> '
         f"{html.escape(line.text)}</li>"
-        for line in lines[:_LOGGED]
+        for line in lines[-_LOGGED:]
     )
     return (
         f'<section class="log"><h2>Decision log</h2>{_note(note)}<div class="controls">{kinds}'

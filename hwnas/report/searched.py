@@ -83,7 +83,9 @@ def explorer_of(
     """
     run = run_of(title, front.candidates, front.members)
     columns = {**COLUMNS, **_FP32}
-    known = {name for point in run.points for name in (*point.figures, *point.verified)}
+    known: set[str] = set()
+    for point in run.points:
+        known.update(point.figures, point.verified)
     shown = {name: columns[name] for name in columns if name in known}
     marked = ("fits all targets, on the joint front", for_all)
     return Explorer(

@@ -5,7 +5,7 @@ import pytest
 
 from hwnas.figure import Column, Figure
 from hwnas.report import searched
-from hwnas.report.explorer import Explorer, Page, Picture, Point, RunData, Table
+from hwnas.report.explorer import Explorer, Line, Page, Picture, Point, RunData, Table
 from hwnas.report.page import render, with_section
 from hwnas.report.plot import Panel, front_png
 from hwnas.results import Candidate
@@ -99,6 +99,14 @@ def test_section_takes_the_place_of_an_earlier_one() -> None:
     assert twice.index("second") < twice.index("<h2>Run</h2>")
     assert with_section(twice, "audit", "<p>earlier</p>") == once
     assert with_section("<html></html>", "audit", "") is None
+
+
+def test_of_a_long_log_the_end_is_kept() -> None:
+    lines = [Line(f"trial {i}", "front", f"line {i} of the log") for i in range(3_001)]
+    page = render(Page("title", [], log=lines))
+    assert "The last 3,000 of 3,001 lines." in page
+    assert "line 0 of" not in page
+    assert "line 3000 of" in page
 
 
 def test_empty_front_has_a_page() -> None:
