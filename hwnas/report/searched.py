@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from urllib.parse import quote
 
 from hwnas.figure import COLUMNS, Column, Figures, column
 from hwnas.report.decisions import decisions, different
@@ -61,7 +62,7 @@ def joint(
     ids = frozenset(member.candidate.id for member in members)
     explorers = [_for_all(candidates, members, fronts, missed)]
     for target, front in fronts.items():
-        link = (f"{target}/report.html", "its own page, with its decision log")
+        link = (f"{quote(target)}/report.html", "its own page, with its decision log")
         explorers.append(explorer_of(f"Front on {target}", front, for_all=ids, link=link))
     return Page(title, explorers, NOTES, facts=facts)
 

@@ -3,11 +3,12 @@ import struct
 
 import pytest
 
-from hwnas.figure import Column, Figure
+from hwnas.figure import Column, Figure, column
 from hwnas.report import searched
 from hwnas.report.explorer import Explorer, Line, Page, Picture, Point, RunData, Table
 from hwnas.report.page import render, with_section
 from hwnas.report.plot import Panel, front_png
+from hwnas.report.view import content
 from hwnas.results import Candidate
 from hwnas.search.verify import VERIFIED, Member
 from hwnas.space import Genotype, SearchSpace
@@ -123,3 +124,12 @@ def test_member_row_has_searched_and_verified_columns(
     assert row["verified_cycles"] == 5.0
     assert row["verified_fits_budget"] is False
     assert row["verified_on_front"] is False
+
+
+def test_plot_over_a_targets_cost_shows_its_own_verified_accuracy() -> None:
+    names = ("accuracy", "npu.accuracy", "npu.latency_ms", "latency_ms")
+    columns = {name: column(name) for name in names}
+    point = Point("a", {name: Figure(1.0, "measured") for name in names})
+    objectives = ("accuracy", "npu.latency_ms", "latency_ms")
+    found = content(Explorer("", objectives, columns, [RunData("run", [point])]), n_runs=1)
+    assert [(p["x"], p["y"], p["verified"]) for p in found["plots"]] == [(2, 0, 1), (3, 0, 0)]
