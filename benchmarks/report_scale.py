@@ -19,7 +19,8 @@ from typing import TypeVar
 from benchmarks.search_scale import SyntheticAccuracy
 from hwnas import host
 from hwnas.figure import COSTS, Figure
-from hwnas.report.page import RunStory, render
+from hwnas.report import searched
+from hwnas.report.page import render
 from hwnas.report.plot import Panel, front_png
 from hwnas.results import Candidate, RunFolder
 from hwnas.search import loop
@@ -85,8 +86,8 @@ def report(candidates: list[Candidate], space: SearchSpace, path: Path) -> None:
     picture = watch.timed(
         "front.png", lambda: front_png(Panel(candidates, members, OBJECTIVES[1], budget, title))
     )
-    story = RunStory(title, [], budget, OBJECTIVES)
-    page = watch.timed("report.html", lambda: render(story, candidates, members).encode())
+    found = searched.Front(candidates, members, OBJECTIVES, budget)
+    page = watch.timed("report.html", lambda: render(searched.single(title, found, [])).encode())
     folder.write_bytes("front.png", picture)
     folder.write_bytes("report.html", page)
     print(f"{'in all':<22}{watch.wall:6.2f} s  {watch.processor:6.2f} s of a processor")

@@ -32,6 +32,8 @@ def test_wheel_holds_all_content_and_nothing_else(wheel: Path) -> None:
     for folder in ("conf", "search_spaces", "latency_tables"):
         for path in (ROOT / folder).rglob("*.*"):
             assert f"hwnas/_content/{path.relative_to(ROOT)}" in names
+    for path in (ROOT / "hwnas" / "report" / "assets").iterdir():
+        assert f"hwnas/report/assets/{path.name}" in names
     tops = {name.split("/")[0] for name in names}
     assert tops == {"hwnas", "hwnas-0.1.0.dist-info"}
 

@@ -99,7 +99,6 @@ PLACES = {
     },
     "sqlalchemy": {"search.shared_study", "search.study"},
     "matplotlib": {"report.audit", "report.plot"},
-    "plotly": {"report.page"},
     "torch.utils.tensorboard": {"commands.tensorboard"},
     "torch.distributed": {"families.synchronised", "training.parallel"},
     "rich": {

@@ -11,7 +11,8 @@ from hwnas import build
 from hwnas.commands.console import Phases
 from hwnas.energy import EnergyModel, PowerModel
 from hwnas.figure import column
-from hwnas.report.page import RunStory, render
+from hwnas.report import searched
+from hwnas.report.page import render
 from hwnas.report.plot import Panel, front_png
 from hwnas.results import Candidate, Row, RunFolder, without_password
 from hwnas.search.verify import Member
@@ -74,8 +75,9 @@ def write_front(
         ("command", manifest["command"]),
         *((f"version of {name}", version) for name, version in manifest["versions"].items()),
     ]
-    story = RunStory(f"hwnas: {title}", facts, config.budget, config.objectives)
-    folder.write_bytes("report.html", render(story, candidates, members).encode())
+    found = searched.Front(candidates, members, config.objectives, config.budget)
+    page = render(searched.single(f"hwnas: {title}", found, facts))
+    folder.write_bytes("report.html", page.encode())
     folder.write_json("manifest.json", manifest)
 
 

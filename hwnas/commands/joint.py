@@ -21,7 +21,8 @@ from hwnas.commands.front import (
 from hwnas.commands.station import Station, objectives
 from hwnas.errors import BudgetError
 from hwnas.figure import column
-from hwnas.report import joint as page
+from hwnas.report import searched
+from hwnas.report.page import render
 from hwnas.report.plot import Panel, front_png
 from hwnas.results import Candidate, Row, RunFolder, plain
 from hwnas.search import loop
@@ -82,12 +83,14 @@ def finish(
     if not fronts:
         folder.write_json("manifest.json", manifest | {"status": "nothing fits the budget"})
         raise BudgetError(" ".join(missed))
-    joint = [] if missed else _for_all(stations, folder, candidates, phases)
+    budgets = {s.target: s.config.budget for s in stations}
+    fitting = [] if missed else [c for c in candidates if fits_all(c, budgets)]
+    joint = _for_all(stations, folder, fitting, phases) if fitting else []
     with phases.timed("Write reports"):
         for front in fronts:
             _write_own(front, manifest, phases)
         manifest |= _end(phases, candidates, fronts, joint)
-        _write(folder, manifest, fronts, joint, missed)
+        _write(folder, manifest, fronts, fitting, joint, missed)
     return functools.partial(_print, folder, fronts, joint, missed)
 
 
@@ -98,13 +101,11 @@ def _own_folder(folder: RunFolder, target: str) -> RunFolder:
 
 
 def _for_all(
-    stations: Sequence[Station], folder: RunFolder, candidates: list[Candidate], phases: Phases
+    stations: Sequence[Station], folder: RunFolder, fitting: list[Candidate], phases: Phases
 ) -> list[JointMember]:
     """Return the verified front of what fits every target's budget."""
-    budgets = {s.target: s.config.budget for s in stations}
     names = objectives(stations)
-    fitting = [c for c in candidates if fits_all(c, budgets)]
-    found = loop.front(fitting, names) if fitting else []
+    found = loop.front(fitting, names)
     by_target: dict[str, list[Member]] = {}
     for s in stations:
         views = [on_target(c, s.target, s.config.budget) for c in found]
@@ -142,6 +143,7 @@ def _write(
     folder: RunFolder,
     manifest: Row,
     fronts: Sequence[_Front],
+    fitting: Sequence[Candidate],
     members: Sequence[JointMember],
     missed: Sequence[str],
 ) -> None:
@@ -157,12 +159,18 @@ def _write(
     }
     folder.write_json("front.json", content)
     ids = {member.candidate.id for member in members}
-    panels = [(front.station.target, _panel(front, ids)) for front in fronts]
-    folder.write_bytes("front.png", front_png(*(panel for _, panel in panels)))
+    folder.write_bytes("front.png", front_png(*(_panel(front, ids) for front in fronts)))
     data = station.parts.data.name
     title = f"hwnas: {station.config.search_space} on {', '.join(manifest['targets'])}, {data}"
-    html = page.render(title, _facts(manifest), panels, members, missed)
-    folder.write_bytes("report.html", html.encode())
+    found = {
+        front.station.target: searched.Front(
+            front.candidates, front.members, front.station.config.objectives,
+            front.station.config.budget,
+        )
+        for front in fronts
+    }  # fmt: skip
+    page = searched.joint(title, fitting, members, found, missed, _facts(manifest))
+    folder.write_bytes("report.html", render(page).encode())
     folder.write_json("manifest.json", manifest)
 
 

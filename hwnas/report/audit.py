@@ -13,11 +13,10 @@ from matplotlib import pyplot as plt
 from hwnas.accuracy.audit import Finding, Verdict
 from hwnas.errors import RunError
 from hwnas.figure import Figure
+from hwnas.report.page import with_section
 from hwnas.report.plot import SEARCHED, VERIFIED
 
 _STYLE = (("front", VERIFIED, "members of the front"), ("space", SEARCHED, "random networks"))
-_START, _END = "<!-- audit -->", "<!-- end of audit -->"
-_BEFORE = "<h2>Run</h2>"
 
 
 def audit_png(findings: Sequence[Finding], verdict: Verdict, epochs: int) -> bytes:
@@ -65,16 +64,14 @@ def with_audit(page: str, png: bytes, words: Sequence[str]) -> str:
     Raises:
         RunError: it is no page of a run.
     """
-    if _START in page:
-        before, _, rest = page.partition(_START)
-        page = before + rest.partition(_END)[2]
-    if _BEFORE not in page:
-        raise RunError("report.html is no page of a search; the files in audit/ are complete.")
     picture = base64.b64encode(png).decode()
-    lines = "".join(f"<p class='note'>{html.escape(line)}</p>" for line in words)
+    lines = "".join(f'<p class="note">{html.escape(line)}</p>' for line in words)
     section = (
-        f"{_START}<h2>Audit of the supernet</h2>{lines}"
+        f"<h2>Audit of the supernet</h2>{lines}"
         f'<img alt="accuracy trained alone over accuracy in the supernet" width="760" '
-        f'src="data:image/png;base64,{picture}">{_END}'
+        f'src="data:image/png;base64,{picture}">'
     )
-    return page.replace(_BEFORE, section + _BEFORE, 1)
+    audited = with_section(page, "audit", section)
+    if audited is None:
+        raise RunError("report.html is no page of a search; the files in audit/ are complete.")
+    return audited

@@ -3,15 +3,19 @@ import struct
 
 import pytest
 
-from hwnas.figure import Figure
-from hwnas.report.page import RunStory, render
+from hwnas.figure import Column, Figure, column
+from hwnas.report import searched
+from hwnas.report.explorer import Explorer, Line, Page, Picture, Point, RunData, Table
+from hwnas.report.page import render, with_section
 from hwnas.report.plot import Panel, front_png
+from hwnas.report.view import content
 from hwnas.results import Candidate
 from hwnas.search.verify import VERIFIED, Member
 from hwnas.space import Genotype, SearchSpace
 from hwnas.target import Budget
 
 OBJECTIVES = ("accuracy", "latency_ms", "energy_mj")
+EVIL = "</script><script>alert(1)</script>"
 
 
 @pytest.fixture
@@ -54,24 +58,61 @@ def test_picture_is_a_png_of_readable_size(
 def test_page_is_self_contained_and_tells_what_left(
     candidates: list[Candidate], members: list[Member]
 ) -> None:
-    story = RunStory("run", [("target", "npu")], Budget(latency_ms=3.0), OBJECTIVES)
-    page = render(story, candidates, members)
-    assert '<script src="' not in page
+    front = searched.Front(candidates, members, OBJECTIVES, Budget(latency_ms=3.0))
+    page = render(searched.single("run", front, [("target", "npu")]))
+    assert "<script src" not in page
     assert "<link" not in page
-    assert members[0].candidate.id in page
+    assert "default-src 'none'" in page
     assert "over budget.latency_ms" in page
-    assert "stages.0.depth = " in page  # the genotype on hover
-    assert "budget 3 ms" in page
+    assert f"verified</b> {members[0].candidate.id} fits, on the front" in page
+    assert '"name":"stages.0.depth"' in page  # the genotypes
+    assert '"limit":3.0' in page
+    assert "<th>target</th><td>npu</td>" in page
+    assert len(page) < 200_000
 
 
 def test_names_are_escaped(candidates: list[Candidate], members: list[Member]) -> None:
-    evil = "<script>alert(1)</script>"
-    genotype = Genotype("tiny", ((evil, evil),))
-    candidate = Candidate(99, genotype, candidates[0].figures)
+    genotype = Genotype("tiny", ((EVIL, EVIL),))
+    candidate = Candidate(99, genotype, candidates[0].figures, reason="")
     member = Member(candidate, members[0].figures, {}, {})
-    story = RunStory(evil, [(evil, evil)], Budget(), OBJECTIVES)
-    page = render(story, [*candidates, candidate], [member])
-    assert evil not in page
+    refused = Candidate(100, Genotype("tiny", ((EVIL, 1),)), {}, reason=EVIL)
+    front = searched.Front([*candidates, candidate, refused], [member], OBJECTIVES, Budget())
+    page = render(searched.single(EVIL, front, [(EVIL, EVIL)]))
+    point = Point(EVIL, {"a": Figure(1, "measured"), "b": Figure(2, "measured")})
+    columns = {"a": Column(EVIL, EVIL), "b": Column(EVIL, "")}
+    explorer = Explorer(
+        EVIL, ["a", "b"], columns, [RunData(EVIL, [point], EVIL)], notes=[EVIL], link=(EVIL, EVIL)
+    )
+    table, picture = Table(EVIL, [EVIL], [[EVIL]], EVIL), Picture(EVIL, EVIL, EVIL)
+    page += render(Page(EVIL, [explorer], [EVIL], [table], [picture]))
+    assert "alert(1)" in page
+    assert "<script>alert" not in page
+    assert page.count("</script>") == 4  # of the data and the scripts of both
+
+
+def test_section_takes_the_place_of_an_earlier_one() -> None:
+    page = render(Page("title", [], facts=[("target", "npu")]))
+    once = with_section(page, "audit", "<p>earlier</p>")
+    assert once is not None
+    twice = with_section(once, "audit", "<p>second</p>")
+    assert twice is not None
+    assert "earlier" not in twice
+    assert twice.index("second") < twice.index("<h2>Run</h2>")
+    assert with_section(twice, "audit", "<p>earlier</p>") == once
+    assert with_section("<html></html>", "audit", "") is None
+
+
+def test_of_a_long_log_the_end_is_kept() -> None:
+    lines = [Line(f"trial {i}", "front", f"line {i} of the log") for i in range(3_001)]
+    page = render(Page("title", [], log=lines))
+    assert "The last 3,000 of 3,001 lines." in page
+    assert "line 0 of" not in page
+    assert "line 3000 of" in page
+
+
+def test_empty_front_has_a_page() -> None:
+    explorer = Explorer("Front", OBJECTIVES, {}, [], notes=["Nothing fits."])
+    assert "Nothing fits." in render(Page("title", [explorer]))
 
 
 def test_member_row_has_searched_and_verified_columns(
@@ -83,3 +124,12 @@ def test_member_row_has_searched_and_verified_columns(
     assert row["verified_cycles"] == 5.0
     assert row["verified_fits_budget"] is False
     assert row["verified_on_front"] is False
+
+
+def test_plot_over_a_targets_cost_shows_its_own_verified_accuracy() -> None:
+    names = ("accuracy", "npu.accuracy", "npu.latency_ms", "latency_ms")
+    columns = {name: column(name) for name in names}
+    point = Point("a", {name: Figure(1.0, "measured") for name in names})
+    objectives = ("accuracy", "npu.latency_ms", "latency_ms")
+    found = content(Explorer("", objectives, columns, [RunData("run", [point])]), n_runs=1)
+    assert [(p["x"], p["y"], p["verified"]) for p in found["plots"]] == [(2, 0, 1), (3, 0, 0)]

@@ -1,63 +1,61 @@
-import random
+import numpy as np
+from numpy.typing import NDArray
 
-from hwnas.figure import Figure
-from hwnas.report.page import RunStory, render
+from hwnas.figure import COLUMNS, Figure
+from hwnas.report.explorer import Explorer, Point, RunData
 from hwnas.report.thinning import thinned
-from hwnas.results import Candidate
-from hwnas.space import Genotype
-from hwnas.target import Budget
+from hwnas.report.view import content
 
-OBJECTIVES = ("accuracy", "latency_ms")
-
-
-def _candidate(trial: int, accuracy: float, latency: float) -> Candidate:
-    figures = {"accuracy": Figure(accuracy, "measured"), "latency_ms": Figure(latency, "modelled")}
-    return Candidate(trial, Genotype("s", (("n", trial),)), figures)
+#: Of the front: errors and latencies.
+FRONT = np.array([[-0.9, 1000.0], [-0.85, 900.0]])
 
 
-def _cloud(n: int) -> list[Candidate]:
-    rng = random.Random(0)
-    return [_candidate(i, 0.8 * rng.random(), 1000 * (1 + rng.random())) for i in range(n)]
+def _cloud(n: int) -> NDArray[np.float64]:
+    rng = np.random.default_rng(0)
+    return np.stack([-0.8 * rng.random(n), 1000 * (1 + rng.random(n))], axis=1)
 
 
-FRONT = [_candidate(10_000, 0.9, 1000.0), _candidate(10_001, 0.85, 900.0)]
-
-
-def _distance(candidate: Candidate) -> float:
-    """Return how far all figures of a candidate of ``_cloud`` are from those of some member."""
-    a, ms = (candidate.figures[name].value for name in OBJECTIVES)
-    members = [[c.figures[name].value for name in OBJECTIVES] for c in FRONT]
-    return min(max((x - a) / 0.8, (ms - y) / 1000) for x, y in members)
+def _distances(points: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return how far each point of ``_cloud`` is from being as good as some member."""
+    away = (points[:, None] - FRONT) / [0.8, 1000]
+    return np.asarray(away.max(axis=2).min(axis=1))
 
 
 def test_few_are_all_kept() -> None:
-    cloud = _cloud(50)
-    assert thinned(cloud, FRONT, OBJECTIVES, 50) is cloud
-    assert thinned([], FRONT, OBJECTIVES, 50) == []
+    assert thinned(_cloud(50), FRONT, 50).tolist() == list(range(50))
+    assert thinned(_cloud(0), FRONT, 50).tolist() == []
 
 
 def test_of_many_the_nearest_and_an_even_share_are_kept_in_their_order() -> None:
     cloud = _cloud(2_000)
-    kept = thinned(cloud, FRONT, OBJECTIVES, 200)
-    trials = [c.trial for c in kept]
+    kept = thinned(cloud, FRONT, 200).tolist()
     assert len(kept) == 200
-    assert trials == sorted(set(trials))
-    by_distance = sorted(cloud, key=_distance)
-    assert {c.trial for c in by_distance[:95]} <= {*trials}  # 100, but for how ranges are measured
-    far = {c.trial for c in by_distance[1_000:]} & {*trials}
+    assert kept == sorted(set(kept))
+    by_distance = np.argsort(_distances(cloud))
+    assert {*by_distance[:95].tolist()} <= {*kept}  # 100, but for how ranges are measured
+    far = {*by_distance[1_000:].tolist()} & {*kept}
     assert 30 < len(far) < 75  # of 100 of which 53 in 100 are expected to be far
-    assert kept == thinned(cloud, FRONT, OBJECTIVES, 200)
+    assert kept == thinned(cloud, FRONT, 200).tolist()
 
 
 def test_without_a_front_an_even_share_is_kept() -> None:
-    kept = thinned(_cloud(1_000), [], OBJECTIVES, 10)
-    assert [c.trial for c in kept] == [round(i * 111) for i in range(10)]
+    kept = thinned(_cloud(1_000), np.zeros((0, 2)), 10)
+    assert kept.tolist() == [int(i * 111) for i in range(10)]
 
 
-def test_page_of_many_stays_small_and_says_what_it_leaves_out() -> None:
-    few, many = (
-        render(RunStory("run", [], Budget(), OBJECTIVES), _cloud(n), []) for n in (5_000, 20_000)
-    )
-    assert "dominated candidates shown" not in few
-    assert "5,000 of 20,000 dominated candidates shown" in many
-    assert len(many) < 1.01 * len(few)
+def _point(i: int, accuracy: float, latency: float, *, on_front: bool = False) -> Point:
+    figures = {"accuracy": Figure(accuracy, "measured"), "latency_ms": Figure(latency, "modelled")}
+    return Point(f"{i:012x}", figures, [("width", i % 2)], i, on_front)
+
+
+def test_page_of_many_keeps_the_front_and_counts_all() -> None:
+    points = [_point(i, -a, ms) for i, (a, ms) in enumerate(_cloud(120_000).tolist())]
+    points[7] = _point(7, 0.9, 1000.0, on_front=True)
+    columns = {name: COLUMNS[name] for name in ("accuracy", "latency_ms")}
+    runs = [RunData("a", points[:70_000]), RunData("b", points[70_000:])]
+    found = content(Explorer("", tuple(columns), columns, runs), n_runs=2)
+    assert found["n"] == 100_000
+    assert [(run["n"], run["all"]) for run in found["runs"]] == [(50_000, 70_000), (50_000, 50_000)]
+    (width,) = found["choices"]
+    assert width["all"] == [[35_000, 35_000], [25_000, 25_000]]
+    assert len(found["front"]) == 1

@@ -1,0 +1,308 @@
+// An explorer: what is shown, what fits, what is selected; and the views that draw it.
+
+const HIDDEN = 0, OVER = 1, FITS = 2;
+
+class App {
+  constructor(host, model) {
+    this.model = model;
+    this.hidden = new Set(); // numbers of groups
+    this.selection = null; // indices of points
+    this.hovered = -1;
+    this.status = new Uint8Array(model.n).fill(FITS);
+    this.bars = model.front.length <= 400;
+    this.log = model.plots.some(({x}) => { // costs of very different sizes
+      const [low, high] = extent(model.columns[x].searched.value, () => true);
+      return low > 0 && high > 10 * low;
+    });
+    this.zoomed = false;
+    this.limits = model.columns
+      .filter((column, k) => column.searched.known
+        && ((column.objective && k !== model.plots[0]?.y) || column.limit !== null))
+      .map((column) => this.#limit(column));
+    this.#controls(host);
+    const grid = element("div", {class: "plots"});
+    host.append(grid);
+    this.scatters = model.plots.map((plot) => {
+      const box = element("div", {class: "plot"});
+      grid.append(box);
+      return new Scatter(box, this, plot);
+    });
+    this.chosen = element("p", {class: "picked", role: "status"});
+    host.append(this.chosen);
+    this.views = [...this.scatters];
+    const section = (title, ...texts) => {
+      const made = element("div", {class: "part"}, element("h3", {}, title), ...texts.map(note));
+      host.append(made);
+      return made;
+    };
+    const table = section(
+      "Members of the front",
+      "Members that fit the limits above. Small figures: 95 % intervals; with a sign: how far the "
+      + "verified figure is from the searched one. Click a heading to sort. The file has all figures "
+      + "with their intervals, and the choices.");
+    this.members = new Members(table, this);
+    this.views.push(this.members);
+    if (model.choices.length) {
+      const preferred = section("What the front prefers");
+      this.views.push(new Preferences(preferred, this));
+      const sampled = model.n - model.front.length > BEHIND
+        ? ` Of other networks ${BEHIND} are drawn in grey, evenly taken.` : "";
+      const wide = section(
+        "Choices of each network",
+        "A line is a network; coloured: the front. Drag along an axis to keep what passes there, on "
+        + "several axes if you like; click an axis to let go. “–”: the choice is inactive, as a "
+        + `smaller depth has no such block.${sampled}`);
+      const scroll = element("div", {class: "scroll"});
+      wide.append(scroll);
+      this.parallel = new Parallel(scroll, this);
+      this.views.push(this.parallel);
+    }
+    this.changed();
+  }
+
+  limitOf(column) {
+    const found = this.limits.find((limit) => limit.column === column);
+    return found ? found.value : Infinity;
+  }
+
+  #limit(column) {
+    const judged = this.model.judged(column);
+    let [low, high] = extent(judged, () => true);
+    if (column.limit !== null) high = Math.max(high, column.limit);
+    const loose = column.maximise ? -Infinity : Infinity;
+    return {column, judged, low, high, loose, value: column.limit ?? loose};
+  }
+
+  #controls(host) {
+    const {model} = this;
+    const keys = [["dot", "dominated, as searched"], ["open", "front as searched"]];
+    if (model.verified) {
+      keys.push(["full", "verified from the compiled artefact, with 95 % interval"]);
+      if (model.notes.some(Boolean)) keys.push(["cross", "verified: left the front or the budget"]);
+    }
+    if (model.marked.size) keys.push(["frame", model.marks]);
+    if (model.columns.some((column) => column.limit !== null)) keys.push(["dash", "budget of the search"]);
+    const style = model.groups.length === 1 ? look(model, 0)
+      : {searched: "#555", verified: "#555", left: "#555"};
+    host.append(element("div", {class: "legend"}, ...keys.map(([kind, text]) =>
+      element("span", {}, this.#swatch(kind, style), ` ${text}`))));
+    if (model.groups.length > 1) host.append(this.#groups());
+    this.counts = element("p", {class: "counts", role: "status"});
+    const sliders = this.limits.map((limit) => this.#slider(limit));
+    host.append(element("div", {class: "sliders"}, ...sliders), this.counts);
+    const check = (text, name) => {
+      const box = element("input", {type: "checkbox",
+        onchange: () => { this[name] = box.checked; this.changed(); }});
+      box.checked = this[name];
+      return element("label", {}, box, ` ${text}`);
+    };
+    host.append(element("div", {class: "controls"}, check("logarithmic costs", "log"),
+                        check("zoom to the front", "zoomed"), check("intervals", "bars")));
+  }
+
+  #swatch(kind, style, mark = "circle") {
+    const canvas = element("canvas", {width: 36, height: 28, class: "swatch"});
+    const context = canvas.getContext("2d");
+    context.scale(2, 2);
+    context.lineWidth = 1.4;
+    context.strokeStyle = context.fillStyle = {open: style.searched, full: style.verified, cross: style.left,
+                                               dot: GREY, frame: "#000", dash: LIMIT}[kind];
+    if (kind === "dash") {
+      context.setLineDash([3, 2]);
+      context.beginPath(); context.moveTo(9, 0); context.lineTo(9, 14); context.stroke();
+    } else if (kind === "frame") context.strokeRect(3, 1, 12, 12);
+    else if (kind === "dot") context.fillRect(7, 5, 3, 3);
+    else {
+      trace(context, kind === "cross" ? "cross" : mark, 9, 7, 4);
+      if (kind === "full") context.fill(); else context.stroke();
+    }
+    return canvas;
+  }
+
+  #groups() {
+    const {model} = this;
+    return element("div", {class: "groups"}, ...model.groups.map((group, number) => {
+      const runs = model.runs.filter((run) => run.groupNumber === number);
+      const box = element("input", {type: "checkbox", onchange: () => {
+        if (box.checked) this.hidden.delete(number); else this.hidden.add(number);
+        this.changed();
+      }});
+      box.checked = true;
+      const style = look(model, number);
+      const words = runs.length > 1 ? ` ${group} (${runs.length} runs)` : ` ${group}`;
+      return element("label", {}, box, this.#swatch("full", style, style.mark), words);
+    }));
+  }
+
+  #slider(limit) {
+    const {column, low, high} = limit, log = low > 0 && high / low > 20;
+    const at = scale(low, high, 0, 1000, log), up = column.maximise;
+    // Rounded to the loose side, so that what is shown is what is held against.
+    const round = (value) => {
+      const unit = 10 ** (Math.floor(Math.log10(Math.abs(value) || 1)) - 3);
+      return clean((up ? Math.floor(value / unit + 1e-9) : Math.ceil(value / unit - 1e-9)) * unit);
+    };
+    const loosest = up ? 0 : 1000;
+    const words = `limit of ${column.label}`;
+    const range = element("input", {type: "range", min: 0, max: 1000, "aria-label": words});
+    const number = element("input", {type: "number", step: "any", "aria-label": `${words}, as a number`});
+    const set = (value, from) => {
+      limit.value = value;
+      if (from !== number) number.value = Number.isFinite(value) ? value : round(up ? low : high);
+      if (from !== range) range.value = Number.isFinite(value) ? Math.round(at(value)) : loosest;
+      this.changed();
+    };
+    range.addEventListener("input", () => {
+      const position = Number(range.value);
+      set(position === loosest ? limit.loose : round(at.invert(position)), range);
+    });
+    number.addEventListener("change", () =>
+      set(number.value === "" ? limit.loose : Number(number.value), number));
+    number.value = Number.isFinite(limit.value) ? limit.value : round(up ? low : high);
+    range.value = Number.isFinite(limit.value) ? Math.round(at(limit.value)) : loosest;
+    limit.reset = () => set(column.limit ?? limit.loose);
+    const name = [`${column.label} ${up ? "≥" : "≤"} `, number, ` ${column.unit}`];
+    return element("div", {class: "slider"}, element("span", {class: "name"}, ...name), range);
+  }
+
+  #judge() {
+    const {model, status} = this;
+    const shownGroup = model.groups.map((_, number) => !this.hidden.has(number));
+    for (let i = 0; i < model.n; i++) status[i] = shownGroup[model.groupOf[i]] ? FITS : HIDDEN;
+    for (const {column, judged, value} of this.limits) {
+      if (!Number.isFinite(value)) continue;
+      const limit = Math.fround(value); // as the figures are
+      for (let i = 0; i < model.n; i++) {
+        const fits = column.maximise ? judged[i] >= limit : judged[i] <= limit;
+        if (status[i] === FITS && !fits) status[i] = OVER;
+      }
+    }
+  }
+
+  #count() {
+    const {model, status} = this, y = model.columns[model.plots[0]?.y ?? 0];
+    let n = 0, fitting = 0, members = 0, fittingMembers = 0, best = -1;
+    const better = (i, j) => y.maximise ? y.best[i] > y.best[j] : y.best[i] < y.best[j];
+    for (let i = 0; i < model.n; i++) {
+      if (status[i] === HIDDEN) continue;
+      n += 1;
+      if (model.member[i] >= 0) members += 1;
+      if (status[i] !== FITS) continue;
+      fitting += 1;
+      if (model.member[i] < 0) continue;
+      fittingMembers += 1;
+      if (best < 0 || better(i, best)) best = i;
+    }
+    const words = [element("b", {}, `${many(fitting)} of ${many(n)} networks fit`),
+                   `, ${many(fittingMembers)} of ${many(members)} members of the front. `];
+    if (best >= 0) {
+      const searched = model.verified && !y.verified.known ? " as searched" : "";
+      const run = model.runs.length > 1 ? ` of ${model.run(best).name}` : "";
+      words.push(`${y.maximise ? "Highest" : "Lowest"} ${y.label} of a member that fits: `
+                 + `${shown(y.best[best], y)}${searched} (${model.id(best)}${run}).`);
+    }
+    const left = model.runs.reduce((sum, run) => sum + run.all - run.n, 0);
+    if (left) {
+      words.push(` ${many(left)} dominated networks are left out of this page; those nearest to the `
+                 + "front and an even share of the others are here.");
+    }
+    const refused = model.runs.reduce((sum, run) => sum + run.refused, 0);
+    if (refused) words.push(` The search refused ${many(refused)} more before it knew their accuracy.`);
+    if (this.limits.length) {
+      words.push(" ", element("button", {type: "button", onclick: () => {
+        for (const limit of this.limits) limit.reset();
+      }}, "Reset limits"));
+    }
+    this.counts.replaceChildren(...words);
+  }
+
+  changed() {
+    this.#judge();
+    if (this.pending) return;
+    this.pending = requestAnimationFrame(() => this.draw());
+  }
+
+  draw() {
+    this.pending = 0;
+    hideTooltip();
+    this.#count();
+    if (this.selection) {
+      const words = `${networks(this.selection.size)} selected, in every plot and table. `;
+      this.chosen.replaceChildren(element("b", {}, words),
+        element("button", {type: "button", onclick: () => this.select([])}, "Clear selection"));
+    } else {
+      this.chosen.textContent = "Hover a point for its figures and choices. Click or drag a box to select "
+        + "(with shift: more); the selection is marked everywhere.";
+    }
+    for (const view of this.views) view.draw();
+    this.#highlight();
+  }
+
+  select(points, more = false, from = null) {
+    const before = more && this.selection ? [...this.selection] : [];
+    const all = new Set([...before, ...points]);
+    this.#choose(all, from);
+    for (const other of apps) if (other !== this) other.#follow(this);
+  }
+
+  #choose(points, from = null) {
+    this.selection = points.size ? points : null;
+    if (this.parallel && from !== this.parallel) this.parallel.brushes.clear();
+    this.changed();
+  }
+
+  // Selects the networks that another explorer of the page has selected, by their ids.
+  #follow(other) {
+    const found = new Set();
+    for (const i of other.selection ?? []) {
+      for (const j of this.model.byId.get(other.model.id(i)) ?? []) found.add(j);
+    }
+    this.#choose(found);
+  }
+
+  toggle(i) {
+    const all = new Set(this.selection ?? []);
+    if (!all.delete(i)) all.add(i);
+    this.select([...all]);
+  }
+
+  #highlight() {
+    for (const scatter of this.scatters) scatter.highlight(this.hovered);
+    this.parallel?.highlight(this.hovered);
+  }
+
+  hover(i, x, y) {
+    if (this.hovered !== i) {
+      this.hovered = i;
+      this.#highlight();
+    }
+    if (i >= 0 && x !== undefined) showTooltip(this.model, i, x, y); else hideTooltip();
+  }
+}
+
+document.body.append(tooltip);
+const apps = [];
+for (const section of document.querySelectorAll("section.explorer")) {
+  const data = section.querySelector("script");
+  if (!data) continue;
+  apps.push(new App(section, new Model(JSON.parse(data.textContent))));
+  data.remove();
+}
+for (const section of document.querySelectorAll("section.log")) {
+  section.addEventListener("change", (event) => {
+    for (const line of section.querySelectorAll("li")) {
+      if (line.dataset.kind === event.target.dataset.kind) line.hidden = !event.target.checked;
+    }
+  });
+}
+let width = innerWidth;
+addEventListener("resize", () => {
+  if (innerWidth !== width) for (const app of apps) app.changed();
+  width = innerWidth;
+});
+addEventListener("keydown", (event) => {
+  if (event.key === "Escape") for (const app of apps) if (app.selection) app.select([]);
+});
+requestAnimationFrame(() => requestAnimationFrame(() => {
+  document.documentElement.dataset.ready = Math.round(performance.now()); // ms since it was opened
+}));

@@ -1,0 +1,175 @@
+"""What a search found, as a page: for one target, or for several at once."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from hwnas.figure import COLUMNS, Column, Figures, column
+from hwnas.report.decisions import decisions, different
+from hwnas.report.explorer import Explorer, Page, Point, RunData
+from hwnas.results import Candidate
+from hwnas.search.joint import JointMember
+from hwnas.search.verify import Member
+from hwnas.target import Budget
+
+NOTES = (
+    "Each point is a network. Open: its accuracy as search saw it (supernet weights, validation "
+    "split, fp32). Filled: the same network verified from its compiled artefact (whole test split, "
+    "95 % Wilson interval). Grey: networks that another one dominates: no less accurate, and no "
+    "dearer in any objective. The thin line is the highest verified accuracy up to each cost.",
+    "Sliders set limits: what does not fit turns grey. A limit is held against the verified figure "
+    "where there is one, and against the upper end of its interval.",
+)
+_FP32 = {"accuracy_fp32": Column("fp32 accuracy", "", maximise=True)}
+Facts = Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Front:
+    """What a search found for one target."""
+
+    candidates: Sequence[Candidate]
+    members: Sequence[Member]
+    objectives: Sequence[str]
+    budget: Budget
+
+
+def single(title: str, front: Front, facts: Facts) -> Page:
+    """Return the page of a search for one target."""
+    log = decisions(front.candidates, front.members, front.objectives)
+    explorer = explorer_of("Front", front)
+    return Page(title, [explorer], NOTES, log=log, facts=facts)
+
+
+def joint(
+    title: str,
+    candidates: Sequence[Candidate],
+    members: Sequence[JointMember],
+    fronts: Mapping[str, Front],
+    missed: Sequence[str],
+    facts: Facts,
+) -> Page:
+    """Return the page of a search for several targets.
+
+    Args:
+        title: Of the page.
+        candidates: Of the search that fit all targets, with figures such as ``npu.latency_ms``.
+        members: The front of models for all targets.
+        fronts: What was found for each target that has a front, by its name, which is its folder.
+        missed: What to say of targets whose budget nothing meets.
+        facts: What is known of the run.
+    """
+    ids = frozenset(member.candidate.id for member in members)
+    explorers = [_for_all(candidates, members, fronts, missed)]
+    for target, front in fronts.items():
+        link = (f"{quote(target)}/report.html", "its own page, with its decision log")
+        explorers.append(explorer_of(f"Front on {target}", front, for_all=ids, link=link))
+    return Page(title, explorers, NOTES, facts=facts)
+
+
+def explorer_of(
+    title: str,
+    front: Front,
+    *,
+    for_all: frozenset[str] = frozenset(),
+    link: tuple[str, str] = ("", ""),
+) -> Explorer:
+    """Return the views of one target's front.
+
+    Args:
+        title: Of the section.
+        front: What was found.
+        for_all: Ids of models for all targets, to be framed.
+        link: Address and words of a page with more.
+    """
+    run = run_of(title, front.candidates, front.members)
+    columns = {**COLUMNS, **_FP32}
+    known: set[str] = set()
+    for point in run.points:
+        known.update(point.figures, point.verified)
+    shown = {name: columns[name] for name in columns if name in known}
+    marked = ("fits all targets, on the joint front", for_all)
+    return Explorer(
+        title, front.objectives, shown, [run], front.budget.limits, marked=marked, link=link
+    )
+
+
+def run_of(
+    name: str, candidates: Sequence[Candidate], members: Sequence[Member], group: str = ""
+) -> RunData:
+    """Return a search for one target as it is put on a page: each network once."""
+    front = {member.candidate.id: member for member in members}
+    networks = different(candidates)
+    scored = [candidate for candidate in networks if candidate.state != "infeasible"]
+    points = [_point(candidate, front.get(candidate.id)) for candidate in scored]
+    return RunData(name, points, group, len(networks) - len(scored))
+
+
+def _point(candidate: Candidate, member: Member | None) -> Point:
+    options = candidate.genotype.options
+    if member is None:
+        stopped = candidate.stopped
+        return Point(
+            candidate.id, candidate.figures, options, candidate.trial, stopped=stopped
+        )  # fmt: skip
+    return Point(
+        candidate.id, candidate.figures, options, candidate.trial,
+        on_front=True, verified=verified(member), note=member.label,
+    )  # fmt: skip
+
+
+def verified(member: Member) -> Figures:
+    """Return what verification found, by the names of searched figures: of the artefact itself."""
+    plain = {name: figure for name, figure in member.figures.items() if name in COLUMNS}
+    fp32 = {n: f for n, f in member.figures.items() if n in _FP32 and f is not member.accuracy}
+    return {"accuracy": member.accuracy, **plain, **fp32}
+
+
+def _for_all(
+    candidates: Sequence[Candidate],
+    members: Sequence[JointMember],
+    fronts: Mapping[str, Front],
+    missed: Sequence[str],
+) -> Explorer:
+    by_id = {member.candidate.id: member for member in members}
+    points = [
+        _joint_point(candidate, by_id.get(candidate.id)) for candidate in different(candidates)
+    ]
+    costs = [
+        f"{target}.{name}"
+        for target, front in fronts.items()
+        for name in front.objectives
+        if name != "accuracy"
+    ]
+    limits = {
+        f"{target}.{name}": limit
+        for target, front in fronts.items()
+        for name, limit in front.budget.limits.items()
+    }
+    columns = {"accuracy": column("accuracy")}
+    for target in fronts:
+        columns |= {f"{target}.{name}": column(f"{target}.{name}") for name in COLUMNS}
+    note = "" if members else "No candidate fits the budgets of all targets."
+    if members:
+        note = "Networks that fit every target's budget, each verified on all targets."
+    run = RunData("all targets", points)
+    return Explorer(
+        "Models for all targets", ["accuracy", *costs], columns, [run] if members else [], limits,
+        notes=[*missed, note],
+    )  # fmt: skip
+
+
+def _joint_point(candidate: Candidate, member: JointMember | None) -> Point:
+    options = candidate.genotype.options
+    if member is None:
+        return Point(candidate.id, candidate.figures, options, candidate.trial)
+    found = {
+        f"{target}.{name}": figure
+        for target, part in member.members.items()
+        for name, figure in verified(part).items()
+        if name in COLUMNS
+    }
+    return Point(
+        candidate.id, candidate.figures, options, candidate.trial,
+        on_front=True, verified=found, note=member.label,
+    )  # fmt: skip
