@@ -5,17 +5,18 @@ from collections.abc import Sequence
 
 from hwnas.errors import ConfigError
 
+_WORDS = ("id", "genotype", "run", "runs", "reference", "true_front")  # taken as they are
 _TARGETS = re.compile(r"\+{0,2}target=\[(.*)\]$")
 
 
 def for_hydra(argument: str) -> str:
     """Return an argument so that Hydra reads it as it was meant."""
     # Mappings with keys of the user's own: Hydra wants to be told that they are new.
-    if argument.startswith(("table.costs=", "table.reference=")):
+    if argument.startswith(("table.costs=", "table.reference=", "objectives={")):
         return f"++{argument}"
     # An id such as 12e456789012 would be a number, and infinite.
     key, _, value = argument.partition("=")
-    if key in ("id", "genotype", "run") and value[:1] not in ("", "'", '"'):
+    if key in _WORDS and value[:1] not in ("", "'", '"', "["):
         return f"{key}='{value.replace(chr(39), chr(92) + chr(39))}'"
     return argument
 
