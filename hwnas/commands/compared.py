@@ -46,12 +46,12 @@ def print_comparison(
 
 
 def _fronts(comparison: Comparison) -> Table:
-    heads = ("front", "points", "hypervol. share", "95 %", *_OTHERS.values())
+    heads = ("front", "points", "HV share", "95 %", *_OTHERS.values())  # HV: hypervolume
     table = _table("Indicators", *heads)
     rows = comparison.indicator_rows()
     for row in rows[:_ROWS]:
         low, high = row[f"{_MAIN}_low"], row[f"{_MAIN}_high"]
-        interval = "" if low is None else f"{low:.3f} to {high:.3f}"
+        interval = "" if low is None else f"{low:.3f}-{high:.3f}"
         others = ("-" if np.isnan(row[name]) else f"{row[name]:.4f}" for name in _OTHERS)
         cells = (str(row["n_points"]), f"{row[_MAIN]:.4f}", interval, *others)
         table.add_row(Text(row["run"]), *cells)
@@ -62,7 +62,7 @@ def _fronts(comparison: Comparison) -> Table:
 
 def _groups(comparison: Comparison) -> Table:
     known = [name for name in _OTHERS if name in comparison.samples]
-    heads = ("group", "runs", "hypervol. share", "st. dev.", *(_OTHERS[name] for name in known))
+    heads = ("group", "runs", "HV share", "st. dev.", *(_OTHERS[name] for name in known))
     table = _table("Indicators: means over runs", *heads)
     spreads = {name: dict(comparison.spreads(name)) for name in (_MAIN, *known)}
     for group in comparison.groups:
@@ -120,5 +120,5 @@ def _table(title: str, *heads: str) -> Table:
     # As text: names and units in brackets are no markup.
     table = Table(title=Text(title), box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False)
     for i, head in enumerate(heads):
-        table.add_column(Text(head), justify="right" if i else "left")
+        table.add_column(Text(head), justify="right" if i else "left", no_wrap=i > 0)
     return table

@@ -1,10 +1,10 @@
 """What the intervals of points mean for indicators: a parametric bootstrap.
 
 Every value is drawn anew from its 95 % interval, many times, and indicators are computed of what
-was drawn. The figures of one network with the same intervals are drawn once for all runs: what is
-measured alike is not different between them. Different figures are drawn independently; where their
-errors go together (one test split, one latency table), differences between fronts are surer than
-is said here.
+was drawn. A figure of one network that is the same in several runs is drawn once for all of them:
+what was measured once does not differ between them. Different figures are drawn independently;
+where their errors go together (one test split, one latency table), differences between fronts are
+surer than is said here.
 
 Hypervolume and R2 judge a front by itself. A front is a maximum over noisy points, so that noise
 makes it look better than it is: drawn fronts are better than the one that was found, which in its
@@ -14,8 +14,10 @@ interval may therefore end below the indicator itself. IGD+ and the epsilons com
 the best of all, which is drawn anew with it, so that the shift cancels for the most part; their
 intervals are plain percentiles, which stay within what is possible.
 
-What is not in it: that members were selected among many candidates by the same noisy figures (which
-verification on the test split undoes), and the noise of training, which only seeds show.
+What is not in it: intervals of modelled figures, which are those of the model and move all networks
+together (energies of memory accesses, for example); that members were selected among many
+candidates by the same noisy figures (which verification on the test split undoes); and the noise of
+training, which only seeds show.
 
 Source: Davison and Hinkley, "Bootstrap methods and their application", 1997, chapter 5.
 """
@@ -24,6 +26,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hwnas import pareto
 from hwnas.comparison.fronts import Array, Front
@@ -43,6 +46,9 @@ class Draws:
     seed: int = 0
 
 
+DRAWS = Draws()
+
+
 @dataclass(frozen=True)
 class Uncertainty:
     """What is uncertain about each front, in their order."""
@@ -53,8 +59,8 @@ class Uncertainty:
 
 
 def has_intervals(fronts: Sequence[Front]) -> bool:
-    """Return whether any point has an interval."""
-    return any(bool((f.low < f.values).any() or (f.high > f.values).any()) for f in fronts)
+    """Return whether any point has an interval that is drawn from."""
+    return any(bool((f.is_random & (f.low < f.high)).any()) for f in fronts)
 
 
 def uncertainty(
@@ -99,13 +105,13 @@ def _drawn(fronts: Sequence[Front], draws: Draws) -> Iterator[list[Array]]:
     and 97.5 % quantiles are the ends of the interval.
     """
     rows: dict[tuple[object, ...], int] = {}
-    places = [[rows.setdefault(key, len(rows)) for key in _keys(front)] for front in fronts]
-    below = [(front.values - front.low) / _Z for front in fronts]
-    above = [(front.high - front.values) / _Z for front in fronts]
+    places = [_places(front, rows) for front in fronts]
+    below = [(front.values - front.low) / _Z * front.is_random for front in fronts]
+    above = [(front.high - front.values) / _Z * front.is_random for front in fronts]
     floors = [np.where(f.values > 0, f.values * _TINY, -np.inf) for f in fronts]
     rng = np.random.default_rng(draws.seed)
     for _ in range(draws.n):
-        noise = rng.standard_normal((len(rows), fronts[0].values.shape[1]))
+        noise = rng.standard_normal(len(rows))
         drawn = []
         for i, front in enumerate(fronts):
             z = noise[places[i]]
@@ -114,11 +120,20 @@ def _drawn(fronts: Sequence[Front], draws: Draws) -> Iterator[list[Array]]:
         yield drawn
 
 
-def _keys(front: Front) -> Iterator[tuple[object, ...]]:
-    """Yield what says whether two points are the same measurement."""
+def _places(front: Front, rows: dict[tuple[object, ...], int]) -> NDArray[np.intp]:
+    """Return which random number each value takes: the same for one measurement of one network.
+
+    Args:
+        front: Of ``n`` points.
+        rows: Numbers that are taken, by what was measured; grows.
+    """
+    own = "" if front.run.candidates else front.name  # ids of other tools may mean anything
+    numbers = []
     for i, point in enumerate(front.points):
-        figures = np.concatenate([front.values[i], front.low[i], front.high[i]])
-        yield (point.id, *figures.tolist())
+        ends = zip(front.values[i], front.low[i], front.high[i], strict=True)
+        keys = [(own, point.id, j, *map(float, figure)) for j, figure in enumerate(ends)]
+        numbers.append([rows.setdefault(key, len(rows)) for key in keys])
+    return np.array(numbers)
 
 
 def _intervals(

@@ -104,6 +104,7 @@ class Front:
     values: Array  #: ``(n, objectives)``
     low: Array  #: ends of 95 % intervals; the value itself where none is known
     high: Array
+    is_random: NDArray[np.bool_]  #: which intervals are of errors that differ between points
     mask: NDArray[np.bool_]  #: which points are non-dominated among them
 
     @property
@@ -147,7 +148,8 @@ def front(run: Run, names: Sequence[Objective], kind: Kind) -> Front:
         values, mask = values[mask], mask[mask]
     low = _matrix(figures, lambda f: f.value if f.low is None else min(f.low, f.value))
     high = _matrix(figures, lambda f: f.value if f.high is None else max(f.high, f.value))
-    return Front(run, distinct, values, low, high, mask)
+    is_random = np.array([[figure.source != "modelled" for figure in row] for row in figures])
+    return Front(run, distinct, values, low, high, is_random, mask)
 
 
 def union(fronts: Sequence[Front], names: Sequence[Objective]) -> Array:

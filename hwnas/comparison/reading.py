@@ -85,6 +85,9 @@ def check_data(runs: Sequence[Run], *, allow_mixed: bool) -> list[str]:
     if silent and len(runs) > 1:
         notes.append(f"Whether the data are the same is not known of: {listed(silent)}.")
     notes += [f"{run.name}: {note}." for run in runs for note in run.notes]
+    targets = [*dict.fromkeys(run.target for run in runs if run.target is not None)]
+    if len(targets) > 1:
+        notes.append(f"Costs are those on different targets: {listed(targets)}.")
     budgets = {tuple(sorted(run.limits.items())) for run in runs}
     if len(budgets) > 1:
         notes.append("The runs had different budgets; each front is what fits its own.")

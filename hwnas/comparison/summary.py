@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hwnas.comparison import bootstrap, significance
-from hwnas.comparison.bootstrap import Draws, Uncertainty
+from hwnas.comparison.bootstrap import DRAWS, Draws, Uncertainty
 from hwnas.comparison.frame import Frame, spanned
 from hwnas.comparison.fronts import Array, Front, Kind, Objective, Run, front, union
 from hwnas.comparison.indicators import INDICATORS, Yardstick, coverage
@@ -145,7 +145,7 @@ def compare(
     kind: Kind,
     frame: Frame | None = None,
     true_front: Array | None = None,
-    draws: Draws = Draws(),
+    draws: Draws = DRAWS,
 ) -> Comparison:
     """Compare runs.
 

@@ -35,7 +35,7 @@ def ladder(fronts: Sequence[Front], objectives: Sequence[Objective]) -> list[Row
     return [
         _rung(front, objectives, cost, limit, quality)
         for cost in costs
-        for limit in _limits(_column(fronts, objectives, cost), cost)
+        for limit in _limits(_worse_ends(fronts, objectives, cost), cost)
         for front in fronts
     ]
 
@@ -90,6 +90,11 @@ def _column(
     fronts: Sequence[Front], objectives: Sequence[Objective], objective: Objective
 ) -> Array:
     return np.concatenate([f.members[:, objectives.index(objective)] for f in fronts])
+
+
+def _worse_ends(fronts: Sequence[Front], objectives: Sequence[Objective], cost: Objective) -> Array:
+    i = objectives.index(cost)
+    return np.concatenate([(f.low if cost.maximise else f.high)[f.mask, i] for f in fronts])
 
 
 def _best(values: Array, objective: Objective) -> float:

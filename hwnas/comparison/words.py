@@ -39,6 +39,19 @@ def _frame(comparison: Comparison) -> Iterator[str]:
             "hypervolume are turned around the value, since noise alone makes a front look better. "
             "They don't hold the noise of training."
         )
+        highest = max(own[_MAIN][1] for own in comparison.uncertainty.intervals)
+        if highest > 1:
+            yield "A hypervolume share above 1 is better than the ideal, which is no bound."
+    systematic = [
+        objective.title
+        for i, objective in enumerate(frame.objectives)
+        if any((~own.is_random & (own.low < own.high))[:, i].any() for own in comparison.fronts)
+    ]
+    if systematic:
+        yield (
+            f"Intervals of modelled figures are the model's, alike for all networks, and were not "
+            f"drawn from: {listed(systematic)}."
+        )
 
 
 def _point(objectives: Sequence[Objective], values: Array) -> str:

@@ -130,7 +130,11 @@ def _stairs(grid: Array, x: Array, y: Array) -> Array:
 
 
 def convergence(rows: Sequence[Row]) -> Pictures:
-    """Draw the hypervolume over evaluations and, where times are known, over seconds."""
+    """Draw the hypervolume over evaluations and, where times are known, over seconds.
+
+    Of a group of several runs the median, shaded from the lower to the upper quartile, as far as
+    all of them go.
+    """
     kinds = [("evaluations", "evaluations (networks scored)")]
     if any(row["seconds"] for row in rows):
         kinds.append(("seconds", "time since the first trial [s]"))
@@ -138,63 +142,81 @@ def convergence(rows: Sequence[Row]) -> Pictures:
     with mpl.rc_context(_STYLE):
         figure, panels = _panels(len(kinds))
         for axes, (kind, title) in zip(panels, kinds, strict=True):
-            for run in dict.fromkeys(row["run"] for row in rows):
-                own = [row for row in rows if row["run"] == run and row[kind] is not None]
+            for look, group in enumerate(groups):
+                own = [row for row in rows if row["group"] == group and row[kind] is not None]
                 if own:
-                    _draw_growth(axes, own, kind, groups)
+                    _draw_growth(axes, own, kind, look)
             axes.set_xlabel(title)
             axes.set_ylabel("hypervolume share, as searched")
-        _legend(figure, panels[0], len(groups), "a line for each run")
+        many = len({row["run"] for row in rows}) > len(groups)
+        words = "median over runs; shaded: quartiles" if many else ""
+        _legend(figure, panels[0], len(groups), words)
         return _saved(figure)
 
 
-def _draw_growth(axes: Axes, rows: Sequence[Row], kind: str, groups: Sequence[str]) -> None:
-    group = rows[0]["group"]
-    look = groups.index(group)
-    known = axes.get_legend_handles_labels()[1]
-    axes.step(
-        [row[kind] for row in rows], [row["hypervolume_share"] for row in rows], where="post",
-        color=COLOURS[look % len(COLOURS)], lw=1, alpha=0.8,
-        ls=_LINES[look // len(COLOURS) % len(_LINES)],
-        label=group if group not in known else None,
-    )  # fmt: skip
+def _draw_growth(axes: Axes, rows: Sequence[Row], kind: str, look: int) -> None:
+    colour = COLOURS[look % len(COLOURS)]
+    runs = []
+    for run in dict.fromkeys(row["run"] for row in rows):
+        own = [(row[kind], row["hypervolume_share"]) for row in rows if row["run"] == run]
+        runs.append(np.array(own, np.float64))
+    end = min(run[-1, 0] for run in runs)
+    start = max(run[0, 0] for run in runs)
+    grid = np.unique(np.concatenate([run[:, 0] for run in runs]))
+    grid = grid[(grid >= start) & (grid <= end)]
+    shares = np.array([_stairs(grid, run[:, 0], run[:, 1]) for run in runs])
+    lower, middle, upper = np.quantile(shares, [0.25, 0.5, 0.75], axis=0)
+    label = rows[0]["group"] + f" ({len(runs)} runs)" * (len(runs) > 1)
+    line = _LINES[look // len(COLOURS) % len(_LINES)]
+    axes.step(grid, middle, where="post", color=colour, lw=1.3, ls=line, label=label)
+    if len(runs) > 1:
+        axes.fill_between(grid, lower, upper, step="post", color=colour, alpha=0.15, lw=0)
 
 
 def critical_difference(ranking: Ranking, title: str) -> Pictures:
     """Draw mean ranks, and bars over groups that are not told apart (Demšar, 2006)."""
     order = sorted(range(len(ranking.groups)), key=lambda i: ranking.mean_ranks[i])
-    cliques = ranking.cliques()
-    n, half = len(order), (len(order) + 1) // 2
-    height = 1.1 + 0.22 * len(cliques) + 0.3 * half
+    cliques, n = ranking.cliques(), len(order)
+    half = (n + 1) // 2
+    below = -0.35 - 0.25 * len(cliques)  # where the names begin
+    bottom = below - 0.4 * half
     with mpl.rc_context({**_STYLE, "axes.grid": False}):
-        figure, axes = plt.subplots(figsize=(6.5, height), dpi=200, layout="constrained")
+        figure, axes = plt.subplots(
+            figsize=(6.5, 0.7 * (1.6 - bottom)), dpi=200, layout="constrained"
+        )
         axes.set_axis_off()
-        top = 0.0
-        axes.plot([1, n], [top, top], color="black", lw=1)
-        for rank in range(1, n + 1):
-            axes.plot([rank, rank], [top, top + 0.12], color="black", lw=1)
-            axes.text(rank, top + 0.18, str(rank), ha="center", va="bottom")
-        width = ranking.critical_difference
-        end = min(1 + width, float(n))
-        axes.annotate("", (1, 0.75), (end, 0.75), arrowprops={"arrowstyle": "|-|", "lw": 1})
-        beyond = " (wider than the axis)" if 1 + width > n else ""
-        axes.text((1 + end) / 2, 0.85, f"critical difference {width:.2f}{beyond}", ha="center")
-        below = top - 0.2
-        for clique in cliques:
+        axes.set_xlim(1 - 0.4 * n, n + 0.4 * n)
+        axes.set_ylim(bottom, 1.5)
+        _draw_scale(axes, n, ranking.critical_difference)
+        for row, clique in enumerate(cliques):
             ranks = [ranking.mean_ranks[i] for i in clique]
-            axes.plot([ranks[0] - 0.03, ranks[-1] + 0.03], [below] * 2, color="#777777", lw=3.5)
-            below -= 0.22
+            ends, height = [ranks[0] - 0.03, ranks[-1] + 0.03], -0.25 - 0.25 * row
+            axes.plot(ends, [height] * 2, color="#777777", lw=3.5, solid_capstyle="butt")
         for place, i in enumerate(order):
             left = place < half
-            row = place if left else n - 1 - place
-            y, x = below - 0.15 - 0.32 * row, 1 - 0.15 if left else n + 0.15
-            rank, colour = ranking.mean_ranks[i], COLOURS[i % len(COLOURS)]
-            axes.plot([rank, rank, x], [top, y, y], color=colour, lw=1)
-            text = f"{ranking.groups[i]} ({rank:.2f})"
-            axes.text(x, y, f" {text} ", ha="right" if left else "left", va="center")
-        axes.set_xlim(1 - 0.35 * n, n + 0.35 * n)
-        axes.set_title(title, fontsize=9)
+            y = below - 0.4 * (place if left else n - 1 - place)
+            x = 1 - 0.15 if left else n + 0.15
+            rank = ranking.mean_ranks[i]
+            axes.plot([rank, rank, x], [0, y, y], color=COLOURS[i % len(COLOURS)], lw=1)
+            name = f" {ranking.groups[i]} ({rank:.2f}) "
+            axes.text(x, y, name, ha="right" if left else "left", va="center")
+        figure.suptitle(title, fontsize=9)
         return _saved(figure)
+
+
+def _draw_scale(axes: Axes, n: int, width: float) -> None:
+    """Draw the axis of ranks, and above it how wide the critical difference is."""
+    axes.plot([1, n], [0, 0], color="black", lw=1)
+    for tick in range(1, n + 1):
+        axes.plot([tick, tick], [0, 0.12], color="black", lw=1)
+        axes.text(tick, 0.18, str(tick), ha="center", va="bottom")
+    end, height = min(1 + width, float(n)), 0.85
+    axes.plot([1, end], [height] * 2, color="black", lw=1)
+    for edge in (1, end):
+        axes.plot([edge, edge], [height - 0.08, height + 0.08], color="black", lw=1)
+    beyond = ", wider than the axis" if 1 + width > n else ""
+    words = f"critical difference {width:.2f}{beyond}"
+    axes.text((1 + end) / 2, height + 0.15, words, ha="center", va="bottom")
 
 
 def _panels(n: int) -> tuple[Figure, list[Axes]]:
