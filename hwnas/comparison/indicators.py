@@ -114,14 +114,17 @@ def r2_by_weights(points: Array, vectors: Array) -> float:
 
 
 def weights(n: int, divisions: int) -> Array:
-    """Return all weights of ``n`` objectives that are multiples of ``1 / divisions``.
+    """Return even weights of ``n`` objectives ``(k, n)``.
+
+    Das and Dennis's lattice of multiples of ``1 / divisions``, drawn in by half a step, so that
+    means over it are those over all weights (its corners count too much otherwise).
 
     Source: Das and Dennis, "Normal-boundary intersection", 1998,
     https://doi.org/10.1137/S1052623496307510.
     """
     bars = itertools.combinations(range(divisions + n - 1), n - 1)
     edges = np.array([(-1, *cut, divisions + n - 1) for cut in bars])
-    return (np.diff(edges, axis=1) - 1) / divisions
+    return (np.diff(edges, axis=1) - 1 + 1 / n) / (divisions + 1)
 
 
 def coverage(first: Array, second: Array, maximise: Sequence[bool]) -> float:

@@ -26,6 +26,7 @@ _LINES = ("-", "--", ":", "-.")
 _STYLE: Any = {  # matplotlib types its keys one by one
     "svg.fonttype": "none",
     "svg.hashsalt": "hwnas",
+    "text.parse_math": False,  # a name with dollars is a name
     "font.size": 9,
     "axes.axisbelow": True,
     "axes.spines.top": False,
