@@ -45,13 +45,13 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def targets(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a small search for two targets, with untrained weights."""
+    """Return a small search for two targets."""
     folder = tmp_path_factory.mktemp("targets")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["hwnas"])
         arguments = [
             "search", "+target=[npu,sketch]", "search_space=tiny", "budget=none", "n_trials=8",
-            "sampler=random", "train.epochs=0", f"run.dir={folder / 'both'}",
+            "sampler=random", "train.epochs=1", f"run.dir={folder / 'both'}",
             f"run.supernets={folder / 'supernets'}",
         ]  # fmt: skip
         assert run(arguments) == 0
@@ -207,6 +207,7 @@ def test_csv_of_other_tools_with_a_frame_and_a_true_front(tmp_path: Path) -> Non
         (["runs={searched}/random0", "recost=true"], "recost=true needs searches of one space"),
         (["runs={searched}/random0", "reference=none.json"], "there is no such file"),
         (["runs={searched}/random0", "true_front=none.csv"], "there is no such file"),
+        (["runs=[{searched}/random0,damaged]"], "is not as this version writes it"),
         (["runs={searched}/cells.parquet"], "does not say what is better"),
         (["runs={searched}/random0", "run.dir={searched}/random1"], "holds a run already"),
     ],
@@ -218,6 +219,8 @@ def test_bad_input_is_one_line_and_leaves_nothing(
     arguments: list[str],
     message: str,
 ) -> None:
+    Path("damaged").mkdir()
+    Path("damaged/manifest.json").write_text('{"verb": "search", "arguments": []}')
     given = [argument.replace("{searched}", str(searched)) for argument in arguments]
     assert message in _refused(given, capsys)
     assert not list(tmp_path.rglob("comparison.json"))

@@ -44,6 +44,10 @@ def test_every_command_composes(
         assert run(arguments) == 2
         assert "there is no such folder" in capsys.readouterr().err
         return
+    if arguments[:1] == ["compare"]:
+        assert run(arguments) == 2
+        assert "there is no such folder" in (error := capsys.readouterr().err) or "matches" in error
+        return
     if arguments[:1] == ["audit"]:
         assert run(arguments) == 2
         assert "no manifest.json there" in capsys.readouterr().err

@@ -49,6 +49,7 @@ def run(
     _check_free(config)
     runs, objectives = reading.read(config.paths, config.objectives, config.group_by)
     notes = reading.check_data(runs, allow_mixed=config.allow_mixed)
+    notes += reading.check_groups(runs, config.group_by)
     reading.check_units(runs)
     found = _found(config, runs, objectives, notes)
     with opened("compare", config.run.dir, None) as (folder, _):
@@ -164,7 +165,7 @@ def _write(folder: RunFolder, found: _Found) -> None:
     """Write all files; where there are no rows there is no table."""
     for name, rows in found.tables.items():
         if rows:
-            folder.write_csv(f"{name}.csv", rows)
+            folder.write_csv(f"{name}.csv", [known(row) for row in rows])
     for name, picture in found.figures.items():
         for suffix, drawn in picture.items():
             folder.write_bytes(f"{name}.{suffix}", drawn)
@@ -174,11 +175,6 @@ def _write(folder: RunFolder, found: _Found) -> None:
         "sentences": found.sentences,
     }
     folder.write_json("comparison.json", content)
-    _write_page(folder, found)
-
-
-def _write_page(folder: RunFolder, found: _Found) -> None:
-    """Write the page: the one place that hands fronts, tables and SVG to it."""
 
 
 def _listing(found: _Found) -> str:

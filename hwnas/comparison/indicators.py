@@ -116,8 +116,8 @@ def r2_by_weights(points: Array, vectors: Array) -> float:
 def weights(n: int, divisions: int) -> Array:
     """Return even weights of ``n`` objectives ``(k, n)``.
 
-    Das and Dennis's lattice of multiples of ``1 / divisions``, drawn in by half a step, so that
-    means over it are those over all weights (its corners count too much otherwise).
+    Das and Dennis's lattice of multiples of ``1 / divisions``, drawn in a little, so that means
+    over it are nearer to those over all weights: its corners count too much otherwise.
 
     Source: Das and Dennis, "Normal-boundary intersection", 1998,
     https://doi.org/10.1137/S1052623496307510.

@@ -26,8 +26,8 @@ _LEFT_OUT = "hypervolume"  # in the product of the units; its share says the sam
 
 
 def escaped(text: str) -> str:
-    """Return text that LaTeX prints as it is."""
-    return "".join(_ESCAPED.get(sign, sign) for sign in text)
+    """Return text that LaTeX prints as it is, on one line."""
+    return "".join(_ESCAPED.get(sign, sign) for sign in " ".join(text.split()))
 
 
 def indicators(comparison: Comparison) -> str:
@@ -80,7 +80,7 @@ def _groups(comparison: Comparison, names: Sequence[str]) -> list[list[str]]:
 def _test_comments(comparison: Comparison) -> list[str]:
     tests = comparison.tests.get("hypervolume_share", ())
     return [
-        f"% hypervolume share, {test.first} against {test.second}: {test.test}, "
+        f"% hypervolume share, {escaped(test.first)} against {escaped(test.second)}: {test.test}, "
         f"p (Holm) {p_value(test.p_holm)}, A12 {test.a12:.2f}"
         for test in tests
     ]

@@ -32,7 +32,7 @@ def read(
     """
     paths = expanded(names)
     tables = [path for path in paths if not path.is_dir()]
-    runs = {path: [folder.read(path)] for path in paths if path.is_dir()}
+    runs = {path: [_folder(path)] for path in paths if path.is_dir()}
     chosen = objectives(directions or _common([run for (run,) in runs.values()], tables))
     runs |= {path: foreign.read(path, chosen) for path in tables}
     found = [run for path in paths for run in runs[path]]
@@ -118,6 +118,51 @@ def listed(words: Iterable[str], most: int = 6) -> str:
     return ", ".join(every[:most]) + more
 
 
+def _folder(path: Path) -> Run:
+    try:
+        return folder.read(path)
+    except (KeyError, TypeError) as error:
+        raise RunError(
+            f"runs={path}: manifest.json or front.json is not as this version writes it: {error}"
+        ) from None
+
+
+def check_groups(runs: Sequence[Run], group_by: str | None) -> list[str]:
+    """Return what else differs between runs that are grouped, but for seeds and places."""
+    if group_by is None:
+        return []
+    values: dict[str, dict[str, set[str]]] = {}
+    for run in runs:
+        for key in sorted(_keys(run.config)):
+            if not isinstance(_at(run.config, key), Mapping) and not _is_aside(key, group_by):
+                of_key = values.setdefault(key, {})
+                of_key.setdefault(run.group, set()).add(str(_at(run.config, key)))
+    within = [key for key, by in values.items() if any(len(v) > 1 for v in by.values())]
+    between = [
+        key
+        for key, by in values.items()
+        if key not in within and len({frozenset(v) for v in by.values()}) > 1
+    ]
+    notes = []
+    if within:
+        notes.append(f"Runs of one group differ in more than the seed: {listed(within)}.")
+    if between:
+        notes.append(f"Groups differ in more than {group_by}: {listed(between)}.")
+    return notes
+
+
+def _is_aside(key: str, group_by: str) -> bool:
+    """Return whether a key decides nothing, or is what groups differ in."""
+    return key.split(".")[0] in ("seed", "run", "study") or f"{key}.".startswith(f"{group_by}.")
+
+
+def _at(config: Mapping[str, Any], key: str) -> Any:
+    value: Any = config
+    for part in key.split("."):
+        value = value[part]
+    return value
+
+
 def _common(runs: Sequence[Run], tables: Sequence[Path]) -> Mapping[str, str]:
     """Return the objectives that all runs have."""
     if not runs:
@@ -171,12 +216,9 @@ def _value(run: Run, key: str) -> str:
         raise ConfigError(
             f"group_by={key}: {run.name} is a CSV file; it says its groups in a column 'group'."
         )
-    value: Any = run.config
-    for part in key.split("."):
-        if not isinstance(value, Mapping) or part not in value:
-            known = sorted(_keys(run.config))
-            raise ConfigError(f"group_by: {unknown(f'key of {run.name}', key, known)}")
-        value = value[part]
+    if key not in (known := _keys(run.config)):
+        raise ConfigError(f"group_by: {unknown(f'key of {run.name}', key, known)}")
+    value = _at(run.config, key)
     if isinstance(value, Mapping):
         value = value.get("name", ", ".join(f"{k}={v}" for k, v in value.items()))
     if isinstance(value, list):

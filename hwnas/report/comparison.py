@@ -20,6 +20,7 @@ from hwnas.results import Row
 #: Okabe and Ito's palette, which colour-blind people can tell apart; yellow is too light for lines.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _MARKERS = "osD^vP*X<>"
+_NAMED = 20  # groups in a legend
 _WIDE = 30  # range of a cost beyond which its axis is logarithmic
 _LINES = ("-", "--", ":", "-.")
 #: What makes figures the same for the same input, with text that can be selected and edited.
@@ -237,9 +238,11 @@ def _label(axes: Axes, cost: Objective, quality: Objective) -> None:
 
 def _legend(figure: Figure, axes: Axes, n: int, title: str = "") -> None:
     handles, labels = axes.get_legend_handles_labels()
+    if n > _NAMED:
+        title = "; ".join(filter(None, [title, f"the first {_NAMED} of {n}"]))
     figure.legend(
-        handles, labels, loc="outside lower center", ncols=min(n, 4), title=title or None,
-        title_fontsize=8,
+        handles[:_NAMED], labels[:_NAMED], loc="outside lower center", ncols=min(n, 4),
+        title=title or None, title_fontsize=8,
     )  # fmt: skip
 
 

@@ -148,6 +148,22 @@ def test_other_data_are_refused_unless_said() -> None:
     assert "different targets: p, q" in note
 
 
+def test_what_else_differs_between_grouped_runs_is_said() -> None:
+    def made(group: str, seed: int, n_trials: int, space: str) -> Run:
+        sampler = {"name": group, "population_size": 50 if group == "nsga2" else 1}
+        config = {"sampler": sampler, "seed": seed, "n_trials": n_trials, "search_space": space}
+        return replace(run_of(f"{group}{seed}", [[0.9, 1.0]], group=group), config=config)
+
+    alike = [made("nsga2", 0, 9, "x"), made("tpe", 0, 9, "x"), made("tpe", 1, 9, "x")]
+    assert reading.check_groups(alike, "sampler") == []
+    assert reading.check_groups(alike, None) == []
+    other = [*alike[1:], made("nsga2", 1, 9, "y"), made("tpe", 2, 8, "x")]
+    assert reading.check_groups(other, "sampler") == [
+        "Runs of one group differ in more than the seed: n_trials.",
+        "Groups differ in more than sampler: search_space.",
+    ]
+
+
 def test_per_cent_and_fractions_are_not_mixed() -> None:
     runs = [run_of("a", [[0.9, 1.0]]), run_of("b", [[91.0, 1.0]])]
     with pytest.raises(RunError, match="per cent in b, a fraction in a"):

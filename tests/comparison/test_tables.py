@@ -175,6 +175,7 @@ def test_latex_escapes_names_and_has_a_row_for_each_group() -> None:
     assert latex.escaped("a_b\\{x}%~^#$&<") == (
         r"a\_b\textbackslash{}\{x\}\%\textasciitilde{}\textasciicircum{}\#\$\&\textless{}"
     )
+    assert latex.escaped("a\n\\input{x}") == r"a \textbackslash{}input\{x\}"
     single = latex.indicators(compare([A, B], PAIR, "searched"))
     assert single.count(r"\scriptsize") == 2 * 5
 
