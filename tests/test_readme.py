@@ -33,7 +33,10 @@ def test_there_are_commands() -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_composes(
-    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    command: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     arguments = shlex.split(command)[3:]
     if any("run.resume" in argument for argument in arguments):
@@ -45,6 +48,7 @@ def test_every_command_composes(
         assert "there is no such folder" in capsys.readouterr().err
         return
     if arguments[:1] == ["compare"]:
+        monkeypatch.chdir(tmp_path)
         assert run(arguments) == 2
         assert "there is no such folder" in (error := capsys.readouterr().err) or "matches" in error
         return

@@ -121,7 +121,7 @@ def _tables(comparison: Comparison) -> dict[str, Sequence[Row]]:
         "ladder": tables.ladder(fronts, objectives),
         "needed": tables.needed(fronts, objectives),
         "convergence": tables.convergence(runs, box, objectives),
-        "verification": tables.verification(runs, box, objectives),
+        "verification": tables.verification(runs, box),
         "predictions": tables.predictions(runs),
         "shared": tables.shared(fronts),
         "attainment": _attained(comparison),

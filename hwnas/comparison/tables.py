@@ -14,10 +14,13 @@ from hwnas import pareto
 from hwnas.agreement import agreement
 from hwnas.comparison.frame import Frame
 from hwnas.comparison.fronts import Array, Front, Objective, Run
+from hwnas.figure import Figure
 from hwnas.results import Candidate, Row
+from hwnas.search.verify import Member
 
 _RUNGS = 8
 _CHECKPOINTS = 48
+_EQUAL = 1e-9  # of a limit: what rounding may add
 
 
 def parts(objectives: Sequence[Objective]) -> tuple[Objective, list[Objective]]:
@@ -58,7 +61,8 @@ def _rung(
 ) -> Row:
     paid, gained = objectives.index(cost), objectives.index(quality)
     worse = (front.low if cost.maximise else front.high)[:, paid]
-    fits = np.flatnonzero(worse >= limit if cost.maximise else worse <= limit)
+    over = (limit - worse if cost.maximise else worse - limit) / max(abs(limit), _EQUAL)
+    fits = np.flatnonzero(over <= _EQUAL)
     row: Row = {"cost": cost.name, "limit": limit, "group": front.group, "run": front.name}
     row |= dict.fromkeys((quality.name, f"{quality.name}_low", f"{quality.name}_high", "id"))
     if not len(fits):
@@ -110,23 +114,17 @@ def _limits(values: Array, cost: Objective) -> list[float]:
     low, high = float(values.min()), float(values.max())
     wide = low > 0 and high / low > 3
     steps = np.geomspace(low, high, _RUNGS) if wide else np.linspace(low, high, _RUNGS)
-    rounding = math.floor if cost.maximise else math.ceil
-    found = {_round(float(step), rounding) for step in steps}
-    return sorted(found, reverse=cost.maximise)
+    return sorted({_round(step, cost) for step in steps.tolist()}, reverse=cost.maximise)
 
 
-def _round(value: float, rounding: object) -> float:
-    """Return a value with three digits, rounded so that it still meets its own limit."""
+def _round(value: float, cost: Objective) -> float:
+    """Return a value with three digits, rounded so that it still meets itself as a limit."""
     if value == 0:
         return 0.0
     digits = 2 - math.floor(math.log10(abs(value)))
     scaled = value * 10.0**digits
-    whole = round(scaled) if abs(scaled - round(scaled)) < 1e-9 else _whole(scaled, rounding)
+    whole = math.floor(scaled + _EQUAL) if cost.maximise else math.ceil(scaled - _EQUAL)
     return float(f"{whole * 10.0**-digits:.3g}")
-
-
-def _whole(value: float, rounding: object) -> int:
-    return math.floor(value) if rounding is math.floor else math.ceil(value)
 
 
 def convergence(runs: Sequence[Run], frame: Frame, objectives: Sequence[Objective]) -> list[Row]:
@@ -139,78 +137,74 @@ def convergence(runs: Sequence[Run], frame: Frame, objectives: Sequence[Objectiv
 
 
 def _growth(run: Run, frame: Frame, objectives: Sequence[Objective]) -> Iterator[Row]:
-    kept = {point.id for point in run.scored}
-    seen: set[str] = set()
-    evaluations, points, trials = [], [], []
-    n = 0
-    for candidate in run.candidates:
-        new = candidate.state != "infeasible" and candidate.id not in seen
-        n += new
-        seen |= {candidate.id} if new else set()
-        evaluations.append(n)
-        trials.append(candidate.trial)
-        points.append(_values(candidate, objectives, known=candidate.id in kept))
-    if not n:
+    candidates, names = run.candidates, [o.name for o in objectives]
+    if not any(candidate.state != "infeasible" for candidate in candidates):
         return
-    table = frame.normalised(np.array(points))
-    wanted = np.unique(np.geomspace(1, len(points), _CHECKPOINTS).round().astype(int))
-    for count in wanted.tolist():
-        inside = table[:count][(table[:count] < 1).all(axis=1)]
-        m = len(objectives)
-        share = pareto.hypervolume(inside, [1.0] * m, [False] * m) if len(inside) else 0.0
+    kept = {point.id for point in run.scored}
+    evaluations = _evaluations(candidates)
+    done, front = 0, np.zeros((0, len(names)))
+    checkpoints = np.geomspace(1, len(candidates), _CHECKPOINTS).round().astype(int)
+    for count in np.unique(checkpoints).tolist():
+        new = [
+            [candidate.figures[name].value for name in names]
+            for candidate in candidates[done:count]
+            if candidate.state == "complete" and candidate.id in kept
+        ]
+        front = np.concatenate([front, np.array(new, np.float64).reshape(-1, len(names))])
+        front, done = front[pareto.non_dominated(front, frame.maximise)], count
         yield {
             "run": run.name,
             "group": run.group,
             "trials": count,
             "evaluations": evaluations[count - 1],
-            "seconds": run.seconds.get(trials[count - 1]),
-            "hypervolume_share": share,
+            "seconds": run.seconds.get(candidates[count - 1].trial),
+            "hypervolume_share": _share(front, frame),
         }
 
 
-def _values(candidate: Candidate, objectives: Sequence[Objective], *, known: bool) -> list[float]:
-    """Return the objectives of a candidate, NaN where it does not count."""
-    names = [o.name for o in objectives]
-    if not known or candidate.state != "complete" or any(n not in candidate.figures for n in names):
-        return [math.nan] * len(names)
-    return [candidate.figures[name].value for name in names]
+def _evaluations(candidates: Sequence[Candidate]) -> list[int]:
+    """Return how many different networks had been scored by each trial."""
+    seen: set[str] = set()
+    counts = []
+    for candidate in candidates:
+        if candidate.state != "infeasible":
+            seen.add(candidate.id)
+        counts.append(len(seen))
+    return counts
 
 
-def verification(runs: Sequence[Run], frame: Frame, objectives: Sequence[Objective]) -> list[Row]:
+def verification(runs: Sequence[Run], frame: Frame) -> list[Row]:
     """Return what verification changed of each run's front: hypervolume and medians."""
-    rows = []
-    for run in runs:
-        if not run.members:
-            continue
-        searched = _table([[m.candidate.figures[o.name].value for o in objectives]
-                           for m in run.members])  # fmt: skip
-        verified = _table([[(m.accuracy if o.name == "accuracy" else m.figures[o.name]).value
-                            for o in objectives] for m in run.members])  # fmt: skip
-        fits = np.array([not m.over_budget for m in run.members])
-        row: Row = {
-            "run": run.name,
-            "group": run.group,
-            "n_members": len(run.members),
-            "n_left": sum(not m.on_front for m in run.members),
-            "hypervolume_share_searched": _share(searched, frame),
-            "hypervolume_share_verified": _share(verified[fits], frame),
-        }
-        for i, objective in enumerate(objectives):
-            change = verified[:, i] - searched[:, i]
-            row[f"median_change_{objective.name}"] = float(np.median(change))
-        rows.append(row)
-    return rows
+    return [_verified(run, frame) for run in runs if run.members]
 
 
-def _table(values: Sequence[Sequence[float]]) -> Array:
-    return np.array(values, np.float64)
+def _verified(run: Run, frame: Frame) -> Row:
+    names = [o.name for o in frame.objectives]
+    searched = np.array([[m.candidate.figures[n].value for n in names] for m in run.members])
+    verified = np.array([[_own(m, n).value for n in names] for m in run.members])
+    fits = np.array([not m.over_budget for m in run.members])
+    row: Row = {
+        "run": run.name,
+        "group": run.group,
+        "n_members": len(run.members),
+        "n_left": sum(not m.on_front for m in run.members),
+        "hypervolume_share_searched": _share(searched, frame),
+        "hypervolume_share_verified": _share(verified[fits], frame),
+    }
+    changes = np.median(verified - searched, axis=0).tolist()
+    return row | {f"median_change_{n}": change for n, change in zip(names, changes, strict=True)}
+
+
+def _own(member: Member, name: str) -> Figure:
+    return member.accuracy if name == "accuracy" else member.figures[name]
 
 
 def _share(values: Array, frame: Frame) -> float:
+    """Return the hypervolume of points as a share of the frame's box; 0 of none within it."""
     points = frame.normalised(values)
-    inside = points[(points < 1).all(axis=1)] if len(points) else points
-    m = len(frame.objectives)
-    return pareto.hypervolume(inside, [1.0] * m, [False] * m) if len(inside) else 0.0
+    inside = points[(points < 1).all(axis=1)]
+    n = len(frame.objectives)
+    return pareto.hypervolume(inside, [1.0] * n, [False] * n) if len(inside) else 0.0
 
 
 def predictions(runs: Sequence[Run]) -> list[Row]:
