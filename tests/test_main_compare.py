@@ -127,6 +127,8 @@ def test_targets_are_compared_by_verified_figures_and_costed_again(
     front = {row["id"]: row for row in _rows(targets / "sketch" / "front.csv")}
     again = [row for row in _rows(out / "recosted.csv") if row["on"] == "both/sketch"]
     both = [row for row in again if row["id"] in front]
+    assert {row["id"] for row in again if row["is_member"] == "True"} <= {r["id"] for r in both}
+    assert not any(row["is_member"] == "True" and row["joins"] == "True" for row in again)
     assert both  # the largest accuracy of all is on both fronts
     for row in both:
         assert float(row["latency_ms"]) == pytest.approx(float(front[row["id"]]["latency_ms"]))

@@ -96,7 +96,7 @@ def _found(
         *words.sentences(comparison),
         *words.verified(told["verification"]),
         *words.predicted(told["predictions"]),
-        words.shared(told["shared"], len(comparison.fronts)),
+        words.shared(told["shared"], sum(bool(run.candidates) for run in runs)),
         *notes,
     ]
     found = _Found(comparison, [line for line in sentences if line], told)

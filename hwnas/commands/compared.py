@@ -101,14 +101,15 @@ def _median(values: Sequence[float | None]) -> str:
 
 def _recosted(rows: Sequence[Row]) -> Table:
     table = _table(
-        "Fronts costed on each other's target", "front of", "on target of", "fit", "would join",
-        "hypervolume share", "with them",
+        "Fronts costed on each other's target", "front of", "target of", "fit", "already there",
+        "would join", "HV share", "with them",
     )  # fmt: skip
     for row in rows[:_ROWS]:
         table.add_row(
             Text(row["members_of"]),
             Text(row["on"]),
             f"{row['n_fit']} of {row['n_members']}",
+            str(row["n_already_there"]),
             str(row["n_joining"]),
             f"{row['hypervolume_share']:.4f}",
             f"{row['hypervolume_share_with_them']:.4f}",

@@ -120,6 +120,7 @@ def _rows(
 ) -> list[Row]:
     """Return the members of a front as they are on another's target, and whether they'd join it."""
     rows, values = [], []
+    already = {point.id for point in _members(other)}
     for point in _members(front):
         cost = costs[point.id]
         figures = {"accuracy": point.figures["accuracy"], **cost.figures}
@@ -128,9 +129,10 @@ def _rows(
         for objective in objectives:
             figure = figures.get(objective.name)
             row[objective.name] = None if figure is None else figure.value
-        rows.append(row | {"fits": not reason, "reason": reason, "joins": False})
+        told = {"is_member": point.id in already, "fits": not reason, "reason": reason}
+        rows.append(row | told | {"joins": False})
         values.append([row[o.name] if not reason else np.nan for o in objectives])
-    fits = [i for i, row in enumerate(rows) if row["fits"]]
+    fits = [i for i, row in enumerate(rows) if row["fits"] and not row["is_member"]]
     if fits:
         n = len(other.members)
         every = np.concatenate([other.members, np.array(values, np.float64)[fits]])
@@ -156,6 +158,7 @@ def _summary(comparison: Comparison, front: Front, other: Front, rows: Sequence[
         "on": other.name,
         "n_members": len(rows),
         "n_fit": sum(row["fits"] for row in rows),
+        "n_already_there": sum(row["is_member"] for row in rows),
         "n_joining": len(joining),
         "hypervolume_share": alone,
         "hypervolume_share_with_them": yardstick.indicators(both)["hypervolume_share"],
@@ -166,9 +169,10 @@ def _words(rows: Sequence[Row]) -> Iterator[str]:
     for row in rows:
         yield (
             f"{row['members_of']} on the target of {row['on']}: {row['n_fit']} of "
-            f"{row['n_members']} members fit its budget, {row['n_joining']} would join its front."
+            f"{row['n_members']} members fit its budget; {row['n_already_there']} are on its front "
+            f"already, {row['n_joining']} would join it."
         )
     yield (
-        "Costed again: costs by the cost model of that target's search, accuracies as in the run "
-        "that found the model."
+        "Costed again: costs as that target's search predicts them, not verified there; accuracies "
+        "as in the run that found the model."
     )

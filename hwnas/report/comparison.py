@@ -11,6 +11,7 @@ import numpy as np
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 
 from hwnas.comparison.attainment import Surface
 from hwnas.comparison.fronts import Array, Front, Objective
@@ -234,6 +235,8 @@ def _label(axes: Axes, cost: Objective, quality: Objective) -> None:
     low, high = axes.dataLim.intervalx
     if low > 0 and high / low > _WIDE:
         axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:g}")  # powers of ten would be mathematics
+        axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 def _legend(figure: Figure, axes: Axes, n: int, title: str = "") -> None:

@@ -199,8 +199,10 @@ def test_figures_are_the_same_every_time_and_their_text_is_text() -> None:
     assert "good_one (6 runs)" in pictures.attainment(surfaces)["svg"].decode()
 
 
-def test_names_are_no_mathematics() -> None:
-    runs = [run_of(name, [[0.9, 1.0], [0.8, 0.5]]) for name in ("$x", "<b>$y$</b>")]
+def test_names_are_no_mathematics_and_wide_axes_are_logarithmic() -> None:
+    runs = [run_of(name, [[0.9, 100.0], [0.8, 0.5]]) for name in ("$x", "<b>$y$</b>")]
     fronts = [front(run, PAIR, "searched") for run in runs]
     svg = pictures.fronts(fronts, PAIR, ACCURACY, [LATENCY])["svg"].decode()
     assert ">&lt;b&gt;$y$&lt;/b&gt;</text>" in svg
+    assert ">10</text>" in svg
+    assert "mathdefault" not in svg
