@@ -195,6 +195,15 @@ def test_csv_of_other_tools_with_a_frame_and_a_true_front(tmp_path: Path) -> Non
     assert json.loads(Path("out/comparison.json").read_text())["ideal"]["accuracy"] == 1
 
 
+def test_names_of_all_kinds(tmp_path: Path) -> None:
+    for name in ("a=b.csv", "ü d.csv", "it's.csv", "12e4.csv"):
+        Path(name).write_text("accuracy,latency_ms\n0.9,4\n0.8,2\n")
+    assert run(["compare", "runs=[a=b.csv, ü d.csv,12e4.csv]", OBJECTIVES, "run.dir=out"]) == 0
+    assert run(["compare", "runs=it's.csv", OBJECTIVES, "run.dir=other"]) == 0
+    names = [row["run"] for row in _rows(Path("out/indicators.csv"))]
+    assert names == ["a=b", "ü d", "12e4"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

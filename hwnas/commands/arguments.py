@@ -16,9 +16,16 @@ def for_hydra(argument: str) -> str:
         return f"++{argument}"
     # An id such as 12e456789012 would be a number, and infinite.
     key, _, value = argument.partition("=")
+    if key == "runs" and value[:1] == "[" and value[-1:] == "]" and not {*value} & {"'", '"'}:
+        named = [name.strip() for name in value[1:-1].split(",")]
+        return f"{key}=[{','.join(map(_quoted, filter(None, named)))}]"
     if key in _WORDS and value[:1] not in ("", "'", '"', "["):
-        return f"{key}='{value.replace(chr(39), chr(92) + chr(39))}'"
+        return f"{key}={_quoted(value)}"
     return argument
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "\\'") + "'"
 
 
 def for_targets(arguments: Sequence[str]) -> list[list[str]]:

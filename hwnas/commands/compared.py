@@ -46,14 +46,15 @@ def print_comparison(
 
 
 def _fronts(comparison: Comparison) -> Table:
-    heads = ("front", "points", "HV share", "95 %", *_OTHERS.values())  # HV: hypervolume
+    known = ["95 %"] if comparison.uncertainty is not None else []
+    heads = ("front", "points", "HV share", *known, *_OTHERS.values())  # HV: hypervolume
     table = _table("Indicators", *heads)
     rows = comparison.indicator_rows()
     for row in rows[:_ROWS]:
         low, high = row[f"{_MAIN}_low"], row[f"{_MAIN}_high"]
-        interval = "" if low is None else f"{low:.3f}-{high:.3f}"
+        interval = [] if low is None else [f"{low:.3f}-{high:.3f}"]
         others = ("-" if np.isnan(row[name]) else f"{row[name]:.4f}" for name in _OTHERS)
-        cells = (str(row["n_points"]), f"{row[_MAIN]:.4f}", interval, *others)
+        cells = (str(row["n_points"]), f"{row[_MAIN]:.4f}", *interval, *others)
         table.add_row(Text(row["run"]), *cells)
     if len(rows) > _ROWS:
         table.caption = f"{len(rows) - _ROWS} more in indicators.csv"
