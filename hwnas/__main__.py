@@ -18,6 +18,7 @@ VERBS = {
     "profile": "measure a target's latency table, and say how wrong it is",
     "audit": "say whether a search's supernet ranks networks as training them alone does",
     "why": "say when and why a search proposed a candidate, what it beat and what beats it",
+    "compare": "compare fronts: indicators with intervals, tests over seeds, tables, figures",
 }
 _CONTINUE = {
     "search": "run.resume=<run folder>",
@@ -25,6 +26,7 @@ _CONTINUE = {
     "profile": "the same command",
     "audit": "the same command",
     "why": "the same command",
+    "compare": "the same command",
 }
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
 
@@ -160,6 +162,10 @@ def dispatch(configs: Sequence[Any], arguments: Sequence[str]) -> None:
         from hwnas.commands import audit
 
         audit.run(first, _searched(first.run))
+    elif isinstance(first, config.CompareConfig):
+        from hwnas.commands import compare
+
+        compare.run(first, arguments, _searches)
     elif isinstance(first, config.ProfileConfig):
         from hwnas.commands import profile
 
@@ -180,15 +186,23 @@ def dispatch(configs: Sequence[Any], arguments: Sequence[str]) -> None:
 
 def _searched(folder: str) -> Any:
     """Return the configuration of a search, of its first target if it has several."""
-    from hwnas.commands.arguments import for_targets
     from hwnas.results import read_manifest
 
     manifest = read_manifest(Path(folder), "run")
     if manifest.get("verb") != "search" or "checkpoint" not in manifest:
         raise ConfigError(f"run={folder} is no search with a supernet.")
-    arguments = [str(a) for a in manifest["arguments"] if not str(a).startswith("run.resume=")]
-    (config,) = _composed("search", "search", for_targets(arguments)[0])
-    return config
+    return _searches(folder)[0]
+
+
+def _searches(folder: str) -> list[Any]:
+    """Return the configurations of a search with a supernet, one for each target."""
+    from hwnas.commands.arguments import for_targets
+    from hwnas.results import read_manifest
+
+    recorded = read_manifest(Path(folder), "run")["arguments"]
+    arguments = [str(a) for a in recorded if not str(a).startswith("run.resume=")]
+    composed = [_composed("search", "search", own) for own in for_targets(arguments)]
+    return [config for configs in composed for config in configs]
 
 
 def _refuse_extra(content: Any, schema: type) -> None:

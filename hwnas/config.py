@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
+from typing import Any
 
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
@@ -250,6 +251,48 @@ class WhyConfig:
             )
 
 
+@dataclass
+class OutputConfig:
+    """Where a comparison is written."""
+
+    dir: str | None = None  #: default: runs/compare/<time>
+
+
+@dataclass
+class CompareConfig:
+    """What ``python -m hwnas compare`` accepts."""
+
+    runs: Any = None  #: folders of searches, CSV files, or patterns of them; one or a list
+    #: max or min each; default: those of the runs
+    objectives: dict[str, str] = field(default_factory=dict)
+    group_by: str | None = None  #: a key of the runs' configurations: sampler, target, train.epochs
+    figures: Any = None  #: searched or verified; default: verified where all runs have them
+    reference: str | None = None  #: comparison.json of an earlier comparison, whose frame is used
+    true_front: str | None = None  #: a CSV file of points that IGD+ and epsilons refer to
+    allow_mixed: bool = False  #: compare runs on different data or splits
+    recost: bool = False  #: cost each front on the targets of the others
+    n_bootstrap: int = 1000  #: how often values are drawn for intervals; 0: no intervals
+    seed: int = 0  #: of what is drawn
+    run: OutputConfig = field(default_factory=OutputConfig)
+
+    def __post_init__(self) -> None:
+        if not self.paths:
+            raise ConfigError(
+                "compare needs runs='[DIR,...]', folders of searches or CSV files, or a pattern "
+                "such as runs='runs/search/*'."
+            )
+        if self.figures not in (None, "searched", "verified"):
+            raise ConfigError(unknown("figures", str(self.figures), ("searched", "verified")))
+        if self.n_bootstrap and self.n_bootstrap < 100:
+            raise ConfigError(f"n_bootstrap must be 0 or at least 100, got {self.n_bootstrap}.")
+
+    @property
+    def paths(self) -> list[str]:
+        """What is named in ``runs``."""
+        named = self.runs if isinstance(self.runs, list) else [self.runs]
+        return [str(name) for name in named if name not in (None, "")]
+
+
 SCHEMAS: dict[str, type] = {
     "search": SearchConfig,
     "train": TrainConfig,
@@ -257,6 +300,7 @@ SCHEMAS: dict[str, type] = {
     "tabular": TabularConfig,  # search accuracy=table
     "why": WhyConfig,
     "audit": AuditConfig,
+    "compare": CompareConfig,
 }
 
 

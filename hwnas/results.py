@@ -285,6 +285,41 @@ def stays(folder: RunFolder, genotype_id: str) -> bool | None:
     return next((bool(m["verified_on_front"]) for m in members if m["id"] == genotype_id), None)
 
 
+def read_candidates(folder: RunFolder, space: str) -> list[Candidate] | None:
+    """Return the candidates of ``candidates.parquet``; ``None`` where there is none.
+
+    Args:
+        folder: Of a search.
+        space: The name of its search space.
+
+    Raises:
+        RunError: it is not such a file.
+    """
+    path = folder.path / "candidates.parquet"
+    if not path.exists():
+        return None
+    try:
+        table = pq.read_table(path)
+        columns: list[str] = table.column_names
+        choices = columns[columns.index("reason") + 1 : columns.index("accuracy")]
+        known = [name for name in columns if f"{name}_source" in columns]
+        return [_candidate(row, space, choices, known) for row in table.to_pylist()]
+    except (OSError, pa.ArrowException, ValueError, KeyError) as error:
+        (reason, *_) = str(error).splitlines() or [type(error).__name__]
+        raise RunError(f"{path} cannot be read: {reason}") from None
+
+
+def _candidate(row: Row, space: str, choices: Sequence[str], known: Sequence[str]) -> Candidate:
+    options = tuple(sorted((name, row[name]) for name in choices if row[name] is not None))
+    figures = {
+        name: Figure(row[name], row[f"{name}_source"], row[f"{name}_low"], row[f"{name}_high"])
+        for name in known
+        if row[name] is not None
+    }
+    genotype, stopped = Genotype(space, options), row["state"] == "stopped"
+    return Candidate(row["trial"], genotype, figures, {}, row["reason"], stopped)
+
+
 def default_path(verb: str, *, shared: bool = False) -> Path:
     """Return ``runs/<verb>/<time>``, which does not exist yet."""
     name = time.strftime("%Y-%m-%d_%H-%M-%S")

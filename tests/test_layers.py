@@ -58,6 +58,7 @@ LAYERS = {
     "tabular": 3,
     "profiling": 4,
     "search": 4,
+    "comparison": 5,
     "report": 5,
     "testing": 4,
     "config": 6,
@@ -76,6 +77,7 @@ PLACES = {
     "scipy": {
         "accuracy.audit",
         "agreement",
+        "comparison.significance",
         "cost.calibration",
         "profiling.transfer",
         "search.acquisition",
@@ -98,13 +100,15 @@ PLACES = {
         "search.study",
     },
     "sqlalchemy": {"search.shared_study", "search.study"},
-    "matplotlib": {"report.audit", "report.plot"},
+    "matplotlib": {"report.audit", "report.comparison", "report.plot"},
     "torch.utils.tensorboard": {"commands.tensorboard"},
     "torch.distributed": {"families.synchronised", "training.parallel"},
     "rich": {
         f"commands.{name}"
         for name in (
             "audit",
+            "compare",
+            "compared",
             "console",
             "front",
             "joint",

@@ -33,7 +33,10 @@ def test_there_are_commands() -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_composes(
-    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    command: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     arguments = shlex.split(command)[3:]
     if any("run.resume" in argument for argument in arguments):
@@ -43,6 +46,11 @@ def test_every_command_composes(
     if arguments[:1] == ["why"]:
         assert run(arguments) == 2
         assert "there is no such folder" in capsys.readouterr().err
+        return
+    if arguments[:1] == ["compare"]:
+        monkeypatch.chdir(tmp_path)
+        assert run(arguments) == 2
+        assert "there is no such folder" in (error := capsys.readouterr().err) or "matches" in error
         return
     if arguments[:1] == ["audit"]:
         assert run(arguments) == 2

@@ -5,19 +5,27 @@ from collections.abc import Sequence
 
 from hwnas.errors import ConfigError
 
+_WORDS = ("id", "genotype", "run", "runs", "reference", "true_front")  # taken as they are
 _TARGETS = re.compile(r"\+{0,2}target=\[(.*)\]$")
 
 
 def for_hydra(argument: str) -> str:
     """Return an argument so that Hydra reads it as it was meant."""
     # Mappings with keys of the user's own: Hydra wants to be told that they are new.
-    if argument.startswith(("table.costs=", "table.reference=")):
+    if argument.startswith(("table.costs=", "table.reference=", "objectives={")):
         return f"++{argument}"
     # An id such as 12e456789012 would be a number, and infinite.
     key, _, value = argument.partition("=")
-    if key in ("id", "genotype", "run") and value[:1] not in ("", "'", '"'):
-        return f"{key}='{value.replace(chr(39), chr(92) + chr(39))}'"
+    if key == "runs" and value[:1] == "[" and value[-1:] == "]" and not {*value} & {"'", '"'}:
+        named = [name.strip() for name in value[1:-1].split(",")]
+        return f"{key}=[{','.join(map(_quoted, filter(None, named)))}]"
+    if key in _WORDS and value[:1] not in ("", "'", '"', "["):
+        return f"{key}={_quoted(value)}"
     return argument
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "\\'") + "'"
 
 
 def for_targets(arguments: Sequence[str]) -> list[list[str]]:

@@ -42,6 +42,7 @@ _FIRST = {
     "profile": "+target=<name> ",
     "why": "run=DIR id=GENOTYPE ",
     "audit": "run=DIR ",
+    "compare": "runs='[DIR,DIR]' ",
 }
 _ABOUT = {
     "search": [
@@ -69,6 +70,12 @@ _ABOUT = {
         "Reads the folder of a search, finished or not, and says of one candidate: when and why",
         "it was proposed, what was expected of it and what was found, which limits it keeps and",
         "breaks, what it beat when it came, and what beats it now. Writes nothing.",
+    ],
+    "compare": [
+        "Compares the fronts of searches, finished or not, and of other tools (CSV files with a",
+        "column for each objective; NAME_low, NAME_high, id, run, group if you like): indicators",
+        "with intervals, tests over seeds, tables that answer questions, figures for a paper.",
+        "Writes runs/compare/<time>/; the same input gives the same numbers.",
     ],
 }
 _EXAMPLES = {
@@ -109,6 +116,13 @@ _EXAMPLES = {
         "why run=runs/search/<time> id=front      # the ids of the front",
         "why run=runs/search/<time> id=3f2a       # an id, or how it begins",
     ],
+    "compare": [
+        "compare runs='[runs/search/a,runs/search/b]'",
+        "compare runs='runs/search/*' group_by=sampler        # many seeds a group: tests",
+        "compare runs='[a.csv,b.csv]' 'objectives={accuracy: max, latency_ms: min}'",
+        "compare runs='[c,d]' reference=runs/compare/<time>/comparison.json",
+        "compare runs='[runs/search/npu,runs/search/cpu]' recost=true",
+    ],
 }
 
 
@@ -125,7 +139,7 @@ def verb_help(verb: str, schema: type) -> str:
         spaces = content.entries(content.ROOT / "search_spaces")
         lines += ["", "search spaces (a path to a YAML file works too):"]
         lines += _lines("search_space=", spaces)
-    if "objectives" in known:
+    if "objectives" in known and "cost" in known:
         lines += ["", f"objectives ('objectives=[accuracy,latency_ms]'): {', '.join(COLUMNS)}"]
         lines += ["", "cost: vela (compiler estimate), table, measured, roofline (modelled);"]
         lines += ["  by default what suits the target's runtime"]

@@ -176,6 +176,7 @@ class Record:
     objectives: Sequence[str]
     candidates: Sequence[Candidate]  #: in order of trials
     proposals: Mapping[int, Proposal]  #: by number of the trial
+    seconds: Mapping[int, float]  #: from the start of the first trial to the end of each, by number
 
 
 def read(path: Path) -> Record:
@@ -218,7 +219,16 @@ def _read(url: str, options: dict[str, Any], name: str, where: str) -> Record:
     space = SearchSpace(raw["name"], raw["family"], choices, raw["fixed"])
     candidates = [candidate(trial, space) for trial in trials]
     proposals = {trial.number: recorded(trial.system_attrs) for trial in trials}
-    return Record(objectives, candidates, proposals)
+    return Record(objectives, candidates, proposals, _seconds(trials))
+
+
+def _seconds(trials: Sequence[FrozenTrial]) -> dict[int, float]:
+    start = min((t.datetime_start for t in trials if t.datetime_start is not None), default=None)
+    return {
+        trial.number: (trial.datetime_complete - start).total_seconds()
+        for trial in trials
+        if start is not None and trial.datetime_complete is not None
+    }
 
 
 def _distribution(options: Sequence[Any]) -> BaseDistribution:

@@ -1,0 +1,183 @@
+"""``python -m hwnas compare``: fronts of runs and of other tools, as numbers, tests and figures."""
+
+import importlib.metadata
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+
+from hwnas.commands.compared import print_comparison
+from hwnas.commands.console import Phases
+from hwnas.comparison import attainment, foreign, frame, latex, reading, tables, words
+from hwnas.comparison.bootstrap import Draws
+from hwnas.comparison.fronts import Array, Objective, Run
+from hwnas.comparison.summary import Comparison, chosen_kind, compare, known
+from hwnas.config import CompareConfig, SearchConfig
+from hwnas.errors import RunError
+from hwnas.report import comparison as pictures
+from hwnas.results import Row, RunFolder, begun, opened
+
+_RECORDED = ("hwnas", "moocore", "numpy", "scipy", "matplotlib")
+_MAIN = "hypervolume_share"
+
+
+@dataclass
+class _Found:
+    """What is written and printed."""
+
+    comparison: Comparison
+    sentences: list[str]
+    tables: dict[str, Sequence[Row]]  #: rows by the name of their CSV file
+    figures: dict[str, pictures.Pictures] = field(default_factory=dict)
+
+
+def run(
+    config: CompareConfig,
+    arguments: Sequence[str],
+    searches: Callable[[str], Sequence[SearchConfig]],
+) -> None:
+    """Compare runs, write everything into a folder of its own and print the main tables.
+
+    Args:
+        config: What is compared.
+        arguments: Of the command line.
+        searches: Returns the configurations of the search in a folder, one for each target.
+    """
+    console = Console()
+    _check_free(config)
+    runs, objectives = reading.read(config.paths, config.objectives, config.group_by)
+    notes = reading.check_data(runs, allow_mixed=config.allow_mixed)
+    notes += reading.check_groups(runs, config.group_by)
+    reading.check_units(runs)
+    found = _found(config, runs, objectives, notes)
+    with opened("compare", config.run.dir, None) as (folder, _):
+        if config.recost:
+            from hwnas.commands import recost  # all of what costs networks
+
+            with Phases(console) as phases:
+                again = recost.recosted(found.comparison, searches, phases)
+            found.tables |= again.tables
+            found.sentences += again.sentences
+        _write(folder, found)
+        manifest = begun("compare", arguments, {}, config) | {
+            "status": "finished",
+            "versions": {name: importlib.metadata.version(name) for name in _RECORDED},
+        }
+        folder.write_json("manifest.json", manifest)
+    print_comparison(console, found.comparison, found.tables, found.sentences)
+    console.print(f"Files in {folder.path}: {_listing(found)}", highlight=False, soft_wrap=True)
+
+
+def _check_free(config: CompareConfig) -> None:
+    """Refuse a folder that holds a run; a comparison is never continued."""
+    if config.run.dir and (Path(config.run.dir) / "manifest.json").exists():
+        raise RunError(f"run.dir={config.run.dir} holds a run already; choose another folder.")
+
+
+def _found(
+    config: CompareConfig,
+    runs: Sequence[Run],
+    objectives: Sequence[Objective],
+    notes: Sequence[str],
+) -> _Found:
+    kind = chosen_kind(runs, config.figures)
+    comparison = compare(
+        runs,
+        objectives,
+        kind,
+        frame.read(Path(config.reference), objectives) if config.reference else None,
+        _true_front(Path(config.true_front), objectives) if config.true_front else None,
+        Draws(config.n_bootstrap, config.seed),
+    )
+    told = _tables(comparison)
+    sentences = [
+        *words.sentences(comparison),
+        *words.verified(told["verification"]),
+        *words.predicted(told["predictions"]),
+        words.shared(told["shared"], sum(bool(run.candidates) for run in runs)),
+        *notes,
+    ]
+    found = _Found(comparison, [line for line in sentences if line], told)
+    found.figures = dict(_figures(comparison, told["convergence"]))
+    return found
+
+
+def _true_front(path: Path, objectives: Sequence[Objective]) -> Array:
+    points = foreign.points(path, objectives)
+    return np.array([[point.figures[o.name].value for o in objectives] for point in points])
+
+
+def _tables(comparison: Comparison) -> dict[str, Sequence[Row]]:
+    objectives, fronts = comparison.objectives, comparison.fronts
+    runs, box = [front.run for front in fronts], comparison.yardstick.frame
+    return {
+        "indicators": comparison.indicator_rows(),
+        "points": comparison.point_rows(),
+        "coverage": comparison.coverage_rows(),
+        "groups": comparison.group_rows() if comparison.is_grouped else [],
+        "tests": comparison.test_rows(),
+        "ladder": tables.ladder(fronts, objectives),
+        "needed": tables.needed(fronts, objectives),
+        "convergence": tables.convergence(runs, box, objectives),
+        "verification": tables.verification(runs, box),
+        "predictions": tables.predictions(runs),
+        "shared": tables.shared(fronts),
+        "attainment": _attained(comparison),
+    }
+
+
+def _attained(comparison: Comparison) -> list[Row]:
+    quality, costs = tables.parts(comparison.objectives)
+    return [
+        {
+            "group": s.group,
+            "n_runs": s.n_runs,
+            "percentile": s.percentile,
+            "cost": s.cost.name,
+            "cost_value": float(x),
+            "quality": s.quality.name,
+            "quality_value": float(y),
+        }
+        for s in attainment.surfaces(comparison.fronts, quality, costs)
+        for x, y in s.points
+    ]
+
+
+def _figures(
+    comparison: Comparison, growth: Sequence[Row]
+) -> Iterator[tuple[str, pictures.Pictures]]:
+    """Yield figures by name; only those that there is something for."""
+    quality, costs = tables.parts(comparison.objectives)
+    objectives = comparison.objectives
+    yield "fronts", pictures.fronts(comparison.fronts, objectives, quality, costs)
+    if surfaces := attainment.surfaces(comparison.fronts, quality, costs):
+        yield "attainment", pictures.attainment(surfaces)
+    if growth:
+        yield "convergence", pictures.convergence(growth)
+    if (ranking := comparison.rankings[_MAIN]) is not None:
+        title = f"Mean ranks in hypervolume over {ranking.n_blocks} seeds; 1 is the best"
+        yield "critical_difference", pictures.critical_difference(ranking, title)
+
+
+def _write(folder: RunFolder, found: _Found) -> None:
+    """Write all files; where there are no rows there is no table."""
+    for name, rows in found.tables.items():
+        if rows:
+            folder.write_csv(f"{name}.csv", [known(row) for row in rows])
+    for name, picture in found.figures.items():
+        for suffix, drawn in picture.items():
+            folder.write_bytes(f"{name}.{suffix}", drawn)
+    folder.write_bytes("indicators.tex", latex.indicators(found.comparison).encode())
+    content = found.comparison.to_json() | {
+        "recosted": known(list(found.tables.get("recosted_fronts", ()))),
+        "sentences": found.sentences,
+    }
+    folder.write_json("comparison.json", content)
+
+
+def _listing(found: _Found) -> str:
+    names = [f"{name}.csv" for name, rows in found.tables.items() if rows]
+    drawn = [f"{name}.png/.svg" for name in found.figures]
+    return " ".join(["comparison.json", "indicators.tex", *names, *drawn])

@@ -1,0 +1,178 @@
+"""Do models found for one target win on another? Fronts costed on each other's target.
+
+The cost models of the searches say the costs; accuracies stay those of the run that found a model.
+"""
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hwnas import build, pareto
+from hwnas.comparison.fronts import Front, Objective, Point
+from hwnas.comparison.summary import Comparison
+from hwnas.config import SearchConfig
+from hwnas.cost.base import Cost, CostModel
+from hwnas.errors import CompileError, RunError
+from hwnas.figure import COSTS, Figure
+from hwnas.progress import Progress
+from hwnas.results import Row
+from hwnas.space import Genotype
+
+Searches = Callable[[str], Sequence[SearchConfig]]
+
+_OWN_TARGET = ("target", "cost", "search_space")  # of a configuration: what decides costs
+
+
+@dataclass(frozen=True)
+class Recosted:
+    """What re-costing found."""
+
+    tables: dict[str, Sequence[Row]]
+    sentences: list[str]
+
+
+def recosted(comparison: Comparison, searches: Searches, progress: Progress) -> Recosted:
+    """Cost the members of each front on the targets of the others, where those differ.
+
+    Raises:
+        RunError: no two of the runs are searches of one space for different targets.
+    """
+    names = [o.name for o in comparison.objectives]
+    able = [front for front in comparison.fronts if _is_able(front, names)]
+    pairs = [(a, b) for b in able for a in able if a is not b and _differ(a, b)]
+    if not pairs:
+        raise RunError(
+            "recost=true needs searches of one space for different targets, with a supernet each, "
+            "and costs that a cost model says; there are no two such runs."
+        )
+    found: dict[tuple[str, str], list[Row]] = {}
+    for target in dict.fromkeys(_key(b) for _, b in pairs):
+        own = [(a, b) for a, b in pairs if _key(b) == target]
+        with _cost_model(own[0][1], searches, progress) as model:
+            known = _costs([a for a, _ in own], model, progress)
+        for a, b in own:
+            found[a.name, b.name] = _rows(a, b, known, comparison.objectives)
+    fronts = [_summary(comparison, a, b, found[a.name, b.name]) for a, b in pairs]
+    members = [row for a, b in pairs for row in found[a.name, b.name]]
+    return Recosted({"recosted": members, "recosted_fronts": fronts}, [*_words(fronts)])
+
+
+def _is_able(front: Front, names: Sequence[str]) -> bool:
+    costs = [name for name in names if name != "accuracy"]
+    return (
+        "dataset" in front.run.config
+        and bool(front.run.candidates)
+        and all(name in COSTS for name in costs)
+    )
+
+
+def _differ(first: Front, second: Front) -> bool:
+    spaces = {front.run.config["search_space"] for front in (first, second)}
+    return len(spaces) == 1 and _key(first) != _key(second)
+
+
+def _key(front: Front) -> str:
+    """Return what decides the costs of a run."""
+    return json.dumps({name: front.run.config.get(name) for name in _OWN_TARGET}, sort_keys=True)
+
+
+@contextlib.contextmanager
+def _cost_model(front: Front, searches: Searches, progress: Progress) -> Iterator[CostModel]:
+    """Give the cost model with which a run was searched."""
+    config = next(c for c in searches(front.run.path) if c.target.name == front.run.target)
+    parts = build.parts(config, progress)
+    device = build.device(config, parts.networks)
+    try:
+        yield build.cost_model(parts, device)
+    finally:
+        if device is not None:
+            device.close()
+
+
+def _costs(fronts: Sequence[Front], model: CostModel, progress: Progress) -> dict[str, Cost]:
+    """Return the costs of all members, by id."""
+    genotypes = {g.id: g for front in fronts for g in _genotypes(front)}
+    found = {}
+    with progress.phase("Cost again", len(genotypes)) as advance:
+        for genotype in genotypes.values():
+            try:
+                found[genotype.id] = model.cost(genotype)
+            except CompileError as error:
+                found[genotype.id] = Cost({}, reason=str(error))
+            advance(1)
+    return found
+
+
+def _genotypes(front: Front) -> list[Genotype]:
+    known = {c.id: c.genotype for c in front.run.candidates}
+    return [known[point.id] for point in _members(front)]
+
+
+def _members(front: Front) -> list[Point]:
+    return [point for point, on in zip(front.points, front.mask, strict=True) if on]
+
+
+def _rows(
+    front: Front, other: Front, costs: Mapping[str, Cost], objectives: Sequence[Objective]
+) -> list[Row]:
+    """Return the members of a front as they are on another's target, and whether they'd join it."""
+    rows, values = [], []
+    already = {point.id for point in _members(other)}
+    for point in _members(front):
+        cost = costs[point.id]
+        figures = {"accuracy": point.figures["accuracy"], **cost.figures}
+        reason = cost.reason or _over(figures, other.run.limits)
+        row: Row = {"id": point.id, "members_of": front.name, "on": other.name}
+        for objective in objectives:
+            figure = figures.get(objective.name)
+            row[objective.name] = None if figure is None else figure.value
+        told = {"is_member": point.id in already, "fits": not reason, "reason": reason}
+        rows.append(row | told | {"joins": False})
+        values.append([row[o.name] if not reason else np.nan for o in objectives])
+    fits = [i for i, row in enumerate(rows) if row["fits"] and not row["is_member"]]
+    if fits:
+        n = len(other.members)
+        every = np.concatenate([other.members, np.array(values, np.float64)[fits]])
+        mask = pareto.non_dominated(every, [o.maximise for o in objectives])[n:]
+        for i, joins in zip(fits, mask.tolist(), strict=True):
+            rows[i]["joins"] = joins
+    return rows
+
+
+def _over(figures: Mapping[str, Figure], limits: Mapping[str, float]) -> str:
+    over = [name for name, limit in limits.items() if figures[name].upper > limit]
+    return "; ".join(f"{name} {figures[name].upper:.4g} over {limits[name]:g}" for name in over)
+
+
+def _summary(comparison: Comparison, front: Front, other: Front, rows: Sequence[Row]) -> Row:
+    names = [o.name for o in comparison.objectives]
+    joining = [[row[name] for name in names] for row in rows if row["joins"]]
+    yardstick = comparison.yardstick
+    alone = yardstick.indicators(other.members)["hypervolume_share"]
+    both = np.concatenate([other.members, np.array(joining).reshape(-1, len(names))])
+    return {
+        "members_of": front.name,
+        "on": other.name,
+        "n_members": len(rows),
+        "n_fit": sum(row["fits"] for row in rows),
+        "n_already_there": sum(row["is_member"] for row in rows),
+        "n_joining": len(joining),
+        "hypervolume_share": alone,
+        "hypervolume_share_with_them": yardstick.indicators(both)["hypervolume_share"],
+    }
+
+
+def _words(rows: Sequence[Row]) -> Iterator[str]:
+    for row in rows:
+        yield (
+            f"{row['members_of']} on the target of {row['on']}: {row['n_fit']} of "
+            f"{row['n_members']} members fit its budget; {row['n_already_there']} are on its front "
+            f"already, {row['n_joining']} would join it."
+        )
+    yield (
+        "Costed again: costs as that target's search predicts them, not verified there; accuracies "
+        "as in the run that found the model."
+    )

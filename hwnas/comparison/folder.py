@@ -1,0 +1,200 @@
+"""Run folders of ``search`` as what is compared of them, finished or not."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hwnas.comparison.fronts import Point, Run, declared
+from hwnas.errors import RunError
+from hwnas.figure import COSTS, Figure
+from hwnas.results import Candidate, Row, RunFolder, read_candidates, read_manifest
+from hwnas.search import study
+from hwnas.search.joint import fits_all, on_target
+from hwnas.search.verify import VERIFIED, Member
+from hwnas.target import Budget
+
+_OWN_ACCURACY = ("accuracy_int8", "accuracy_fp32")  # of an artefact, what it computes in first
+
+
+@dataclass(frozen=True)
+class _Searched:
+    """What a search has found so far."""
+
+    objectives: Sequence[str]
+    candidates: Sequence[Candidate]
+    seconds: Mapping[int, float]
+    notes: tuple[str, ...] = ()
+
+
+def read(path: Path) -> Run:
+    """Read the folder of a search: for one target, for several, of one of several, or tabular.
+
+    Raises:
+        RunError: it is not the folder of a search, or nothing is finished in it yet.
+    """
+    manifest = read_manifest(path, "runs")
+    if manifest.get("verb", "search") != "search":
+        raise RunError(f"runs={path} is a run of '{manifest['verb']}', not of 'search'.")
+    if "targets" in manifest:
+        return _joint(path, manifest)
+    config = manifest["config"]
+    budget, target = Budget(**config["budget"]), (config.get("target") or {}).get("name")
+    whole = path.absolute().parent if "part_of" in manifest else path
+    searched = _searched(whole, read_manifest(whole, "runs"))
+    candidates = searched.candidates
+    objectives = config.get("objectives", searched.objectives)
+    if whole != path:
+        candidates = [on_target(c, str(target), budget) for c in candidates]
+    members = _members(RunFolder(path), {c.id: c for c in candidates}, budget)
+    return Run(
+        f"{path.absolute().parent.name}/{path.name}" if whole != path else path.absolute().name,
+        declared(objectives),
+        _scored(candidates),
+        [_verified(member) for member in members if not member.over_budget] if members else None,
+        block=str(config["seed"]),
+        config=config,
+        data=_data(manifest),
+        limits=budget.limits,
+        target=target,
+        notes=(*searched.notes, *_progress(manifest, searched.candidates)),
+        candidates=candidates,
+        seconds=searched.seconds,
+        members=members,
+        path=str(path),
+    )
+
+
+def _joint(path: Path, manifest: Row) -> Run:
+    """Return the front of models that fit the budgets of all targets."""
+    configs = {target: own["config"] for target, own in manifest["targets"].items()}
+    budgets = {target: Budget(**config["budget"]) for target, config in configs.items()}
+    searched = _searched(path, manifest)
+    name = "+".join(configs)
+    return Run(
+        path.absolute().name,
+        declared(manifest["objectives"]),
+        _scored([c for c in searched.candidates if fits_all(c, budgets)]),
+        _joint_verified(RunFolder(path), list(configs)),
+        block=str(manifest["config"]["seed"]),
+        config={**manifest["config"], "target": {"name": name}, "budget": {"name": "joint"}},
+        data=_data(manifest),
+        limits={f"{t}.{n}": limit for t, b in budgets.items() for n, limit in b.limits.items()},
+        target=name,
+        notes=(*searched.notes, *_progress(manifest, searched.candidates)),
+        candidates=searched.candidates,
+        seconds=searched.seconds,
+        path=str(path),
+    )
+
+
+def _searched(path: Path, manifest: Row) -> _Searched:
+    """Return candidates by the study; by ``candidates.parquet`` where it cannot be read."""
+    where = manifest["config"].get("study") or {"storage": None}
+    folder = RunFolder(path)
+    try:
+        if where["storage"] is not None:
+            record = study.read_shared(where["storage"], where["name"])
+        elif folder.study.exists():
+            record = study.read(folder.study)
+        else:
+            raise RunError(f"runs={path}: no trial is finished yet.")
+    except RunError:
+        if (candidates := read_candidates(folder, _space(manifest["config"]))) is None:
+            raise
+        note = "its study cannot be read: candidates.parquet instead, which has no times"
+        return _Searched(_objectives(manifest), candidates, {}, (note,))
+    return _Searched(record.objectives, record.candidates, record.seconds)
+
+
+def _space(config: Mapping[str, Any]) -> str:
+    """Return the name of the search space; of a benchmark table, what its file is called."""
+    return str(config.get("search_space") or Path(config["table"]["path"]).name.partition(".")[0])
+
+
+def _objectives(manifest: Row) -> Sequence[str]:
+    config = manifest["config"]
+    declared_ones = manifest.get("objectives") or config.get("objectives")
+    return declared_ones or ("accuracy", *config["table"]["costs"])
+
+
+def _progress(manifest: Row, candidates: Sequence[Candidate]) -> Iterator[str]:
+    status = manifest.get("status")
+    if status == "running":
+        of = manifest["config"]["n_trials"]
+        n = f"{len(candidates)} of {of} trials"
+        yield f"still going, or cut off: compared as it stands, after {n}"
+    elif status == "finished by another":
+        yield "verified by another process, elsewhere"
+
+
+def _scored(candidates: Sequence[Candidate]) -> list[Point]:
+    return [Point(c.id, c.figures) for c in candidates if c.state == "complete"]
+
+
+def _members(
+    folder: RunFolder, candidates: Mapping[str, Candidate], budget: Budget
+) -> list[Member]:
+    """Return the verified members of a finished search; none of a tabular one."""
+    rows = (folder.read_json("front.json") or {"members": []})["members"]
+    found = []
+    for row in rows:
+        if row["id"] not in candidates:
+            raise RunError(f"{folder.path}: front.json names {row['id']}, which is no candidate.")
+        figures = _figures(row, "verified_", VERIFIED)
+        over = tuple(name for name, by in budget.violations(figures).items() if by > 0)
+        member = Member(
+            candidates[row["id"]], figures, {}, {}, over, bool(row["verified_on_front"])
+        )
+        found.append(member)
+    return found
+
+
+def _verified(member: Member) -> Point:
+    costs = {name: figure for name, figure in member.figures.items() if name in COSTS}
+    return Point(member.candidate.id, {"accuracy": member.accuracy, **costs})
+
+
+def _joint_verified(folder: RunFolder, targets: Sequence[str]) -> list[Point] | None:
+    """Return models that fit all budgets; their accuracy is that on the target where it is lowest.
+
+    ``None`` where there is no verified front.
+    """
+    rows = (folder.read_json("front.json") or {"members": []})["members"]
+    fitting = [row for row in rows if row["verified_fits_budget"]]
+    found = []
+    for row in fitting:
+        own: list[Figure] = []
+        costs: dict[str, Figure] = {}
+        for target in targets:
+            figures = _figures(row, f"verified_{target}.", VERIFIED)
+            own.append(next(figures[name] for name in _OWN_ACCURACY if name in figures))
+            costs |= {f"{target}.{name}": figures[name] for name in COSTS if name in figures}
+        found.append(Point(row["id"], {"accuracy": min(own, key=lambda f: f.value), **costs}))
+    return found if rows else None
+
+
+def _figures(row: Mapping[str, Any], prefix: str, names: Sequence[str]) -> dict[str, Figure]:
+    return {
+        name: Figure(
+            row[f"{prefix}{name}"],
+            row[f"{prefix}{name}_source"],
+            row[f"{prefix}{name}_low"],
+            row[f"{prefix}{name}_high"],
+        )
+        for name in names
+        if row.get(f"{prefix}{name}") is not None
+    }
+
+
+def _data(manifest: Row) -> str | None:
+    """Return what says on which images accuracies were read, the same for the same images."""
+    digests = manifest.get("digests", {})
+    for name, digest in digests.items():
+        if name == "data" or name.endswith(".data"):
+            return str(digest)
+    table = manifest["config"].get("table") or {}
+    if "accuracy" in table:  # a benchmark table
+        return json.dumps([Path(table["path"]).name, table["accuracy"]])
+    return None

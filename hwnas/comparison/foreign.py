@@ -1,0 +1,95 @@
+"""Fronts of other tools: a CSV file with a row for each point.
+
+Columns are named as the objectives; ``NAME_low`` and ``NAME_high`` are the ends of 95 % intervals,
+``id`` names a point, ``run`` tells several runs in one file apart (equal ones in different groups
+are paired in tests), ``group`` says what a run belongs to. Other columns are not read.
+"""
+
+import csv
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from hwnas.comparison.fronts import Objective, Point, Run
+from hwnas.errors import RunError, unknown
+from hwnas.figure import Figure
+
+_Row = dict[str, str]
+
+
+def read(path: Path, objectives: Sequence[Objective]) -> list[Run]:
+    """Return the runs of a file, in order of appearance.
+
+    Raises:
+        RunError: a column is missing, a value is not a number, an interval does not hold its value.
+    """
+    rows = _rows(path, objectives)
+    if not rows:
+        raise RunError(f"{path}: its front is empty: there are no rows below the header.")
+    parts: dict[tuple[str, str], list[Point]] = {}
+    for number, row in rows:
+        key = (row.get("group") or "", row.get("run") or "")
+        parts.setdefault(key, []).append(_point(f"{path}, line {number}", number, row, objectives))
+    runs = []
+    for (group, block), points in parts.items():
+        many = [group * (len({g for g, _ in parts}) > 1), block]
+        name = "/".join([path.stem, *filter(None, many)])
+        runs.append(Run(name, {}, points, group=group, block=block or None, path=str(path)))
+    return runs
+
+
+def points(path: Path, objectives: Sequence[Objective]) -> list[Point]:
+    """Return all points of a file, whatever their run.
+
+    Raises:
+        RunError: as ``read``.
+    """
+    return [point for run in read(path, objectives) for point in run.scored]
+
+
+def _rows(path: Path, objectives: Sequence[Objective]) -> list[tuple[int, _Row]]:
+    """Return the rows with the numbers of their lines; all columns that are needed are there."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file, strict=True)
+            columns = list(reader.fieldnames or ())
+            rows = [(reader.line_num, row) for row in reader]
+    except FileNotFoundError:
+        raise RunError(f"{path}: there is no such file.") from None
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise RunError(f"{path} cannot be read as CSV: {error}") from None
+    for name in (objective.name for objective in objectives):
+        if name not in columns:
+            raise RunError(f"{path}: {unknown('column', name, columns)}")
+    if twice := sorted({name for name in columns if columns.count(name) > 1}):
+        raise RunError(f"{path}: column '{twice[0]}' is there twice.")
+    for number, row in rows:
+        if None in row or None in row.values():
+            raise RunError(f"{path}, line {number}: expected {len(columns)} values, as the header.")
+    return rows
+
+
+def _point(where: str, number: int, row: _Row, objectives: Sequence[Objective]) -> Point:
+    figures = {o.name: _figure(where, row, o.name) for o in objectives}
+    return Point(row.get("id") or f"line {number}", figures)
+
+
+def _figure(where: str, row: _Row, name: str) -> Figure:
+    value = _number(where, row, name)
+    low, high = (
+        _number(where, row, key) if row.get(key) else None
+        for key in (f"{name}_low", f"{name}_high")
+    )
+    if (low is not None and low > value) or (high is not None and high < value):
+        raise RunError(f"{where}: the interval of {name} does not hold its value {value:g}.")
+    return Figure(value, "measured", low, high)
+
+
+def _number(where: str, row: Mapping[str, str], name: str) -> float:
+    try:
+        value = float(row[name])
+    except ValueError:
+        raise RunError(f"{where}: {name} must be a number, got '{row[name]}'.") from None
+    if not math.isfinite(value):
+        raise RunError(f"{where}: {name} is {row[name]}.")
+    return value

@@ -1,0 +1,138 @@
+"""Quality indicators of fronts, all on objectives normalised by a frame.
+
+Normalised objectives are minimised, 0 at the ideal and 1 at the reference point, so that indicators
+don't depend on units. The exceptions: ``hypervolume`` is in the product of the units, and the
+multiplicative epsilon is of the values themselves, whose factors need no normalisation.
+"""
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hwnas import pareto
+from hwnas.comparison.frame import Frame
+from hwnas.comparison.fronts import Array
+
+
+@dataclass(frozen=True)
+class Indicator:
+    """One number that says how good a front is."""
+
+    name: str
+    title: str
+    higher_is_better: bool
+    meaning: str
+    is_relative: bool  #: whether it refers to the reference set
+
+
+INDICATORS = (
+    Indicator(
+        "hypervolume", "hypervolume", True, "volume dominated up to the reference point", False,
+    ),
+    Indicator(
+        "hypervolume_share", "hypervolume share", True,
+        "hypervolume as a share of the box from the ideal to the reference point", False,
+    ),
+    Indicator(
+        "igd_plus", "IGD+", False,
+        "mean distance by which the front fails to dominate the points of the reference set", True,
+    ),
+    Indicator(
+        "epsilon_additive", "additive epsilon", False,
+        "how far, in parts of the normalised range, the front must be moved to dominate the "
+        "reference set", True,
+    ),
+    Indicator(
+        "epsilon_multiplicative", "multiplicative epsilon", False,
+        "by which factor the front must be better in every objective to dominate the reference set",
+        True,
+    ),
+    Indicator(
+        "r2", "R2", False,
+        "mean weighted Tchebycheff distance of the front to the ideal, over all weights", False,
+    ),
+)  # fmt: skip
+BY_NAME = {indicator.name: indicator for indicator in INDICATORS}
+_DIVISIONS = {3: 44, 4: 17}  # of weights, by the number of objectives: about 1,000 weights
+
+
+@dataclass(frozen=True)
+class Yardstick:
+    """What fronts are measured by."""
+
+    frame: Frame
+    target: Array  #: the reference set, in the units of the objectives ``(k, objectives)``
+    is_given: bool  #: whether the reference set is a true front, or the best of what is compared
+
+    def indicators(self, values: Array) -> dict[str, float]:
+        """Return all indicators of a front ``(n, objectives)``.
+
+        ``epsilon_multiplicative`` is NaN where a value is not positive.
+        """
+        points = self.frame.normalised(values)
+        share = pareto.hypervolume(points, [1.0] * points.shape[1], [False] * points.shape[1])
+        target = self.frame.normalised(self.target)
+        positive = bool((values > 0).all() and (self.target > 0).all())
+        return {
+            "hypervolume": share * self.frame.volume,
+            "hypervolume_share": share,
+            "igd_plus": pareto.igd_plus(points, target),
+            "epsilon_additive": pareto.epsilon_additive(points, target),
+            "epsilon_multiplicative": pareto.epsilon_multiplicative(
+                values, self.target, self.frame.maximise
+            )
+            if positive
+            else math.nan,
+            "r2": r2(points),
+        }
+
+
+def r2(points: Array) -> float:
+    """Return R2 of normalised points: exact for two objectives, else over about 1,000 weights.
+
+    Points better than the ideal count as if they were at it.
+    """
+    clipped = np.maximum(points, 0.0)
+    if points.shape[1] == 2:
+        return pareto.r2(clipped)
+    return r2_by_weights(clipped, weights(points.shape[1], _DIVISIONS[points.shape[1]]))
+
+
+def r2_by_weights(points: Array, vectors: Array) -> float:
+    """Return the weighted Tchebycheff distance to 0 of the nearest point, mean over weights.
+
+    Source: Brockhoff et al., "On the properties of the R2 indicator", 2012,
+    https://doi.org/10.1145/2330163.2330230.
+    """
+    nearest = np.full(len(vectors), np.inf)
+    for point in points:  # one at a time: memory stays small
+        nearest = np.minimum(nearest, (vectors * point).max(axis=1))
+    return float(nearest.mean())
+
+
+def weights(n: int, divisions: int) -> Array:
+    """Return even weights of ``n`` objectives ``(k, n)``.
+
+    Das and Dennis's lattice of multiples of ``1 / divisions``, drawn in a little, so that means
+    over it are nearer to those over all weights: its corners count too much otherwise.
+
+    Source: Das and Dennis, "Normal-boundary intersection", 1998,
+    https://doi.org/10.1137/S1052623496307510.
+    """
+    bars = itertools.combinations(range(divisions + n - 1), n - 1)
+    edges = np.array([(-1, *cut, divisions + n - 1) for cut in bars])
+    return (np.diff(edges, axis=1) - 1 + 1 / n) / (divisions + 1)
+
+
+def coverage(first: Array, second: Array, maximise: Sequence[bool]) -> float:
+    """Return C(first, second): which share of the second's points the first weakly dominates.
+
+    Source: Zitzler and Thiele, "Multiobjective evolutionary algorithms", 1999,
+    https://doi.org/10.1109/4235.797969.
+    """
+    sign = np.where(np.asarray(maximise), -1.0, 1.0)
+    a, b = first * sign, second * sign
+    return float(np.mean([(a <= point).all(axis=1).any() for point in b]))

@@ -1,0 +1,260 @@
+"""A comparison as figures for a paper: PNG, and SVG with its text as text."""
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import matplotlib as mpl
+
+mpl.use("Agg")
+import numpy as np
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
+
+from hwnas.comparison.attainment import Surface
+from hwnas.comparison.fronts import Array, Front, Objective
+from hwnas.comparison.significance import Ranking
+from hwnas.results import Row
+
+#: Okabe and Ito's palette, which colour-blind people can tell apart; yellow is too light for lines.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_MARKERS = "osD^vP*X<>"
+_NAMED = 20  # groups in a legend
+_WIDE = 30  # range of a cost beyond which its axis is logarithmic
+_LINES = ("-", "--", ":", "-.")
+#: What makes figures the same for the same input, with text that can be selected and edited.
+_STYLE: Any = {  # matplotlib types its keys one by one
+    "svg.fonttype": "none",
+    "svg.hashsalt": "hwnas",
+    "text.parse_math": False,  # a name with dollars is a name
+    "font.size": 9,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#e8e8e8",
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+}
+
+Pictures = dict[str, bytes]  #: by suffix: ``png`` and ``svg``
+
+
+def fronts(
+    compared: Sequence[Front],
+    objectives: Sequence[Objective],
+    quality: Objective,
+    costs: Sequence[Objective],
+) -> Pictures:
+    """Draw the fronts of all runs, the quality over each cost, with 95 % intervals."""
+    groups = [*dict.fromkeys(front.group for front in compared)]
+    with mpl.rc_context(_STYLE):
+        figure, panels = _panels(len(costs))
+        for axes, cost in zip(panels, costs, strict=True):
+            columns = objectives.index(cost), objectives.index(quality)
+            for front in compared:
+                _draw_front(axes, front, columns, groups, many=len(compared) > len(groups))
+            _label(axes, cost, quality)
+        _legend(figure, panels[0], len(groups))
+        return _saved(figure)
+
+
+def _draw_front(
+    axes: Axes, front: Front, columns: tuple[int, int], groups: Sequence[str], *, many: bool
+) -> None:
+    look = groups.index(front.group)
+    x, y = (front.members[:, column] for column in columns)
+    order = np.lexsort((y, x))
+    low, high = (ends[front.mask] for ends in (front.low, front.high))
+    errors: dict[str, Any] = {}
+    for name, column, values in (("xerr", columns[0], x), ("yerr", columns[1], y)):
+        ends = np.array([values - low[:, column], high[:, column] - values])[:, order]
+        if ends.any():
+            errors[name] = ends
+    known = axes.get_legend_handles_labels()[1]
+    colour, alpha = COLOURS[look % len(COLOURS)], 0.45 if many else 0.9
+    stairs = len(front.values[0]) == 2  # with more objectives, steps would not bound anything
+    if stairs:
+        axes.step(
+            x[order], y[order], where="post", color=colour, lw=0.9, alpha=alpha,
+            ls=_LINES[look // len(COLOURS) % len(_LINES)],
+        )  # fmt: skip
+    axes.errorbar(
+        x[order], y[order], **errors, fmt=_MARKERS[look % len(_MARKERS)], ms=3.5, lw=0.7,
+        capsize=1.5, color=colour, alpha=alpha, mec="none",
+        label=front.group if front.group not in known else None,
+    )  # fmt: skip
+
+
+def attainment(surfaces: Sequence[Surface]) -> Pictures:
+    """Draw what half of each group's runs attain, shaded between a quarter and three quarters."""
+    groups = [*dict.fromkeys(surface.group for surface in surfaces)]
+    costs = [*dict.fromkeys(surface.cost for surface in surfaces)]
+    with mpl.rc_context(_STYLE):
+        figure, panels = _panels(len(costs))
+        for axes, cost in zip(panels, costs, strict=True):
+            own = [surface for surface in surfaces if surface.cost == cost]
+            right = max(float(s.points[:, 0].max()) for s in own if len(s.points))
+            for group in groups:
+                by = {s.percentile: s.points for s in own if s.group == group}
+                n_runs = next(s.n_runs for s in own if s.group == group)
+                _draw_surface(axes, by, groups.index(group), right, f"{group} ({n_runs} runs)")
+            _label(axes, cost, own[0].quality)
+        _legend(figure, panels[0], len(groups), "median; shaded: a quarter to three quarters")
+        return _saved(figure)
+
+
+def _draw_surface(axes: Axes, by: Mapping[int, Array], look: int, right: float, label: str) -> None:
+    colour = COLOURS[look % len(COLOURS)]
+    line = _LINES[look // len(COLOURS) % len(_LINES)]
+    x, y = _extended(by[50], right)
+    axes.step(x, y, where="post", color=colour, lw=1.4, ls=line, label=label)
+    if not (len(by[25]) and len(by[75])):
+        return
+    (x25, y25), (x75, y75) = (_extended(by[percentile], right) for percentile in (25, 75))
+    grid = np.unique(np.concatenate([x25, x75]))
+    upper, lower = _stairs(grid, x25, y25), _stairs(grid, x75, y75)
+    axes.fill_between(grid, lower, upper, step="post", color=colour, alpha=0.15, lw=0)
+
+
+def _extended(points: Array, right: float) -> tuple[Array, Array]:
+    """Return a staircase drawn on to the right end."""
+    if not len(points):
+        return np.zeros(0), np.zeros(0)
+    return np.append(points[:, 0], right), np.append(points[:, 1], points[-1, 1])
+
+
+def _stairs(grid: Array, x: Array, y: Array) -> Array:
+    """Return the height of a staircase at each place; NaN before its first step."""
+    steps = np.searchsorted(x, grid, side="right") - 1
+    return np.where(steps >= 0, y[np.maximum(steps, 0)], np.nan)
+
+
+def convergence(rows: Sequence[Row]) -> Pictures:
+    """Draw the hypervolume over evaluations and, where times are known, over seconds.
+
+    Of a group of several runs the median, shaded from the lower to the upper quartile, as far as
+    all of them go.
+    """
+    kinds = [("evaluations", "evaluations (networks scored)")]
+    if any(row["seconds"] for row in rows):
+        kinds.append(("seconds", "time since the first trial [s]"))
+    groups = [*dict.fromkeys(row["group"] for row in rows)]
+    with mpl.rc_context(_STYLE):
+        figure, panels = _panels(len(kinds))
+        for axes, (kind, title) in zip(panels, kinds, strict=True):
+            for look, group in enumerate(groups):
+                own = [row for row in rows if row["group"] == group and row[kind] is not None]
+                if own:
+                    _draw_growth(axes, own, kind, look)
+            axes.set_xlabel(title)
+            axes.set_ylabel("hypervolume share, as searched")
+        many = len({row["run"] for row in rows}) > len(groups)
+        words = "median over runs; shaded: quartiles" if many else ""
+        _legend(figure, panels[0], len(groups), words)
+        return _saved(figure)
+
+
+def _draw_growth(axes: Axes, rows: Sequence[Row], kind: str, look: int) -> None:
+    colour = COLOURS[look % len(COLOURS)]
+    runs = []
+    for run in dict.fromkeys(row["run"] for row in rows):
+        own = [(row[kind], row["hypervolume_share"]) for row in rows if row["run"] == run]
+        runs.append(np.array(own, np.float64))
+    end = min(run[-1, 0] for run in runs)
+    start = max(run[0, 0] for run in runs)
+    grid = np.unique(np.concatenate([run[:, 0] for run in runs]))
+    grid = grid[(grid >= start) & (grid <= end)]
+    shares = np.array([_stairs(grid, run[:, 0], run[:, 1]) for run in runs])
+    lower, middle, upper = np.quantile(shares, [0.25, 0.5, 0.75], axis=0)
+    label = rows[0]["group"] + f" ({len(runs)} runs)" * (len(runs) > 1)
+    line = _LINES[look // len(COLOURS) % len(_LINES)]
+    axes.step(grid, middle, where="post", color=colour, lw=1.3, ls=line, label=label)
+    if len(runs) > 1:
+        axes.fill_between(grid, lower, upper, step="post", color=colour, alpha=0.15, lw=0)
+
+
+def critical_difference(ranking: Ranking, title: str) -> Pictures:
+    """Draw mean ranks, and bars over groups that are not told apart (Demšar, 2006)."""
+    order = sorted(range(len(ranking.groups)), key=lambda i: ranking.mean_ranks[i])
+    cliques, n = ranking.cliques(), len(order)
+    half = (n + 1) // 2
+    below = -0.35 - 0.25 * len(cliques)  # where the names begin
+    bottom = below - 0.4 * half
+    with mpl.rc_context({**_STYLE, "axes.grid": False}):
+        figure, axes = plt.subplots(
+            figsize=(6.5, 0.7 * (1.6 - bottom)), dpi=200, layout="constrained"
+        )
+        axes.set_axis_off()
+        axes.set_xlim(1 - 0.4 * n, n + 0.4 * n)
+        axes.set_ylim(bottom, 1.5)
+        _draw_scale(axes, n, ranking.critical_difference)
+        for row, clique in enumerate(cliques):
+            ranks = [ranking.mean_ranks[i] for i in clique]
+            ends, height = [ranks[0] - 0.03, ranks[-1] + 0.03], -0.25 - 0.25 * row
+            axes.plot(ends, [height] * 2, color="#777777", lw=3.5, solid_capstyle="butt")
+        for place, i in enumerate(order):
+            left = place < half
+            y = below - 0.4 * (place if left else n - 1 - place)
+            x = 1 - 0.15 if left else n + 0.15
+            rank = ranking.mean_ranks[i]
+            axes.plot([rank, rank, x], [0, y, y], color=COLOURS[i % len(COLOURS)], lw=1)
+            name = f" {ranking.groups[i]} ({rank:.2f}) "
+            axes.text(x, y, name, ha="right" if left else "left", va="center")
+        figure.suptitle(title, fontsize=9)
+        return _saved(figure)
+
+
+def _draw_scale(axes: Axes, n: int, width: float) -> None:
+    """Draw the axis of ranks, and above it how wide the critical difference is."""
+    axes.plot([1, n], [0, 0], color="black", lw=1)
+    for tick in range(1, n + 1):
+        axes.plot([tick, tick], [0, 0.12], color="black", lw=1)
+        axes.text(tick, 0.18, str(tick), ha="center", va="bottom")
+    end, height = min(1 + width, float(n)), 0.85
+    axes.plot([1, end], [height] * 2, color="black", lw=1)
+    for edge in (1, end):
+        axes.plot([edge, edge], [height - 0.08, height + 0.08], color="black", lw=1)
+    beyond = ", wider than the axis" if 1 + width > n else ""
+    words = f"critical difference {width:.2f}{beyond}"
+    axes.text((1 + end) / 2, height + 0.15, words, ha="center", va="bottom")
+
+
+def _panels(n: int) -> tuple[Figure, list[Axes]]:
+    figure, axes = plt.subplots(
+        1, n, figsize=(5.2 * n, 3.8), dpi=200, layout="constrained", squeeze=False
+    )
+    return figure, list(axes[0])
+
+
+def _label(axes: Axes, cost: Objective, quality: Objective) -> None:
+    axes.set_xlabel(cost.title)
+    axes.set_ylabel(quality.title)
+    low, high = axes.dataLim.intervalx
+    if low > 0 and high / low > _WIDE:
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:g}")  # powers of ten would be mathematics
+        axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+def _legend(figure: Figure, axes: Axes, n: int, title: str = "") -> None:
+    handles, labels = axes.get_legend_handles_labels()
+    if n > _NAMED:
+        title = "; ".join(filter(None, [title, f"the first {_NAMED} of {n}"]))
+    figure.legend(
+        handles[:_NAMED], labels[:_NAMED], loc="outside lower center", ncols=min(n, 4),
+        title=title or None, title_fontsize=8,
+    )  # fmt: skip
+
+
+def _saved(figure: Figure) -> Pictures:
+    """Return the figure in both formats, without dates, and forget it."""
+    found = {}
+    for suffix, dates in (("png", {"Software": None}), ("svg", {"Date": None, "Creator": None})):
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format=suffix, metadata=dates)
+        found[suffix] = buffer.getvalue()
+    plt.close(figure)
+    return found

@@ -1,0 +1,192 @@
+"""CSV files and what is refused of runs."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hwnas.comparison import foreign, reading
+from hwnas.comparison.fronts import Point, Run, front, objectives
+from hwnas.comparison.summary import chosen_kind
+from hwnas.errors import ConfigError, HwnasError, RunError
+from hwnas.figure import Figure
+from tests.comparison.made import PAIR, run_of
+
+DIRECTIONS = {"accuracy": "max", "latency_ms": "min"}
+
+
+def written(folder: Path, text: str, name: str = "a.csv") -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def test_csv_with_intervals_runs_and_groups(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        "id,run,group,accuracy,accuracy_low,accuracy_high,latency_ms,colour\n"
+        "x,0,ours,0.9,0.88,0.91,2.5,red\n"
+        "y,0,ours,0.8,,,1,red\n"
+        "z,1,theirs,0.7,0.6,0.8,1.5,blue\n",
+    )
+    first, second = foreign.read(path, PAIR)
+    assert (first.name, first.group, first.block) == ("a/ours/0", "ours", "0")
+    assert (second.name, second.group, second.block) == ("a/theirs/1", "theirs", "1")
+    assert first.scored[0].figures["accuracy"] == Figure(0.9, "measured", 0.88, 0.91)
+    assert first.scored[1].figures["accuracy"] == Figure(0.8, "measured", None, None)
+    assert [point.id for point in first.scored] == ["x", "y"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("accuracy,latency\n0.9,1\n", "Unknown column 'latency_ms'. Did you mean 'latency'"),
+        ("accuracy,latency_ms\n", "its front is empty"),
+        ("", "Unknown column 'accuracy'"),
+        ("accuracy,latency_ms\n0.9,nan\n", "line 2: latency_ms is nan"),
+        ("accuracy,latency_ms\n0.9,1\n0.8,fast\n", "line 3: latency_ms must be a number"),
+        ("accuracy,latency_ms\n0.9,1\n0.8,\n", "line 3: latency_ms must be a number, got ''"),
+        ("accuracy,latency_ms\n0.9,inf\n", "latency_ms is inf"),
+        ("accuracy,latency_ms\n0.9\n", "expected 2 values"),
+        ("accuracy,latency_ms\n0.9,1,2\n", "expected 2 values"),
+        ("accuracy,accuracy,latency_ms\n0.9,1,2\n", "'accuracy' is there twice"),
+        ("accuracy,accuracy_low,latency_ms\n0.9,0.95,2\n", "does not hold its value"),
+    ],
+)
+def test_bad_csv_is_one_line(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(RunError) as error:
+        foreign.read(written(tmp_path, text), PAIR)
+    assert message in str(error.value)
+    assert str(tmp_path / "a.csv") in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("names", "directions", "group_by", "message"),
+    [
+        (["none"], DIRECTIONS, None, "runs=none: there is no such folder or file"),
+        (["*.txt"], DIRECTIONS, None, "nothing that matches"),
+        (["a.csv", "./a.csv"], DIRECTIONS, None, "is named twice"),
+        (["a.csv"], {}, None, "does not say what is better"),
+        (["a.csv"], {"accuracy": "max"}, None, "2 to 4 objectives, got 1"),
+        (["a.csv"], {"accuracy": "max", "latency_ms": "less"}, None, "must be max or min"),
+        (["a.csv"], {"accuracy": "min", "latency_ms": "min"}, None, "the wrong way round"),
+        (["a.csv"], DIRECTIONS, "sampler", "it says its groups in a column 'group'"),
+        (["folder"], DIRECTIONS, None, "no manifest.json there"),
+    ],
+)
+def test_what_cannot_be_read_is_one_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    names: list[str],
+    directions: dict[str, str],
+    group_by: str | None,
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path, "accuracy,latency_ms\n0.9,1\n")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(HwnasError) as error:
+        reading.read(names, directions, group_by)
+    assert message in str(error.value)
+
+
+def test_patterns_and_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("x", "y"):
+        (tmp_path / folder).mkdir()
+        written(tmp_path / folder, "accuracy,latency_ms\n0.9,1\n")
+    written(tmp_path, "accuracy,latency_ms\n0.9,1\n", "[odd].csv")
+    runs, found = reading.read(["?/*.csv", "[odd].csv"], DIRECTIONS, None)
+    assert [run.name for run in runs] == ["x/a", "y/a", "[odd]"]
+    assert [run.group for run in runs] == ["x/a", "y/a", "[odd]"]
+    assert found == PAIR
+
+
+def test_other_objectives_than_ours(tmp_path: Path) -> None:
+    path = written(tmp_path, "throughput,f1\n10,0.5\n20,0.4\n")
+    (run,), names = reading.read([str(path)], {"throughput": "max", "f1": "max"}, None)
+    assert [o.title for o in names] == ["throughput", "f1"]
+    assert front(run, names, "searched").mask.tolist() == [True, True]
+
+
+def test_front_leaves_out_what_is_dominated_and_keeps_one_of_each_network() -> None:
+    run = run_of("a", [[0.9, 2.0], [0.8, 3.0], [0.7, 1.0]])
+    twice = replace(run, scored=[*run.scored, *run.scored])
+    assert [point.id for point in front(twice, PAIR, "searched").points] == ["line 0", "line 2"]
+    verified = replace(run, verified=run.scored)
+    assert front(verified, PAIR, "verified").mask.tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("points", "message"),
+    [
+        ([], "its front is empty"),
+        ([Point("x", {"accuracy": Figure(0.9, "measured")})], "x has no latency_ms"),
+        (
+            [Point("x", {n: Figure(float("nan"), "measured") for n in ("accuracy", "latency_ms")})],
+            "accuracy of x is nan",
+        ),
+    ],
+)
+def test_front_that_says_too_little_is_refused(points: list[Point], message: str) -> None:
+    run = replace(run_of("a", [[0.9, 1.0]]), scored=points)
+    with pytest.raises(RunError, match=message):
+        front(run, PAIR, "searched")
+
+
+def test_other_data_are_refused_unless_said() -> None:
+    one, two = run_of("a", [[0.9, 1.0]]), run_of("b", [[0.8, 1.0]])
+    runs = [replace(one, data="x"), replace(two, data="y")]
+    with pytest.raises(RunError, match="a and b were not scored on the same images"):
+        reading.check_data(runs, allow_mixed=False)
+    (note,) = reading.check_data(runs, allow_mixed=True)
+    assert "mixed" in note
+    (note,) = reading.check_data([runs[0], two], allow_mixed=False)
+    assert "not known of: b" in note
+    targets = [replace(run, data="x", target=t) for run, t in zip(runs, "pq", strict=True)]
+    (note,) = reading.check_data(targets, allow_mixed=False)
+    assert "different targets: p, q" in note
+
+
+def test_what_else_differs_between_grouped_runs_is_said() -> None:
+    def made(group: str, seed: int, n_trials: int, space: str) -> Run:
+        sampler = {"name": group, "population_size": 50 if group == "nsga2" else 1}
+        config = {"sampler": sampler, "seed": seed, "n_trials": n_trials, "search_space": space}
+        return replace(run_of(f"{group}{seed}", [[0.9, 1.0]], group=group), config=config)
+
+    alike = [made("nsga2", 0, 9, "x"), made("tpe", 0, 9, "x"), made("tpe", 1, 9, "x")]
+    assert reading.check_groups(alike, "sampler") == []
+    assert reading.check_groups(alike, None) == []
+    other = [*alike[1:], made("nsga2", 1, 9, "y"), made("tpe", 2, 8, "x")]
+    assert reading.check_groups(other, "sampler") == [
+        "Runs of one group differ in more than the seed: n_trials.",
+        "Groups differ in more than sampler: search_space.",
+    ]
+
+
+def test_per_cent_and_fractions_are_not_mixed() -> None:
+    runs = [run_of("a", [[0.9, 1.0]]), run_of("b", [[91.0, 1.0]])]
+    with pytest.raises(RunError, match="per cent in b, a fraction in a"):
+        reading.check_units(runs)
+
+
+def test_figures_are_verified_ones_where_all_runs_have_them() -> None:
+    def searched(name: str, *, done: bool) -> Run:
+        run = run_of(name, [[0.9, 1.0]])
+        return replace(run, directions=DIRECTIONS, verified=run.scored if done else None)
+
+    done, going = searched("a", done=True), searched("b", done=False)
+    table = run_of("c", [[0.9, 1.0]])
+    assert chosen_kind([done, table], None) == "verified"
+    assert chosen_kind([done, going], None) == "searched"
+    assert chosen_kind([done], "searched") == "searched"
+    assert chosen_kind([table], None) == "searched"
+    with pytest.raises(RunError, match="b has no verified figures"):
+        chosen_kind([done, going], "verified")
+
+
+def test_objectives_of_targets_have_their_titles() -> None:
+    names = objectives({"accuracy": "max", "npu.latency_ms": "min"})
+    assert [o.title for o in names] == ["accuracy", "npu latency [ms]"]
+    with pytest.raises(ConfigError, match="2 to 4 objectives, got 5"):
+        objectives({f"f{i}": "min" for i in range(5)})

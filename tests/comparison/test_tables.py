@@ -1,0 +1,208 @@
+"""Tables, the frame, sentences, LaTeX and figures."""
+
+import json
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hwnas.comparison import attainment, frame, latex, tables, words
+from hwnas.comparison.fronts import Run, front
+from hwnas.comparison.summary import Comparison, compare
+from hwnas.errors import ConfigError
+from hwnas.figure import Figure
+from hwnas.report import comparison as pictures
+from hwnas.results import Candidate
+from hwnas.space import Genotype
+from tests.comparison.made import ACCURACY, LATENCY, PAIR, run_of
+
+A = run_of("a", [[0.9, 4.0], [0.8, 2.0], [0.6, 1.0]], half=(0.01, 0.1))
+B = run_of("b", [[0.85, 2.0], [0.7, 1.5]])
+
+
+def grouped(n: int, *, gap: float = 0.02) -> Comparison:
+    """Return two groups of ``n`` runs of the same seeds; the first is better."""
+    rng = np.random.default_rng(0)
+    runs = []
+    for seed in range(n):
+        base = rng.random(3) * 0.01
+        for group, lift in (("good_one", gap), ("bad&one", 0.0)):
+            rows = [[0.5 + 0.1 * i + lift + x, 1.0 + i] for i, x in enumerate(base.tolist())]
+            runs.append(run_of(f"{group}{seed}", rows, group=group, block=str(seed)))
+    return compare(runs, PAIR, "searched")
+
+
+def test_frame_spans_all_points_and_a_tenth_beyond() -> None:
+    found = frame.spanned(np.array([[0.9, 4.0], [0.5, 2.0]]), PAIR)
+    assert found.ideal == pytest.approx([0.9, 2.0])
+    assert found.reference == pytest.approx([0.46, 4.2])
+    assert found.normalised(np.array([[0.9, 4.2]])) == pytest.approx(np.array([[0.0, 1.0]]))
+    assert found.volume == pytest.approx(0.44 * 2.2)
+
+
+def test_frame_of_one_point_has_a_volume() -> None:
+    found = frame.spanned(np.array([[0.9, 0.0]]), PAIR)
+    assert found.reference == pytest.approx([0.81, 0.1])
+    comparison = compare([run_of("a", [[0.9, 0.0]])], PAIR, "searched")
+    assert comparison.found[0]["hypervolume_share"] == pytest.approx(1.0)
+    assert "A front of one point: a." in " ".join(words.sentences(comparison))
+
+
+def test_frame_of_an_earlier_comparison_is_used_again(tmp_path: Path) -> None:
+    first = compare([A, B], PAIR, "searched")
+    path = tmp_path / "comparison.json"
+    path.write_text(json.dumps(first.to_json()))
+    again = frame.read(path, PAIR)
+    later = compare([A], PAIR, "searched", again)
+    assert later.found[0]["hypervolume"] == first.found[0]["hypervolume"]
+    assert "that of" in " ".join(words.sentences(later))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[1, 2]", "'ideal' must give a number"),
+        ("ideal: {accuracy: 1}\nreference: {accuracy: 0}", "each of accuracy, latency_ms"),
+        (
+            "ideal: {accuracy: 0.5, latency_ms: 1}\nreference: {accuracy: 0.9, latency_ms: 2}",
+            "must be worse than the ideal",
+        ),
+        ("ideal: {accuracy: yes, latency_ms: 1}", "'ideal' must give a number"),
+        ("a: [", "neither JSON nor YAML"),
+    ],
+)
+def test_bad_frame_is_one_line(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "frame.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        frame.read(path, PAIR)
+    with pytest.raises(ConfigError, match="no such file"):
+        frame.read(tmp_path / "none", PAIR)
+
+
+def test_ladder_holds_the_upper_end_against_the_limit() -> None:
+    fronts = [front(run, PAIR, "searched") for run in (A, B)]
+    rows = tables.ladder(fronts, PAIR)
+    limits = [*dict.fromkeys(row["limit"] for row in rows)]
+    assert (limits[0], limits[-1]) == (1.1, 4.1)
+    best = {(row["limit"], row["run"]): row["accuracy"] for row in rows}
+    assert best[1.1, "a"] == 0.6
+    assert best[1.1, "b"] is None
+    assert best[4.1, "a"] == 0.9
+    for limit in limits:
+        fitting = [acc for acc, ms in ((0.9, 4.1), (0.8, 2.1), (0.6, 1.1)) if ms <= limit]
+        assert best[limit, "a"] == max(fitting)
+
+
+def test_what_an_accuracy_costs() -> None:
+    fronts = [front(run, PAIR, "searched") for run in (A, B)]
+    rows = tables.needed(fronts, PAIR)
+    for row in rows:
+        own = {"a": [(0.9, 4.0), (0.8, 2.0), (0.6, 1.0)], "b": [(0.85, 2.0), (0.7, 1.5)]}
+        paid = [ms for acc, ms in own[row["run"]] if acc >= row["at_least"]]
+        assert row["value"] == (min(paid) if paid else None)
+    assert {row["at_least"] for row in rows} >= {0.6, 0.85, 0.9}
+
+
+def _searched() -> Run:
+    points = [[0.5, 3.0], [0.6, 3.0], [0.6, 3.0], [0.7, 9.0], [0.9, 1.0]]
+    candidates = []
+    for trial, (accuracy, latency) in enumerate(points):
+        figures = {"accuracy": Figure(accuracy, "measured"), "latency_ms": Figure(latency, "table")}
+        genotype = Genotype("space", (("a", int(100 * accuracy)),))
+        reason = "too slow" if latency > 5 else ""
+        candidates.append(Candidate(trial, genotype, figures, {}, reason))
+    scored = run_of("a", points[:3] + points[4:]).scored
+    kept = [c for c in candidates if not c.reason]
+    named = [type(p)(c.id, p.figures) for p, c in zip(scored, kept, strict=True)]
+    seconds = {trial: float(trial) for trial in range(5)}
+    return Run("a", {}, named, group="a", candidates=candidates, seconds=seconds)
+
+
+def test_convergence_counts_networks_once_and_only_what_fits() -> None:
+    run = _searched()
+    box = frame.Frame(PAIR, np.array([1.0, 0.0]), np.array([0.0, 10.0]), "fixed")
+    rows = tables.convergence([run], box, PAIR)
+    assert [row["trials"] for row in rows] == [1, 2, 3, 4, 5]
+    assert [row["evaluations"] for row in rows] == [1, 2, 2, 2, 3]
+    assert [row["seconds"] for row in rows] == [0.0, 1.0, 2.0, 3.0, 4.0]
+    shares = [row["hypervolume_share"] for row in rows]
+    assert shares == pytest.approx([0.35, 0.42, 0.42, 0.42, 0.81])
+
+
+def test_attainment_surfaces_say_what_how_many_reach() -> None:
+    runs = [
+        run_of(str(i), [[0.5 + 0.1 * i, 1.0], [0.9, 2.0]], group="g", block=str(i))
+        for i in range(4)
+    ]
+    fronts = [front(run, PAIR, "searched") for run in runs]
+    found = {s.percentile: s.points for s in attainment.surfaces(fronts, ACCURACY, [LATENCY])}
+    # At 1 ms, 0.8 is reached by one of four runs, 0.7 by two, 0.6 by three.
+    for percentile, accuracy in ((25, 0.8), (50, 0.7), (75, 0.6)):
+        assert found[percentile] == pytest.approx(np.array([[1.0, accuracy], [2.0, 0.9]]))
+    assert attainment.surfaces(fronts[:1], ACCURACY, [LATENCY]) == []
+
+
+def test_sentences_say_what_is_significant_and_what_is_not() -> None:
+    clear = " ".join(words.sentences(grouped(8)))
+    assert "good_one against bad&one: hypervolume share higher in 100% of pairs" in clear
+    assert "paired by seed: p = 0.008, by Holm 0.008: significant." in clear
+    none = " ".join(words.sentences(grouped(8, gap=0.0)))
+    assert "by Holm 1.000: not significant." in none
+    few = " ".join(words.sentences(grouped(4)))
+    assert "not significant" in few
+    assert "Too few runs for a test: 4 and 4 of them cannot give p below 0.125" in few
+    alone = " ".join(words.sentences(compare([A, B], PAIR, "searched")))
+    assert "Each group has one run" in alone
+
+
+def test_true_front_is_what_distances_refer_to() -> None:
+    truth = np.array([[0.95, 1.0]])
+    found = compare([A], PAIR, "searched", true_front=truth)
+    assert found.found[0]["epsilon_additive"] > 0
+    assert compare([A], PAIR, "searched").found[0]["epsilon_additive"] == 0
+    assert "the given true front (1 points)" in " ".join(words.sentences(found))
+
+
+def test_latex_escapes_names_and_has_a_row_for_each_group() -> None:
+    text = latex.indicators(grouped(3))
+    assert r"good\_one & 3 & " in text
+    assert r"bad\&one & 3 & " in text
+    assert text.count(r"\\") == 3
+    assert text.count(r"\pm") == 2 * 5
+    assert latex.escaped("a_b\\{x}%~^#$&<") == (
+        r"a\_b\textbackslash{}\{x\}\%\textasciitilde{}\textasciicircum{}\#\$\&\textless{}"
+    )
+    assert latex.escaped("a\n\\input{x}") == r"a \textbackslash{}input\{x\}"
+    single = latex.indicators(compare([A, B], PAIR, "searched"))
+    assert single.count(r"\scriptsize") == 2 * 5
+
+
+def test_json_has_no_numbers_that_json_lacks() -> None:
+    comparison = compare([run_of("a", [[0.0, 1.0], [0.5, 2.0]])], PAIR, "searched")
+    assert math.isnan(comparison.found[0]["epsilon_multiplicative"])
+    text = json.dumps(comparison.to_json(), allow_nan=False)
+    assert json.loads(text)["runs"][0]["epsilon_multiplicative"] is None
+
+
+def test_figures_are_the_same_every_time_and_their_text_is_text() -> None:
+    comparison = grouped(6)
+    args = (comparison.fronts, PAIR, ACCURACY, [LATENCY])
+    first, again = pictures.fronts(*args), pictures.fronts(*args)
+    assert first == again
+    svg = first["svg"].decode()
+    assert ">latency [ms]</text>" in svg
+    assert "bad&amp;one" in svg
+    surfaces = attainment.surfaces(comparison.fronts, ACCURACY, [LATENCY])
+    assert "good_one (6 runs)" in pictures.attainment(surfaces)["svg"].decode()
+
+
+def test_names_are_no_mathematics_and_wide_axes_are_logarithmic() -> None:
+    runs = [run_of(name, [[0.9, 100.0], [0.8, 0.5]]) for name in ("$x", "<b>$y$</b>")]
+    fronts = [front(run, PAIR, "searched") for run in runs]
+    svg = pictures.fronts(fronts, PAIR, ACCURACY, [LATENCY])["svg"].decode()
+    assert ">&lt;b&gt;$y$&lt;/b&gt;</text>" in svg
+    assert ">10</text>" in svg
+    assert "mathdefault" not in svg

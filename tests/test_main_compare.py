@@ -1,0 +1,251 @@
+"""``compare`` as its users start it."""
+
+import csv
+import itertools
+import json
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from hwnas.__main__ import run
+
+OPS = ("conv1", "conv3", "none", "skip")
+_WORK = {"none": 0.0, "skip": 0.1, "conv1": 0.5, "conv3": 1.0}
+OBJECTIVES = "objectives={accuracy: max, latency_ms: min}"
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with six searches in a table, by two samplers and three seeds each."""
+    folder = tmp_path_factory.mktemp("searched")
+    rows = []
+    for cell in itertools.product(OPS, repeat=4):
+        work = sum(_WORK[op] for op in cell)
+        edges = {f"e{i}": op for i, op in enumerate(cell)}
+        accuracy = 94 - 40 * 0.4**work - 3 * cell.count("none")
+        rows.append({**edges, "acc": accuracy, "ms": 1 + work + 0.1 * cell.count("skip")})
+    pq.write_table(pa.Table.from_pylist(rows), folder / "cells.parquet")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["hwnas"])
+        for sampler, seed in itertools.product(("random", "pareto"), range(3)):
+            arguments = [
+                "search", "accuracy=table", "cost=table", f"table.path={folder / 'cells.parquet'}",
+                "table.genotype=[e0,e1,e2,e3]", "table.accuracy=acc",
+                "table.costs={latency_ms: ms}", "n_trials=24", f"sampler={sampler}",
+                f"seed={seed}", f"run.dir={folder / f'{sampler}{seed}'}",
+            ]  # fmt: skip
+            assert run(arguments) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def targets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a small search for two targets."""
+    folder = tmp_path_factory.mktemp("targets")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["hwnas"])
+        arguments = [
+            "search", "+target=[npu,sketch]", "search_space=tiny", "budget=none", "n_trials=8",
+            "sampler=random", "train.epochs=1", f"run.dir={folder / 'both'}",
+            f"run.supernets={folder / 'supernets'}",
+        ]  # fmt: skip
+        assert run(arguments) == 0
+    return folder / "both"
+
+
+@pytest.fixture(autouse=True)
+def _arguments(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "argv", ["hwnas"])
+    monkeypatch.chdir(tmp_path)
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _refused(arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> str:
+    assert run(["compare", *arguments]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    return lines[0]
+
+
+def test_groups_of_seeds_are_compared_and_the_numbers_are_the_same_again(
+    searched: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["compare", f"runs={searched}/*[0-9]", "group_by=sampler"]
+    assert run([*arguments, f"run.dir={tmp_path / 'one'}"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "Indicators: means over runs" in out
+    assert "Too few runs for a test: 3 and 3" in out
+    assert "not significant" in out
+    assert "highest accuracy for latency [ms] at most" in out
+    rows = _rows(tmp_path / "one" / "indicators.csv")
+    assert [row["group"] for row in rows] == ["pareto"] * 3 + ["random"] * 3
+    assert [row["seed"] for row in rows] == ["0", "1", "2"] * 2
+    (test,) = (r for r in _rows(tmp_path / "one" / "tests.csv") if r["indicator"] == "r2")
+    assert test["test"] == "wilcoxon"
+    growth = _rows(tmp_path / "one" / "convergence.csv")
+    assert all(float(row["seconds"]) > 0 for row in growth[1:])
+    assert "pm" in (tmp_path / "one" / "indicators.tex").read_text()
+    assert run([*arguments, f"run.dir={tmp_path / 'two'}"]) == 0
+    names = {path.name for path in (tmp_path / "one").iterdir()}
+    assert names >= {"fronts.svg", "attainment.png", "convergence.svg", "points.csv"}
+    for name in names - {"manifest.json", ".lock"}:
+        one, two = (tmp_path / folder / name for folder in ("one", "two"))
+        assert one.read_bytes() == two.read_bytes(), name
+
+
+def test_searched_front_is_that_of_the_run(searched: Path, tmp_path: Path) -> None:
+    arguments = ["compare", f"runs=[{searched / 'random0'}]", f"run.dir={tmp_path / 'out'}"]
+    assert run(arguments) == 0
+    points = {row["id"]: row["accuracy"] for row in _rows(tmp_path / "out" / "points.csv")}
+    assert points == {r["id"]: r["accuracy"] for r in _rows(searched / "random0" / "front.csv")}
+
+
+def test_targets_are_compared_by_verified_figures_and_costed_again(
+    targets: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    runs = f"runs=[{targets / 'npu'},{targets / 'sketch'}]"
+    assert run(["compare", runs, "recost=true", "n_bootstrap=100", f"run.dir={out}"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "Compared: verified figures" in told
+    assert "different targets: npu, sketch" in told
+    assert "both/npu on the target of both/sketch" in told
+    content = json.loads((out / "comparison.json").read_text())
+    for row in content["runs"]:
+        assert row["hypervolume_share_low"] < row["hypervolume_share_high"]
+    for row in _rows(out / "points.csv"):
+        assert 0 <= float(row["p_on_front_of_all"]) <= float(row["p_on_own_front"]) <= 1
+    front = {row["id"]: row for row in _rows(targets / "sketch" / "front.csv")}
+    again = [row for row in _rows(out / "recosted.csv") if row["on"] == "both/sketch"]
+    both = [row for row in again if row["id"] in front]
+    assert {row["id"] for row in again if row["is_member"] == "True"} <= {r["id"] for r in both}
+    assert not any(row["is_member"] == "True" and row["joins"] == "True" for row in again)
+    assert both  # the largest accuracy of all is on both fronts
+    for row in both:
+        assert float(row["latency_ms"]) == pytest.approx(float(front[row["id"]]["latency_ms"]))
+    assert len(_rows(out / "verification.csv")) == 2
+
+
+def test_joint_front_is_compared_by_all_its_objectives(
+    targets: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["compare", f"runs={targets}", "n_bootstrap=0", f"run.dir={tmp_path / 'o'}"]) == 0
+    content = json.loads((tmp_path / "o" / "comparison.json").read_text())
+    assert [*content["objectives"]] == ["accuracy", "npu.latency_ms", "sketch.latency_ms"]
+    members = json.loads((targets / "front.json").read_text())["members"]
+    staying = [row for row in members if row["verified_fits_budget"]]
+    assert len(_rows(tmp_path / "o" / "points.csv")) == len(staying)
+    line = _refused([f"runs=[{targets},{targets / 'npu'}]"], capsys)
+    assert "The objectives differ" in line
+
+
+def test_run_that_is_going_on_is_compared_as_it_stands(
+    searched: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    going = Path(shutil.copytree(searched / "random0", tmp_path / "going"))
+    for name in ("candidates.parquet", "front.csv"):
+        (going / name).unlink()
+    path = going / "manifest.json"
+    manifest = json.loads(path.read_text()) | {"status": "running"}
+    manifest["config"]["n_trials"] = 99
+    path.write_text(json.dumps(manifest))
+    assert run(["compare", f"runs=[{going},{searched / 'random1'}]"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "going: still going, or cut off: compared as it stands, after 24 of 99 trials." in out
+    assert len(list((tmp_path / "runs" / "compare").iterdir())) == 1
+
+
+def test_run_whose_study_is_gone_is_read_from_its_candidates(
+    searched: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = Path(shutil.copytree(searched / "random0", tmp_path / "old"))
+    (old / "study.db").unlink()
+    runs = f"runs=[{old},{searched / 'random0'}]"
+    assert run(["compare", runs, f"run.dir={tmp_path / 'out'}"]) == 0
+    first, second = _rows(tmp_path / "out" / "indicators.csv")
+    assert first["hypervolume"] == second["hypervolume"]
+    assert first["n_points"] == second["n_points"]
+    (row,) = _rows(tmp_path / "out" / "shared.csv")
+    assert row["share_of_first"] == "1.0"
+    assert "its study cannot be read" in capsys.readouterr().out
+
+
+def test_csv_of_other_tools_with_a_frame_and_a_true_front(tmp_path: Path) -> None:
+    Path("a.csv").write_text("accuracy,latency_ms\n0.9,4\n0.8,2\n")
+    Path("b, c.csv").write_text("accuracy,latency_ms\n0.85,2\n")
+    Path("true.csv").write_text("accuracy,latency_ms\n0.95,1\n")
+    Path("frame.yaml").write_text(
+        "ideal: {accuracy: 1, latency_ms: 0}\nreference: {accuracy: 0, latency_ms: 5}\n"
+    )
+    arguments = ["compare", "runs=['a.csv','b, c.csv']", OBJECTIVES, "reference=frame.yaml"]
+    assert run([*arguments, "true_front=true.csv", "run.dir=out"]) == 0
+    first, second = _rows(Path("out/indicators.csv"))
+    assert float(first["hypervolume"]) == pytest.approx(0.8 * 3 + 0.1 * 1)
+    assert float(second["hypervolume_share"]) == pytest.approx(0.85 * 3 / 5)
+    assert float(second["epsilon_additive"]) == pytest.approx(0.2)
+    assert json.loads(Path("out/comparison.json").read_text())["ideal"]["accuracy"] == 1
+
+
+def test_names_of_all_kinds(tmp_path: Path) -> None:
+    for name in ("a=b.csv", "ü d.csv", "it's.csv", "12e4.csv"):
+        Path(name).write_text("accuracy,latency_ms\n0.9,4\n0.8,2\n")
+    assert run(["compare", "runs=[a=b.csv, ü d.csv,12e4.csv]", OBJECTIVES, "run.dir=out"]) == 0
+    assert run(["compare", "runs=it's.csv", OBJECTIVES, "run.dir=other"]) == 0
+    names = [row["run"] for row in _rows(Path("out/indicators.csv"))]
+    assert names == ["a=b", "ü d", "12e4"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "compare needs runs="),
+        (["runs=[]"], "compare needs runs="),
+        (["runs=[nothing]"], "there is no such folder or file"),
+        (["runs=x", "figures=all"], "Allowed: searched, verified"),
+        (["runs=x", "n_bootstrap=10"], "n_bootstrap must be 0 or at least 100"),
+        (["runs=x", "group=sampler"], "Did you mean 'group_by'"),
+        (["runs={searched}/random0", "group_by=samplr"], "Did you mean 'sampler'"),
+        (["runs={searched}/random0", "figures=verified"], "has no verified figures"),
+        (["runs={searched}/random0", "recost=true"], "recost=true needs searches of one space"),
+        (["runs={searched}/random0", "reference=none.json"], "there is no such file"),
+        (["runs={searched}/random0", "true_front=none.csv"], "there is no such file"),
+        (["runs=[{searched}/random0,damaged]"], "is not as this version writes it"),
+        (["runs={searched}/cells.parquet"], "does not say what is better"),
+        (["runs={searched}/random0", "run.dir={searched}/random1"], "holds a run already"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing(
+    searched: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    message: str,
+) -> None:
+    Path("damaged").mkdir()
+    Path("damaged/manifest.json").write_text('{"verb": "search", "arguments": []}')
+    given = [argument.replace("{searched}", str(searched)) for argument in arguments]
+    assert message in _refused(given, capsys)
+    assert not list(tmp_path.rglob("comparison.json"))
+
+
+def test_other_data_are_refused_unless_said(
+    searched: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = Path(shutil.copytree(searched / "random0", tmp_path / "other"))
+    path = other / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["config"]["table"]["path"] = "elsewhere.parquet"
+    path.write_text(json.dumps(manifest))
+    runs = f"runs=[{other},{searched / 'random1'}]"
+    assert "not scored on the same images" in _refused([runs], capsys)
+    assert run(["compare", runs, "allow_mixed=true", "n_bootstrap=0"]) == 0
+    assert "are mixed" in capsys.readouterr().out
