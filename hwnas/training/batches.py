@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hwnas.training.config import TrainingConfig
-from hwnas.training.data import DatasetConfig, ImageData, draw_changes
+from hwnas.training.data import Changes, DatasetConfig, ImageData, draw_changes
 from hwnas.training.parallel import Processes
 
 
@@ -71,16 +71,26 @@ def steps_per_epoch(batch_size: int, n_images: int) -> int:
 
 
 def draw(material: Material, config: TrainingConfig, moment: Moment, processes: Processes) -> Batch:
-    """Return this process's share of a step's batch; an epoch sees each image at most once."""
+    """Return this process's share of a step's batch; an epoch sees each image at most once.
+
+    The last ``config.unaugmented`` of the steps see images as they are: what was learned from changed
+    ones stays, and networks too small for both fit what they will be asked (He et al., "Data
+    Augmentation Revisited", 2019, https://arxiv.org/abs/1909.09148).
+    """
     train, n = material.data.train, config.batch_size
     epoch, position = divmod(moment.step, steps_per_epoch(n, len(train)))
     index = _order(moment.seed, epoch, len(train))[position * n : (position + 1) * n]
     n = len(index)
+    as_they_are = moment.progress >= 1 - config.unaugmented
     # Drawn for the whole batch, so that each process draws alike.
-    changes = draw_changes(n, train.side, material.dataset, moment.generator("augment"))
+    changes = (
+        Changes()
+        if as_they_are
+        else draw_changes(n, train.side, material.dataset, moment.generator("augment"))
+    )
     own = torch.arange(n)[processes.rows(n)]
     part = train.take(index[own], changes.at(own))
-    if not config.mixup:
+    if as_they_are or not config.mixup:
         return Batch(part.images, part.labels, part.labels, material.data)
     other = n - 1 - own
     partner = part.take(other) if len(own) == n else train.take(index[other], changes.at(other))

@@ -27,6 +27,8 @@ class TrainingConfig:
     warmup: float = 0.05  #: fraction of the steps
     label_smoothing: float = 0.1
     mixup: float = 0.0  #: alpha of the Beta distribution that images are mixed by; 0: not mixed
+    #: last fraction of the steps, whose images are neither cropped, mirrored, moved nor mixed
+    unaugmented: float = 0.0
     ema: float = 0.0  #: decay of the moving average of the weights, which are used then; 0: none
     n_random: int = 2  #: random subnets a step, beside the largest and the smallest
     distillation: bool = True  #: subnets learn from the largest; or else from the labels
@@ -59,11 +61,12 @@ class TrainingConfig:
         for key in ("momentum", "warmup", "label_smoothing", "ema"):
             if not 0 <= getattr(self, key) < 1:
                 raise ConfigError(f"train.{key} must lie in [0, 1), got {getattr(self, key)}.")
-        for key in ("n_random", "weight_decay", "mixup", "progressive"):
+        for key in ("n_random", "weight_decay", "mixup"):
             if (value := getattr(self, key)) is not None and value < 0:
                 raise ConfigError(f"train.{key} must not be negative, got {value}.")
-        if self.progressive > 1:
-            raise ConfigError(f"train.progressive must be at most 1, got {self.progressive}.")
+        for key in ("progressive", "unaugmented"):
+            if not 0 <= getattr(self, key) <= 1:
+                raise ConfigError(f"train.{key} must lie in [0, 1], got {getattr(self, key)}.")
 
     def recipe(self, default: Recipe) -> Recipe:
         """Return a family's recipe, changed where options say so."""

@@ -63,3 +63,14 @@ def test_mixed_images_have_mixed_targets(digits: ImageData) -> None:
     mixed += [(1 - share) * images + share * images.flip(0)]
     assert any(torch.allclose(batch.images, each, atol=1e-3) for each in mixed)
     assert torch.equal(batch.targets.argmax(1), batch.labels)
+
+
+def test_last_steps_see_images_as_they_are(digits: ImageData) -> None:
+    config = replace(CONFIG, mixup=0.4, unaugmented=0.25)
+    before, after = (
+        draw(material(digits), config, Moment(3, 5, progress), ALONE) for progress in (0.74, 0.75)
+    )
+    kept = {image.numpy().tobytes() for image in images_of(digits.train)}
+    assert not any(image.numpy().tobytes() in kept for image in before.images)
+    assert all(image.numpy().tobytes() in kept for image in after.images)
+    assert torch.equal(after.targets, after.labels)
