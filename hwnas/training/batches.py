@@ -73,9 +73,9 @@ def steps_per_epoch(batch_size: int, n_images: int) -> int:
 def draw(material: Material, config: TrainingConfig, moment: Moment, processes: Processes) -> Batch:
     """Return this process's share of a step's batch; an epoch sees each image at most once.
 
-    The last ``config.unaugmented`` of the steps see images as they are: what was learned from changed
-    ones stays, and networks too small for both fit what they will be asked (He et al., "Data
-    Augmentation Revisited", 2019, https://arxiv.org/abs/1909.09148).
+    The last ``config.unaugmented`` of the steps see images as they are: what was learned from
+    changed ones stays, and networks too small for both fit what they will be asked (He et al.,
+    "Data Augmentation Revisited", 2019, https://arxiv.org/abs/1909.09148).
     """
     train, n = material.data.train, config.batch_size
     epoch, position = divmod(moment.step, steps_per_epoch(n, len(train)))

@@ -58,15 +58,14 @@ class TrainingConfig:
         for key in ("batch_size", "lr", "fine_tuning_epochs"):
             if (value := getattr(self, key)) is not None and value <= 0:
                 raise ConfigError(f"train.{key} must be positive, got {value}.")
-        for key in ("momentum", "warmup", "label_smoothing", "ema"):
+        for key in ("momentum", "warmup", "label_smoothing", "ema", "unaugmented"):
             if not 0 <= getattr(self, key) < 1:
                 raise ConfigError(f"train.{key} must lie in [0, 1), got {getattr(self, key)}.")
-        for key in ("n_random", "weight_decay", "mixup"):
+        for key in ("n_random", "weight_decay", "mixup", "progressive"):
             if (value := getattr(self, key)) is not None and value < 0:
                 raise ConfigError(f"train.{key} must not be negative, got {value}.")
-        for key in ("progressive", "unaugmented"):
-            if not 0 <= getattr(self, key) <= 1:
-                raise ConfigError(f"train.{key} must lie in [0, 1], got {getattr(self, key)}.")
+        if self.progressive > 1:
+            raise ConfigError(f"train.progressive must be at most 1, got {self.progressive}.")
 
     def recipe(self, default: Recipe) -> Recipe:
         """Return a family's recipe, changed where options say so."""
