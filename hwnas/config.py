@@ -224,6 +224,7 @@ class AuditConfig:
     n_repeated: int = 3  #: of them are trained with a second seed, to know the noise
     epochs: int | None = None  #: of each network alone; default: those of the supernet
     seed: int = 0  #: of the choice of networks, and of their training
+    workers: int = 1  #: processes that train networks, one each
 
     def __post_init__(self) -> None:
         if not self.run:
@@ -234,6 +235,8 @@ class AuditConfig:
             raise ConfigError(f"n_repeated must lie between 0 and k={self.k}.")
         if self.epochs is not None and self.epochs < 1:
             raise ConfigError(f"epochs must be at least 1, got {self.epochs}.")
+        if self.workers < 1:
+            raise ConfigError(f"workers must be at least 1, got {self.workers}.")
 
 
 @dataclass

@@ -60,6 +60,21 @@ def test_audit_says_how_well_the_supernet_ranks_and_goes_on_where_it_was(
     assert (again / "report.html").read_text() == page
 
 
+def test_networks_are_trained_by_several_processes(
+    again: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    options = ["audit", f"run={again}", "k=6", "n_repeated=1", "epochs=1", "seed=1"]
+    assert run([*options, "workers=2"]) == 0
+    first = (again / "audit" / "audit.json").read_text()
+    assert "6 networks in the supernet" in " ".join(capfd.readouterr().out.split())
+    # One process finds all of them trained.
+    kept = {path: path.stat().st_mtime_ns for path in again.parents[1].rglob("network.safetensors")}
+    assert len(kept) >= 7
+    assert run(options) == 0
+    assert all(path.stat().st_mtime_ns == time for path, time in kept.items())
+    assert (again / "audit" / "audit.json").read_text() == first
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -93,6 +108,7 @@ def _edit(folder: Path, key: str, value: str) -> None:
         (["run=x", "k=5"], "k must be at least 6"),
         (["run=x", "n_repeated=13"], "n_repeated must lie between 0 and k=12"),
         (["run=x", "epochs=0"], "epochs must be at least 1"),
+        (["run=x", "workers=0"], "workers must be at least 1"),
         (["run=x", "epoch=1"], "Did you mean 'epochs'"),
     ],
 )

@@ -1,10 +1,10 @@
 """``python -m hwnas audit``: does a search's supernet rank networks as training them alone does?"""
 
 import contextlib
-import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import final
 
@@ -15,13 +15,15 @@ from rich.table import Table
 
 from hwnas import supernets
 from hwnas.accuracy.audit import Finding, Subject, Verdict, choose, judge, repeated
-from hwnas.accuracy.supernet import ScoringConfig, right
+from hwnas.accuracy.supernet import right
 from hwnas.commands.console import Phases, print_notes, print_phases
+from hwnas.commands.lessons import train_together
 from hwnas.config import AuditConfig, SearchConfig
 from hwnas.errors import ConfigError, RunError
 from hwnas.figure import Figure, proportion
 from hwnas.op import n_macs
 from hwnas.pareto import non_dominated
+from hwnas.progress import Progress, Silent
 from hwnas.report.audit import audit_png, with_audit
 from hwnas.results import Row, RunFolder
 from hwnas.space import Genotype
@@ -51,7 +53,7 @@ def run(config: AuditConfig, searched: SearchConfig) -> None:
             lambda g: n_macs(course.family.lower(course.space, g, course.data.task)),
             config.seed,
         )
-        findings = _findings(subjects, course, searched.scoring, config, phases)
+        findings = _findings(subjects, course, searched, config, phases)
         verdict = judge(findings)
         leaving = _leaving(findings, {g.id: row for g, row in front}, members)
         epochs = _alone(course, config).train.epochs
@@ -87,10 +89,7 @@ def _members(folder: RunFolder) -> _Members:
 def _course(searched: SearchConfig, manifest: Row, phases: Phases) -> Course:
     """Return how the supernet of the search was trained; refuse if it is not there any more."""
     kept = Path(manifest["checkpoint"])
-    space, family, data = supernets.read(searched.search_space, searched.dataset, phases)
-    course = Course(
-        space, family, data, searched.dataset, searched.train, searched.seed, kept.parent.parent
-    )
+    course = _again(searched, str(kept.parent.parent), phases)
     trained = searched.train.epochs > 0
     if trained and (course.checkpoint().path != kept or not kept.is_file()):
         raise RunError(
@@ -98,6 +97,14 @@ def _course(searched: SearchConfig, manifest: Row, phases: Phases) -> Course:
             "the folder in which the search was started, with the same versions and data."
         )
     return course
+
+
+def _again(searched: SearchConfig, supernets_dir: str, progress: Progress) -> Course:
+    """Return how the supernet of a search was trained, from its configuration."""
+    space, family, data = supernets.read(searched.search_space, searched.dataset, progress)
+    return Course(
+        space, family, data, searched.dataset, searched.train, searched.seed, Path(supernets_dir)
+    )
 
 
 def _alone(course: Course, config: AuditConfig, seed: int = 0) -> Course:
@@ -117,12 +124,12 @@ def _genotype(course: Course, row: Row) -> Genotype:
 def _findings(
     subjects: Sequence[Subject],
     course: Course,
-    scoring: ScoringConfig,
+    searched: SearchConfig,
     config: AuditConfig,
     phases: Phases,
 ) -> list[Finding]:
     supernet, _ = course.trained(phases)
-    evaluator = course.evaluator(supernet, dataclasses.replace(scoring, confidence=None))
+    evaluator = course.evaluator(supernet, replace(searched.scoring, confidence=None))
     with phases.phase("Score in supernet", len(subjects)) as advance:
         inherited = []
         for subject in subjects:
@@ -130,15 +137,16 @@ def _findings(
             advance(1)
     plan = [(i, 0) for i in range(len(subjects))]
     plan += [(i, 1) for i in repeated(len(subjects), config.n_repeated)]
-    alone = _alone(course, config)
-    steps = loop.n_steps(alone.train, len(course.data.train))
+    lessons = [Lesson(_alone(course, config, seed), subjects[i].genotype) for i, seed in plan]
+    total = sum(loop.n_steps(lesson.options, len(course.data.train)) for lesson in lessons)
     accuracies: list[list[Figure]] = [[] for _ in subjects]
-    with phases.phase(f"Train {len(plan)} alone", steps * len(plan)) as advance:
-        for i, seed in plan:
-            genotype = subjects[i].genotype
-            lesson = Lesson(_alone(course, config, seed), genotype)
-            network, _ = lesson.trained(_Within(advance))
-            resolution = course.resolution(genotype)
+    with phases.phase(f"Train {len(plan)} alone", total) as advance:
+        if config.workers > 1:
+            again = partial(_again, searched, str(course.supernets))
+            train_together(lessons, again, config.workers, advance)
+        for (i, _), lesson in zip(plan, lessons, strict=True):
+            network, _ = lesson.trained(Silent() if config.workers > 1 else _Within(advance))
+            resolution = course.resolution(lesson.genotype)
             batches = course.data.batches(course.data.validation, resolution)
             answers = np.concatenate([right(network, *batch) for batch in batches])
             accuracies[i].append(proportion(int(answers.sum()), len(answers)))

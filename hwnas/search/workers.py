@@ -1,9 +1,7 @@
 """Processes of one command that evaluate candidates of one study."""
 
 import multiprocessing
-import os
 import sys
-import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -52,16 +50,9 @@ def search(job: Job, study: SharedStudy, progress: Progress) -> list[str]:
     processes: list[BaseProcess] = [
         context.Process(target=_work, args=(job, messages), name=f"worker {i}") for i in range(n)
     ]
-    # Read by libraries when they are loaded: together, the processes take every core once.
-    threads = str(max(1, (os.cpu_count() or 1) // n))
-    before = os.environ.get("OMP_NUM_THREADS")
-    os.environ["OMP_NUM_THREADS"] = before or threads
-    try:
+    with host.shared_by(n):
         for process in processes:
             process.start()
-    finally:
-        if before is None:
-            del os.environ["OMP_NUM_THREADS"]
     shown = len(study.candidates)
     try:
         with progress.phase("Search", job.config.n_trials, shown) as advance:
@@ -87,7 +78,7 @@ def search(job: Job, study: SharedStudy, progress: Progress) -> list[str]:
 def _work(job: Job, messages: "multiprocessing.SimpleQueue[str]") -> None:
     """Evaluate candidates until there are enough; the main function of a process."""
     host.tune()
-    threading.Thread(target=_follow_parent, daemon=True).start()
+    host.end_with_parent()  # what was begun is queued again by others
     try:
         with job.problem() as problem:
             c = job.config
@@ -100,11 +91,3 @@ def _work(job: Job, messages: "multiprocessing.SimpleQueue[str]") -> None:
         messages.put(str(error))
     except KeyboardInterrupt:
         sys.exit(130)
-
-
-def _follow_parent() -> None:
-    """End with the command, also if it is killed; what was begun is queued again by others."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
