@@ -34,8 +34,8 @@ _SPEED_S = 300.0  # over which time left is estimated: steps may take minutes
 class Note(Protocol):
     """What else is known while a phase runs."""
 
-    def look(self) -> None:
-        """Take in what is new."""
+    def look(self) -> bool:
+        """Take in what is new; return whether there was something."""
         ...
 
     def line(self) -> str:
@@ -97,6 +97,8 @@ class Phases:
 
     def __exit__(self, *exception: object) -> None:
         self._live.stop()
+        if not self._console.is_interactive:
+            self._console.print()  # the last line is left open
 
     def note(self, name: str, note: Note) -> None:
         """Show a note beside the phase of that name, from its beginning on."""
@@ -106,9 +108,8 @@ class Phases:
     def phase(self, name: str, total: int, done: int = 0) -> Iterator[Callable[[int], None]]:
         """Show a bar while the phase runs; what nested phases take is counted as theirs."""
         bar = self._bars.add_task(name, total=total, completed=done, done=done)
-        is_live = self._console.is_terminal and not self._console.is_dumb_terminal
         task = next(task for task in self._bars.tasks if task.id == bar)
-        tell = self._in_terminal(task) if is_live else self._in_log(task)
+        tell = self._in_terminal(task) if self._console.is_interactive else self._in_log(task)
 
         def advance(n: int) -> None:
             self._bars.advance(bar, n)
@@ -163,8 +164,7 @@ class Phases:
         self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def _look(self, name: str) -> None:
-        if name in self._notes:
-            self._notes[name].look()
+        if name in self._notes and self._notes[name].look():
             self._live.update(Group(self._bars, self._notes[name].panel()))
 
     @contextmanager

@@ -41,6 +41,7 @@ def run(configs: Sequence[SearchConfig], arguments: Sequence[str]) -> None:
             with phases.timed("Load data"):
                 stations = stack.enter_context(station.opened(configs, phases))
             print_notes(console, stations[0].parts.data.notes)
+            stations[0].parts.course.check()
             manifest = _manifest(stations, arguments, folder, earlier)
             search = station.search(stations, manifest["digests"])
             with engine.study(search, config, folder) as study:

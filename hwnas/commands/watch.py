@@ -53,15 +53,16 @@ class Watch:
         self._trials: set[int] = set()
         self._snapshots = [standing.snapshot() for standing in self._standings]
 
-    def look(self) -> None:
-        """Take in the trials that were finished since."""
+    def look(self) -> bool:
+        """Take in the trials that were finished since; return whether there are any."""
         new = [c for c in self._study.candidates if c.trial not in self._trials]
         if not new:
-            return
+            return False
         self._trials.update(candidate.trial for candidate in new)
         for view, standing in zip(self._views, self._standings, strict=True):
             standing.add(view.seen(candidate) for candidate in new)
         self._snapshots = [standing.snapshot() for standing in self._standings]
+        return True
 
     def line(self) -> str:
         """Return how the search stands in one line."""
