@@ -5,6 +5,7 @@ the bars are printed once, at the end.
 """
 
 import math
+import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,6 +25,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.text import Text
+
+from hwnas.results import RunFolder, without_password
 
 _LOOK_S = 0.5  # between two looks of a note, at least
 _LOOKS = 0.01  # of the time, that looks may take
@@ -184,8 +187,40 @@ class Phases:
 
 def print_notes(console: Console, notes: Sequence[str]) -> None:
     """Say what a user should know of the data."""
-    for note in notes:
-        console.print(note, highlight=False, markup=False, soft_wrap=True)
+    print_lines(console, notes)
+
+
+def print_lines(console: Console, lines: Sequence[str]) -> None:
+    """Print lines as they are, but empty ones."""
+    for line in filter(None, lines):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def print_files(
+    console: Console, storage: str | None, folder: RunFolder, names: Sequence[str]
+) -> None:
+    """Print where the files of a search are, and what looks at them and at its study.
+
+    Args:
+        console: Where it is printed.
+        storage: The database of the study; ``None``: a file in the folder.
+        folder: Of the run.
+        names: Of its files.
+    """
+    run, study = str(folder.path), without_password(storage or f"sqlite:///{folder.study}")
+    page = [f"Open in a browser: {folder.path / 'report.html'}"] if "report.html" in names else []
+    commands = {
+        f"python -m hwnas why {shlex.quote(f'run={run}')} id=front": "why these networks",
+        f"python -m hwnas compare {shlex.quote(f'runs=[{run}, OTHER]')}": "with another run",
+        f"optuna-dashboard {shlex.quote(study)}": "all trials; pip install optuna-dashboard",
+    }
+    lines = [
+        *page,
+        f"Files in {run}: {' '.join(names)}",
+        "To go on:",
+        *(f"  {command}  # {words}" for command, words in commands.items()),
+    ]
+    print_lines(console, lines)
 
 
 def print_ended(console: Console, reasons: Sequence[str]) -> None:

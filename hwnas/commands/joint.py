@@ -10,11 +10,10 @@ from rich.console import Console
 from rich.table import Table
 
 from hwnas import build
-from hwnas.commands.console import Phases
+from hwnas.commands.console import Phases, print_files, print_lines
 from hwnas.commands.front import (
+    FILES,
     finished,
-    print_files,
-    print_lines,
     print_members,
     write_front,
 )
@@ -223,8 +222,9 @@ def _print(
         f"{n - _ROWS} more members in front.csv." * (n > _ROWS),
     ]  # fmt: skip
     print_lines(console, lines)
-    own = f"  of each target, with its models/: {' '.join(f'{target}/' for target in targets)}"
-    print_files(console, fronts[0].station.parts, folder, own)
+    own = [f"{target}/ (the same, and models/)" for target in targets]
+    storage = fronts[0].station.config.study.storage
+    print_files(console, storage, folder, [*FILES, *own])
 
 
 def _table(members: Sequence[JointMember]) -> Table:

@@ -9,10 +9,11 @@ from collections.abc import Callable, Sequence
 import torch
 from rich.console import Console
 
-from hwnas.commands import joint, station, watch
+from hwnas.commands import joint, station
 from hwnas.commands.console import Phases, print_ended, print_notes, print_phases
 from hwnas.commands.front import finished, print_front, write_front
 from hwnas.commands.station import Station
+from hwnas.commands.watch import Watch
 from hwnas.config import SearchConfig
 from hwnas.errors import BudgetError
 from hwnas.results import Candidate, Row, RunFolder, begun, check_resumed, opened
@@ -47,7 +48,7 @@ def run(configs: Sequence[SearchConfig], arguments: Sequence[str]) -> None:
             with engine.study(search, config, folder) as study:
                 folder.write_json("manifest.json", manifest)
                 console.print(f"Run folder: [bold]{folder.path}[/]", highlight=False)
-                phases.note("Search", watch.of_stations(study, stations))
+                phases.note("Search", Watch(study, station.views(stations)))
                 if config.study.workers > 1:
                     stations[0].evaluator.train()  # once, on all cores, before all want it
                 outcome = engine.run(search, config, folder, study, phases)

@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from hwnas import tabular
-from hwnas.commands.console import Phases, print_ended
+from hwnas.commands.console import Phases, print_ended, print_files, print_lines
 from hwnas.commands.watch import View, Watch
 from hwnas.config import TabularConfig
 from hwnas.figure import column
@@ -124,8 +124,7 @@ def _print(
         f"{len(members) - _ROWS} more members in front.csv." * (len(members) > _ROWS),
         f"Front of {len(members)} after {config.n_trials} trials by sampler={config.sampler.name}; "
         f"hypervolume {share:.4f} of that of the exact front of {len(benchmark.values)} networks.",
-        f"Files in {folder.path}: candidates.parquet front.csv manifest.json"
-        + " study.db" * (config.study.storage is None),
     ]
-    for line in filter(None, lines):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    print_lines(console, lines)
+    names = ["front.csv", "candidates.parquet", "manifest.json"]
+    print_files(console, config.study.storage, folder, names)

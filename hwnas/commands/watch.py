@@ -1,7 +1,7 @@
 """What is seen of a search while it goes on: a row for each target, and one for all together."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol, final
 
 from rich import box
@@ -9,12 +9,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from hwnas.commands.station import Station, objectives
 from hwnas.figure import column
 from hwnas.results import Candidate
-from hwnas.search.joint import JointBudget, on_target
 from hwnas.search.standing import Snapshot, Standing
-from hwnas.target import Budget
 
 _WORDS = (
     "hypervolume: the front's share of the box between perfect accuracy at no cost and the worst "
@@ -85,7 +82,7 @@ class Watch:
         return Group(table, Text(_WORDS, style="dim"))
 
 
-_HEADS = ("feasible", "front", "newest member", "hypervolume", "highest accuracy")
+_HEADS = ("feasible", "front", "newest", "hypervolume", "highest accuracy")
 
 
 def _cells(view: View, snapshot: Snapshot) -> list[str]:
@@ -109,32 +106,3 @@ def _unit(name: str) -> str:
     """Return the unit, and what it is of where that does not say it."""
     found = column(name)
     return found.unit if found.unit in ("ms", "mJ") else f"{found.unit} {found.label}"
-
-
-def of_stations(study: _Finished, stations: Sequence[Station]) -> Watch:
-    """Return what follows a search for one target or for several."""
-    if len(stations) == 1:
-        config = stations[0].config
-        return Watch(study, [View("", config.objectives, config.budget.limits)])
-    budgets = {s.target: s.config.budget for s in stations}
-    views = [
-        View(s.target, s.config.objectives, s.config.budget.limits, _seen_by(s)) for s in stations
-    ]
-    limits = {f"{t}.{name}": limit for t, b in budgets.items() for name, limit in b.limits.items()}
-    together = View("all", objectives(stations), limits, _seen_by_all(budgets))
-    return Watch(study, [*views, together])
-
-
-def _seen_by(station: Station) -> Callable[[Candidate], Candidate]:
-    return lambda candidate: on_target(candidate, station.target, station.config.budget)
-
-
-def _seen_by_all(budgets: Mapping[str, Budget]) -> Callable[[Candidate], Candidate]:
-    joint = JointBudget(budgets)
-
-    def seen(candidate: Candidate) -> Candidate:
-        if joint.met(candidate.figures) == budgets.keys():
-            return candidate
-        return replace(candidate, reason="It does not fit all budgets.")
-
-    return seen

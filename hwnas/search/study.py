@@ -119,7 +119,7 @@ def tell(
         trial.set_constraint(name, violation)
     for name, value in _shown(candidate, objectives).items():
         trial.set_user_attr(name, value)
-    own = {_CANDIDATE: candidate.to_json()}
+    own: dict[str, Any] = {_CANDIDATE: candidate.to_json()}
     if candidate.right:
         own[_RIGHT] = base64.b64encode(candidate.right).decode()
     for name, content in own.items():
