@@ -28,6 +28,7 @@ from rich.text import Text
 
 from hwnas.results import RunFolder, without_password
 
+_FRAMES = 4  # a second: to draw one takes milliseconds
 _LOOK_S = 0.5  # between two looks of a note, at least
 _LOOKS = 0.01  # of the time, that looks may take
 _PART, _LINE_S = 0.1, 10.0  # of a phase, and seconds, between two lines where there is no terminal
@@ -92,7 +93,7 @@ class Phases:
             get_time=clock,
             speed_estimate_period=_SPEED_S,
         )
-        self._live = Live(self._bars, console=console, refresh_per_second=10)
+        self._live = Live(self._bars, console=console, refresh_per_second=_FRAMES)
 
     def __enter__(self) -> "Phases":
         self._live.start()
