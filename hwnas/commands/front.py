@@ -156,7 +156,7 @@ def _reading_words(candidates: Sequence[Candidate], n_validation: int) -> str:
     """Return how much of the validation split candidates were read on."""
     scored = {c.id: c for c in candidates if c.state != "infeasible"}
     stopped = sum(c.state == "stopped" for c in scored.values())
-    n_read, n_all = _n_read(candidates), len(scored) * n_validation
+    n_read, n_all = _n_read([*scored.values()]), len(scored) * n_validation
     return (
         f"{n_read:,} of {n_all:,} validation images read ({n_read / n_all:.0%}): {stopped} of "
         f"{len(scored)} networks were found to be dominated before the end."

@@ -217,7 +217,7 @@ def _print(
     n, targets = len(members), [front.station.target for front in fronts]
     lines = [
         *missed,
-        f"{n} models for all targets, {left} left that front or a budget after verification."
+        f"{_counted(n)} for all targets, {left} left that front or a budget after verification."
         if n else "No candidate fits the budgets of all targets.",
         f"{n - _ROWS} more members in front.csv." * (n > _ROWS),
     ]  # fmt: skip
@@ -225,6 +225,10 @@ def _print(
     own = [f"{target}/ (the same, and models/)" for target in targets]
     storage = fronts[0].station.config.study.storage
     print_files(console, storage, folder, [*FILES, *own])
+
+
+def _counted(n: int) -> str:
+    return "1 model" if n == 1 else f"{n} models"
 
 
 def _table(members: Sequence[JointMember]) -> Table:

@@ -69,7 +69,7 @@ class Study:
     def tell(self, trial: Trial, candidate: Candidate, violations: Mapping[str, float]) -> None:
         """Keep what became of a trial."""
         told = tell(self._memory, trial, candidate, violations, self.objectives)
-        self._file.add_trial(_marked(told))
+        self._file.add_trial(_marked(told, candidate, self.objectives))
         self.candidates.append(candidate)
         self._by_id[candidate.id] = candidate
 
@@ -117,7 +117,8 @@ def tell(
     """
     for name, violation in violations.items():
         trial.set_constraint(name, violation)
-    for name, value in _shown(candidate, objectives).items():
+    reason = {"reason": candidate.reason} if candidate.reason else {}
+    for name, value in {"id": candidate.id, "state": candidate.state, **reason}.items():
         trial.set_user_attr(name, value)
     own: dict[str, Any] = {_CANDIDATE: candidate.to_json()}
     if candidate.right:
@@ -131,20 +132,14 @@ def tell(
     return study.tell(trial, values, skip_if_finished=True)
 
 
-def _shown(candidate: Candidate, objectives: Sequence[str]) -> dict[str, str | float]:
-    """Return what people read of a candidate beside its objectives; names end with units."""
-    costs = {
-        name: figure.value
-        for name, figure in candidate.figures.items()
-        if name not in objectives and name != "accuracy"
-    }
-    reason = {"reason": candidate.reason} if candidate.reason else {}
-    return {"id": candidate.id, "state": candidate.state, **reason, **costs}
+def _marked(trial: FrozenTrial, candidate: Candidate, objectives: Sequence[str]) -> FrozenTrial:
+    """Return a trial with what ``optuna-dashboard`` shows beside its objectives.
 
-
-def _marked(trial: FrozenTrial) -> FrozenTrial:
-    """Return a trial that ``optuna-dashboard`` marks as infeasible if it breaks a constraint."""
-    marked = copy.copy(trial)
+    Costs by names that end with their units; and constraints, by which it marks the infeasible.
+    """
+    marked, figures = copy.copy(trial), candidate.figures
+    costs = {n: f.value for n, f in figures.items() if n not in objectives and n != "accuracy"}
+    marked.user_attrs = {**trial.user_attrs, **costs}
     marked.system_attrs = {**trial.system_attrs, _MARKS: list(trial.constraints.values())}
     return marked
 
