@@ -115,8 +115,11 @@ def tell(
     A candidate that was not scored is told accuracy 0: samplers that know constraints rank it by
     its violations. One without a cost is told as failed.
     """
-    for name, violation in violations.items():
-        trial.set_constraint(name, violation)
+    with warnings.catch_warnings():
+        # A database that was away, or a worker that died here: it is told again what it knows.
+        warnings.simplefilter("ignore", UserWarning)
+        for name, violation in violations.items():
+            trial.set_constraint(name, violation)
     reason = {"reason": candidate.reason} if candidate.reason else {}
     for name, value in {"id": candidate.id, "state": candidate.state, **reason}.items():
         trial.set_user_attr(name, value)
