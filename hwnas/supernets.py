@@ -104,6 +104,17 @@ class Course:
             initialise(supernet.module, self.space, Path(self.train.init_from))
         return supernet
 
+    def check(self) -> None:
+        """Refuse what could not be trained, before anything is written.
+
+        Raises:
+            RunError: ``train.init_from`` cannot be read, or is of another network.
+            ConfigError: the images do not fill a batch, or there is no such device.
+        """
+        loop.check(self.train, len(self.data.train))
+        if self.train.init_from is not None:
+            self.untrained()
+
     def trained(self, progress: Progress, log: Log | None = None) -> tuple[Supernet, Summary]:
         """Return the trained supernet; trains what is not trained yet.
 

@@ -117,6 +117,7 @@ PLACES = {
             "search",
             "tabular",
             "train",
+            "watch",
             "why",
         )
     },

@@ -196,3 +196,12 @@ def test_supernet_starts_from_weights_that_are_given(capsys: pytest.CaptureFixtu
     other = _refused(capsys, "train", "search_space=mbconv_small", given)
     assert "is not of space 'mbconv_small': it lacks" in other
     assert "needs train.init_from=FILE" in _refused(capsys, "train", tiny, "train.epochs=0")
+
+
+@pytest.mark.parametrize("verb", [["train"], ["search", "+target=npu"]])
+def test_weights_that_are_missing_are_refused_before_anything_is_written(
+    capsys: pytest.CaptureFixture[str], verb: list[str]
+) -> None:
+    line = _refused(capsys, *verb, "search_space=tiny", "train.init_from=missing.pth")
+    assert "train.init_from=missing.pth: there is no such file" in line
+    assert not list(Path().glob("runs/*/*"))

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hwnas.commands.front import print_lines
+from hwnas.commands.console import print_lines
 from hwnas.comparison.fronts import Objective
 from hwnas.comparison.summary import Comparison
 from hwnas.comparison.tables import parts

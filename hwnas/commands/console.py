@@ -1,11 +1,19 @@
-"""What the terminal shows: progress bars with rate and time left, and what phases cost."""
+"""What the terminal shows: progress bars with rate and time left, and what phases cost.
 
+Where there is no terminal (a log file, a pipe), a line says now and then how far a phase is, and
+the bars are printed once, at the end.
+"""
+
+import math
+import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import final
+from datetime import timedelta
+from typing import Protocol, final
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -18,6 +26,30 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from hwnas.results import RunFolder, without_password
+
+_FRAMES = 4  # a second: to draw one takes milliseconds
+_LOOK_S = 0.5  # between two looks of a note, at least
+_LOOKS = 0.01  # of the time, that looks may take
+_PART, _LINE_S = 0.1, 10.0  # of a phase, and seconds, between two lines where there is no terminal
+_SPEED_S = 300.0  # over which time left is estimated: steps may take minutes
+
+
+class Note(Protocol):
+    """What else is known while a phase runs."""
+
+    def look(self) -> bool:
+        """Take in what is new; return whether there was something."""
+        ...
+
+    def line(self) -> str:
+        """Return it in one line."""
+        ...
+
+    def panel(self) -> RenderableType:
+        """Return it to be shown below the bars."""
+        ...
+
 
 @final
 class Rate(ProgressColumn):
@@ -25,21 +57,30 @@ class Rate(ProgressColumn):
 
     def render(self, task: Task) -> Text:
         """Return the rate of a phase."""
-        steps = task.completed - task.fields["done"]
-        speed = steps / task.elapsed if task.elapsed else 0.0
-        if not speed:
-            return Text("")
-        if speed >= 1:
-            return Text(f"{speed:.1f}/s", style="cyan")
-        return Text(f"{1 / speed:.1f} s each", style="cyan")
+        return Text(_rate(task), style="cyan")
+
+
+def _rate(task: Task) -> str:
+    steps = task.completed - task.fields["done"]
+    speed = task.finished_speed or task.speed or (steps / task.elapsed if task.elapsed else 0.0)
+    if not speed:
+        return ""
+    return f"{speed:.1f}/s" if speed >= 1 else f"{1 / speed:.1f} s each"
 
 
 @final
 class Phases:
-    """Bars for the phases of a command; phases may nest. Keeps the seconds that each took."""
+    """Bars for the phases of a command; phases may nest. Keeps the seconds that each took.
 
-    def __init__(self, console: Console):
+    Args:
+        console: Where they are shown.
+        clock: Returns seconds.
+    """
+
+    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic):
         self.seconds: dict[str, float] = {}
+        self._console, self._clock = console, clock
+        self._notes: dict[str, Note] = {}
         self._nested: list[float] = []
         self._bars = Progress(
             TextColumn("{task.description:<20}"),
@@ -49,33 +90,96 @@ class Phases:
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),
-            console=console,
+            get_time=clock,
+            speed_estimate_period=_SPEED_S,
         )
+        self._live = Live(self._bars, console=console, refresh_per_second=_FRAMES)
 
     def __enter__(self) -> "Phases":
-        self._bars.start()
+        self._live.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._bars.stop()
+        self._live.stop()
+        if not self._console.is_interactive:
+            self._console.print()  # the last line is left open
+
+    def note(self, name: str, note: Note) -> None:
+        """Show a note beside the phase of that name, from its beginning on."""
+        self._notes[name] = note
 
     @contextmanager
     def phase(self, name: str, total: int, done: int = 0) -> Iterator[Callable[[int], None]]:
         """Show a bar while the phase runs; what nested phases take is counted as theirs."""
         bar = self._bars.add_task(name, total=total, completed=done, done=done)
+        task = next(task for task in self._bars.tasks if task.id == bar)
+        tell = self._in_terminal(task) if self._console.is_interactive else self._in_log(task)
+
+        def advance(n: int) -> None:
+            self._bars.advance(bar, n)
+            tell()
+
         with self.timed(name):
-            yield lambda n: self._bars.advance(bar, n)
+            try:
+                yield advance
+            finally:
+                self._look(name)
         self._bars.stop_task(bar)
+
+    def _in_terminal(self, task: Task) -> Callable[[], None]:
+        """Return what has a phase's note look, so seldom that it costs next to nothing."""
+        name, due = task.description, -math.inf
+
+        def tell() -> None:
+            nonlocal due
+            if name in self._notes and (begun := self._clock()) >= due:
+                self._look(name)
+                ended = self._clock()
+                due = ended + max(_LOOK_S, (ended - begun) / _LOOKS)
+
+        tell()
+        return tell
+
+    def _in_log(self, task: Task) -> Callable[[], None]:
+        """Return what prints a line of a phase, every now and then."""
+        printed, at = task.completed, self._clock()
+
+        def tell() -> None:
+            nonlocal printed, at
+            assert task.total is not None
+            is_far = printed + _PART * task.total <= task.completed < task.total
+            if is_far and self._clock() >= at + _LINE_S:
+                printed, at = task.completed, self._clock()
+                self._print(task)
+
+        if task.completed and task.description in self._notes:
+            self._print(task)
+        return tell
+
+    def _print(self, task: Task) -> None:
+        left = (
+            "" if task.time_remaining is None else f"{timedelta(seconds=task.time_remaining)} left"
+        )
+        words = [f"{task.description} {task.completed:.0f}/{task.total:.0f}", _rate(task), left]
+        if task.description in self._notes:
+            self._look(task.description)
+            words.append(self._notes[task.description].line())
+        line = ", ".join(filter(None, words))
+        self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    def _look(self, name: str) -> None:
+        if name in self._notes and self._notes[name].look():
+            self._live.update(Group(self._bars, self._notes[name].panel()))
 
     @contextmanager
     def timed(self, name: str) -> Iterator[None]:
         """Count the seconds of a phase that shows no bar."""
-        start = time.monotonic()
+        start = self._clock()
         self._nested.append(0.0)
         try:
             yield
         finally:
-            took = time.monotonic() - start
+            took = self._clock() - start
             inner = self._nested.pop()
             self.seconds[name] = self.seconds.get(name, 0.0) + took - inner
             if self._nested:
@@ -84,8 +188,40 @@ class Phases:
 
 def print_notes(console: Console, notes: Sequence[str]) -> None:
     """Say what a user should know of the data."""
-    for note in notes:
-        console.print(note, highlight=False, markup=False, soft_wrap=True)
+    print_lines(console, notes)
+
+
+def print_lines(console: Console, lines: Sequence[str]) -> None:
+    """Print lines as they are, but empty ones."""
+    for line in filter(None, lines):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def print_files(
+    console: Console, storage: str | None, folder: RunFolder, names: Sequence[str]
+) -> None:
+    """Print where the files of a search are, and what looks at them and at its study.
+
+    Args:
+        console: Where it is printed.
+        storage: The database of the study; ``None``: a file in the folder.
+        folder: Of the run.
+        names: Of its files.
+    """
+    run, study = str(folder.path), without_password(storage or f"sqlite:///{folder.study}")
+    page = [f"Open in a browser: {folder.path / 'report.html'}"] if "report.html" in names else []
+    commands = {
+        f"python -m hwnas why {shlex.quote(f'run={run}')} id=front": "why these networks",
+        f"python -m hwnas compare {shlex.quote(f'runs=[{run}, OTHER]')}": "with another run",
+        f"optuna-dashboard {shlex.quote(study)}": "all trials; pip install optuna-dashboard",
+    }
+    lines = [
+        *page,
+        f"Files in {run}: {' '.join(names)}",
+        "To go on:",
+        *(f"  {command}  # {words}" for command, words in commands.items()),
+    ]
+    print_lines(console, lines)
 
 
 def print_ended(console: Console, reasons: Sequence[str]) -> None:

@@ -8,16 +8,20 @@ from rich.console import Console
 from rich.table import Table
 
 from hwnas import build
-from hwnas.commands.console import Phases
+from hwnas.commands.console import Phases, print_files, print_lines
 from hwnas.energy import EnergyModel, PowerModel
 from hwnas.figure import column
 from hwnas.report import searched
 from hwnas.report.page import render
 from hwnas.report.plot import Panel, front_png
-from hwnas.results import Candidate, Row, RunFolder, without_password
+from hwnas.results import Candidate, Row, RunFolder
 from hwnas.search.verify import Member
 from hwnas.target import Target
 
+#: What a search that was verified writes.
+FILES = (
+    "front.csv", "front.json", "front.png", "report.html", "candidates.parquet", "manifest.json",
+)  # fmt: skip
 _TABLE_ROWS = 24
 _SHORT = {"int8": "int8", "float32": "fp32"}
 
@@ -90,7 +94,7 @@ def print_front(
 ) -> None:
     """Print the front, where its figures come from, and where the files are."""
     print_members(console, parts, candidates, members, "Verified front, fastest first")
-    print_files(console, parts, folder)
+    print_files(console, parts.config.study.storage, folder, [*FILES, "models/"])
 
 
 def print_members(
@@ -143,27 +147,6 @@ def print_members(
     print_lines(console, lines)
 
 
-def print_files(
-    console: Console, parts: build.Parts, folder: RunFolder, models: str = "  models/"
-) -> None:
-    """Print where the files are, and how the study is looked at."""
-    study = without_password(parts.config.study.storage or f"sqlite:///{folder.study}")
-    lines = [
-        f"Files in {folder.path}:",
-        "  front.csv front.json front.png report.html candidates.parquet manifest.json",
-        models,
-        "The study, in a dashboard:",
-        f"  optuna-dashboard {study}",
-    ]
-    print_lines(console, lines)
-
-
-def print_lines(console: Console, lines: Sequence[str]) -> None:
-    """Print lines as they are, but empty ones."""
-    for line in filter(None, lines):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
-
-
 def _n_read(candidates: Sequence[Candidate]) -> int:
     """Return how many times a validation image was read."""
     return sum(int(c.details.get("n_images", 0)) for c in {c.id: c for c in candidates}.values())
@@ -173,7 +156,7 @@ def _reading_words(candidates: Sequence[Candidate], n_validation: int) -> str:
     """Return how much of the validation split candidates were read on."""
     scored = {c.id: c for c in candidates if c.state != "infeasible"}
     stopped = sum(c.state == "stopped" for c in scored.values())
-    n_read, n_all = _n_read(candidates), len(scored) * n_validation
+    n_read, n_all = _n_read([*scored.values()]), len(scored) * n_validation
     return (
         f"{n_read:,} of {n_all:,} validation images read ({n_read / n_all:.0%}): {stopped} of "
         f"{len(scored)} networks were found to be dominated before the end."

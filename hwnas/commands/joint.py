@@ -10,11 +10,10 @@ from rich.console import Console
 from rich.table import Table
 
 from hwnas import build
-from hwnas.commands.console import Phases
+from hwnas.commands.console import Phases, print_files, print_lines
 from hwnas.commands.front import (
+    FILES,
     finished,
-    print_files,
-    print_lines,
     print_members,
     write_front,
 )
@@ -218,13 +217,18 @@ def _print(
     n, targets = len(members), [front.station.target for front in fronts]
     lines = [
         *missed,
-        f"{n} models for all targets, {left} left that front or a budget after verification."
+        f"{_counted(n)} for all targets, {left} left that front or a budget after verification."
         if n else "No candidate fits the budgets of all targets.",
         f"{n - _ROWS} more members in front.csv." * (n > _ROWS),
     ]  # fmt: skip
     print_lines(console, lines)
-    own = f"  of each target, with its models/: {' '.join(f'{target}/' for target in targets)}"
-    print_files(console, fronts[0].station.parts, folder, own)
+    own = [f"{target}/ (the same, and models/)" for target in targets]
+    storage = fronts[0].station.config.study.storage
+    print_files(console, storage, folder, [*FILES, *own])
+
+
+def _counted(n: int) -> str:
+    return "1 model" if n == 1 else f"{n} models"
 
 
 def _table(members: Sequence[JointMember]) -> Table:

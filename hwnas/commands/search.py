@@ -13,6 +13,7 @@ from hwnas.commands import joint, station
 from hwnas.commands.console import Phases, print_ended, print_notes, print_phases
 from hwnas.commands.front import finished, print_front, write_front
 from hwnas.commands.station import Station
+from hwnas.commands.watch import Watch
 from hwnas.config import SearchConfig
 from hwnas.errors import BudgetError
 from hwnas.results import Candidate, Row, RunFolder, begun, check_resumed, opened
@@ -41,11 +42,13 @@ def run(configs: Sequence[SearchConfig], arguments: Sequence[str]) -> None:
             with phases.timed("Load data"):
                 stations = stack.enter_context(station.opened(configs, phases))
             print_notes(console, stations[0].parts.data.notes)
+            stations[0].parts.course.check()
             manifest = _manifest(stations, arguments, folder, earlier)
             search = station.search(stations, manifest["digests"])
             with engine.study(search, config, folder) as study:
                 folder.write_json("manifest.json", manifest)
                 console.print(f"Run folder: [bold]{folder.path}[/]", highlight=False)
+                phases.note("Search", Watch(study, station.views(stations)))
                 if config.study.workers > 1:
                     stations[0].evaluator.train()  # once, on all cores, before all want it
                 outcome = engine.run(search, config, folder, study, phases)

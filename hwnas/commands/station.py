@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 
 from hwnas import build
 from hwnas.accuracy.zero_cost import ZeroCost
+from hwnas.commands.watch import View
 from hwnas.config import SearchConfig
 from hwnas.progress import Progress, Silent
 from hwnas.results import Candidate, RunFolder
 from hwnas.search import engine, loop
-from hwnas.search.joint import JointBudget, JointCostModel
+from hwnas.search.joint import JointBudget, JointCostModel, on_target
 from hwnas.search.verify import Member, verify
 
 
@@ -94,6 +95,30 @@ def objectives(stations: Sequence[Station]) -> tuple[str, ...]:
         f"{s.target}.{name}" for s in stations for name in s.config.objectives if name != "accuracy"
     ]
     return ("accuracy", *costs)
+
+
+def views(stations: Sequence[Station]) -> list[View]:
+    """Return how the search is looked at: by each target and, if there are several, by all."""
+    if len(stations) == 1:
+        config = stations[0].config
+        return [View("", config.objectives, config.budget.limits)]
+    budgets = {s.target: s.config.budget for s in stations}
+    joint = JointBudget(budgets)
+
+    def by_all(candidate: Candidate) -> Candidate:
+        if joint.met(candidate.figures) == budgets.keys():
+            return candidate
+        return replace(candidate, reason="It does not fit all budgets.")
+
+    own = [
+        View(
+            s.target, s.config.objectives, s.config.budget.limits,
+            functools.partial(on_target, target=s.target, budget=s.config.budget),
+        )
+        for s in stations
+    ]  # fmt: skip
+    limits = {f"{t}.{name}": limit for t, b in budgets.items() for name, limit in b.limits.items()}
+    return [*own, View("all", objectives(stations), limits, by_all)]
 
 
 def digests(stations: Sequence[Station]) -> dict[str, str]:

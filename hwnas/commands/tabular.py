@@ -12,10 +12,12 @@ from pathlib import Path
 
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from hwnas import tabular
-from hwnas.commands.console import Phases, print_ended
+from hwnas.commands.console import Phases, print_ended, print_files, print_lines
+from hwnas.commands.watch import View, Watch
 from hwnas.config import TabularConfig
 from hwnas.figure import column
 from hwnas.results import Candidate, Row, RunFolder, begun, check_resumed, opened
@@ -41,6 +43,8 @@ def run(config: TabularConfig, arguments: Sequence[str]) -> None:
         with engine.study(search, config, folder) as study, Phases(console) as phases:
             folder.write_json("manifest.json", manifest)
             console.print(f"Run folder: [bold]{folder.path}[/]", highlight=False)
+            view = View("", benchmark.names, config.budget.limits)
+            phases.note("Search", Watch(study, [view]))
             outcome = engine.run(search, config, folder, study, phases)
         candidates = outcome.candidates
         members = loop.front(candidates, benchmark.names)
@@ -109,7 +113,7 @@ def _print(
     folder: RunFolder,
     share: float,
 ) -> None:
-    table = Table("id", *(column(name).title for name in benchmark.names), box=box.SIMPLE_HEAD)
+    table = Table("id", *(escape(column(n).title) for n in benchmark.names), box=box.SIMPLE_HEAD)
     for part in table.columns[1:]:
         part.justify = "right"
     for member in members[:_ROWS]:
@@ -120,8 +124,7 @@ def _print(
         f"{len(members) - _ROWS} more members in front.csv." * (len(members) > _ROWS),
         f"Front of {len(members)} after {config.n_trials} trials by sampler={config.sampler.name}; "
         f"hypervolume {share:.4f} of that of the exact front of {len(benchmark.values)} networks.",
-        f"Files in {folder.path}: candidates.parquet front.csv manifest.json"
-        + " study.db" * (config.study.storage is None),
     ]
-    for line in filter(None, lines):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    print_lines(console, lines)
+    names = ["front.csv", "candidates.parquet", "manifest.json"]
+    print_files(console, config.study.storage, folder, names)

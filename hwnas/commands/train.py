@@ -53,6 +53,8 @@ def run(config: TrainConfig, arguments: Sequence[str]) -> None:
             with Phases(console) as phases:
                 with phases.timed("Load data"):
                     course = _course(config, phases)
+                if config.genotype is None or config.train.from_supernet:
+                    course.check()
                 manifest = _manifest(config, course, arguments, folder, earlier)
                 folder.write_json("manifest.json", manifest)
                 console.print(f"Run folder: [bold]{folder.path}[/]", highlight=False)

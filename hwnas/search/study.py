@@ -1,9 +1,12 @@
 """The Optuna study of a run: a working copy in memory, and finished trials in SQLite.
 
 A trial enters the file when it is finished, in one transaction: a killed run leaves no half trial.
+User attributes are for people who look at a study (``optuna-dashboard``); what is read back is in
+system attributes.
 """
 
 import base64
+import copy
 import sqlite3
 import warnings
 from collections.abc import Container, Mapping, Sequence
@@ -30,8 +33,10 @@ from hwnas.space import Genotype, SearchSpace
 
 NAME = "hwnas"  #: of the study in a file
 SHARED = "digests"  #: attribute of studies that processes share: what decides the outcome
-_ATTRIBUTE, _SPACE = "candidate", "space"
-_RIGHT = "right"  # bits in base64
+_SPACE = "space"  # attribute of studies
+_CANDIDATE = "hwnas:candidate"  # system attributes of trials
+_RIGHT = "hwnas:right"  # bits in base64
+_MARKS = "constraints"  # as Optuna kept them before version 5, and optuna-dashboard still reads
 SQLITE: dict[str, Any] = {"connect_args": {"timeout": 60}}  #: of engines
 
 
@@ -46,7 +51,7 @@ class Study:
         self._file = create(self._storage, NAME, space, self.objectives)
         self._memory = optuna.create_study(directions=self._file.directions)
         finished = self._file.get_trials(deepcopy=False)
-        self._memory.add_trials(finished)
+        self._memory.add_trials([_unmarked(trial) for trial in finished])
         self.candidates = [candidate(trial, space) for trial in finished]
         self._by_id = {known.id: known for known in self.candidates}
 
@@ -63,7 +68,8 @@ class Study:
 
     def tell(self, trial: Trial, candidate: Candidate, violations: Mapping[str, float]) -> None:
         """Keep what became of a trial."""
-        self._file.add_trial(tell(self._memory, trial, candidate, violations, self.objectives))
+        told = tell(self._memory, trial, candidate, violations, self.objectives)
+        self._file.add_trial(_marked(told, candidate, self.objectives))
         self.candidates.append(candidate)
         self._by_id[candidate.id] = candidate
 
@@ -109,11 +115,19 @@ def tell(
     A candidate that was not scored is told accuracy 0: samplers that know constraints rank it by
     its violations. One without a cost is told as failed.
     """
-    for name, violation in violations.items():
-        trial.set_constraint(name, violation)
-    trial.set_user_attr(_ATTRIBUTE, candidate.to_json())
+    with warnings.catch_warnings():
+        # A database that was away, or a worker that died here: it is told again what it knows.
+        warnings.simplefilter("ignore", UserWarning)
+        for name, violation in violations.items():
+            trial.set_constraint(name, violation)
+    reason = {"reason": candidate.reason} if candidate.reason else {}
+    for name, value in {"id": candidate.id, "state": candidate.state, **reason}.items():
+        trial.set_user_attr(name, value)
+    own: dict[str, Any] = {_CANDIDATE: candidate.to_json()}
     if candidate.right:
-        trial.set_user_attr(_RIGHT, base64.b64encode(candidate.right).decode())
+        own[_RIGHT] = base64.b64encode(candidate.right).decode()
+    for name, content in own.items():
+        study._storage.set_trial_system_attr(trial._trial_id, name, content)
     if not _has_costs(candidate.figures, objectives):
         return study.tell(trial, state=TrialState.FAIL, skip_if_finished=True)
     known = {name: figure.value for name, figure in candidate.figures.items()}
@@ -121,19 +135,44 @@ def tell(
     return study.tell(trial, values, skip_if_finished=True)
 
 
+def _marked(trial: FrozenTrial, candidate: Candidate, objectives: Sequence[str]) -> FrozenTrial:
+    """Return a trial with what ``optuna-dashboard`` shows beside its objectives.
+
+    Costs by names that end with their units; and constraints, by which it marks the infeasible.
+    """
+    marked, figures = copy.copy(trial), candidate.figures
+    costs = {n: f.value for n, f in figures.items() if n not in objectives and n != "accuracy"}
+    marked.user_attrs = {**trial.user_attrs, **costs}
+    marked.system_attrs = {**trial.system_attrs, _MARKS: list(trial.constraints.values())}
+    return marked
+
+
+def _unmarked(trial: FrozenTrial) -> FrozenTrial:
+    """Return a trial as it was, for samplers: they would see each constraint twice."""
+    plain = copy.copy(trial)
+    plain.system_attrs = {n: value for n, value in trial.system_attrs.items() if n != _MARKS}
+    return plain
+
+
 def is_finished(trial: FrozenTrial, objectives: Sequence[str]) -> bool:
     """Return whether a trial came to its end, and not the process that worked on it."""
     if trial.state != TrialState.FAIL:
         return trial.state == TrialState.COMPLETE
-    told = trial.user_attrs.get(_ATTRIBUTE)
+    told = _kept(trial, _CANDIDATE)
     return told is not None and not _has_costs(told["figures"], objectives)
 
 
 def candidate(trial: FrozenTrial, space: SearchSpace) -> Candidate:
     """Return the candidate of a finished trial."""
     genotype = space.genotype(trial.params)
-    right = base64.b64decode(trial.user_attrs.get(_RIGHT, ""))
-    return Candidate.from_json(trial.number, genotype, trial.user_attrs[_ATTRIBUTE], right)
+    right = base64.b64decode(_kept(trial, _RIGHT) or "")
+    return Candidate.from_json(trial.number, genotype, _kept(trial, _CANDIDATE), right)
+
+
+def _kept(trial: FrozenTrial, name: str) -> Any:
+    """Return what is read back of a trial; earlier versions kept it in user attributes."""
+    earlier = trial.user_attrs.get(name.removeprefix("hwnas:"))
+    return trial.system_attrs.get(name, earlier)
 
 
 def open_file(path: Path) -> RDBStorage:

@@ -1,0 +1,108 @@
+"""What is seen of a search while it goes on: a row for each target, and one for all together."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, final
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from hwnas.figure import column
+from hwnas.results import Candidate
+from hwnas.search.standing import Snapshot, Standing
+
+_WORDS = (
+    "hypervolume: the front's share of the box between perfect accuracy at no cost and the worst "
+    "that counts: a budget's limit, else the worst so far"
+)
+
+
+class _Finished(Protocol):
+    """What keeps the candidates of finished trials."""
+
+    candidates: list[Candidate]
+
+
+@dataclass(frozen=True)
+class View:
+    """A search as one target sees it, or all together."""
+
+    name: str  #: empty if there is one view only
+    objectives: Sequence[str]
+    limits: Mapping[str, float]
+    seen: Callable[[Candidate], Candidate] = lambda candidate: candidate
+
+
+@final
+class Watch:
+    """Follows a study; a ``Note``. It reads what the search keeps, and changes nothing.
+
+    Args:
+        study: Whose candidates only become more; a later one may stand before an earlier one.
+        views: What is looked at.
+    """
+
+    def __init__(self, study: _Finished, views: Sequence[View]):
+        self._study, self._views = study, views
+        self._standings = [Standing(view.objectives, view.limits) for view in views]
+        self._trials: set[int] = set()
+        self._snapshots = [standing.snapshot() for standing in self._standings]
+
+    def look(self) -> bool:
+        """Take in the trials that were finished since; return whether there are any."""
+        new = [c for c in self._study.candidates if c.trial not in self._trials]
+        if not new:
+            return False
+        self._trials.update(candidate.trial for candidate in new)
+        for view, standing in zip(self._views, self._standings, strict=True):
+            standing.add(view.seen(candidate) for candidate in new)
+        self._snapshots = [standing.snapshot() for standing in self._standings]
+        return True
+
+    def line(self) -> str:
+        """Return how the search stands in one line."""
+        parts = []
+        for view, snapshot in zip(self._views, self._snapshots, strict=True):
+            cells = dict(zip(_HEADS, _cells(view, snapshot), strict=True))
+            words = ", ".join(f"{head} {cell}" for head, cell in cells.items() if cell)
+            parts.append(f"{view.name}: {words}" if view.name else words)
+        return "; ".join(parts)
+
+    def panel(self) -> RenderableType:
+        """Return how the search stands as a table, and what its hypervolume is."""
+        names = [view.name for view in self._views]
+        heads = ["", *_HEADS] if any(names) else _HEADS
+        table = Table(*heads, box=box.SIMPLE_HEAD, show_edge=False, header_style="dim")
+        for part in table.columns[:-1]:
+            part.justify = "right"
+        for view, snapshot in zip(self._views, self._snapshots, strict=True):
+            table.add_row(*([view.name] if any(names) else []), *_cells(view, snapshot))
+        return Group(table, Text(_WORDS, style="dim"))
+
+
+_HEADS = ("feasible", "front", "newest", "hypervolume", "highest accuracy")
+
+
+def _cells(view: View, snapshot: Snapshot) -> list[str]:
+    share = snapshot.hypervolume
+    return [
+        f"{snapshot.feasible:.0%}" if snapshot.n else "",
+        str(snapshot.n_front),
+        "" if snapshot.newest is None else f"trial {snapshot.newest}",
+        "" if share is None else f"{share:.4f}",
+        "none yet" if snapshot.highest is None else _figures(view, snapshot.highest),
+    ]
+
+
+def _figures(view: View, member: Candidate) -> str:
+    costs = [name for name in view.objectives if name != "accuracy"]
+    words = [f"{member.figures[name].value:.4g} {_unit(name)}" for name in costs]
+    return f"{member.figures['accuracy'].value:.4f} at {', '.join(words)}"
+
+
+def _unit(name: str) -> str:
+    """Return the unit, and what it is of where that does not say it."""
+    found = column(name)
+    return found.unit if found.unit in ("ms", "mJ") else f"{found.unit} {found.label}"

@@ -1,0 +1,85 @@
+"""Bars in a terminal and lines in a log, by a clock of the test's."""
+
+import io
+from dataclasses import dataclass, field
+
+import pytest
+from rich.console import Console, RenderableType
+
+from hwnas.commands.console import Phases
+
+
+@dataclass
+class Clock:
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Looks:
+    """A note that counts; each look takes a while."""
+
+    clock: Clock
+    takes: float = 0.0
+    at: list[float] = field(default_factory=list)
+
+    def look(self) -> bool:
+        self.at.append(self.clock.now)
+        self.clock.now += self.takes
+        return True
+
+    def line(self) -> str:
+        return f"look {len(self.at)}"
+
+    def panel(self) -> RenderableType:
+        return f"panel {len(self.at)}"
+
+
+def _ran(
+    clock: Clock, note: Looks | None, n: int, each_s: float, *, terminal: bool, done: int = 0
+) -> str:
+    console = Console(file=io.StringIO(), force_terminal=terminal, width=100)
+    with Phases(console, clock) as phases:
+        if note is not None:
+            phases.note("Search", note)
+        with phases.phase("Search", n, done) as advance:
+            for _ in range(n - done):
+                clock.now += each_s
+                advance(1)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_log_has_a_line_each_tenth_and_the_bar_once() -> None:
+    clock = Clock()
+    *lines, bar, panel = _ran(clock, Looks(clock), 10_000, 0.05, terminal=False).splitlines()
+    assert [line.split(",")[0] for line in lines] == [f"Search {i}000/10000" for i in range(1, 10)]
+    assert lines[0] == "Search 1000/10000, 20.0/s, 0:07:30 left, look 1"
+    assert "10000/10000" in bar
+    assert panel == "panel 10"
+
+
+def test_log_of_a_short_phase_is_its_bar_alone() -> None:
+    (bar,) = _ran(Clock(), None, 100, 0.01, terminal=False).splitlines()
+    assert "100/100" in bar
+
+
+def test_resumed_phase_says_at_once_where_it_stands() -> None:
+    clock = Clock()
+    first, *_ = _ran(clock, Looks(clock), 40, 0.1, terminal=False, done=25).splitlines()
+    assert first == "Search 25/40, look 1"
+
+
+@pytest.mark.parametrize(("takes", "between"), [(0.001, 0.5), (0.1, 10.0)])
+def test_looks_in_a_terminal_are_so_seldom_that_they_cost_one_per_cent(
+    takes: float, between: float
+) -> None:
+    clock = Clock()
+    note = Looks(clock, takes)
+    assert "panel" in _ran(clock, note, 20_000, 0.01, terminal=True)
+    gaps = [later - earlier for earlier, later in zip(note.at, note.at[1:], strict=False)]
+    assert min(gaps[:-1]) >= between  # the last look is at the end, whenever that is
+    assert len(note.at) * takes < 0.02 * clock.now
+    assert len(note.at) > 10

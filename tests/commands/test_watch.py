@@ -1,0 +1,65 @@
+"""What is said of a search that goes on."""
+
+from dataclasses import dataclass, field
+from functools import partial
+
+from rich.console import Console
+
+from hwnas.commands.watch import View, Watch
+from hwnas.figure import Figure
+from hwnas.results import Candidate
+from hwnas.search.joint import on_target
+from hwnas.space import SearchSpace
+from hwnas.target import Budget
+
+
+@dataclass
+class Kept:
+    candidates: list[Candidate] = field(default_factory=list)
+
+
+def _candidate(space: SearchSpace, trial: int, reason: str = "", **figures: float) -> Candidate:
+    genotype = (space.smallest(), space.largest())[trial % 2]
+    known = {name.replace("__", "."): Figure(v, "modelled") for name, v in figures.items()}
+    return Candidate(trial, genotype, known, {}, reason)
+
+
+def test_line_and_panel_say_how_it_stands(tiny: SearchSpace) -> None:
+    kept = Kept()
+    watch = Watch(kept, [View("", ("accuracy", "latency_ms", "flash_kib"), {"latency_ms": 2.0})])
+    assert not watch.look()
+    kept.candidates = [
+        _candidate(tiny, 1, accuracy=0.9, latency_ms=1.0, flash_kib=8.0),
+        _candidate(tiny, 2, "too slow", latency_ms=3.0, flash_kib=8.0),
+    ]
+    assert watch.look()
+    assert watch.line() == (
+        "feasible 50%, front 1, newest trial 1, hypervolume 0.0000, "
+        "highest accuracy 0.9000 at 1 ms, 8 KiB flash"
+    )
+    # Of an earlier trial, finished later by another worker: it stands first.
+    kept.candidates.insert(0, _candidate(tiny, 0, accuracy=0.5, latency_ms=0.5, flash_kib=16.0))
+    assert watch.look()
+    assert not watch.look()
+    assert "feasible 67%, front 2, newest trial 1, hypervolume 0.2000" in watch.line()
+    console = Console(width=80)
+    with console.capture() as captured:
+        console.print(watch.panel())
+    shown = captured.get()
+    assert "0.9000 at 1 ms, 8 KiB flash" in shown
+    assert "box between perfect accuracy at no cost" in shown
+
+
+def test_targets_have_views_of_their_own(tiny: SearchSpace) -> None:
+    objectives, budget = ("accuracy", "latency_ms"), Budget(latency_ms=1.0)
+    views = [
+        View(t, objectives, budget.limits, partial(on_target, target=t, budget=budget))
+        for t in ("npu", "cpu")
+    ]
+    both = [_candidate(tiny, 0, accuracy=0.9, npu__latency_ms=0.5, cpu__latency_ms=1.5)]
+    watch = Watch(Kept(both), views)
+    watch.look()
+    assert watch.line() == (
+        "npu: feasible 100%, front 1, newest trial 0, hypervolume 0.0000, "
+        "highest accuracy 0.9000 at 0.5 ms; cpu: feasible 0%, front 0, highest accuracy none yet"
+    )

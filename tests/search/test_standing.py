@@ -1,0 +1,82 @@
+import random
+
+import numpy as np
+import pytest
+
+from hwnas.figure import Figure
+from hwnas.results import Candidate
+from hwnas.search import loop
+from hwnas.search.standing import Standing
+from hwnas.space import SearchSpace
+
+OBJECTIVES = ("accuracy", "latency_ms", "energy_mj")
+
+
+def candidates(space: SearchSpace, n: int, seed: int, scale: float = 1.0) -> list[Candidate]:
+    """Return random ones, some of them equal, infeasible or stopped."""
+    rng, found = random.Random(seed), []
+    for trial in range(n):
+        values = (scale * rng.randrange(100) / 100, rng.randrange(1, 30), rng.randrange(1, 30))
+        figures = {
+            name: Figure(float(value), "modelled")
+            for name, value in zip(OBJECTIVES, values, strict=True)
+        }
+        reason, stopped = rng.choice(["", "", "", "too slow"]), rng.random() < 0.1
+        candidate = Candidate(trial, space.sample(rng), figures, {}, reason, stopped)
+        found.append(candidate)
+    return found
+
+
+@pytest.mark.parametrize("objectives", [OBJECTIVES[:2], OBJECTIVES])
+@pytest.mark.parametrize("step", [1, 7, 200])
+def test_front_is_that_of_all_candidates_however_they_come(
+    small: SearchSpace, objectives: tuple[str, ...], step: int
+) -> None:
+    found, standing = candidates(small, 200, 1), Standing(objectives, {})
+    for i in range(0, 200, step):
+        standing.add(found[i : i + step])
+    members, snapshot = loop.front(found, objectives), standing.snapshot()
+    assert snapshot.n == 200
+    assert snapshot.n_feasible == sum(not c.reason for c in found)
+    assert snapshot.n_front == len(members)
+    assert snapshot.newest == max(c.trial for c in members)
+    assert snapshot.highest in members
+    accuracies = [c.figures["accuracy"].value for c in members]
+    assert snapshot.highest is not None
+    assert snapshot.highest.figures["accuracy"].value == max(accuracies)
+
+
+@pytest.mark.parametrize("scale", [1.0, 100.0])
+def test_hypervolume_is_the_share_of_points_of_the_box_that_the_front_dominates(
+    small: SearchSpace, scale: float
+) -> None:
+    found = [c for c in candidates(small, 60, 2, scale) if c.figures["latency_ms"].value <= 20]
+    objectives = OBJECTIVES[:2]
+    standing = Standing(objectives, {"latency_ms": 20.0})
+    standing.add(found)
+    members = loop.front(found, objectives)
+    scored = [c for c in found if c.state == "complete"]
+    worst = min(c.figures["accuracy"].value for c in scored)
+    rng = np.random.default_rng(0)
+    points = rng.uniform([worst, 0], [scale, 20], (20_000, 2))
+    dominated = np.zeros(len(points), bool)
+    for member in members:
+        accuracy, latency = (member.figures[name].value for name in objectives)
+        dominated |= (points[:, 0] <= accuracy) & (points[:, 1] >= latency)
+    assert standing.snapshot().hypervolume == pytest.approx(dominated.mean(), abs=0.015)
+
+
+def test_nothing_that_fits_and_too_many_objectives_have_no_hypervolume(small: SearchSpace) -> None:
+    standing = Standing(OBJECTIVES, {})
+    assert np.isnan(standing.snapshot().feasible)
+    standing.add([c for c in candidates(small, 50, 3) if c.reason])
+    nothing = standing.snapshot()
+    assert (nothing.n_front, nothing.newest, nothing.hypervolume, nothing.highest) == (
+        0, None, None, None,
+    )  # fmt: skip
+    assert nothing.feasible == 0
+    many = ("accuracy", "latency_ms", "energy_mj", "sram_kib", "flash_kib")
+    figures = {name: Figure(0.5, "modelled") for name in many}
+    five = Standing(many, {})
+    five.add([Candidate(0, small.smallest(), figures)])
+    assert (five.snapshot().n_front, five.snapshot().hypervolume) == (1, None)
