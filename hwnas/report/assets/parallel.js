@@ -19,12 +19,15 @@ class Parallel {
   }
 
   #choice(choice) {
-    const n = choice.options.length, inactive = choice.codes.includes(0);
+    const {model} = this.app, n = choice.options.length;
+    const known = (i) => model.run(i).choices;
+    const inactive = choice.codes.some((code, i) => code === 0 && known(i));
     const slots = n + (inactive ? 1 : 0), first = inactive ? 0 : 1;
     const middle = (code) => (code - first + 0.5) / slots;
     return {
       title: choice.name,
-      at: (i) => middle(choice.codes[i]) + (((i * 2654435761 >>> 8) % 1000) / 1000 - 0.5) * 0.4 / slots,
+      at: (i) => known(i)
+        ? middle(choice.codes[i]) + (((i * 2654435761 >>> 8) % 1000) / 1000 - 0.5) * 0.4 / slots : NaN,
       labels: [...(inactive ? [["–", middle(0)]] : []),
                ...choice.options.map((option, k) => [String(option), middle(k + 1)])],
     };
