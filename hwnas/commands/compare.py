@@ -100,6 +100,7 @@ def _found(
         *words.predicted(told["predictions"]),
         words.shared(told["shared"], sum(bool(run.candidates) for run in runs)),
         *notes,
+        *words.method(comparison),
     ]
     found = _Found(comparison, [line for line in sentences if line], told)
     found.figures = dict(_figures(comparison, told["convergence"]))

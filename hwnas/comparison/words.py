@@ -16,11 +16,12 @@ _TESTS = {"wilcoxon": "Wilcoxon's signed ranks, paired by seed", "mann-whitney":
 
 
 def sentences(comparison: Comparison) -> list[str]:
-    """Return what was compared, how, and which differences are more than luck."""
-    return [*_fronts(comparison), *_groups(comparison), *_frame(comparison)]
+    """Return which fronts are better, and which differences are more than luck."""
+    return [*_fronts(comparison), *_groups(comparison)]
 
 
-def _frame(comparison: Comparison) -> Iterator[str]:
+def method(comparison: Comparison) -> Iterator[str]:
+    """Say what was compared, and how."""
     yardstick = comparison.yardstick
     frame = yardstick.frame
     if comparison.kind == "verified":
@@ -205,10 +206,10 @@ def verified(rows: Sequence[Row]) -> Iterator[str]:
     for row in rows:
         a, b = row["hypervolume_share_searched"], row["hypervolume_share_verified"]
         accuracy = row.get("median_change_accuracy")
-        median = "" if accuracy is None else f", accuracy {accuracy:+.4f} on the median"
+        more = "" if accuracy is None else f", accuracy {accuracy:+.4f} on the median"
         yield (
             f"{row['run']}: verification changed the hypervolume share from {a:.4f} to {b:.4f}"
-            f"{median}; {row['n_left']} of {row['n_members']} members left the front."
+            f"{more}; {row['n_left']} of {row['n_members']} members left the front."
         )
 
 

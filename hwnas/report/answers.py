@@ -166,7 +166,10 @@ def _growth(comparison: Comparison, rows: Sequence[Row]) -> Table:
     growth = tables.growth(rows)
     groups = [*dict.fromkeys(row["group"] for row in rows)]
     body = [
-        ["all" if count is None else f"{count:,}", *(_number(own.get(group)) for group in groups)]
+        [
+            "all" if count is None else f"{count:,}",
+            *(_cell(_MAIN, own.get(group)) for group in groups),
+        ]
         for count, own in growth.items()
     ]
     note = (
@@ -195,11 +198,21 @@ def _plain(title: str, rows: Sequence[Row], heads: Mapping[str, str], name: str)
     changes = [key for key in (rows[0] if rows else ()) if key.startswith("median_change_")]
     every = {**heads, **{key: f"{key.removeprefix('median_change_')}, change" for key in changes}}
     cells = [
-        [f"{row[key]:.1%}" if key in _SHARES else _number(row[key]) for key in every]
+        [_share(row[key]) if key in _SHARES else _cell(key, row[key]) for key in every]
         for row in rows
     ]
     medians = "Changes are medians over members. " * bool(changes)
     return Table(title, [*every.values()], cells, f"{medians}{_file(name)}")
+
+
+def _cell(name: str, value: Any) -> str:
+    """Return a figure; of hypervolume shares as many digits each, so that they can be compared."""
+    is_share = name.startswith(_MAIN) and value is not None
+    return f"{value:.4f}" if is_share else _number(value)
+
+
+def _share(value: float) -> str:
+    return f"{value:.1%}"
 
 
 def _number(value: Any) -> str:

@@ -26,8 +26,12 @@ _LIMITS = (
     "Sliders set limits: what does not fit turns grey. A limit is held against the upper end of an "
     "interval, where there is one."
 )
+_CHANCE = (
+    "P(on the front of all): how often a network is on the front of all that are compared, when "
+    "each figure is drawn from its interval."
+)
 _TITLES = {
-    "fronts": "Fronts",
+    "fronts": "Fronts, as a figure for a paper",
     "attainment": "What runs of a group attain",
     "convergence": "Convergence",
     "critical_difference": "Ranks of groups",
@@ -55,7 +59,10 @@ def page(
         [_explorer(comparison)],
         findings=findings,
         tables=answers(comparison, rows),
-        pictures=[Picture(_TITLES[name], svg) for name, svg in pictures.items()],
+        pictures=[
+            Picture(_TITLES[name], svg, f"As files: {name}.svg, {name}.png.")
+            for name, svg in pictures.items()
+        ],
         facts=facts,
     )
 
@@ -68,13 +75,14 @@ def _explorer(comparison: Comparison) -> Explorer:
         for i, front in enumerate(comparison.fronts)
     ]
     notes = [searched.NOTES[0] if comparison.kind == "verified" else _SEARCHED]
+    chance = "" if comparison.uncertainty is None else _CHANCE
     return Explorer(
         "Fronts",
         [objective.name for objective in (quality, *costs)],
         _columns(comparison, runs),
         runs,
         _common_limits(comparison.fronts),
-        [*notes, _LIMITS, _about_choices(comparison.fronts, spaces)],
+        [*notes, _LIMITS, chance, _about_choices(comparison.fronts, spaces)],
     )
 
 
@@ -109,7 +117,7 @@ def _columns(comparison: Comparison, runs: Sequence[RunData]) -> dict[str, Colum
         found[name] = column(name) if is_known(name) else plain
     known = {n for run in runs for p in run.points for n in (*p.figures, *p.verified)}
     if _ON_ALL in known:
-        found[_ON_ALL] = Column("probability of being on the front of all", "", maximise=True)
+        found[_ON_ALL] = Column("P(on the front of all)", "", maximise=True)
     targets = dict.fromkeys(name.rpartition(".")[0] for name in found if "." in name) or [""]
     for name in (f"{target}.{name}".lstrip(".") for target in targets for name in COLUMNS):
         if name in known:

@@ -111,15 +111,26 @@ def _json(content: Any) -> str:
 
 
 def _table(table: Table) -> str:
-    heads = "".join(f"<th>{html.escape(text)}</th>" for text in table.columns)
-    rows = "".join(
-        f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in table.rows
-    )
+    columns = [*zip(*table.rows, strict=True)] or [()] * len(table.columns)
+    sides = [' class="left"' * any(map(_is_text, column)) for column in columns]
+    heads = _cells("th", table.columns, sides)
+    rows = "".join(f"<tr>{_cells('td', row, sides)}</tr>" for row in table.rows)
+    kind = ' class="sorted"' * (len(table.rows) > 2)
     return (
         f"<section><h2>{html.escape(table.title)}</h2>{_note(table.note)}"
-        f'<div class="scroll"><table class="sorted"><thead><tr>{heads}</tr></thead>'
+        f'<div class="scroll"><table{kind}><thead><tr>{heads}</tr></thead>'
         f"<tbody>{rows}</tbody></table></div></section>"
     )
+
+
+def _cells(tag: str, texts: Sequence[str], sides: Sequence[str]) -> str:
+    pairs = zip(texts, sides, strict=True)
+    return "".join(f"<{tag}{side}>{html.escape(text)}</{tag}>" for text, side in pairs)
+
+
+def _is_text(cell: str) -> bool:
+    """Return whether a cell is read as words, not as a number or as what stands for none."""
+    return cell[:1].isalpha()
 
 
 def _picture(picture: Picture) -> str:

@@ -227,17 +227,24 @@ class Source:
         Raises:
             RunError: it cannot be read, or is no such study.
         """
-        with self._opened() as (storage, study), storage.engine.connect() as connection:
+        # An unknown schema has no such columns; checking its version would take longer than this.
+        opened = self._opened(skip_compatibility_check=True)
+        with opened as (storage, study), storage.engine.connect() as connection:
             rows = connection.execute(_TIMES, {"name": self.name})
             times = [(number, start, end) for number, start, end in rows]
             objectives = tuple(study.metric_names or ())
         return Outline(objectives, self._space(study), _seconds(times))
 
     @contextmanager
-    def _opened(self) -> Iterator[tuple[RDBStorage, optuna.Study]]:
+    def _opened(
+        self, *, skip_compatibility_check: bool = False
+    ) -> Iterator[tuple[RDBStorage, optuna.Study]]:
         try:
             storage = RDBStorage(
-                self.url, engine_kwargs=dict(self.engine), skip_table_creation=True
+                self.url,
+                engine_kwargs=dict(self.engine),
+                skip_compatibility_check=skip_compatibility_check,
+                skip_table_creation=True,
             )
             yield storage, optuna.load_study(study_name=self.name, storage=storage)
         except (SQLAlchemyError, StorageInternalError, KeyError, ImportError) as error:

@@ -37,9 +37,9 @@ class App {
     };
     const table = section(
       model.runs.length > 1 ? "Members of the fronts" : "Members of the front",
-      "Members that fit the limits above. Small figures: 95 % intervals; with a sign: how far the "
-      + "verified figure is from the searched one. Click a heading to sort. The file has all figures "
-      + "with their intervals, and the choices.");
+      `Members that fit the limits above. Small figures: 95 % intervals${model.verified
+        ? "; with a sign: how far the verified figure is from the searched one" : ""}. Click a heading to `
+      + `sort. The file has all figures with their intervals${model.choices.length ? ", and the choices" : ""}.`);
     this.members = new Members(table, this);
     this.views.push(this.members);
     if (model.choices.length) {
@@ -75,7 +75,8 @@ class App {
 
   #controls(host) {
     const {model} = this;
-    const keys = [["dot", "dominated, as searched"], ["open", "front as searched"]];
+    const keys = model.verified ? [["dot", "dominated, as searched"], ["open", "front as searched"]]
+      : [["dot", "dominated"], ["full", "front"]];
     if (model.verified) {
       keys.push(["full", "verified from the compiled artefact, with 95 % interval"]);
       if (model.notes.some(Boolean)) keys.push(["cross", "verified: left the front or the budget"]);

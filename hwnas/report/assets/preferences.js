@@ -38,7 +38,7 @@ class Preferences {
       ? ` Show ${SIDE_BY_SIDE} names or fewer above to see their fronts side by side.` : "";
     this.words.textContent =
       `${whose}; grey bar: share among all ${many(all)} candidates with an accuracy. Shares are of those in `
-      + "which the choice is active (as many as stand beside its name). What least looks like chance "
+      + `which the choice is active${sets.length > 3 ? "" : " (as many as stand beside its name)"}. What least looks like chance `
       + "comes first (Pearson's chi-squared by degrees of freedom); fewer than 5 networks, which say "
       + `nothing, last. A share of 20 networks is uncertain by some 20 points.${apart}`;
     const total = (counts) => counts.reduce((a, b) => a + b, 0);
@@ -73,14 +73,16 @@ class Preferences {
       return made;
     };
     const rows = choice.options.map((option, k) => {
-      const shares = bars.map(({share}) => percent(share[k])), few = bars.length <= 3;
+      const shares = bars.map(({share, n}) => n ? percent(share[k]) : "–"), few = bars.length <= 3;
+      const texts = shares.map((text, j) =>
+        element("span", bars.length > 1 ? {style: `color: ${bars[j].colour}`} : {}, `${text} `));
       return element("tr", few ? {} : {title: shares.join(", ")},
         element("td", {}, String(option)),
         element("td", {class: "bars"}, ...bars.map(({share, colour}) => bar(share[k], colour)),
                 bar(usual[k], GREY)),
-        element("td", {}, few ? shares.join(" ") : "", element("small", {}, ` of ${percent(usual[k])}`)));
+        element("td", {}, ...(few ? texts : []), element("small", {}, `of ${percent(usual[k])}`)));
     });
-    const counts = bars.map(({n}) => many(n)).join(", ");
+    const counts = bars.length > 3 ? "" : bars.map(({n}) => many(n)).join(", ");
     return element("div", {class: "card"}, element("h4", {}, choice.name, element("small", {}, ` ${counts}`)),
                    element("table", {}, ...rows));
   }

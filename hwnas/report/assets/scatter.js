@@ -177,6 +177,7 @@ class Scatter {
     context.strokeStyle = fits ? style.searched : FAINT;
     trace(context, style.mark, this.pixels[2 * point], this.pixels[2 * point + 1], size);
     context.stroke();
+    if (!model.verified) { context.fillStyle = context.strokeStyle; context.fill(); }
     const colour = fits ? (left ? style.left : style.verified) : FAINT;
     context.strokeStyle = context.fillStyle = colour;
     if (app.bars) {

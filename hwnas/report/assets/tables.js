@@ -21,7 +21,7 @@ function sortable(table) {
       body.replaceChildren(...rows);
     };
     const text = head.textContent;
-    if (!text || before.length < 3) return;
+    if (!text) return;
     head.replaceChildren(element("button", {type: "button", onclick: click, title: "sort by this column"}, text));
   });
 }
