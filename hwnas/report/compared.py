@@ -71,7 +71,7 @@ def _explorer(comparison: Comparison) -> Explorer:
     quality, costs = parts(comparison.objectives)
     spaces = _spaces(comparison.fronts)
     runs = [
-        _run(front, comparison.kind, _chances(comparison.uncertainty, i), len(spaces) == 1)
+        _run(front, comparison, _chances(comparison.uncertainty, i), len(spaces) == 1)
         for i, front in enumerate(comparison.fronts)
     ]
     notes = [searched.NOTES[0] if comparison.kind == "verified" else _SEARCHED]
@@ -130,21 +130,23 @@ def _chances(uncertainty: Uncertainty | None, i: int) -> Sequence[float]:
     return [] if uncertainty is None else uncertainty.on_all[i].tolist()
 
 
-def _run(front: Front, kind: Kind, chances: Sequence[float], options: bool) -> RunData:
+def _run(front: Front, comparison: Comparison, chances: Sequence[float], options: bool) -> RunData:
     """Return a run with its front as it is compared.
 
     Args:
         front: What is compared of it.
-        kind: Which figures are compared.
+        comparison: With whom.
         chances: Of its points.
         options: Whether its choices are shown.
     """
-    run, own = front.run, kind_of(front.run, kind)
-    if own == "verified" and run.members:
+    run, own = front.run, kind_of(front.run, comparison.kind)
+    same = {*run.directions} == {objective.name for objective in comparison.objectives}
+    if own == "verified" and run.members and same:
         data = searched.run_of(run.name, run.candidates, run.members, run.group)
     else:
         data = RunData(run.name, _points(front, own), run.group, _n_refused(front))
-    of = {point.id: chance for point, chance in zip(front.points, chances, strict=False)}
+    shown = {point.id for point in data.points if point.on_front}
+    of = {p.id: c for p, c in zip(front.points, chances, strict=False) if p.id in shown}
     points = [
         _with_chance(p if options else replace(p, options=()), of.get(p.id), own)
         for p in data.points
@@ -153,9 +155,13 @@ def _run(front: Front, kind: Kind, chances: Sequence[float], options: bool) -> R
 
 
 def _points(front: Front, kind: Kind) -> list[Point]:
-    """Return each network that was compared once, those on the front as it is compared."""
+    """Return each network that was compared once, those on the front as it is compared.
+
+    A member that is dominated, because it was verified or because fewer objectives are compared
+    than were searched in, is none here.
+    """
     candidates = {c.id: c for c in different(front.run.candidates)}
-    members = {p.id: (p.figures, on) for p, on in zip(front.points, front.mask, strict=True)}
+    members = {p.id: p.figures for p, on in zip(front.points, front.mask, strict=True) if on}
     found: dict[str, Point] = {}
     for point in front.run.scored:
         if point.id in found:
@@ -165,10 +171,8 @@ def _points(front: Front, kind: Kind) -> list[Point]:
         if candidate is not None:
             plain = replace(plain, options=candidate.genotype.options, trial=candidate.trial)
         if point.id in members:
-            figures, on_front = members[point.id]
-            verified: Figures = figures if kind == "verified" else {}
-            note = "" if on_front else "left the front"
-            plain = replace(plain, on_front=True, verified=verified, note=note)
+            verified: Figures = members[point.id] if kind == "verified" else {}
+            plain = replace(plain, on_front=True, verified=verified)
         found[point.id] = plain
     return list(found.values())
 

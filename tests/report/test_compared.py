@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import random
 import re
 import sys
@@ -170,6 +171,25 @@ def test_selection_is_linked_and_preferences_stand_side_by_side(page: Opened) ->
     page.tab.get_by_role("checkbox", name=re.compile("^select ")).first.check()
     page.tab.wait_for_selector("text=1 network selected")
     assert "share among the 1 network of the selection" in page.tab.content()
+
+
+def test_front_is_that_of_the_objectives_that_are_compared(
+    tiny: SearchSpace, tmp_path: Path, visited: Visit
+) -> None:
+    _search(RunFolder(tmp_path / "ours"), tiny, 0, "random")
+    path = tmp_path / "ours" / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["config"]["objectives"] = ["accuracy", "latency_ms", "energy_mj"]
+    path.write_text(json.dumps(manifest))
+    front = tmp_path / "ours" / "front.json"
+    members = json.loads(front.read_text())["members"]
+    worst = min(members, key=lambda row: float(row["verified_accuracy_int8"]))
+    worst["verified_latency_ms"] = worst["verified_latency_ms_high"] = 99.0
+    front.write_text(json.dumps({"members": members}))
+    given = "objectives={accuracy: max, latency_ms: min}", "n_bootstrap=0"
+    _compared(f"runs={tmp_path / 'ours'}", *given, f"run.dir={tmp_path / 'out'}")
+    ids = visited(tmp_path / "out" / "report.html").ids()
+    assert sorted(ids) == sorted(row["id"] for row in members if row is not worst)
 
 
 def test_choices_of_csv_files_are_left_out_and_said(
