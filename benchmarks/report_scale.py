@@ -32,9 +32,9 @@ Result = TypeVar("Result")
 OBJECTIVES = ("accuracy", "latency_ms", "energy_mj")
 
 
-def drawn(space: SearchSpace, n: int) -> list[Candidate]:
+def drawn(space: SearchSpace, n: int, seed: int = 0) -> list[Candidate]:
     """Return random candidates: the larger, the dearer and the more accurate, with some luck."""
-    rng, accuracy, found = random.Random(0), SyntheticAccuracy(space), []
+    rng, accuracy, found = random.Random(seed), SyntheticAccuracy(space), []
     for number in range(n):
         genotype = space.sample(rng)
         figures = {"accuracy": accuracy.score(genotype).accuracy}

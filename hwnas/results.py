@@ -303,21 +303,42 @@ def read_candidates(folder: RunFolder, space: str) -> list[Candidate] | None:
         columns: list[str] = table.column_names
         choices = columns[columns.index("reason") + 1 : columns.index("accuracy")]
         known = [name for name in columns if f"{name}_source" in columns]
-        return [_candidate(row, space, choices, known) for row in table.to_pylist()]
+        return _candidates(table.to_pydict(), space, sorted(choices), known)
     except (OSError, pa.ArrowException, ValueError, KeyError) as error:
         (reason, *_) = str(error).splitlines() or [type(error).__name__]
         raise RunError(f"{path} cannot be read: {reason}") from None
 
 
-def _candidate(row: Row, space: str, choices: Sequence[str], known: Sequence[str]) -> Candidate:
-    options = tuple(sorted((name, row[name]) for name in choices if row[name] is not None))
-    figures = {
-        name: Figure(row[name], row[f"{name}_source"], row[f"{name}_low"], row[f"{name}_high"])
+def _candidates(
+    columns: Mapping[str, Sequence[Any]], space: str, choices: Sequence[str], known: Sequence[str]
+) -> list[Candidate]:
+    """Return the candidates of a table by its columns, which is quicker than by its rows."""
+    options = zip(*(columns[name] for name in choices), strict=True)
+    figures = [
+        _figures(*(columns[f"{name}{part}"] for part in ("", "_source", "_low", "_high")))
         for name in known
-        if row[name] is not None
-    }
-    genotype, stopped = Genotype(space, options), row["state"] == "stopped"
-    return Candidate(row["trial"], genotype, figures, {}, row["reason"], stopped)
+    ]
+    identity = zip(*(columns[name] for name in ("trial", "state", "reason")), strict=True)
+    return [
+        Candidate(
+            trial,
+            Genotype(
+                space, tuple((n, o) for n, o in zip(choices, row, strict=True) if o is not None)
+            ),
+            {n: figure for n, figure in zip(known, own, strict=True) if figure is not None},
+            {},
+            reason,
+            state == "stopped",
+        )
+        for (trial, state, reason), row, own in zip(
+            identity, options, zip(*figures, strict=True), strict=True
+        )
+    ]
+
+
+def _figures(*parts: Sequence[Any]) -> list[Figure | None]:
+    """Return the figures of a column: of values, sources and ends of intervals."""
+    return [None if part[0] is None else Figure(*part) for part in zip(*parts, strict=True)]
 
 
 def default_path(verb: str, *, shared: bool = False) -> Path:

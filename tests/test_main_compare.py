@@ -96,7 +96,7 @@ def test_groups_of_seeds_are_compared_and_the_numbers_are_the_same_again(
     assert "pm" in (tmp_path / "one" / "indicators.tex").read_text()
     assert run([*arguments, f"run.dir={tmp_path / 'two'}"]) == 0
     names = {path.name for path in (tmp_path / "one").iterdir()}
-    assert names >= {"fronts.svg", "attainment.png", "convergence.svg", "points.csv"}
+    assert names >= {"report.html", "fronts.svg", "attainment.png", "convergence.svg", "points.csv"}
     for name in names - {"manifest.json", ".lock"}:
         one, two = (tmp_path / folder / name for folder in ("one", "two"))
         assert one.read_bytes() == two.read_bytes(), name

@@ -16,7 +16,9 @@ from hwnas.comparison.fronts import Array, Objective, Run
 from hwnas.comparison.summary import Comparison, chosen_kind, compare, known
 from hwnas.config import CompareConfig, SearchConfig
 from hwnas.errors import RunError
+from hwnas.report import compared
 from hwnas.report import comparison as pictures
+from hwnas.report.page import render
 from hwnas.results import Row, RunFolder, begun, opened
 
 _RECORDED = ("hwnas", "moocore", "numpy", "scipy", "matplotlib")
@@ -60,7 +62,7 @@ def run(
                 again = recost.recosted(found.comparison, searches, phases)
             found.tables |= again.tables
             found.sentences += again.sentences
-        _write(folder, found)
+        _write(folder, found, _facts(config, found.comparison))
         manifest = begun("compare", arguments, {}, config) | {
             "status": "finished",
             "versions": {name: importlib.metadata.version(name) for name in _RECORDED},
@@ -98,6 +100,7 @@ def _found(
         *words.predicted(told["predictions"]),
         words.shared(told["shared"], sum(bool(run.candidates) for run in runs)),
         *notes,
+        *words.method(comparison),
     ]
     found = _Found(comparison, [line for line in sentences if line], told)
     found.figures = dict(_figures(comparison, told["convergence"]))
@@ -161,7 +164,19 @@ def _figures(
         yield "critical_difference", pictures.critical_difference(ranking, title)
 
 
-def _write(folder: RunFolder, found: _Found) -> None:
+def _facts(config: CompareConfig, comparison: Comparison) -> list[tuple[str, str]]:
+    """Return what the page says of how it was made; nothing that differs from time to time."""
+    draws = f"{config.n_bootstrap} draws, seed {config.seed}"
+    return [
+        *((f"run {front.name}", front.run.path) for front in comparison.fronts),
+        ("figures", comparison.kind),
+        ("grouped by", config.group_by or "nothing: each run is a group of its own"),
+        ("bootstrap", draws if comparison.uncertainty is not None else "none"),
+        *((f"version of {name}", importlib.metadata.version(name)) for name in _RECORDED),
+    ]
+
+
+def _write(folder: RunFolder, found: _Found, facts: Sequence[tuple[str, str]]) -> None:
     """Write all files; where there are no rows there is no table."""
     for name, rows in found.tables.items():
         if rows:
@@ -175,9 +190,12 @@ def _write(folder: RunFolder, found: _Found) -> None:
         "sentences": found.sentences,
     }
     folder.write_json("comparison.json", content)
+    drawn_as_svg = {name: picture["svg"].decode() for name, picture in found.figures.items()}
+    page = compared.page(found.comparison, found.tables, found.sentences, drawn_as_svg, facts)
+    folder.write_bytes("report.html", render(page).encode())
 
 
 def _listing(found: _Found) -> str:
     names = [f"{name}.csv" for name, rows in found.tables.items() if rows]
     drawn = [f"{name}.png/.svg" for name in found.figures]
-    return " ".join(["comparison.json", "indicators.tex", *names, *drawn])
+    return " ".join(["report.html", "comparison.json", "indicators.tex", *names, *drawn])

@@ -11,7 +11,7 @@ from rich.text import Text
 from hwnas.commands.console import print_lines
 from hwnas.comparison.fronts import Objective
 from hwnas.comparison.summary import Comparison
-from hwnas.comparison.tables import parts
+from hwnas.comparison.tables import by_group, parts
 from hwnas.results import Row
 
 _ROWS = 24
@@ -85,19 +85,9 @@ def _ladders(
         title = f"{direction} {quality.title} for {cost.title} {word} (median over runs)"
         table = _table(title, cost.title, *groups)
         own = [row for row in rows if row["cost"] == cost.name]
-        for limit in dict.fromkeys(row["limit"] for row in own):
-            cells = [
-                _median([r[quality.name] for r in own if (r["limit"], r["group"]) == (limit, g)])
-                for g in groups
-            ]
-            table.add_row(f"{limit:g}", *cells)
+        for limit, by in by_group(own, "limit", quality.name).items():
+            table.add_row(f"{limit:g}", *("-" if v is None else f"{v:.4f}" for v in by.values()))
         yield table
-
-
-def _median(values: Sequence[float | None]) -> str:
-    """Return the median where more than half of the runs have a value."""
-    known = [value for value in values if value is not None]
-    return f"{float(np.median(known)):.4f}" if 2 * len(known) > len(values) else "-"
 
 
 def _recosted(rows: Sequence[Row]) -> Table:

@@ -74,7 +74,8 @@ _ABOUT = {
     "compare": [
         "Compares the fronts of searches, finished or not, and of other tools (CSV files with a",
         "column for each objective; NAME_low, NAME_high, id, run, group if you like): indicators",
-        "with intervals, tests over seeds, tables that answer questions, figures for a paper.",
+        "with intervals, tests over seeds, tables that answer questions, figures for a paper, and",
+        "report.html, an interactive page of all that needs no network.",
         "Writes runs/compare/<time>/; the same input gives the same numbers.",
     ],
 }

@@ -1,5 +1,6 @@
 """Run folders of ``search`` as what is compared of them, finished or not."""
 
+import contextlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -90,22 +91,35 @@ def _joint(path: Path, manifest: Row) -> Run:
 
 
 def _searched(path: Path, manifest: Row) -> _Searched:
-    """Return candidates by the study; by ``candidates.parquet`` where it cannot be read."""
-    where = manifest["config"].get("study") or {"storage": None}
-    folder = RunFolder(path)
+    """Return candidates: of a finished run by ``candidates.parquet``, else by the study.
+
+    The file is read five times faster, but has no times, and a study may be out of reach.
+    """
+    folder, config = RunFolder(path), manifest["config"]
+    source = _source(folder, config)
+    if manifest.get("status") != "running" and source is not None:
+        with contextlib.suppress(RunError):
+            outline = source.outline()
+            if (candidates := read_candidates(folder, outline.space.name)) is not None:
+                return _Searched(outline.objectives, candidates, outline.seconds)
     try:
-        if where["storage"] is not None:
-            record = study.read_shared(where["storage"], where["name"])
-        elif folder.study.exists():
-            record = study.read(folder.study)
-        else:
+        if source is None:
             raise RunError(f"runs={path}: no trial is finished yet.")
+        record = source.read()
     except RunError:
-        if (candidates := read_candidates(folder, _space(manifest["config"]))) is None:
+        if (candidates := read_candidates(folder, _space(config))) is None:
             raise
         note = "its study cannot be read: candidates.parquet instead, which has no times"
         return _Searched(_objectives(manifest), candidates, {}, (note,))
     return _Searched(record.objectives, record.candidates, record.seconds)
+
+
+def _source(folder: RunFolder, config: Mapping[str, Any]) -> study.Source | None:
+    """Return where the study of a run lies; ``None`` where it has begun none."""
+    where = config.get("study") or {"storage": None}
+    if where["storage"] is not None:
+        return study.in_database(where["storage"], where["name"])
+    return study.in_file(folder.study) if folder.study.exists() else None
 
 
 def _space(config: Mapping[str, Any]) -> str:

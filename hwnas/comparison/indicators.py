@@ -9,6 +9,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -57,6 +58,7 @@ INDICATORS = (
 )  # fmt: skip
 BY_NAME = {indicator.name: indicator for indicator in INDICATORS}
 _DIVISIONS = {3: 44, 4: 17}  # of weights, by the number of objectives: about 1,000 weights
+_AT_ONCE = 64  # points: what is computed of them stays in the cache
 
 
 @dataclass(frozen=True)
@@ -104,15 +106,20 @@ def r2(points: Array) -> float:
 def r2_by_weights(points: Array, vectors: Array) -> float:
     """Return the weighted Tchebycheff distance to 0 of the nearest point, mean over weights.
 
-    Source: Brockhoff et al., "On the properties of the R2 indicator", 2012,
+    No value is negative. Source: Brockhoff et al., "On the properties of the R2 indicator", 2012,
     https://doi.org/10.1145/2330163.2330230.
     """
     nearest = np.full(len(vectors), np.inf)
-    for point in points:  # one at a time: memory stays small
-        nearest = np.minimum(nearest, (vectors * point).max(axis=1))
+    for start in range(0, len(points), _AT_ONCE):
+        part = points[start : start + _AT_ONCE]
+        distances = np.zeros((len(vectors), len(part)))
+        for weight, value in zip(vectors.T, part.T, strict=True):
+            np.maximum(distances, np.multiply.outer(weight, value), out=distances)
+        nearest = np.minimum(nearest, distances.min(axis=1))
     return float(nearest.mean())
 
 
+@cache
 def weights(n: int, divisions: int) -> Array:
     """Return even weights of ``n`` objectives ``(k, n)``.
 
@@ -124,7 +131,9 @@ def weights(n: int, divisions: int) -> Array:
     """
     bars = itertools.combinations(range(divisions + n - 1), n - 1)
     edges = np.array([(-1, *cut, divisions + n - 1) for cut in bars])
-    return (np.diff(edges, axis=1) - 1 + 1 / n) / (divisions + 1)
+    found: Array = (np.diff(edges, axis=1) - 1 + 1 / n) / (divisions + 1)
+    found.flags.writeable = False  # it is kept
+    return found
 
 
 def coverage(first: Array, second: Array, maximise: Sequence[bool]) -> float:

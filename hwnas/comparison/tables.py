@@ -7,6 +7,7 @@ what is paid for it. A limit is met if the worse end of the figure's interval me
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -125,6 +126,57 @@ def _round(value: float, cost: Objective) -> float:
     scaled = value * 10.0**digits
     whole = math.floor(scaled + _EQUAL) if cost.maximise else math.ceil(scaled - _EQUAL)
     return float(f"{whole * 10.0**-digits:.3g}")
+
+
+def by_group(rows: Sequence[Row], key: str, name: str) -> dict[Any, dict[str, float | None]]:
+    """Return the median over a group's runs of a figure, by another one and by group.
+
+    ``None`` where no more than half of the runs have it.
+    """
+    found: dict[Any, dict[str, list[float | None]]] = {}
+    for row in rows:
+        found.setdefault(row[key], {}).setdefault(row["group"], []).append(row[name])
+    return {
+        value: {group: _median(figures) for group, figures in own.items()}
+        for value, own in found.items()
+    }
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.median(known)) if 2 * len(known) > len(values) else None
+
+
+def growth(rows: Sequence[Row]) -> dict[int | None, dict[str, float | None]]:
+    """Return the median hypervolume share of each group after some numbers of evaluations.
+
+    ``None``: after all, however many they were.
+
+    Args:
+        rows: Of ``convergence``.
+    """
+    of_runs: dict[tuple[str, str], list[tuple[int, float]]] = {}
+    for row in rows:
+        steps = of_runs.setdefault((row["group"], row["run"]), [])
+        steps.append((row["evaluations"], row["hypervolume_share"]))
+    most = max((steps[-1][0] for steps in of_runs.values()), default=0)
+    rounds = [m * 10**power for power in range(7) for m in (1, 2, 5)]
+    counts = [*(count for count in rounds if 10 <= count < most), None]
+    reached = [
+        {"group": group, "count": count, "share": _after(steps, count)}
+        for count in counts
+        for (group, _), steps in of_runs.items()
+    ]
+    return by_group(reached, "count", "share")
+
+
+def _after(steps: Sequence[tuple[int, float]], count: int | None) -> float | None:
+    """Return the share that a run had reached by a count; ``None`` where it did not go so far."""
+    if count is None:
+        return steps[-1][1]
+    if steps[-1][0] < count:
+        return None
+    return max((share for n, share in steps if n <= count), default=0.0)
 
 
 def convergence(runs: Sequence[Run], frame: Frame, objectives: Sequence[Objective]) -> list[Row]:

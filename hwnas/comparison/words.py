@@ -1,6 +1,7 @@
 """What a comparison means, in sentences."""
 
 from collections.abc import Iterator, Sequence
+from statistics import median
 
 from hwnas.comparison.fronts import Array, Objective
 from hwnas.comparison.reading import listed
@@ -9,16 +10,18 @@ from hwnas.comparison.summary import Comparison
 from hwnas.results import Row
 
 _MAIN = "hypervolume_share"
+_RUNS = 6  # whose verification is worded; verification.csv has all
 _NAMED = 12  # tests that are worded; tests.csv has all
 _TESTS = {"wilcoxon": "Wilcoxon's signed ranks, paired by seed", "mann-whitney": "Mann-Whitney"}
 
 
 def sentences(comparison: Comparison) -> list[str]:
-    """Return what was compared, how, and which differences are more than luck."""
-    return [*_frame(comparison), *_fronts(comparison), *_groups(comparison)]
+    """Return which fronts are better, and which differences are more than luck."""
+    return [*_fronts(comparison), *_groups(comparison)]
 
 
-def _frame(comparison: Comparison) -> Iterator[str]:
+def method(comparison: Comparison) -> Iterator[str]:
+    """Say what was compared, and how."""
     yardstick = comparison.yardstick
     frame = yardstick.frame
     if comparison.kind == "verified":
@@ -191,13 +194,22 @@ def predicted(rows: Sequence[Row]) -> Iterator[str]:
 
 def verified(rows: Sequence[Row]) -> Iterator[str]:
     """Say what verification changed."""
+    if len(rows) > _RUNS:
+        changes = [r["hypervolume_share_verified"] - r["hypervolume_share_searched"] for r in rows]
+        members, left = (sum(int(row[key]) for row in rows) for key in ("n_members", "n_left"))
+        yield (
+            f"Verification changed the hypervolume share of {len(rows)} fronts by "
+            f"{median(changes):+.4f} on the median, {min(changes):+.4f} to {max(changes):+.4f}; "
+            f"{left} of {members} members left their front."
+        )
+        return
     for row in rows:
         a, b = row["hypervolume_share_searched"], row["hypervolume_share_verified"]
         accuracy = row.get("median_change_accuracy")
-        median = "" if accuracy is None else f", accuracy {accuracy:+.4f} on the median"
+        more = "" if accuracy is None else f", accuracy {accuracy:+.4f} on the median"
         yield (
             f"{row['run']}: verification changed the hypervolume share from {a:.4f} to {b:.4f}"
-            f"{median}; {row['n_left']} of {row['n_members']} members left the front."
+            f"{more}; {row['n_left']} of {row['n_members']} members left the front."
         )
 
 

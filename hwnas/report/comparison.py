@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullFormatter
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from hwnas.comparison.attainment import Surface
 from hwnas.comparison.fronts import Array, Front, Objective
@@ -22,7 +22,9 @@ from hwnas.results import Row
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _MARKERS = "osD^vP*X<>"
 _NAMED = 20  # groups in a legend
-_WIDE = 30  # range of a cost beyond which its axis is logarithmic
+_WIDE = 10  # range of a cost beyond which its axis is logarithmic
+_CROWD = 400  # members beyond which intervals hide more than they show; marks are an image then
+_LONG = 100  # evaluations beyond which their axis is, too
 _LINES = ("-", "--", ":", "-.")
 #: What makes figures the same for the same input, with text that can be selected and edited.
 _STYLE: Any = {  # matplotlib types its keys one by one
@@ -48,21 +50,32 @@ def fronts(
     quality: Objective,
     costs: Sequence[Objective],
 ) -> Pictures:
-    """Draw the fronts of all runs, the quality over each cost, with 95 % intervals."""
+    """Draw the fronts of all runs, the quality over each cost.
+
+    With 95 % intervals, where there are not too many members to tell them apart.
+    """
     groups = [*dict.fromkeys(front.group for front in compared)]
+    many = len(compared) > len(groups)
+    crowded = sum(int(front.mask.sum()) for front in compared) > _CROWD
     with mpl.rc_context(_STYLE):
         figure, panels = _panels(len(costs))
         for axes, cost in zip(panels, costs, strict=True):
             columns = objectives.index(cost), objectives.index(quality)
             for front in compared:
-                _draw_front(axes, front, columns, groups, many=len(compared) > len(groups))
+                _draw_front(axes, front, columns, groups, many=many, crowded=crowded)
             _label(axes, cost, quality)
         _legend(figure, panels[0], len(groups))
         return _saved(figure)
 
 
 def _draw_front(
-    axes: Axes, front: Front, columns: tuple[int, int], groups: Sequence[str], *, many: bool
+    axes: Axes,
+    front: Front,
+    columns: tuple[int, int],
+    groups: Sequence[str],
+    *,
+    many: bool,
+    crowded: bool,
 ) -> None:
     look = groups.index(front.group)
     x, y = (front.members[:, column] for column in columns)
@@ -71,7 +84,7 @@ def _draw_front(
     errors: dict[str, Any] = {}
     for name, column, values in (("xerr", columns[0], x), ("yerr", columns[1], y)):
         ends = np.array([values - low[:, column], high[:, column] - values])[:, order]
-        if ends.any():
+        if ends.any() and not crowded:
             errors[name] = ends
     known = axes.get_legend_handles_labels()[1]
     colour, alpha = COLOURS[look % len(COLOURS)], 0.45 if many else 0.9
@@ -82,8 +95,9 @@ def _draw_front(
             ls=_LINES[look // len(COLOURS) % len(_LINES)],
         )  # fmt: skip
     axes.errorbar(
-        x[order], y[order], **errors, fmt=_MARKERS[look % len(_MARKERS)], ms=3.5, lw=0.7,
-        capsize=1.5, color=colour, alpha=alpha, mec="none",
+        x[order], y[order], **errors, fmt=_MARKERS[look % len(_MARKERS)],
+        ms=2.5 if crowded else 3.5, lw=0.7, capsize=1.5, color=colour, alpha=alpha, mec="none",
+        rasterized=crowded,
         label=front.group if front.group not in known else None,
     )  # fmt: skip
 
@@ -151,6 +165,7 @@ def convergence(rows: Sequence[Row]) -> Pictures:
                     _draw_growth(axes, own, kind, look)
             axes.set_xlabel(title)
             axes.set_ylabel("hypervolume share, as searched")
+            _stretch(axes, _LONG)
         many = len({row["run"] for row in rows}) > len(groups)
         words = "median over runs; shaded: quartiles" if many else ""
         _legend(figure, panels[0], len(groups), words)
@@ -232,11 +247,19 @@ def _panels(n: int) -> tuple[Figure, list[Axes]]:
 def _label(axes: Axes, cost: Objective, quality: Objective) -> None:
     axes.set_xlabel(cost.title)
     axes.set_ylabel(quality.title)
+    _stretch(axes, _WIDE)
+
+
+def _stretch(axes: Axes, range_: float) -> None:
+    """Make the axis of costs logarithmic if they have more than that range."""
     low, high = axes.dataLim.intervalx
-    if low > 0 and high / low > _WIDE:
-        axes.set_xscale("log")
-        axes.xaxis.set_major_formatter("{x:g}")  # powers of ten would be mathematics
-        axes.xaxis.set_minor_formatter(NullFormatter())
+    if low <= 0 or high / low <= range_:
+        return
+    axes.set_xscale("log")
+    few = high / low < 100
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if few else (1,)))
+    axes.xaxis.set_major_formatter("{x:g}")  # powers of ten would be mathematics
+    axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 def _legend(figure: Figure, axes: Axes, n: int, title: str = "") -> None:

@@ -87,3 +87,4 @@ class Page:
     pictures: Sequence[Picture] = ()
     log: Sequence[Line] = ()
     facts: Sequence[tuple[str, str]] = ()
+    findings: Sequence[str] = ()  #: what it all means, in sentences; they come first

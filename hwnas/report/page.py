@@ -17,7 +17,8 @@ from hwnas.report.explorer import Explorer, Line, Page, Picture, Table
 
 _ASSETS = Path(__file__).parent / "assets"
 _SCRIPTS = (
-    "data.js", "elements.js", "scatter.js", "parallel.js", "preferences.js", "members.js", "page.js"
+    "data.js", "elements.js", "scatter.js", "parallel.js", "preferences.js", "members.js",
+    "tables.js", "page.js"
 )  # fmt: skip
 _LOGGED = 3_000  # lines of a log: more make a page slow
 #: Where a section can be added to a page that is written, see ``with_section``.
@@ -32,6 +33,7 @@ def render(page: Page) -> str:
     parts = [
         f"<h1>{html.escape(page.title)}</h1>",
         *map(_note, page.notes),
+        _findings(page.findings),
         "<noscript><p>The plots of this page need JavaScript.</p></noscript>",
         *(_explorer(explorer, n_runs) for explorer in page.explorers),
         *map(_table, page.tables),
@@ -83,6 +85,13 @@ def _note(text: str) -> str:
     return f'<p class="note">{html.escape(text)}</p>' if text else ""
 
 
+def _findings(sentences: Sequence[str]) -> str:
+    items = "".join(f"<li>{html.escape(sentence)}</li>" for sentence in sentences)
+    if not items:
+        return ""
+    return f'<section><h2>What was found</h2><ul class="findings">{items}</ul></section>'
+
+
 def _explorer(explorer: Explorer, n_runs: int) -> str:
     notes = "".join(map(_note, explorer.notes))
     address, words = map(html.escape, explorer.link)
@@ -102,15 +111,26 @@ def _json(content: Any) -> str:
 
 
 def _table(table: Table) -> str:
-    heads = "".join(f"<th>{html.escape(text)}</th>" for text in table.columns)
-    rows = "".join(
-        f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in table.rows
-    )
+    columns = [*zip(*table.rows, strict=True)] or [()] * len(table.columns)
+    sides = [' class="left"' * any(map(_is_text, column)) for column in columns]
+    heads = _cells("th", table.columns, sides)
+    rows = "".join(f"<tr>{_cells('td', row, sides)}</tr>" for row in table.rows)
+    kind = ' class="sorted"' * (len(table.rows) > 2)
     return (
         f"<section><h2>{html.escape(table.title)}</h2>{_note(table.note)}"
-        f'<div class="scroll"><table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>'
-        "</div></section>"
+        f'<div class="scroll"><table{kind}><thead><tr>{heads}</tr></thead>'
+        f"<tbody>{rows}</tbody></table></div></section>"
     )
+
+
+def _cells(tag: str, texts: Sequence[str], sides: Sequence[str]) -> str:
+    pairs = zip(texts, sides, strict=True)
+    return "".join(f"<{tag}{side}>{html.escape(text)}</{tag}>" for text, side in pairs)
+
+
+def _is_text(cell: str) -> bool:
+    """Return whether a cell is read as words, not as a number or as what stands for none."""
+    return cell[:1].isalpha()
 
 
 def _picture(picture: Picture) -> str:

@@ -41,7 +41,7 @@ def content(explorer: Explorer, n_runs: int) -> Content:
                 "label": column.label,
                 "unit": column.unit,
                 "maximise": column.maximise,
-                "percent": name.rpartition(".")[2].startswith("accuracy"),
+                "percent": _is_share(name, points),
                 "objective": name in explorer.objectives,
                 "limit": explorer.limits.get(name),
                 "searched": _column([p.figures for p in points], name, ends=name in exact),
@@ -65,6 +65,14 @@ def content(explorer: Explorer, n_runs: int) -> Content:
     }  # fmt: skip
 
 
+def _is_share(name: str, points: Sequence[Point]) -> bool:
+    """Return whether a column is shown in per cent: of accuracies, those that are not already."""
+    plain = name.rpartition(".")[2]
+    if plain.startswith("accuracy"):
+        return not any(point.figures[name].value > 1 for point in points if name in point.figures)
+    return plain.startswith("p_on_")
+
+
 def _plot(y: str, x: str, columns: Mapping[str, Column]) -> Content:
     """Return which columns a plot shows: a target may have an accuracy of its own, verified."""
     target, _, _ = x.rpartition(".")
@@ -77,7 +85,7 @@ def _plot(y: str, x: str, columns: Mapping[str, Column]) -> Content:
 def _run(run: RunData, n_shown: int) -> Content:
     n = len(run.points)
     return {"name": run.name, "group": run.group or run.name, "n": n_shown, "all": n,
-            "refused": run.n_refused}  # fmt: skip
+            "refused": run.n_refused, "choices": any(p.options for p in run.points)}  # fmt: skip
 
 
 def _kept(points: Sequence[Point], explorer: Explorer, most: int) -> NDArray[np.intp]:

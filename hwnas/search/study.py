@@ -9,8 +9,10 @@ import base64
 import copy
 import sqlite3
 import warnings
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, final
 from urllib.parse import quote
@@ -22,7 +24,7 @@ from optuna.samplers import BaseSampler
 from optuna.storages import RDBStorage
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState
-from sqlalchemy import NullPool, event
+from sqlalchemy import DateTime, Integer, NullPool, event, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from hwnas.errors import RunError
@@ -37,6 +39,11 @@ _SPACE = "space"  # attribute of studies
 _CANDIDATE = "hwnas:candidate"  # system attributes of trials
 _RIGHT = "hwnas:right"  # bits in base64
 _MARKS = "constraints"  # as Optuna kept them before version 5, and optuna-dashboard still reads
+# Optuna reads trials with all that is in them, which takes a second a thousand.
+_TIMES = text(
+    "SELECT number, datetime_start, datetime_complete FROM trials JOIN studies USING (study_id) "
+    "WHERE study_name = :name AND state IN ('COMPLETE', 'FAIL') ORDER BY number"
+).columns(number=Integer, datetime_start=DateTime, datetime_complete=DateTime)
 SQLITE: dict[str, Any] = {"connect_args": {"timeout": 60}}  #: of engines
 
 
@@ -218,17 +225,89 @@ class Record:
     seconds: Mapping[int, float]  #: from the start of the first trial to the end of each, by number
 
 
+@dataclass(frozen=True)
+class Outline:
+    """What a study says without its candidates: quickly read, however many there are."""
+
+    objectives: Sequence[str]
+    space: SearchSpace
+    seconds: Mapping[int, float]  #: as of a ``Record``, of all trials that ended
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a study lies, to be read."""
+
+    url: str
+    engine: Mapping[str, Any]  #: options of SQLAlchemy's engine
+    name: str
+    where: str  #: in messages
+
+    def read(self) -> Record:
+        """Return all of it.
+
+        Raises:
+            RunError: it cannot be read, it is no such study, or no trial is finished yet.
+        """
+        with self._opened() as (_, study):
+            objectives = tuple(study.metric_names or ())
+            trials = [t for t in study.get_trials(deepcopy=False) if is_finished(t, objectives)]
+        if not trials:
+            raise RunError(f"{self.where} holds no finished trial yet.")
+        space = self._space(study)
+        candidates = [candidate(trial, space) for trial in trials]
+        proposals = {trial.number: recorded(trial.system_attrs) for trial in trials}
+        times = [(t.number, t.datetime_start, t.datetime_complete) for t in trials]
+        return Record(objectives, candidates, proposals, _seconds(times))
+
+    def outline(self) -> Outline:
+        """Return what it says without its candidates.
+
+        Raises:
+            RunError: it cannot be read, or is no such study.
+        """
+        # An unknown schema has no such columns; checking its version would take longer than this.
+        opened = self._opened(skip_compatibility_check=True)
+        with opened as (storage, study), storage.engine.connect() as connection:
+            rows = connection.execute(_TIMES, {"name": self.name})
+            times = [(number, start, end) for number, start, end in rows]
+            objectives = tuple(study.metric_names or ())
+        return Outline(objectives, self._space(study), _seconds(times))
+
+    @contextmanager
+    def _opened(
+        self, *, skip_compatibility_check: bool = False
+    ) -> Iterator[tuple[RDBStorage, optuna.Study]]:
+        try:
+            storage = RDBStorage(
+                self.url,
+                engine_kwargs=dict(self.engine),
+                skip_compatibility_check=skip_compatibility_check,
+                skip_table_creation=True,
+            )
+            yield storage, optuna.load_study(study_name=self.name, storage=storage)
+        except (SQLAlchemyError, StorageInternalError, KeyError, ImportError) as error:
+            # KeyError: there is no such study in it
+            (reason, *_) = str(error.__cause__ or error).splitlines()
+            message = f"{self.where} cannot be read, or holds nothing yet: {reason}"
+            raise RunError(message) from None
+
+    def _space(self, study: optuna.Study) -> SearchSpace:
+        if (raw := study.user_attrs.get(_SPACE)) is None:
+            raise RunError(
+                f"{self.where} does not hold its search space: an earlier version wrote it."
+            )
+        choices = {name: tuple(options) for name, options in raw["choices"].items()}
+        return SearchSpace(raw["name"], raw["family"], choices, raw["fixed"])
+
+
 def read(path: Path) -> Record:
     """Read the file of a study that a run may be writing.
 
     Raises:
         RunError: there are no trials yet, or it is not such a file.
     """
-    # Where nobody has it open there is no log beside it, and SQLite would make one, even to read.
-    mode = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "immutable=1"
-    address = f"file:{quote(str(path.absolute()))}?{mode}"
-    connect = {"creator": lambda: sqlite3.connect(address, uri=True), "poolclass": NullPool}
-    return _read("sqlite://", connect, NAME, str(path))
+    return in_file(path).read()
 
 
 def read_shared(url: str, name: str) -> Record:
@@ -237,36 +316,32 @@ def read_shared(url: str, name: str) -> Record:
     Raises:
         RunError: it does not answer, there are no trials yet, or it is not such a study.
     """
-    return _read(url, {"poolclass": NullPool}, name, f"study.storage={without_password(url)}")
+    return in_database(url, name).read()
 
 
-def _read(url: str, options: dict[str, Any], name: str, where: str) -> Record:
-    try:
-        storage = RDBStorage(url, engine_kwargs=options, skip_table_creation=True)
-        study = optuna.load_study(study_name=name, storage=storage)
-        objectives = tuple(study.metric_names or ())
-        trials = [t for t in study.get_trials(deepcopy=False) if is_finished(t, objectives)]
-    except (SQLAlchemyError, StorageInternalError, KeyError, ImportError) as error:
-        # KeyError: there is no such study in it
-        (reason, *_) = str(error.__cause__ or error).splitlines()
-        raise RunError(f"{where} cannot be read, or holds nothing yet: {reason}") from None
-    if not trials:
-        raise RunError(f"{where} holds no finished trial yet.")
-    if (raw := study.user_attrs.get(_SPACE)) is None:
-        raise RunError(f"{where} does not hold its search space: an earlier version wrote it.")
-    choices = {name: tuple(options) for name, options in raw["choices"].items()}
-    space = SearchSpace(raw["name"], raw["family"], choices, raw["fixed"])
-    candidates = [candidate(trial, space) for trial in trials]
-    proposals = {trial.number: recorded(trial.system_attrs) for trial in trials}
-    return Record(objectives, candidates, proposals, _seconds(trials))
+def in_file(path: Path) -> Source:
+    """Return the study in a file that a run may be writing."""
+    # Where nobody has it open there is no log beside it, and SQLite would make one, even to read.
+    mode = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "immutable=1"
+    address = f"file:{quote(str(path.absolute()))}?{mode}"
+    engine = {"creator": lambda: sqlite3.connect(address, uri=True), "poolclass": NullPool}
+    return Source("sqlite://", engine, NAME, str(path))
 
 
-def _seconds(trials: Sequence[FrozenTrial]) -> dict[int, float]:
-    start = min((t.datetime_start for t in trials if t.datetime_start is not None), default=None)
+def in_database(url: str, name: str) -> Source:
+    """Return the study of that name in a database."""
+    return Source(url, {"poolclass": NullPool}, name, f"study.storage={without_password(url)}")
+
+
+def _seconds(
+    trials: Sequence[tuple[int, datetime | None, datetime | None]],
+) -> dict[int, float]:
+    """Return when each trial ended, of numbers with their start and end."""
+    start = min((start for _, start, _ in trials if start is not None), default=None)
     return {
-        trial.number: (trial.datetime_complete - start).total_seconds()
-        for trial in trials
-        if start is not None and trial.datetime_complete is not None
+        number: (end - start).total_seconds()
+        for number, _, end in trials
+        if start is not None and end is not None
     }
 
 

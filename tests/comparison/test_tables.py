@@ -57,7 +57,7 @@ def test_frame_of_an_earlier_comparison_is_used_again(tmp_path: Path) -> None:
     again = frame.read(path, PAIR)
     later = compare([A], PAIR, "searched", again)
     assert later.found[0]["hypervolume"] == first.found[0]["hypervolume"]
-    assert "that of" in " ".join(words.sentences(later))
+    assert "that of" in " ".join(words.method(later))
 
 
 @pytest.mark.parametrize(
@@ -163,14 +163,41 @@ def test_true_front_is_what_distances_refer_to() -> None:
     found = compare([A], PAIR, "searched", true_front=truth)
     assert found.found[0]["epsilon_additive"] > 0
     assert compare([A], PAIR, "searched").found[0]["epsilon_additive"] == 0
-    assert "the given true front (1 points)" in " ".join(words.sentences(found))
+    assert "the given true front (1 points)" in " ".join(words.method(found))
+
+
+def test_growth_is_read_off_at_round_numbers_and_at_the_end() -> None:
+    runs = {"a": ("x", [(1, 0.1), (15, 0.2), (30, 0.3)]), "b": ("x", [(10, 0.3), (12, 0.4)]),
+            "c": ("y", [(30, 0.5)])}  # fmt: skip
+    rows = [
+        {"run": run, "group": group, "evaluations": n, "hypervolume_share": share}
+        for run, (group, steps) in runs.items()
+        for n, share in steps
+    ]
+    assert tables.growth(rows) == {
+        10: {"x": pytest.approx(0.2), "y": 0.0},
+        20: {"x": None, "y": 0.0},  # of half of the group alone
+        None: {"x": pytest.approx(0.35), "y": 0.5},
+    }
+    assert tables.growth([]) == {}
+
+
+def test_verification_of_many_fronts_is_one_sentence() -> None:
+    rows = [
+        {"run": f"r{i}", "n_members": 10, "n_left": i, "hypervolume_share_searched": 0.5,
+         "hypervolume_share_verified": 0.5 - 0.01 * i, "median_change_accuracy": 0.0}
+        for i in range(7)
+    ]  # fmt: skip
+    assert len([*words.verified(rows[:6])]) == 6
+    (sentence,) = words.verified(rows)
+    assert "7 fronts by -0.0300 on the median, -0.0600 to +0.0000; 21 of 70 members" in sentence
 
 
 def test_latex_escapes_names_and_has_a_row_for_each_group() -> None:
     text = latex.indicators(grouped(3))
     assert r"good\_one & 3 & " in text
     assert r"bad\&one & 3 & " in text
-    assert text.count(r"\\") == 3
+    assert text.count(r"\\") == 1 + 2 * 2
     assert text.count(r"\pm") == 2 * 5
     assert latex.escaped("a_b\\{x}%~^#$&<") == (
         r"a\_b\textbackslash{}\{x\}\%\textasciitilde{}\textasciicircum{}\#\$\&\textless{}"

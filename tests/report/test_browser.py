@@ -4,77 +4,21 @@ import csv
 import io
 import random
 import re
-import shutil
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Callable
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, Locator, sync_playwright
-from playwright.sync_api import Page as Tab
 
 from hwnas.figure import COLUMNS, Figure, Figures
 from hwnas.report.explorer import Explorer, Line, Page, Picture, Point, RunData, Table
 from hwnas.report.page import render
 from hwnas.space import Option
+from tests.report.conftest import Opened
 
-CHROMIUM = shutil.which("chromium")
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None, reason="no Chromium here: apt-get install chromium"
-)
 EVIL = "</script><script>alert(1)</script>"
 NONE = "\u2013"  # of what is not known
 OBJECTIVES = ("accuracy", "latency_ms", "energy_mj")
 SHOWN = {name: COLUMNS[name] for name in OBJECTIVES}
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox"], timeout=120_000
-        )
-        yield browser
-        browser.close()
-
-
-@dataclass
-class Opened:
-    """A page in the browser, with what it asked for and complained of."""
-
-    tab: Tab
-    requests: list[str] = field(default_factory=list)
-    complaints: list[str] = field(default_factory=list)
-
-    def counts(self) -> str:
-        return self.tab.locator(".counts").first.inner_text()
-
-    def ids(self) -> list[str]:
-        return self.tab.locator(".members tbody td:nth-child(2)").all_inner_texts()
-
-    def limit(self, number: int, value: str) -> None:
-        box = self.tab.locator(".slider input[type=number]").nth(number)
-        box.fill(value)
-        box.press("Enter")
-
-
-@pytest.fixture
-def opened(browser: Browser, tmp_path: Path) -> Iterator[Callable[[Page], Opened]]:
-    context = browser.new_context(viewport={"width": 1280, "height": 1400})
-
-    def open_(page: Page) -> Opened:
-        (tmp_path / "page.html").write_text(render(page), encoding="utf-8")
-        found = Opened(context.new_page())
-        found.tab.on("request", lambda request: found.requests.append(request.url))
-        found.tab.on("console", lambda message: found.complaints.append(message.text))
-        found.tab.on("pageerror", lambda error: found.complaints.append(str(error)))
-        found.tab.goto((tmp_path / "page.html").as_uri())
-        found.tab.wait_for_selector("html[data-ready]", timeout=60_000, state="attached")
-        return found
-
-    yield open_
-    context.close()
 
 
 def _figures(accuracy: float, ms: float) -> Figures:
@@ -120,31 +64,9 @@ def test_page_asks_for_nothing_and_complains_of_nothing(single: Opened) -> None:
     assert single.tab.locator(".plot").count() == 2
 
 
-#: Where the ring is that marks a point, in pixels of its canvas.
-_RING = """canvas => {
-  const {width, height} = canvas;
-  const {data} = canvas.getContext("2d").getImageData(0, 0, width, height);
-  let n = 0, x = 0, y = 0;
-  for (let i = 0; i < width * height; i++) {
-    if (data[4 * i + 3]) { n += 1; x += i % width; y += Math.floor(i / width); }
-  }
-  return [x / n + 0.5, y / n + 0.5];
-}"""
-
-
-def _at(single: Opened, canvas: Locator, point: int) -> tuple[float, float]:
-    """Return where a member is drawn on a plot: a ring marks it while its row is hovered."""
-    single.tab.locator(f"tr[data-point='{point}']").hover()
-    x, y = canvas.locator("canvas.top").evaluate(_RING)
-    canvas.scroll_into_view_if_needed()
-    box = canvas.bounding_box()
-    assert box is not None
-    return box["x"] + x, box["y"] + y
-
-
 def test_hover_says_figures_and_choices(single: Opened) -> None:
     canvas = single.tab.locator(".plot .canvas").first
-    single.tab.mouse.move(*_at(single, canvas, 6))
+    single.tab.mouse.move(*single.at(canvas, 6))
     text = " ".join(single.tab.locator(".tooltip").inner_text().split())
     for words in (
         "trial 6", "searched verified accuracy 80.00% (79.00% to 81.00%) [measured] 79.00% (78",
@@ -156,7 +78,7 @@ def test_hover_says_figures_and_choices(single: Opened) -> None:
 def test_click_selects_in_every_view_and_box_selects_many(single: Opened) -> None:
     tab = single.tab
     canvas = tab.locator(".plot .canvas").first
-    x, y = _at(single, canvas, 6)
+    x, y = single.at(canvas, 6)
     tab.mouse.click(x, y)
     tab.wait_for_selector(".members tr.chosen")
     chosen = tab.locator(".members tr.chosen td:nth-child(2)")
@@ -278,12 +200,10 @@ def test_names_stay_text(opened: Callable[[Page], Opened]) -> None:
         [Picture(EVIL, svg, EVIL)], [Line(EVIL, EVIL, EVIL)], [(EVIL, EVIL)],
     )  # fmt: skip
     found = opened(page)
-    dialogs: list[str] = []
-    found.tab.on("dialog", lambda dialog: dialogs.append(dialog.message))
     found.tab.get_by_label(f"select {EVIL}").check()
     assert EVIL in found.ids()
     canvas = found.tab.locator(".plot .canvas").first
-    found.tab.mouse.move(*_at(found, canvas, 0))
+    found.tab.mouse.move(*found.at(canvas, 0))
     assert found.tab.locator(".tooltip b").inner_text() == EVIL
     assert found.tab.locator(".card h4", has_text="alert(1)").count() == 1
     assert found.tab.locator(".groups", has_text=EVIL).count() == 1
@@ -292,7 +212,7 @@ def test_names_stay_text(opened: Callable[[Page], Opened]) -> None:
         found.tab.get_by_text(re.compile("Download these .* rows")).click()
     rows = list(csv.DictReader(io.StringIO(download.value.path().read_text())))
     assert EVIL in [row["id"] for row in rows]
-    assert dialogs == []
+    assert found.dialogs == []
     assert found.complaints == []
 
 

@@ -43,6 +43,9 @@ def test_file_alone_tells_candidates_and_why_they_were_proposed(
     assert record == while_open
     assert list(record.objectives) == list(OBJECTIVES)
     assert record.candidates == opened.candidates
+    outline = study.in_file(folder / "study.db").outline()
+    assert (outline.objectives, outline.seconds) == (record.objectives, record.seconds)
+    assert outline.space == tiny
     assert [record.proposals[number].phase for number in range(20)] == phases
 
 
@@ -54,3 +57,5 @@ def test_file_without_trials_or_study_is_refused(tiny: SearchSpace, tmp_path: Pa
         (tmp_path / "no.db").write_bytes(content)
         with pytest.raises(RunError, match="cannot be read"):
             study.read(tmp_path / "no.db")
+        with pytest.raises(RunError, match="cannot be read"):
+            study.in_file(tmp_path / "no.db").outline()

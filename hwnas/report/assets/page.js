@@ -36,20 +36,20 @@ class App {
       return made;
     };
     const table = section(
-      "Members of the front",
-      "Members that fit the limits above. Small figures: 95 % intervals; with a sign: how far the "
-      + "verified figure is from the searched one. Click a heading to sort. The file has all figures "
-      + "with their intervals, and the choices.");
+      model.runs.length > 1 ? "Members of the fronts" : "Members of the front",
+      `Members that fit the limits above. Small figures: 95 % intervals${model.verified
+        ? "; with a sign: how far the verified figure is from the searched one" : ""}. Click a heading to `
+      + `sort. The file has all figures with their intervals${model.choices.length ? ", and the choices" : ""}.`);
     this.members = new Members(table, this);
     this.views.push(this.members);
     if (model.choices.length) {
-      const preferred = section("What the front prefers");
+      const preferred = section(model.runs.length > 1 ? "What the fronts prefer" : "What the front prefers");
       this.views.push(new Preferences(preferred, this));
       const sampled = model.n - model.front.length > BEHIND
         ? ` Of other networks ${BEHIND} are drawn in grey, evenly taken.` : "";
       const wide = section(
         "Choices of each network",
-        "A line is a network; coloured: the front. Drag along an axis to keep what passes there, on "
+        `A line is a network; coloured: the front${model.runs.length > 1 ? "s" : ""}. Drag along an axis to keep what passes there, on `
         + "several axes if you like; click an axis to let go. “–”: the choice is inactive, as a "
         + `smaller depth has no such block.${sampled}`);
       const scroll = element("div", {class: "scroll"});
@@ -75,7 +75,8 @@ class App {
 
   #controls(host) {
     const {model} = this;
-    const keys = [["dot", "dominated, as searched"], ["open", "front as searched"]];
+    const keys = model.verified ? [["dot", "dominated, as searched"], ["open", "front as searched"]]
+      : [["dot", "dominated"], ["full", "front"]];
     if (model.verified) {
       keys.push(["full", "verified from the compiled artefact, with 95 % interval"]);
       if (model.notes.some(Boolean)) keys.push(["cross", "verified: left the front or the budget"]);
@@ -121,7 +122,7 @@ class App {
 
   #groups() {
     const {model} = this;
-    return element("div", {class: "groups"}, ...model.groups.map((group, number) => {
+    const boxes = model.groups.map((group, number) => {
       const runs = model.runs.filter((run) => run.groupNumber === number);
       const box = element("input", {type: "checkbox", onchange: () => {
         if (box.checked) this.hidden.delete(number); else this.hidden.add(number);
@@ -131,7 +132,14 @@ class App {
       const style = look(model, number);
       const words = runs.length > 1 ? ` ${group} (${runs.length} runs)` : ` ${group}`;
       return element("label", {}, box, this.#swatch("full", style, style.mark), words);
-    }));
+    });
+    const every = (text, on) => element("button", {type: "button", onclick: () => {
+      for (const label of boxes) label.firstChild.checked = on;
+      this.hidden = new Set(on ? [] : model.groups.keys());
+      this.changed();
+    }}, text);
+    const buttons = boxes.length > 3 ? [every("all", true), every("none", false)] : [];
+    return element("div", {class: "groups"}, ...boxes, ...buttons);
   }
 
   #slider(limit) {
@@ -288,6 +296,7 @@ for (const section of document.querySelectorAll("section.explorer")) {
   apps.push(new App(section, new Model(JSON.parse(data.textContent))));
   data.remove();
 }
+for (const table of document.querySelectorAll("table.sorted")) sortable(table);
 for (const section of document.querySelectorAll("section.log")) {
   section.addEventListener("change", (event) => {
     for (const line of section.querySelectorAll("li")) {

@@ -19,12 +19,15 @@ class Parallel {
   }
 
   #choice(choice) {
-    const n = choice.options.length, inactive = choice.codes.includes(0);
+    const {model} = this.app, n = choice.options.length;
+    const known = (i) => model.run(i).choices;
+    const inactive = choice.codes.some((code, i) => code === 0 && known(i));
     const slots = n + (inactive ? 1 : 0), first = inactive ? 0 : 1;
     const middle = (code) => (code - first + 0.5) / slots;
     return {
       title: choice.name,
-      at: (i) => middle(choice.codes[i]) + (((i * 2654435761 >>> 8) % 1000) / 1000 - 0.5) * 0.4 / slots,
+      at: (i) => known(i)
+        ? middle(choice.codes[i]) + (((i * 2654435761 >>> 8) % 1000) / 1000 - 0.5) * 0.4 / slots : NaN,
       labels: [...(inactive ? [["–", middle(0)]] : []),
                ...choice.options.map((option, k) => [String(option), middle(k + 1)])],
     };
@@ -63,7 +66,7 @@ class Parallel {
     const members = model.front.filter((i) => status[i] === 2);
     lines(this.behind.filter((i) => status[i]), (i) => status[i] === 2 ? GREY : FAINT, 0.25);
     const colour = (i) => look(model, model.groupOf[i])[model.notes[model.member[i]] ? "left" : "verified"];
-    lines(members, colour, selection ? 0.08 : Math.max(0.12, Math.min(0.8, 40 / members.length)));
+    lines(members, colour, selection ? 0.08 : Math.max(0.05, Math.min(0.8, 40 / members.length)));
     if (selection) {
       const chosen = [...selection].filter((i) => status[i] === 2).slice(0, SELECTED);
       lines(chosen, (i) => model.member[i] < 0 ? "#333" : colour(i),

@@ -1,6 +1,7 @@
-// Which options the front takes more often, or less often, than all candidates do.
+// Which options a front takes more often, or less often, than all candidates do.
 
 const FEW = 5; // networks of which no share is told from chance
+const SIDE_BY_SIDE = 6; // fronts that are told apart in one card
 
 class Preferences {
   constructor(host, app) {
@@ -10,38 +11,60 @@ class Preferences {
     host.append(this.words, this.cards);
   }
 
-  draw() {
-    const {app} = this, {model, status, selection} = app;
-    const seen = model.runs.filter((run) => !app.hidden.has(run.groupNumber));
-    const members = selection ? [...selection].filter((i) => status[i] === 2)
-      : model.front.filter((i, member) => status[i] === 2 && !model.notes[member]);
-    const who = selection ? "the selection" : "the front";
-    const all = seen.reduce((sum, run) => sum + run.all, 0);
-    this.words.textContent =
-      `Upper bar: share among the ${networks(members.length)} of ${who}; grey bar: `
-      + `share among all ${many(all)} candidates with an accuracy. Shares are of those in `
-      + "which the choice is active (as many as stand beside its name). What least looks like chance "
-      + "comes first (Pearson's chi-squared by degrees of freedom); fewer than 5 networks, which say "
-      + "nothing, last. A share of 20 networks is uncertain by some 20 points.";
-    const cards = model.choices.filter((choice) => choice.options.length > 1).map((choice) => {
-      const chosen = new Array(choice.options.length).fill(0);
-      for (const i of members) if (choice.codes[i]) chosen[choice.codes[i] - 1] += 1;
-      const every = choice.options.map((_, k) => seen.reduce((sum, r) => sum + choice.all[r.number][k], 0));
-      const total = (counts) => counts.reduce((a, b) => a + b, 0) || 1;
-      const share = chosen.map((count) => count / total(chosen));
-      const usual = every.map((count) => count / total(every));
-      // Pearson's statistic by its degrees of freedom: about 1 where nothing is preferred.
-      const n = chosen.reduce((a, b) => a + b, 0);
-      const difference = n < FEW ? 0 : n / (share.length - 1)
-        * share.reduce((sum, s, k) => sum + (usual[k] ? (s - usual[k]) ** 2 / usual[k] : 0), 0);
-      return {choice, share, usual, difference, n};
-    });
-    cards.sort((a, b) => b.difference - a.difference);
-    const colour = selection ? "#333" : "#009E73";
-    this.cards.replaceChildren(...cards.map((card) => this.#card(card, colour)));
+  // Whose shares are shown: the selection's, those of each front, or those of all fronts together.
+  #sets() {
+    const {model, status, selection, hidden} = this.app;
+    const known = (i) => status[i] === 2 && model.run(i).choices;
+    if (selection) return [{members: [...selection].filter(known), colour: "#333"}];
+    const members = model.front.filter((i, member) => known(i) && !model.notes[member]);
+    const groups = model.groups.map((_, g) => g).filter((g) => !hidden.has(g)
+      && model.runs.some((run) => run.groupNumber === g && run.choices));
+    if (groups.length < 2 || groups.length > SIDE_BY_SIDE) return [{members, colour: "#009E73"}];
+    return groups.map((g) => ({
+      members: members.filter((i) => model.groupOf[i] === g), colour: look(model, g).verified,
+    }));
   }
 
-  #card({choice, share, usual, n}, colour) {
+  draw() {
+    const {app} = this, {model, selection} = app, sets = this.#sets();
+    const seen = model.runs.filter((run) => run.choices && !app.hidden.has(run.groupNumber));
+    const all = seen.reduce((sum, run) => sum + run.all, 0);
+    const n = sets.reduce((sum, set) => sum + set.members.length, 0);
+    const fronts = model.runs.length > 1 ? "all fronts together" : "the front";
+    const whose = sets.length > 1
+      ? "Coloured bars: shares among the networks of each front (in the colours above)"
+      : `Upper bar: share among the ${networks(n)} of ${selection ? "the selection" : fronts}`;
+    const apart = !selection && sets.length === 1 && model.groups.length > SIDE_BY_SIDE
+      ? ` Show ${SIDE_BY_SIDE} names or fewer above to see their fronts side by side.` : "";
+    this.words.textContent =
+      `${whose}; grey bar: share among all ${many(all)} candidates with an accuracy. Shares are of those in `
+      + `which the choice is active${sets.length > 3 ? "" : " (as many as stand beside its name)"}. What least looks like chance `
+      + "comes first (Pearson's chi-squared by degrees of freedom); fewer than 5 networks, which say "
+      + `nothing, last. A share of 20 networks is uncertain by some 20 points.${apart}`;
+    const total = (counts) => counts.reduce((a, b) => a + b, 0);
+    const cards = model.choices.filter((choice) => choice.options.length > 1).map((choice) => {
+      const every = choice.options.map((_, k) => seen.reduce((sum, r) => sum + choice.all[r.number][k], 0));
+      const usual = every.map((count) => count / (total(every) || 1));
+      const bars = sets.map(({members, colour}) => {
+        const chosen = new Array(choice.options.length).fill(0);
+        for (const i of members) if (choice.codes[i]) chosen[choice.codes[i] - 1] += 1;
+        const active = total(chosen);
+        return {colour, n: active, share: chosen.map((count) => count / (active || 1))};
+      });
+      return {choice, bars, usual, difference: Math.max(...bars.map((bar) => this.#difference(bar, usual)))};
+    });
+    cards.sort((a, b) => b.difference - a.difference);
+    this.cards.replaceChildren(...cards.map((card) => this.#card(card)));
+  }
+
+  // Pearson's statistic by its degrees of freedom: about 1 where nothing is preferred.
+  #difference({n, share}, usual) {
+    if (n < FEW) return 0;
+    return n / (share.length - 1)
+      * share.reduce((sum, s, k) => sum + (usual[k] ? (s - usual[k]) ** 2 / usual[k] : 0), 0);
+  }
+
+  #card({choice, bars, usual}) {
     const percent = (value) => `${Math.round(100 * value)}%`;
     const bar = (value, fill) => {
       const made = element("i", {class: "bar"});
@@ -49,11 +72,18 @@ class Preferences {
       made.style.background = fill;
       return made;
     };
-    const rows = choice.options.map((option, k) => element("tr", {},
-      element("td", {}, String(option)),
-      element("td", {class: "bars"}, bar(share[k], colour), bar(usual[k], GREY)),
-      element("td", {}, `${percent(share[k])}`, element("small", {}, ` of ${percent(usual[k])}`))));
-    return element("div", {class: "card"}, element("h4", {}, choice.name, element("small", {}, ` ${n}`)),
+    const rows = choice.options.map((option, k) => {
+      const shares = bars.map(({share, n}) => n ? percent(share[k]) : "–"), few = bars.length <= 3;
+      const texts = shares.map((text, j) =>
+        element("span", bars.length > 1 ? {style: `color: ${bars[j].colour}`} : {}, `${text} `));
+      return element("tr", few ? {} : {title: shares.join(", ")},
+        element("td", {}, String(option)),
+        element("td", {class: "bars"}, ...bars.map(({share, colour}) => bar(share[k], colour)),
+                bar(usual[k], GREY)),
+        element("td", {}, ...(few ? texts : []), element("small", {}, `of ${percent(usual[k])}`)));
+    });
+    const counts = bars.length > 3 ? "" : bars.map(({n}) => many(n)).join(", ");
+    return element("div", {class: "card"}, element("h4", {}, choice.name, element("small", {}, ` ${counts}`)),
                    element("table", {}, ...rows));
   }
 }

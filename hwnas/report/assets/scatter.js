@@ -40,7 +40,7 @@ class Scatter {
     this.#crowd(2, GREY);
     if (app.selection) this.#crowd(2, "#444", app.selection);
     this.#limit();
-    model.groups.forEach((_, group) => this.#stairs(group));
+    for (const run of model.runs) this.#stairs(run);
     model.front.forEach((point, member) => { if (status[point]) this.#member(point, member); });
     this.#selected();
     this.context.restore();
@@ -140,16 +140,16 @@ class Scatter {
   }
 
   // The best that is reached up to each cost, in this plane.
-  #stairs(group) {
+  #stairs(run) {
     const {context, app: {model, status, selection}} = this;
     const steps = [];
     model.front.forEach((point, member) => {
-      if (model.groupOf[point] !== group || status[point] !== 2 || model.notes[member]) return;
+      if (model.runOf[point] !== run.number || status[point] !== 2 || model.notes[member]) return;
       const [px, py] = this.#place(point, member);
       steps.push([this.x.maximise ? -px : px, this.y.maximise ? py : -py]);
     });
     steps.sort((a, b) => a[0] - b[0] || a[1] - b[1]);
-    context.strokeStyle = look(model, group).verified;
+    context.strokeStyle = look(model, run.groupNumber).verified;
     context.globalAlpha = selection ? 0.15 : 0.45;
     context.lineWidth = 1;
     context.beginPath();
@@ -172,10 +172,12 @@ class Scatter {
     const left = model.notes[member] !== "";
     const [px, py, verified] = this.#place(point, member);
     context.globalAlpha = selection && !selection.has(point) ? 0.18 : 1;
-    context.lineWidth = 1.4;
+    const size = model.front.length <= 400 ? 4 : model.front.length <= 1500 ? 3 : 2.2;
+    context.lineWidth = size < 3 ? 1 : 1.4;
     context.strokeStyle = fits ? style.searched : FAINT;
-    trace(context, style.mark, this.pixels[2 * point], this.pixels[2 * point + 1], 4);
+    trace(context, style.mark, this.pixels[2 * point], this.pixels[2 * point + 1], size);
     context.stroke();
+    if (!model.verified) { context.fillStyle = context.strokeStyle; context.fill(); }
     const colour = fits ? (left ? style.left : style.verified) : FAINT;
     context.strokeStyle = context.fillStyle = colour;
     if (app.bars) {
@@ -186,7 +188,7 @@ class Scatter {
       this.#bar(px, this.sy(fy.low[y]), px, this.sy(fy.high[y]));
     }
     if (verified) {
-      trace(context, left ? "cross" : style.mark, px, py, 3.6);
+      trace(context, left ? "cross" : style.mark, px, py, 0.9 * size);
       if (left) context.stroke(); else context.fill();
     }
     if (model.marked.has(member)) {

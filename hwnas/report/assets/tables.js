@@ -1,0 +1,27 @@
+// Tables that are ready: their rows are sorted by a click on a heading.
+
+function sortable(table) {
+  const [body] = table.tBodies, before = [...body.rows], heads = [...table.tHead.rows[0].cells];
+  const value = (row, k) => { // a number, or else the text
+    const text = row.cells[k].textContent, number = parseFloat(text.replaceAll(",", ""));
+    return Number.isNaN(number) ? text : number;
+  };
+  const compare = (a, b) => {
+    if (typeof a !== typeof b) return typeof a === "number" ? -1 : 1; // what is not known is last
+    return typeof a === "number" ? b - a : a.localeCompare(b);
+  };
+  heads.forEach((head, k) => {
+    let turned = false;
+    const click = () => {
+      turned = head.hasAttribute("aria-sort") && !turned;
+      for (const other of heads) other.removeAttribute("aria-sort");
+      const sign = turned ? -1 : 1;
+      const rows = [...before].sort((a, b) => sign * compare(value(a, k), value(b, k)));
+      head.setAttribute("aria-sort", typeof value(rows[0], k) === "number" && !turned ? "descending" : "ascending");
+      body.replaceChildren(...rows);
+    };
+    const text = head.textContent;
+    if (!text) return;
+    head.replaceChildren(element("button", {type: "button", onclick: click, title: "sort by this column"}, text));
+  });
+}

@@ -1,0 +1,190 @@
+"""A comparison of fronts, as a page."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from hwnas.comparison.bootstrap import Uncertainty
+from hwnas.comparison.fronts import Front, Kind, is_known
+from hwnas.comparison.summary import Comparison, kind_of
+from hwnas.comparison.tables import parts
+from hwnas.figure import COLUMNS, Column, Figure, Figures, column
+from hwnas.report import searched
+from hwnas.report.answers import answers
+from hwnas.report.decisions import different
+from hwnas.report.explorer import Explorer, Page, Picture, Point, RunData
+from hwnas.results import Row
+
+#: A member's probability of being on the front of all that is compared.
+_ON_ALL = "p_on_front_of_all"
+_SEARCHED = (
+    "Each point is a network, with its figures as its search saw them (or its file gives them). "
+    "Coloured: the front of its run. Grey: networks that another one of the same run dominates: "
+    "no less accurate, and no dearer in any objective. The thin lines are the best that a front "
+    "reaches up to each cost."
+)
+_LIMITS = (
+    "Sliders set limits: what does not fit turns grey. A limit is held against the upper end of an "
+    "interval, where there is one."
+)
+_CHANCE = (
+    "P(on the front of all): how often a network is on the front of all that are compared, when "
+    "each figure is drawn from its interval."
+)
+_TITLES = {
+    "fronts": "Fronts, as a figure for a paper",
+    "attainment": "What runs of a group attain",
+    "convergence": "Convergence",
+    "critical_difference": "Ranks of groups",
+}
+
+
+def page(
+    comparison: Comparison,
+    rows: Mapping[str, Sequence[Row]],
+    findings: Sequence[str],
+    pictures: Mapping[str, str],
+    facts: Sequence[tuple[str, str]],
+) -> Page:
+    """Return the page of a comparison.
+
+    Args:
+        comparison: What is compared.
+        rows: Of its tables, by name of their CSV file.
+        findings: What it means, in sentences.
+        pictures: SVG by name of their file.
+        facts: About the comparison.
+    """
+    return Page(
+        "hwnas: fronts compared",
+        [_explorer(comparison)],
+        findings=findings,
+        tables=answers(comparison, rows),
+        pictures=[
+            Picture(_TITLES[name], svg, f"As files: {name}.svg, {name}.png.")
+            for name, svg in pictures.items()
+        ],
+        facts=facts,
+    )
+
+
+def _explorer(comparison: Comparison) -> Explorer:
+    quality, costs = parts(comparison.objectives)
+    spaces = _spaces(comparison.fronts)
+    runs = [
+        _run(front, comparison, _chances(comparison.uncertainty, i), len(spaces) == 1)
+        for i, front in enumerate(comparison.fronts)
+    ]
+    notes = [searched.NOTES[0] if comparison.kind == "verified" else _SEARCHED]
+    chance = "" if comparison.uncertainty is None else _CHANCE
+    return Explorer(
+        "Fronts",
+        [objective.name for objective in (quality, *costs)],
+        _columns(comparison, runs),
+        runs,
+        _common_limits(comparison.fronts),
+        [*notes, _LIMITS, chance, _about_choices(comparison.fronts, spaces)],
+    )
+
+
+def _spaces(fronts: Sequence[Front]) -> set[str]:
+    """Return the search spaces of all runs; CSV files name none."""
+    return {f.run.candidates[0].genotype.space for f in fronts if f.run.candidates}
+
+
+def _about_choices(fronts: Sequence[Front], spaces: set[str]) -> str:
+    if not spaces:
+        return "Fronts of CSV files: which choices their networks made is not known."
+    if len(spaces) > 1:
+        names = ", ".join(sorted(spaces))
+        return f"The search spaces differ ({names}): choices are not shown side by side."
+    if all(front.run.candidates for front in fronts):
+        return ""
+    return "Which choices the networks of CSV files made is not known: only runs are shown there."
+
+
+def _common_limits(fronts: Sequence[Front]) -> Mapping[str, float]:
+    """Return the budget, where all runs had the same."""
+    first = fronts[0].run.limits
+    return first if all(front.run.limits == first for front in fronts) else {}
+
+
+def _columns(comparison: Comparison, runs: Sequence[RunData]) -> dict[str, Column]:
+    """Return the columns of all figures that any network has, objectives first."""
+    found: dict[str, Column] = {}
+    for objective in comparison.objectives:
+        name = objective.name
+        plain = Column(name, "", objective.maximise)
+        found[name] = column(name) if is_known(name) else plain
+    known = {n for run in runs for p in run.points for n in (*p.figures, *p.verified)}
+    if _ON_ALL in known:
+        found[_ON_ALL] = Column("P(on the front of all)", "", maximise=True)
+    targets = dict.fromkeys(name.rpartition(".")[0] for name in found if "." in name) or [""]
+    for name in (f"{target}.{name}".lstrip(".") for target in targets for name in COLUMNS):
+        if name in known:
+            found.setdefault(name, column(name))
+    return found
+
+
+def _chances(uncertainty: Uncertainty | None, i: int) -> Sequence[float]:
+    """Return the probability of each point of a front of being on that of all, where known."""
+    return [] if uncertainty is None else uncertainty.on_all[i].tolist()
+
+
+def _run(front: Front, comparison: Comparison, chances: Sequence[float], options: bool) -> RunData:
+    """Return a run with its front as it is compared.
+
+    Args:
+        front: What is compared of it.
+        comparison: With whom.
+        chances: Of its points.
+        options: Whether its choices are shown.
+    """
+    run, own = front.run, kind_of(front.run, comparison.kind)
+    same = {*run.directions} == {objective.name for objective in comparison.objectives}
+    if own == "verified" and run.members and same:
+        data = searched.run_of(run.name, run.candidates, run.members, run.group)
+    else:
+        data = RunData(run.name, _points(front, own), run.group, _n_refused(front))
+    shown = {point.id for point in data.points if point.on_front}
+    of = {p.id: c for p, c in zip(front.points, chances, strict=False) if p.id in shown}
+    points = [
+        _with_chance(p if options else replace(p, options=()), of.get(p.id), own)
+        for p in data.points
+    ]
+    return replace(data, points=points)
+
+
+def _points(front: Front, kind: Kind) -> list[Point]:
+    """Return each network that was compared once, those on the front as it is compared.
+
+    A member that is dominated, because it was verified or because fewer objectives are compared
+    than were searched in, is none here.
+    """
+    candidates = {c.id: c for c in different(front.run.candidates)}
+    members = {p.id: p.figures for p, on in zip(front.points, front.mask, strict=True) if on}
+    found: dict[str, Point] = {}
+    for point in front.run.scored:
+        if point.id in found:
+            continue
+        candidate = candidates.get(point.id)
+        plain = Point(point.id, point.figures)
+        if candidate is not None:
+            plain = replace(plain, options=candidate.genotype.options, trial=candidate.trial)
+        if point.id in members:
+            verified: Figures = members[point.id] if kind == "verified" else {}
+            plain = replace(plain, on_front=True, verified=verified)
+        found[point.id] = plain
+    return list(found.values())
+
+
+def _n_refused(front: Front) -> int:
+    return sum(c.state == "infeasible" for c in different(front.run.candidates))
+
+
+def _with_chance(point: Point, chance: float | None, kind: Kind) -> Point:
+    if chance is None:
+        return point
+    known = {_ON_ALL: Figure(chance, "modelled")}
+    if kind == "verified":
+        return replace(point, verified={**point.verified, **known})
+    return replace(point, figures={**point.figures, **known})
