@@ -49,7 +49,7 @@ def run(arguments: Sequence[str]) -> int:
     try:
         _run_verb(arguments[0], arguments[1:])
     except HwnasError as error:
-        return _refuse(str(error), error.exit_code)
+        return _refuse(str(error), error.exit_code, error.shown)
     except KeyboardInterrupt:
         return _refuse(f"Interrupted; nothing is lost: {_CONTINUE[arguments[0]]} continues.", 130)
     except Exception as error:
@@ -59,8 +59,10 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _refuse(message: str, code: int) -> int:
+def _refuse(message: str, code: int, shown: str = "") -> int:
     print(f"hwnas: {' '.join(message.split())}", file=sys.stderr)
+    if shown:
+        print(shown, file=sys.stderr)
     return code
 
 
