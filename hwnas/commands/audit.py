@@ -91,12 +91,7 @@ def _course(searched: SearchConfig, manifest: Row, phases: Phases) -> Course:
     course = Course(
         space, family, data, searched.dataset, searched.train, searched.seed, kept.parent.parent
     )
-    trained = searched.train.epochs > 0
-    if trained and (course.checkpoint().path != kept or not kept.is_file()):
-        raise RunError(
-            f"The supernet of the run is not at {kept} as this version would train it; start from "
-            "the folder in which the search was started, with the same versions and data."
-        )
+    supernets.check_kept(course, kept)
     return course
 
 

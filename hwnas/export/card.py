@@ -79,8 +79,8 @@ def _summary(proof: Row) -> str:
     c, h, w = model["input"]
     return (
         f"An image classifier for {data['name']} ({model['n_classes']} classes, images of {h}x{w} "
-        f"pixels, {'grey' if c == 1 else f'{c} channels'}), found by "
-        f"[hwnas](https://github.com/hwnas/hwnas) for {proof['target']['description']}: "
+        f"pixels, {'grey' if c == 1 else f'{c} channels'}), found by hwnas for "
+        f"{proof['target']['description']}: "
         f"{model['params_m']:.3g} million parameters, {model['macs_m']:.3g} million "
         "multiply-accumulates. Every figure below is of the files in this folder; `proof.json` "
         "holds them all, and `python -m hwnas verify` repeats them."

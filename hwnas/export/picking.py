@@ -138,9 +138,7 @@ def _rank(offer: Offer, objectives: Sequence[str]) -> tuple[float | str, ...]:
     return (-offer.figures["accuracy"], *costs, offer.id)
 
 
-def _least(
-    offers: Sequence[Offer], key: Callable[[Offer], tuple[float | str, ...]]
-) -> Offer:
+def _least(offers: Sequence[Offer], key: Callable[[Offer], tuple[float | str, ...]]) -> Offer:
     return min(offers, key=key)
 
 

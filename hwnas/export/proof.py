@@ -145,9 +145,7 @@ class Kept:
 
     def write(self, path: Path) -> None:
         """Write them; equal content gives equal bytes."""
-        np.savez_compressed(
-            path, pixels=self.pixels, labels=self.labels, expected=self.expected
-        )
+        np.savez_compressed(path, pixels=self.pixels, labels=self.labels, expected=self.expected)
 
 
 def read_kept(folder: Path) -> Kept:

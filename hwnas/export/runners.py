@@ -1,6 +1,6 @@
 """The runners of an export: ten lines each, which need one runtime and numpy."""
 
-_HEAD = '''"""Print a label for each uint8 image (N, H, W, C) of a .npy file; needs {needs} and numpy.
+_HEAD = '''"""Print a label for each uint8 image (N, H, W, C) of a .npy file. Needs {needs}, numpy.
 
     python {name} images.npy{more}
 """
@@ -16,7 +16,7 @@ here = Path(__file__).parent
 said = json.loads((here / "preprocessing.json").read_text())
 images = np.load(sys.argv[1])
 if images.dtype != np.uint8 or list(images.shape[1:]) != said["shape"]:
-    sys.exit(f"Images must be uint8 (N, *{{said['shape']}}), got {{images.dtype}} {{images.shape}}.")
+    sys.exit(f"Expected uint8 (N, *{{said['shape']}}), got {{images.dtype}} {{images.shape}}.")
 mean, std = (np.array(said[key], np.float32) * 255 for key in ("mean", "std"))
 x = (images.astype(np.float32) - mean) / std  # N, H, W, C
 '''

@@ -29,9 +29,7 @@ KINDS: Mapping[str, Kind] = {
     "model.py": Kind("torch", "float32", "torch", {".safetensors": "model.safetensors"}),
     "model.fp32.onnx": Kind("onnxruntime", "float32", "onnxruntime", {".onnx": "model.fp32.onnx"}),
     "model.int8.onnx": Kind("onnxruntime", "int8", "onnxruntime", {".onnx": "model.int8.onnx"}),
-    "model.int8.tflite": Kind(
-        "litert", "int8", "ai_edge_litert", {".tflite": "model.int8.tflite"}
-    ),
+    "model.int8.tflite": Kind("litert", "int8", "ai_edge_litert", {".tflite": "model.int8.tflite"}),
     "model.vela.tflite": Kind("ethos-u", "int8", "", {"_vela.tflite": "model.vela.tflite"}),
     "model.so": Kind(
         "tvm", "float32", "tvm", {".so": "model.so", ".safetensors": "model.tvm.safetensors"}
@@ -107,7 +105,7 @@ class TorchSession:
         import torch
 
         with torch.inference_mode():
-            parts = torch.from_numpy(images).split(_BATCH)
+            parts = torch.split(torch.from_numpy(images), _BATCH)
             found: NDArray[np.float32] = torch.cat([self._network(x) for x in parts]).numpy()
         return found
 

@@ -3,7 +3,9 @@
 from collections import Counter
 from collections.abc import Mapping
 
+import numpy as np
 import safetensors.numpy
+from numpy.typing import NDArray
 
 from hwnas.errors import CompileError
 from hwnas.op import INPUT, Lowered, Node
@@ -53,7 +55,7 @@ class Network(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Normalised images ``(N, {shape})`` to logits ``(N, {n_classes})``."""
         if images.shape[1:] != SHAPE or images.dtype != self.{last}.weight.dtype:
-            raise ValueError(f"Expected float (N, *{{SHAPE}}), got {{images.dtype}} {{[*images.shape]}}.")
+            raise ValueError(f"Expected floats {{SHAPE}}, got {{images.dtype}} {{images.shape}}.")
 {steps}
 
 '''
@@ -99,7 +101,7 @@ def main() -> None:
     said = json.loads((HERE / "preprocessing.json").read_text())
     pixels = np.load(sys.argv[1])
     if pixels.dtype != np.uint8 or list(pixels.shape[1:]) != said["shape"]:
-        sys.exit(f"Images must be uint8 (N, *{said['shape']}), got {pixels.dtype} {pixels.shape}.")
+        sys.exit(f"Expected uint8 (N, *{said['shape']}), got {pixels.dtype} {pixels.shape}.")
     mean, std = torch.tensor(said["mean"]) * 255, torch.tensor(said["std"]) * 255
     images = ((torch.from_numpy(pixels).float() - mean) / std).permute(0, 3, 1, 2)
     labels = (HERE / "labels.txt").read_text(encoding="utf-8").splitlines()
@@ -115,7 +117,7 @@ if __name__ == "__main__":
 
 def weights_file(lowered: Lowered, weights: Weights, metadata: Mapping[str, str]) -> bytes:
     """Return the weights under the names of ``model.py``, as the bytes of a ``.safetensors``."""
-    tensors = {}
+    tensors: dict[str, NDArray[np.float32]] = {}
     for node in lowered:
         if node.op.n_params:
             weight, bias = weights[node.name]
@@ -195,31 +197,8 @@ class _Forward:
         return [*found, f"return x{flat}"]
 
     def _value(self, node: Node) -> str:
-        op, inputs = node.op, [self._variables[name] for name in node.inputs]
-        vector = node.inputs[0] in self._vectors
-        match op.base:
-            case "conv2d":
-                image = f"{inputs[0]}[:, :, None, None]" if vector else inputs[0]
-                value, vector = f"self.{_name(node)}({image})", False
-            case "linear" | "layernorm":
-                self.per_pixel |= not vector
-                value = f"self.{_name(node)}({inputs[0]})"
-                if not vector:
-                    value = f"per_pixel(self.{_name(node)}, {inputs[0]})"
-            case "add":
-                value = f"{inputs[0]} + {self._like(node.inputs[1], vector)}"
-            case "mul":
-                value = f"{inputs[0]} * {self._like(node.inputs[1], vector)}"
-            case "mean":
-                value, vector = f"{inputs[0]}.mean((2, 3))", True
-            case "max_pool2d":
-                value = f"F.max_pool2d({inputs[0]}, {op.kernel}, {op.stride}, {op.padding})"
-            case "attention":
-                self.attention = True
-                value = f"attention({inputs[0]}, {op.groups})"
-            case _:
-                raise CompileError(f"model.py has no operator for '{node.name}': {op}.")
-        for part in op.fused:
+        value, vector = self._base(node)
+        for part in node.op.fused:
             if part == "add":
                 value = f"{value} + {self._like(node.inputs[-1], vector)}"
             elif part != "bn":
@@ -227,6 +206,28 @@ class _Forward:
         if vector:
             self._vectors.add(node.name)
         return value
+
+    def _base(self, node: Node) -> tuple[str, bool]:
+        """Return an operator without what is fused into it, and whether it gives a vector."""
+        op, layer, x = node.op, f"self.{_name(node)}", self._variables[node.inputs[0]]
+        vector = node.inputs[0] in self._vectors
+        match op.base:
+            case "conv2d":
+                return f"{layer}({self._like(node.inputs[0], False)})", False
+            case "linear" | "layernorm":
+                self.per_pixel |= not vector
+                return (f"{layer}({x})" if vector else f"per_pixel({layer}, {x})"), vector
+            case "add" | "mul":
+                sign = "+" if op.base == "add" else "*"
+                return f"{x} {sign} {self._like(node.inputs[1], vector)}", vector
+            case "mean":
+                return f"{x}.mean((2, 3))", True
+            case "max_pool2d":
+                return f"F.max_pool2d({x}, {op.kernel}, {op.stride}, {op.padding})", False
+            case "attention":
+                self.attention = True
+                return f"attention({x}, {op.groups})", False
+        raise CompileError(f"model.py has no operator for '{node.name}': {op}.")
 
     def _like(self, name: str, vector: bool) -> str:
         """Return a variable as a vector or as an image."""

@@ -56,7 +56,11 @@ class OrtSession:
         Raises:
             CompileError: images are not of the shape that the model reads.
         """
-        batch = self._input.shape[0] if isinstance(self._input.shape[0], int) else min(_CHUNK, len(images))
+        batch = (
+            self._input.shape[0]
+            if isinstance(self._input.shape[0], int)
+            else min(_CHUNK, len(images))
+        )
         outputs = np.empty((len(images), *self._output.shape[1:]), np.float32)
         for start in range(0, len(images), batch):
             chunk = images[start : start + batch]
