@@ -260,7 +260,7 @@ class ExportConfig:
     #: knee, most_accurate, fastest, smallest, all, an id or how it begins, or an expression
     pick: str | None = None
     id: str = ""  #: of a candidate, or how it begins; the same as pick=ID
-    target: str | None = None  #: of a search for several targets: for which; default: for all
+    only: str | None = None  #: of a search for several targets: one of them; default: all
     dir: str | None = None  #: where folders are made; default: runs/export/<time>
     max_int8_drop: float = 0.5  #: points of accuracy that int8 may lose on the test split
     license: str = "unknown"  #: of the model, as Hugging Face names it: apache-2.0, mit, ...

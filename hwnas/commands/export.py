@@ -115,16 +115,16 @@ def _for(
     if "part_of" in manifest:
         whole, target = Path(config.run).absolute().parent, Path(config.run).absolute().name
         raise RunError(
-            f"run={config.run} is one target of a search: say run={whole} target={target}"
+            f"run={config.run} is one target of a search: say run={whole} only={target}"
         )
     names = [search.target.name for search in searches]
-    if config.target is not None and config.target not in names:
-        raise ConfigError(unknown("target", config.target, names))
+    if config.only is not None and config.only not in names:
+        raise ConfigError(unknown("target", config.only, names))
     folder = str(Path(manifest["checkpoint"]).parent.parent)
     return [
         dataclasses.replace(search, run=dataclasses.replace(search.run, supernets=folder))
         for search in searches
-        if config.target in (None, search.target.name)
+        if config.only in (None, search.target.name)
     ]
 
 
@@ -139,8 +139,8 @@ def _picked(
     """
     candidates = read_candidates(source, Path(searches[0].search_space).stem) or []
     known = {candidate.id: candidate.genotype for candidate in candidates}
-    own = config.target is not None and (source.path / config.target).is_dir()
-    where = RunFolder(source.path / str(config.target)) if own else source
+    own = config.only is not None and (source.path / config.only).is_dir()
+    where = RunFolder(source.path / str(config.only)) if own else source
     if (content := where.read_json("front.json")) is None or not known:
         raise RunError(
             f"run={source.path} has no front yet. Finish it with: "
@@ -168,7 +168,7 @@ def _export(
             files.write(folder / file, parts)
         resolution = finished.lowered[0].op.in_shape[1]
         kept = kept_images(finished.network, of.parts.data, resolution)
-        files.write_by(folder / proof.IMAGES, kept.write)
+        files.write(folder / proof.IMAGES, kept.packed())
         names = [kind for kind in KINDS if kind in content]
         bench = Bench(
             of.parts.data,

@@ -4,6 +4,7 @@ An artefact is compared with torch on images that the export holds, read over th
 and held against the budget. Nothing here needs torch: ``verify`` repeats it without.
 """
 
+import io
 import json
 import math
 from collections.abc import Mapping
@@ -143,9 +144,11 @@ class Kept:
     labels: NDArray[np.int64]
     expected: Floats  #: torch's outputs, ``(N, n_classes)``
 
-    def write(self, path: Path) -> None:
-        """Write them; equal content gives equal bytes."""
-        np.savez_compressed(path, pixels=self.pixels, labels=self.labels, expected=self.expected)
+    def packed(self) -> bytes:
+        """Return them as the bytes of a ``.npz`` file; equal content gives equal bytes."""
+        file = io.BytesIO()
+        np.savez_compressed(file, pixels=self.pixels, labels=self.labels, expected=self.expected)
+        return file.getvalue()
 
 
 def read_kept(folder: Path) -> Kept:
