@@ -114,9 +114,7 @@ def _for(
     """
     if "part_of" in manifest:
         whole, target = Path(config.run).absolute().parent, Path(config.run).absolute().name
-        raise RunError(
-            f"run={config.run} is one target of a search: say run={whole} only={target}"
-        )
+        raise RunError(f"run={config.run} is one target of a search: say run={whole} only={target}")
     names = [search.target.name for search in searches]
     if config.only is not None and config.only not in names:
         raise ConfigError(unknown("target", config.only, names))
@@ -300,7 +298,6 @@ def _print(console: Console, place: Path, row: Row, evidence: Evidence) -> None:
     table.add_row("torch", *_cells(evidence.reference), "", "")
     for name, found in row["artefacts"].items():
         if name in evidence.not_run:
-            table.add_row(name, evidence.not_run[name])
             continue
         near = evidence.agreements[name]
         error, same = f"{near.max_error:.2g}", f"{near.top1:.1%}"
@@ -310,6 +307,7 @@ def _print(console: Console, place: Path, row: Row, evidence: Evidence) -> None:
         ", ".join(_words(name, values) for name, values in row["figures"].items()),
         *(f"Does not hold: {c.name}: {c.found:.4g} {c.words}; at most {c.allowed:g}."
           for c in evidence.checks if not c.holds),
+        *(f"{name} was not run: {why}." for name, why in evidence.not_run.items()),
         f"Files in {place}: {' '.join([*row['files'], folders.PROOF])}",
     ]  # fmt: skip
     print_lines(console, lines)

@@ -68,7 +68,7 @@ def _front_matter(proof: Row) -> Row:
         "library_name": "hwnas",
         "pipeline_tag": "image-classification",
         "tags": [*tags, *sorted({KINDS[name].runtime for name in proof["artefacts"]})],
-        "datasets": [kind],
+        **({"datasets": [data["hub_id"]]} if data["hub_id"] else {}),
         "metrics": ["accuracy"],
         "model-index": [{"name": model["name"], "results": [result]}],
     }
@@ -81,7 +81,7 @@ def _summary(proof: Row) -> str:
         f"An image classifier for {data['name']} ({model['n_classes']} classes, images of {h}x{w} "
         f"pixels, {'grey' if c == 1 else f'{c} channels'}), found by hwnas for "
         f"{proof['target']['description']}: "
-        f"{model['params_m']:.3g} million parameters, {model['macs_m']:.3g} million "
+        f"{round(model['params_m'] * 1e6):,} parameters, {round(model['macs_m'] * 1e6):,} "
         "multiply-accumulates. Every figure below is of the files in this folder; `proof.json` "
         "holds them all, and `python -m hwnas verify` repeats them."
     )
@@ -164,7 +164,19 @@ def _evaluation(proof: Row) -> str:
         f"{_table(head, table)}\n\nAccuracy: of each file itself on all {n:,} test images, "
         f"measured; Wilson's interval. Errors: of its outputs against torch's on {kept} test "
         f"images (`images.npz`), whose largest is {proof['largest_output']:.3g}. Allowed, as a "
-        f"fraction of that: {limits}."
+        f"fraction of that: {limits}.{_reported(proof)}"
+    )
+
+
+def _reported(proof: Row) -> str:
+    """Return what the search had said; nothing of a candidate that it did not verify."""
+    if (reported := proof["source"]["reported"]) is None:
+        return ""
+    figures = reported["figures"]
+    name = next(n for n in ("accuracy_int8", "accuracy_fp32") if n in figures)
+    return (
+        f"\n\nThe search reported an accuracy of {figures[name][0]:.4f} and "
+        f"{figures['latency_ms'][0]:.4g} ms."
     )
 
 

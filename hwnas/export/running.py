@@ -98,7 +98,7 @@ class TorchSession:
     """The network of ``model.py``, loaded as a user would."""
 
     def __init__(self, folder: Path):
-        self._network = _module(folder / "model.py").load()
+        self._network = load_module(folder / "model.py").load()
 
     def run(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the outputs ``(N, n_classes)`` for normalised images ``(N, C, H, W)``."""
@@ -113,7 +113,7 @@ class TorchSession:
 _BATCH = 256  # images at once
 
 
-def _module(path: Path) -> Any:
+def load_module(path: Path) -> Any:
     """Return a file as a module, leaving no bytecode beside it."""
     spec = importlib.util.spec_from_file_location(f"hwnas_export_{path.parent.name}", path)
     assert spec is not None
