@@ -14,6 +14,7 @@ from pathlib import Path
 
 import huggingface_hub
 import numpy as np
+import onnx
 import pytest
 import torch
 
@@ -161,19 +162,45 @@ def _flip(path: Path) -> None:
     path.write_bytes(bytes(content))
 
 
-def test_verify_finds_weights_that_were_changed_with_the_proof(
-    exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Whoever also changes the digest is found out by the outputs."""
+def _replace(folder: Path, name: str, content: bytes) -> None:
+    """Change a file and its digest in the proof."""
+    (folder / name).write_bytes(content)
+    proof = json.loads((folder / "proof.json").read_text())
+    proof["files"][name] = hashlib.sha256(content).hexdigest()
+    (folder / "proof.json").write_text(json.dumps(proof))
+
+
+def _other_weights(folder: Path) -> None:
+    content = (folder / "model.safetensors").read_bytes()
+    _replace(folder, "model.safetensors", content[:-400] + bytes(400))
+
+
+def _other_opset(folder: Path) -> None:
+    model = onnx.load(folder / "model.int8.onnx")
+    model.opset_import[0].version = 999
+    _replace(folder, "model.int8.onnx", model.SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (_other_weights, "is not as it should be: model.py.error"),
+        (_other_opset, "model.int8.onnx: onnxruntime refuses the model"),
+        (lambda f: _replace(f, "model.int8.tflite", b"nothing"), "model.int8.tflite: "),
+        (lambda f: _replace(f, "model.py", b"def load(:"), "model.py: "),
+        (lambda f: _replace(f, "images.npz", b"nothing"), "images.npz"),
+    ],
+)
+def test_verify_finds_what_was_changed_with_its_digest(
+    exported: Path, change: Callable[[Path], object], message: str, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     copy = Path(shutil.copytree(exported, tmp_path / "copy"))
-    weights = bytearray((copy / "model.safetensors").read_bytes())
-    weights[-400:] = bytes(400)  # zeros
-    (copy / "model.safetensors").write_bytes(bytes(weights))
-    proof = json.loads((copy / "proof.json").read_text())
-    proof["files"]["model.safetensors"] = hashlib.sha256(weights).hexdigest()
-    (copy / "proof.json").write_text(json.dumps(proof))
+    change(copy)
     assert run(["verify", str(copy)]) == 1
-    assert "is not as it should be: model.py.error" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -282,6 +309,35 @@ def test_what_cannot_be_exported_is_refused_in_one_line(
     assert message in error
     assert error.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_search_for_several_targets_is_exported_for_each_or_for_one(
+    searched: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    both, out = tmp_path / "run", tmp_path / "out"
+    shared = f"run.supernets={searched.parent / 'supernets'}"
+    arguments = ["+target=[npu,sketch]", *QUICK[1:3], "n_trials=8", "budget=none", shared]
+    assert run(["search", *arguments, f"run.dir={both}"]) == 0
+    pick = "pick=accuracy max where npu.latency_ms < 10 and sketch.latency_ms < 10"
+    assert run(["export", f"run={both}", pick, f"dir={out}"]) == 0
+    (npu,), (sketch,) = (list((out / target).iterdir()) for target in ("npu", "sketch"))
+    assert npu.name == sketch.name
+    assert (npu / "model.vela.tflite").is_file()
+    assert not (sketch / "model.vela.tflite").exists()
+    for folder in (npu, sketch):
+        proof = json.loads((folder / "proof.json").read_text())
+        assert proof["target"]["name"] == folder.parent.name
+        assert run(["verify", str(folder)]) == 0
+    capsys.readouterr()
+    assert run(["verify", str(npu), "+target=sketch"]) == 2
+    assert "nothing can be measured on it" in capsys.readouterr().err
+    one = tmp_path / "one"
+    assert run(["export", f"run={both}", "only=sketch", "pick=fastest", f"dir={one}"]) == 0
+    (folder,) = [path for path in one.iterdir() if path.is_dir()]
+    assert json.loads((folder / "proof.json").read_text())["target"]["name"] == "sketch"
+    capsys.readouterr()
+    assert run(["export", f"run={both / 'npu'}", f"dir={tmp_path / 'two'}"]) == 2
+    assert f"say run={both} only=npu" in capsys.readouterr().err
 
 
 def test_wrong_expression_is_pointed_at(

@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import importlib.metadata
 import json
-import platform
 import re
 import shlex
 import time
@@ -17,7 +16,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from hwnas import build, files, supernets
+from hwnas import build, files, machine, supernets
 from hwnas.commands import station
 from hwnas.commands.console import Phases, print_notes, print_phases
 from hwnas.commands.front import energy_words, print_lines
@@ -226,7 +225,7 @@ def _proof(
             "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
             "command": command,
             "versions": {name: importlib.metadata.version(name) for name in _RECORDED},
-            "machine": platform.platform(),
+            "machine": _machine(),
         },
         "model": {
             "id": genotype.id,
@@ -279,6 +278,12 @@ def _proof(
             "All, from the search": command,
         },
     }
+
+
+def _machine() -> Row:
+    """Return what this machine is, without the long list of its features."""
+    described = machine.describe()
+    return {name: described[name] for name in ("cpu", "cores", "governor", "system")}
 
 
 def _reported(order: Order, target: str, genotype_id: str) -> Row | None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from hwnas.errors import CompileError, ConfigError, HwnasError, ProofError
+from hwnas.errors import ConfigError, HwnasError, ProofError
 from hwnas.export import folder as folders
 from hwnas.export import measuring, proof, running
 from hwnas.export.options import VerifyConfig
@@ -74,8 +74,8 @@ def _sessions(
                 )
             try:
                 found[name] = running.session(folder, name, worker)
-            except CompileError as error:
-                raise ProofError(f"{folder / name}: {error}") from None
+            except Exception as error:  # each runtime, and Python itself, raises its own
+                raise ProofError(f"{folder / name}: {error or type(error).__name__}") from None
         yield found
 
 

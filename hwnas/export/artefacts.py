@@ -56,7 +56,7 @@ def build(
         "model.py": standalone.source(lowered, title).encode(),
         "model.safetensors": standalone.weights_file(lowered, weights, {"network": title}),
         "preprocessing.json": _json(preprocessing(data, lowered)),
-        "labels.txt": "".join(f"{name}\n" for name in data.classes).encode(),
+        "labels.txt": "".join(f"{' '.join(name.split())}\n" for name in data.classes).encode(),
         "model.fp32.onnx": write_fp32(fused, weights, any_batch=True),
     }
     if finished.int8 is not None:

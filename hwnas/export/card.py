@@ -15,12 +15,20 @@ from hwnas.figure import COLUMNS, Figure
 Row = dict[str, Any]
 
 _ABOUT = {
-    "model.py": "the network, and its weights in `model.safetensors`; needs torch alone",
+    "images.npz": "test images, their labels, and what torch answers; for `verify`",
+    "labels.txt": "the classes in order, one a line",
+    "model.py": "the network as Python that needs torch alone",
+    "model.safetensors": "its weights",
     "model.fp32.onnx": "ONNX, any batch size",
     "model.int8.onnx": "ONNX, quantised (QDQ), any batch size; float input and output",
     "model.int8.tflite": "int8 TFLite, one image an inference",
     "model.vela.tflite": "what Vela makes of it, for the NPU",
-    "model.so": "library of TVM, its packed weights in `model.tvm.safetensors`",
+    "model.so": "library of TVM",
+    "model.tvm.safetensors": "its weights, packed",
+    "preprocessing.json": "how images are resized and normalised",
+    "run_onnx.py": "runner, needs onnxruntime and numpy",
+    "run_tflite.py": "runner, needs ai-edge-litert and numpy",
+    "run_tvm.py": "runner, needs apache-tvm and numpy",
 }
 _RUN = {
     "model.py": "python model.py images.npy",
@@ -80,7 +88,7 @@ def _summary(proof: Row) -> str:
     return (
         f"An image classifier for {data['name']} ({model['n_classes']} classes, images of {h}x{w} "
         f"pixels, {'grey' if c == 1 else f'{c} channels'}), found by hwnas for "
-        f"{proof['target']['description']}: "
+        f"the target `{proof['target']['name']}` ({proof['target']['description']}): "
         f"{round(model['params_m'] * 1e6):,} parameters, {round(model['macs_m'] * 1e6):,} "
         "multiply-accumulates. Every figure below is of the files in this folder; `proof.json` "
         "holds them all, and `python -m hwnas verify` repeats them."
@@ -105,6 +113,7 @@ def _limits(proof: Row) -> str:
         f"For images like those of {data['name']}: its accuracy on others is not known.",
         "It always answers one of its classes; that an image shows none of them it cannot say.",
         "Its outputs are logits; their softmax was not calibrated as a probability.",
+        f"`images.npz` holds {proof['n_images']} test images, under the licence of the data set.",
         "How accuracy differs between groups of people or conditions was not measured.",
         f"Costs: {proof['target']['caveat']}.",
     ]
@@ -156,15 +165,13 @@ def _evaluation(proof: Row) -> str:
             ]
         )
     head = ["", "accuracy (95 %)", "largest error", "mean error", "same class"]
-    limits = ", ".join(
-        f"{dtype} {' '.join(f'{k} {v:g}' for k, v in t.items() if k != 'reason')}".replace("_", " ")
-        for dtype, t in proof["tolerances"].items()
-    )
+    allowed = {dtype: next(iter(limit.values())) for dtype, limit in proof["tolerances"].items()}
     return (
         f"{_table(head, table)}\n\nAccuracy: of each file itself on all {n:,} test images, "
         f"measured; Wilson's interval. Errors: of its outputs against torch's on {kept} test "
-        f"images (`images.npz`), whose largest is {proof['largest_output']:.3g}. Allowed, as a "
-        f"fraction of that: {limits}.{_reported(proof)}"
+        f"images (`images.npz`), whose largest is {proof['largest_output']:.3g}. Allowed are, as "
+        f"fractions of that, a largest error of {allowed['float32']:g} in float32 and a mean error "
+        f"of {allowed['int8']:g} in int8.{_reported(proof)}"
     )
 
 
@@ -192,9 +199,16 @@ def _costs(proof: Row) -> str:
         title = COLUMNS[name].title
         rows.append([title, f"{figure.value:.4g}", interval, figure.source, margin])
     head = ["", "value", "interval", "source", "budget"]
-    words = [f"Of `{proof['own_artefact']}`. {proof['target']['caveat']}."]
+    target, machine = proof["target"], proof["made"]["machine"]
+    words = [
+        f"Figures are of `{proof['own_artefact']}`; {target['caveat']}; "
+        f"target.batch={target['batch']}, target.threads={target['threads']}."
+    ]
+    if target["runtime"] in ("tvm", "onnxruntime"):
+        words.append(f"Measured from {machine['system']} ({machine['cpu']}).")
     words.append(f"Energy: {proof['energy_source']}.")
-    return f"{_table(head, rows)}\n\n{' '.join(words)}"
+    words.append("" if limits else "The search had no budget.")
+    return f"{_table(head, rows)}\n\n{' '.join(words).rstrip()}"
 
 
 def _files(proof: Row) -> str:

@@ -17,4 +17,7 @@ def checked_opset(model: bytes) -> int:
     except Exception as error:  # protobuf's, the checker's and shape inference's have no common one
         (reason, *_) = str(error).strip().splitlines() or [type(error).__name__]
         raise CompileError(f"This is not valid ONNX: {reason}") from None
-    return next(int(entry.version) for entry in loaded.opset_import if not entry.domain)
+    opset = next((int(entry.version) for entry in loaded.opset_import if not entry.domain), 0)
+    if not 0 < opset <= onnx.defs.onnx_opset_version():  # the checker takes any
+        raise CompileError(f"This is not valid ONNX: there is no opset {opset}.")
+    return opset
