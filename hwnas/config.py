@@ -258,7 +258,7 @@ class ExportConfig:
 
     run: str = ""  #: the folder of a search
     #: knee, most_accurate, fastest, smallest, all, an id or how it begins, or an expression
-    pick: str | None = None
+    pick: str = "knee"
     id: str = ""  #: of a candidate, or how it begins; the same as pick=ID
     only: str | None = None  #: of a search for several targets: one of them; default: all
     dir: str | None = None  #: where folders are made; default: runs/export/<time>
@@ -268,7 +268,7 @@ class ExportConfig:
     def __post_init__(self) -> None:
         if not self.run:
             raise ConfigError("export needs run=DIR, the folder of a finished search.")
-        if self.pick is not None and self.id:
+        if self.id and self.pick != "knee":
             raise ConfigError("pick and id both say what is exported: give one of them.")
         if self.max_int8_drop < 0:
             raise ConfigError(f"max_int8_drop must not be negative, got {self.max_int8_drop}.")
@@ -276,7 +276,7 @@ class ExportConfig:
     @property
     def wanted(self) -> str:
         """What is picked."""
-        return self.id or self.pick or "knee"
+        return self.id or self.pick
 
 
 @dataclass

@@ -294,7 +294,7 @@ def test_killed_export_leaves_nothing_half_and_the_next_one_cleans_up(
         (["pick=fastst"], "Unknown pick 'fastst'. Did you mean 'fastest'"),
         (["pick=accuracy max where latency_ms < 0"], "fulfils pick="),
         (["id=123456789012"], "none of 20 candidates. The nearest"),
-        (["pick=knee", "id=1"], "give one of them"),
+        (["pick=fastest", "id=1"], "give one of them"),
         (["only=cpu"], "Unknown target 'cpu'. Did you mean 'npu'? Allowed: npu."),
         (["max_int8_drop=-1"], "must not be negative"),
         (["picks=knee"], "Did you mean 'pick'"),

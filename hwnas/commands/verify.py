@@ -40,7 +40,7 @@ def run(config: VerifyConfig) -> None:
         failed += _agreements(folder, recorded, sessions, console)
         failed += _accuracies(recorded, sessions, config, console)
     if config.target is not None:
-        measured = measuring.measure(folder, recorded, config.target, config.timing, config.rpc)
+        measured = measuring.measure(folder, recorded, config.target, config)
         for line in measured.lines():
             console.print(line)
         if config.target.name == recorded["target"]["name"]:
@@ -69,9 +69,7 @@ def _sessions(
                 if why := measuring.elsewhere(target, config.rpc):
                     console.print(f"{name}: not run, {why}.")
                     continue
-                worker = stack.enter_context(
-                    measuring.worker(target, config.timing, config.rpc, config.limit_s)
-                )
+                worker = stack.enter_context(measuring.worker(target, config))
             try:
                 found[name] = running.session(folder, name, worker)
             except Exception as error:  # each runtime, and Python itself, raises its own

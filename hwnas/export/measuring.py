@@ -10,11 +10,11 @@ from hwnas.cost.host import as_run, host_cost
 from hwnas.energy import EnergyModel, PowerModel
 from hwnas.errors import ConfigError
 from hwnas.export import proof, running
+from hwnas.export.options import VerifyConfig
 from hwnas.figure import Figure, Figures
 from hwnas.op import Lowered
 from hwnas.runtimes.pool import Pool, Retrying
 from hwnas.target import Remote, Roofline, Target, Tvm, Vela
-from hwnas.timing import TimingConfig
 
 Row = dict[str, Any]
 
@@ -67,20 +67,16 @@ def elsewhere(target: Target, remote: Remote) -> str:
 
 
 @contextlib.contextmanager
-def worker(
-    target: Target, timing: TimingConfig, remote: Remote, limit_s: float
-) -> Iterator[Retrying]:
+def worker(target: Target, config: VerifyConfig) -> Iterator[Retrying]:
     """Give what runs and times compiled networks, in a process of its own."""
-    pool = Pool(target, timing, remote, limit_s)
+    pool = Pool(target, config.timing, config.rpc, config.limit_s)
     try:
         yield Retrying(pool)
     finally:
         pool.close()
 
 
-def measure(
-    folder: Path, recorded: Row, target: Target, timing: TimingConfig, remote: Remote
-) -> Measured:
+def measure(folder: Path, recorded: Row, target: Target, config: VerifyConfig) -> Measured:
     """Return what an export costs on a target: compiled again by Vela, or timed.
 
     Raises:
@@ -96,7 +92,7 @@ def measure(
     _check_there(name, recorded, target)
     images = proof.read_kept(folder).pixels[: target.batch]
     said = recorded["dataset"]["normalisation"]
-    with worker(target, timing, remote, 600.0) as bench:
+    with worker(target, config) as bench:
         judged = bench.judge(
             running.paths(folder, name), proof.prepared(images, said["mean"], said["std"])
         )

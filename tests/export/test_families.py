@@ -20,7 +20,7 @@ from hwnas.errors import CompileError
 from hwnas.export import artefacts, running
 from hwnas.export.artefacts import Library
 from hwnas.export.finishing import Finished
-from hwnas.export.proof import agreement
+from hwnas.export.proof import agreement, prepared
 from hwnas.families.blocks import fold_batch_norm
 from hwnas.int8.quantise import quantise
 from hwnas.op import Lowered, Task
@@ -34,6 +34,7 @@ from hwnas.target import Remote, Target
 from hwnas.timing import TimingConfig
 from hwnas.training.data import ImageData, InMemorySplit
 from tests.conftest import target
+from tests.export.blocked import LARGE, run_file
 
 #: Spaces with the number of networks that are exported of each.
 SPACES = {"tiny": 20, "mbconv_mixed": 6, "resnet_small": 6, "vit_small": 4}
@@ -139,3 +140,22 @@ def test_library_agrees_with_torch(name: str, tmp_path: Path) -> None:
         expected = module(images).numpy()
     assert agreement(found, expected).check("model.so", "float32").holds
     assert np.isfinite(found).all()
+    if name == "tiny":  # the runner is the same for all
+        _check_runner(tmp_path, module, side)
+
+
+def _check_runner(folder: Path, module: nn.Module, side: int) -> None:
+    """Run ``run_tvm.py`` where only TVM is installed, and compare its answers with torch's."""
+    pixels = np.random.default_rng(0).integers(0, 256, (5, side, side, 1), np.uint8)
+    np.save(folder / "images.npy", pixels)
+    blocked = (*LARGE, "hwnas", "onnx", "onnxruntime", "ai_edge_litert", "safetensors")
+    script, images = str(folder / "run_tvm.py"), str(folder / "images.npy")
+    done = run_file(script, images, blocked=blocked)
+    assert done.returncode == 0, done.stderr
+    with torch.inference_mode():
+        logits = module(torch.from_numpy(prepared(pixels, [0.5], [0.5])))
+    assert [*map(int, done.stdout.split())] == logits.argmax(1).tolist()
+    np.save(folder / "images.npy", pixels[:, 1:])
+    done = run_file(script, images, blocked=blocked)
+    assert done.returncode == 1
+    assert "Expected uint8 (N, *[" in done.stderr
