@@ -19,6 +19,7 @@ import pytest
 import torch
 
 from hwnas.__main__ import run
+from hwnas.export.folder import BUILDING
 from hwnas.export.running import load_module
 from tests.export.blocked import LARGE, run_file, run_hwnas
 
@@ -269,23 +270,23 @@ def test_what_does_not_hold_is_kept_as_failed(
 def test_killed_export_leaves_nothing_half_and_the_next_one_cleans_up(
     searched: Path, tmp_path: Path
 ) -> None:
-    first, second = tmp_path / "first", tmp_path / "second"
+    first = tmp_path / "first"
     process = subprocess.Popen(
         [sys.executable, "-m", "hwnas", "export", f"run={searched}", "pick=all", f"dir={first}"],
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     deadline = time.monotonic() + _LIMIT_S
-    while process.poll() is None and not any(first.glob(".building/*/model.int8.onnx")):
+    while process.poll() is None and not any(first.glob(f"{BUILDING}/*/model.int8.onnx")):
         assert time.monotonic() < deadline
         time.sleep(0.01)
     process.kill()
     assert process.wait(timeout=_LIMIT_S) == -signal.SIGKILL
     for folder in first.iterdir():
-        if folder.is_dir() and folder.name != ".building":
+        if folder.is_dir() and folder.name != BUILDING:
             assert (folder / "proof.json").is_file()
-    assert run(["export", f"run={searched}", "pick=smallest", f"dir={second}"]) == 0
-    assert not (first / ".building").exists()
+    assert run(["export", f"run={searched}", "pick=most_accurate", f"dir={first}"]) == 0
+    assert not (first / BUILDING).exists()
 
 
 @pytest.mark.parametrize(

@@ -73,25 +73,25 @@ def run(config: ExportConfig, searches: Sequence[SearchConfig], arguments: Seque
     searches = _for(config, searches, manifest)
     genotypes = _picked(config, source, searches)
     order = Order(config, arguments, manifest, Path(config.dir or default_path("export")))
+    names = {
+        (search.target.name, g.id): f"{search.target.name}/{g.id}" if len(searches) > 1 else g.id
+        for search in searches
+        for g in genotypes
+    }
+    for name in names.values():
+        folders.check_free(order.root, name)
     failed: list[str] = []
     with contextlib.ExitStack() as stack:
         output = RunFolder(order.root)
-        folders.sweep(order.root)
         output.create()
         stack.callback(output.close)
+        folders.sweep(order.root, beside=config.dir is None)
         phases = stack.enter_context(Phases(console))
         with phases.timed("Load data"):
             stations = stack.enter_context(station.opened(searches, phases))
         print_notes(console, stations[0].parts.data.notes)
         kept = Path(manifest["checkpoint"])
         supernets.check_kept(stations[0].parts.course, kept)
-        names = {
-            (s.target, g.id): f"{s.target}/{g.id}" if len(searches) > 1 else g.id
-            for s in stations
-            for g in genotypes
-        }
-        for name in names.values():
-            folders.check_free(order.root, name)
         with phases.phase("Export", len(names)) as advance:
             for s in stations:
                 for genotype in genotypes:

@@ -11,20 +11,20 @@ from hwnas import files
 from hwnas.errors import LockedError, RunError
 
 PROOF, CARD = "proof.json", "MODEL_CARD.md"
-_BUILDING = ".building"
+BUILDING = ".hwnas-building"  #: what is not finished, in the folder that exports go into
 _CACHES = ("__pycache__",)  # what using an export leaves in it
 
 
 @contextmanager
 def building(root: Path, name: str) -> Iterator[Path]:
     """Give a new folder for ``root/name``, which is there only if ``keep`` was called."""
-    folder = root / _BUILDING / name
+    folder = root / BUILDING / name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     try:
         yield folder
     finally:
-        shutil.rmtree(root / _BUILDING, ignore_errors=True)
+        shutil.rmtree(root / BUILDING, ignore_errors=True)
 
 
 def check_free(root: Path, name: str) -> None:
@@ -47,14 +47,10 @@ def keep(folder: Path, root: Path, name: str) -> Path:
     return place
 
 
-def sweep(root: Path) -> None:
-    """Remove what killed exports left in ``root`` and in the folders beside it."""
-    for left in {*root.parent.glob(f"*/{_BUILDING}"), root / _BUILDING}:
-        if not left.is_dir():
-            continue
-        if left.parent == root:
-            shutil.rmtree(left)
-            continue
+def sweep(root: Path, *, beside: bool) -> None:
+    """Remove what killed exports left in ``root``, which is locked, and in folders beside it."""
+    shutil.rmtree(root / BUILDING, ignore_errors=True)
+    for left in root.parent.glob(f"*/{BUILDING}") if beside else ():
         try:
             lock = files.lock(left.parent)
         except LockedError:

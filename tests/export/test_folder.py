@@ -5,6 +5,7 @@ import pytest
 from hwnas import files
 from hwnas.errors import RunError
 from hwnas.export.folder import (
+    BUILDING,
     PROOF,
     building,
     check_free,
@@ -50,17 +51,19 @@ def test_what_is_there_is_not_replaced_unless_it_failed(tmp_path: Path) -> None:
 def test_what_killed_exports_left_is_removed_but_not_what_others_build(tmp_path: Path) -> None:
     killed, done, own, busy = (tmp_path / name for name in ("killed", "done", "own", "busy"))
     for root in (killed, done, own, busy):
-        (root / ".building" / "id").mkdir(parents=True)
+        (root / BUILDING / "id").mkdir(parents=True)
         (root / files.LOCK).touch()
     (done / "id").mkdir()
     held = files.lock(busy)
-    sweep(own)
+    sweep(own, beside=False)
+    assert not (own / BUILDING).exists()
+    assert (killed / BUILDING).is_dir()
+    sweep(own, beside=True)
     held.close()
     assert not killed.exists()
     assert (done / "id").is_dir()
-    assert not (done / ".building").exists()
-    assert not (own / ".building").exists()
-    assert (busy / ".building").is_dir()
+    assert not (done / BUILDING).exists()
+    assert (busy / BUILDING).is_dir()
 
 
 def test_every_file_is_accounted_for(tmp_path: Path) -> None:
