@@ -15,7 +15,7 @@ from torch import nn
 
 from hwnas import __version__, families, space
 from hwnas.accuracy.supernet import ScoringConfig, SupernetEvaluator, recalibrate, right
-from hwnas.errors import LockedError
+from hwnas.errors import LockedError, RunError
 from hwnas.families.base import Family, Recipe, Supernet
 from hwnas.progress import Progress
 from hwnas.results import RunFolder
@@ -153,6 +153,19 @@ class Course:
         part = self.data.validation.take(torch.arange(min(_GLANCE, len(self.data.validation))))
         prepared = self.data.prepare(part.images, resolution)
         return float(right(network, prepared, part.labels).mean())
+
+
+def check_kept(course: Course, kept: Path) -> None:
+    """Refuse to go on where the supernet of a finished run would have to be trained again.
+
+    Raises:
+        RunError: it is not where the run left it, or this version would train another one.
+    """
+    if course.train.epochs and (course.checkpoint().path != kept or not kept.is_file()):
+        raise RunError(
+            f"The supernet of the run is not at {kept} as this version would train it; start from "
+            "the folder in which the search was started, with the same versions and data."
+        )
 
 
 @dataclass(frozen=True)
