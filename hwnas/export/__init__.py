@@ -1,0 +1,1 @@
+"""Export: what leaves for the device, and the proof of what is said of it."""

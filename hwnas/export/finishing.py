@@ -1,0 +1,245 @@
+"""The weights of one network get ready for the device: fine-tuned, pruned, quantised."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from hwnas.accuracy.supernet import ScoringConfig, recalibrate, right
+from hwnas.errors import ConfigError
+from hwnas.export import pruning
+from hwnas.families.base import Supernet
+from hwnas.families.blocks import fold_batch_norm
+from hwnas.figure import Figure, proportion
+from hwnas.int8.network import QuantisedNetwork
+from hwnas.int8.quantise import calibrate, in_int8
+from hwnas.int8.simulated import Simulated
+from hwnas.op import Lowered
+from hwnas.progress import Progress
+from hwnas.runtimes.base import Session
+from hwnas.runtimes.onnx_writer import check_int8
+from hwnas.space import Genotype
+from hwnas.supernets import Course
+from hwnas.training.alone import Pupil, Teacher
+from hwnas.training.loop import Summary
+
+Load = Callable[[QuantisedNetwork], Session]  #: an int8 network into the runtime that it is for
+
+
+@dataclass
+class FinishingConfig:
+    """How the weights of one network are finished."""
+
+    epochs: int = 4  #: of each training: fine-tuning, after pruning, for int8; 0: none
+    alpha: float = 0.5  #: share of the loss on what the supernet's largest subnet answers
+    prune: float = 0.0  #: fraction of the channels that is taken out; 0: none
+    max_int8_drop: float = 0.5  #: points of accuracy that int8 may lose before it is trained for
+
+    def __post_init__(self) -> None:
+        if self.epochs < 0:
+            raise ConfigError(f"export.epochs must not be negative, got {self.epochs}.")
+        if not 0 <= self.alpha <= 1:
+            raise ConfigError(f"export.alpha must lie in [0, 1], got {self.alpha}.")
+        if not 0 <= self.prune < 1:
+            raise ConfigError(f"export.prune must lie in [0, 1), got {self.prune}.")
+        if self.max_int8_drop < 0:
+            raise ConfigError(
+                f"export.max_int8_drop must not be negative, got {self.max_int8_drop}."
+            )
+        if self.prune and not self.epochs:
+            raise ConfigError(
+                "export.prune needs training afterwards: set export.epochs, which is 0."
+            )
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one step of finishing came to."""
+
+    name: str  #: inherited, fine-tuned, narrowed, pruned, int8 or int8-trained
+    accuracy: Figure  #: after it, on the validation split
+    epochs: int = 0  #: that it trained
+    seconds: float = 0.0  #: that training took in this call
+
+    def row(self) -> dict[str, Any]:
+        """Return the step as JSON."""
+        return {
+            "step": self.name,
+            "accuracy": self.accuracy.to_json(),
+            "epochs": self.epochs,
+            "seconds": self.seconds,
+        }
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A network that is ready for the device."""
+
+    network: nn.Module  #: float32, its batch norm folded, in evaluation mode
+    lowered: Lowered  #: its operators, narrower than the family's where it was pruned
+    int8: QuantisedNetwork | None  #: where it was asked for
+    steps: tuple[Step, ...]  #: in order; all accuracies are on the validation split
+
+    @property
+    def int8_step(self) -> Step | None:
+        """The step that ``int8`` is the outcome of: the more accurate of those in int8."""
+        steps = [step for step in self.steps if step.name in _INT8]
+        return max(steps, key=lambda step: step.accuracy.value) if steps else None
+
+
+_INT8 = ("int8", "int8-trained")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where the weights of a network come from."""
+
+    course: Course  #: data, options and seed of the supernet's training
+    supernet: Supernet  #: trained
+    genotype: Genotype
+    scoring: ScoringConfig = field(default_factory=ScoringConfig)  #: of the search
+
+    @property
+    def resolution(self) -> int:
+        """Height and width of the images that the network reads."""
+        return self.course.resolution(self.genotype)
+
+    def lowered(self) -> Lowered:
+        """Return the operators of the network as the family lowers them."""
+        return self.course.family.lower(self.course.space, self.genotype, self.course.data.task)
+
+    def images(self, genotype: Genotype) -> Tensor:
+        """Return the normalised training images that a search recalibrates and calibrates on."""
+        return self.course.evaluator(self.supernet, self.scoring).calibration_images(genotype)
+
+    def network(self, genotype: Genotype) -> nn.Module:
+        """Return a subnet as search scored it, its batch norm not yet folded."""
+        network = self.supernet.extract(genotype)
+        recalibrate(network, self.images(genotype))
+        return network
+
+    def accuracy(self, answers: Callable[[Tensor, Tensor], NDArray[np.bool_]]) -> Figure:
+        """Return the accuracy on the validation split.
+
+        Args:
+            answers: Tells of images ``(N, C, R, R)`` and labels which are got right.
+        """
+        data = self.course.data
+        batches = data.batches(data.validation, self.resolution)
+        found = np.concatenate([answers(*batch) for batch in batches])
+        return proportion(int(found.sum()), len(found))
+
+
+def finish(
+    origin: Origin, config: FinishingConfig, progress: Progress, load: Load | None = None
+) -> Finished:
+    """Finish the weights that a network inherits from a trained supernet.
+
+    Trainings are kept beside supernets; one that was cut off goes on, to the same weights.
+
+    Args:
+        origin: Whose weights, and what they learned from.
+        config: What is done to them.
+        progress: Of the trainings.
+        load: Loads an int8 network, whose accuracy is its own then; ``None``: no int8 is wanted.
+
+    Raises:
+        ConfigError: the network cannot be pruned so.
+        CompileError: int8 is wanted and an operator has none.
+    """
+    lowered = origin.lowered()
+    if config.prune:
+        pruning.check(config.prune, lowered)
+    if load is not None:
+        check_int8(lowered)
+    finishing = _Finishing(origin, config, progress)
+    network = origin.network(origin.genotype)
+    finishing.note("inherited", network)
+    if config.epochs:
+        finishing.train(network, _FINE_TUNED)
+    if config.prune:
+        network, lowered = pruning.prune(network, lowered, config.prune)
+        recalibrate(network, origin.images(origin.genotype))
+        finishing.note("narrowed", network)
+        finishing.train(network, _PRUNED)
+    network = fold_batch_norm(network)
+    int8 = None if load is None else finishing.in_int8(network, lowered, load)
+    return Finished(network, lowered, int8, tuple(finishing.steps))
+
+
+@dataclass(frozen=True)
+class _Training:
+    """One training of a network that has learned before."""
+
+    name: str  #: of the step
+    phase: str  #: what progress calls it
+    lr: float  #: in fractions of the rate that trains from scratch
+
+
+_FINE_TUNED = _Training("fine-tuned", "Fine-tune", 0.1)
+_PRUNED = _Training("pruned", "Fine-tune the pruned", 0.1)
+_FOR_INT8 = _Training("int8-trained", "Train for int8", 0.01)
+
+
+@final
+class _Finishing:
+    """The steps on the way, and what each came to."""
+
+    def __init__(self, origin: Origin, config: FinishingConfig, progress: Progress):
+        self._origin, self._config, self._progress = origin, config, progress
+        self.steps: list[Step] = []
+
+    def note(self, name: str, network: nn.Module, epochs: int = 0, seconds: float = 0.0) -> None:
+        """Append a step that led to a network."""
+        accuracy = self._origin.accuracy(lambda images, labels: right(network, images, labels))
+        self.steps.append(Step(name, accuracy, epochs, seconds))
+
+    def train(self, network: nn.Module, training: _Training) -> None:
+        """Train a network in place, and append the step."""
+        summary = self._learn(network, training)
+        self.note(training.name, network, self._config.epochs, summary.seconds)
+
+    def in_int8(self, network: nn.Module, lowered: Lowered, load: Load) -> QuantisedNetwork:
+        """Return a network in int8, trained for it if it loses too much; append the steps."""
+        scales = calibrate(network, lowered, self._origin.images(self._origin.genotype))
+        real, int8 = self.steps[-1].accuracy.value, in_int8(network, lowered, scales)
+        plain = self._int8_accuracy(int8, load)
+        self.steps.append(Step("int8", plain))
+        drop = 100 * (real - plain.value)
+        if drop <= self._config.max_int8_drop or not self._config.epochs:
+            return int8
+        simulated = Simulated(network, lowered, scales)
+        summary = self._learn(simulated, _FOR_INT8)
+        trained = simulated.quantised()
+        accuracy = self._int8_accuracy(trained, load)
+        self.steps.append(Step("int8-trained", accuracy, self._config.epochs, summary.seconds))
+        return trained if accuracy.value > plain.value else int8
+
+    def _int8_accuracy(self, network: QuantisedNetwork, load: Load) -> Figure:
+        session = load(network)
+
+        def answers(images: Tensor, labels: Tensor) -> NDArray[np.bool_]:
+            found: NDArray[np.bool_] = session.run(images.numpy()).argmax(1) == labels.numpy()
+            return found
+
+        return self._origin.accuracy(answers)
+
+    def _learn(self, network: nn.Module, training: _Training) -> Summary:
+        origin, config, course = self._origin, self._config, self._origin.course
+        largest = course.space.largest()
+        teacher = Teacher(origin.network(largest), course.resolution(largest), config.alpha)
+        recipe = course.train.recipe(course.family.recipe)
+        recipe = replace(recipe, lr=recipe.lr * training.lr)
+        left_open: dict[str, Any] = dict.fromkeys(("optimiser", "lr", "weight_decay"))
+        options = replace(course.train, epochs=config.epochs, **left_open)
+        pupil = Pupil(network, origin.resolution, recipe, teacher, phase=training.phase)
+        steps = ", ".join(step.name for step in self.steps)
+        start = (
+            f"{training.name} after {steps}: {config.epochs} epochs, alpha {config.alpha}, "
+            f"pruned {config.prune}, {origin.scoring.n_recalibration} calibration images"
+        )
+        checkpoint = course.network_checkpoint(origin.genotype, start)
+        return course.teach(pupil, options, checkpoint, self._progress)
