@@ -24,7 +24,6 @@ from hwnas.runtimes.onnx_writer import check_int8
 from hwnas.space import Genotype
 from hwnas.supernets import Course
 from hwnas.training.alone import Pupil, Teacher
-from hwnas.training.loop import Summary
 
 Load = Callable[[QuantisedNetwork], Session]  #: an int8 network into the runtime that it is for
 
@@ -62,7 +61,7 @@ class Step:
     name: str  #: inherited, fine-tuned, narrowed, pruned, int8 or int8-trained
     accuracy: Figure  #: after it, on the validation split
     epochs: int = 0  #: that it trained
-    seconds: float = 0.0  #: that training took in this call
+    seconds: float = 0.0  #: that training took in this call; 0 where it was finished before
 
     def row(self) -> dict[str, Any]:
         """Return the step as JSON."""
@@ -181,7 +180,7 @@ class _Training:
 
 _FINE_TUNED = _Training("fine-tuned", "Fine-tune", 0.1)
 _PRUNED = _Training("pruned", "Fine-tune the pruned", 0.1)
-_FOR_INT8 = _Training("int8-trained", "Train for int8", 0.01)
+_FOR_INT8 = _Training("int8-trained", "Train for int8", 0.03)
 
 
 @final
@@ -199,8 +198,8 @@ class _Finishing:
 
     def train(self, network: nn.Module, training: _Training) -> None:
         """Train a network in place, and append the step."""
-        summary = self._learn(network, training)
-        self.note(training.name, network, self._config.epochs, summary.seconds)
+        seconds = self._learn(network, training)
+        self.note(training.name, network, self._config.epochs, seconds)
 
     def in_int8(self, network: nn.Module, lowered: Lowered, load: Load) -> QuantisedNetwork:
         """Return a network in int8, trained for it if it loses too much; append the steps."""
@@ -212,10 +211,10 @@ class _Finishing:
         if drop <= self._config.max_int8_drop or not self._config.epochs:
             return int8
         simulated = Simulated(network, lowered, scales)
-        summary = self._learn(simulated, _FOR_INT8)
+        seconds = self._learn(simulated, _FOR_INT8)
         trained = simulated.quantised()
         accuracy = self._int8_accuracy(trained, load)
-        self.steps.append(Step("int8-trained", accuracy, self._config.epochs, summary.seconds))
+        self.steps.append(Step("int8-trained", accuracy, self._config.epochs, seconds))
         return trained if accuracy.value > plain.value else int8
 
     def _int8_accuracy(self, network: QuantisedNetwork, load: Load) -> Figure:
@@ -227,7 +226,8 @@ class _Finishing:
 
         return self._origin.accuracy(answers)
 
-    def _learn(self, network: nn.Module, training: _Training) -> Summary:
+    def _learn(self, network: nn.Module, training: _Training) -> float:
+        """Train a network in place; return the seconds that it took."""
         origin, config, course = self._origin, self._config, self._origin.course
         largest = course.space.largest()
         teacher = Teacher(origin.network(largest), course.resolution(largest), config.alpha)
@@ -242,4 +242,5 @@ class _Finishing:
             f"pruned {config.prune}, {origin.scoring.n_recalibration} calibration images"
         )
         checkpoint = course.network_checkpoint(origin.genotype, start)
-        return course.teach(pupil, options, checkpoint, self._progress)
+        summary = course.teach(pupil, options, checkpoint, self._progress)
+        return summary.seconds if summary.n_steps else 0.0

@@ -48,7 +48,8 @@ class Simulated(nn.Module):
 
     def __init__(self, network: nn.Module, lowered: Lowered, scales: Scales):
         super().__init__()
-        self.network = copy.deepcopy(network)
+        # Folding leaves biases that learn nothing.
+        self.network = copy.deepcopy(network).requires_grad_(True)
         self._lowered, self._scales = lowered, scales
 
     def forward(self, images: Tensor) -> Tensor:
