@@ -8,10 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from hwnas.accuracy.supernet import ScoringConfig, recalibrate, right
-from hwnas.errors import ConfigError
+from hwnas.accuracy.supernet import SupernetEvaluator, recalibrate, right
+from hwnas.errors import CompileError, ConfigError
 from hwnas.export import pruning
-from hwnas.families.base import Supernet
 from hwnas.families.blocks import fold_batch_norm
 from hwnas.figure import Figure, proportion
 from hwnas.int8.network import QuantisedNetwork
@@ -19,6 +18,7 @@ from hwnas.int8.quantise import calibrate, in_int8
 from hwnas.int8.simulated import Simulated
 from hwnas.op import Lowered
 from hwnas.progress import Progress
+from hwnas.results import Row
 from hwnas.runtimes.base import Session
 from hwnas.runtimes.onnx_writer import check_int8
 from hwnas.space import Genotype
@@ -39,26 +39,23 @@ class FinishingConfig:
 
     def __post_init__(self) -> None:
         if self.epochs < 0:
-            raise ConfigError(f"export.epochs must not be negative, got {self.epochs}.")
+            raise ConfigError(f"epochs must not be negative, got {self.epochs}.")
         if not 0 <= self.alpha <= 1:
-            raise ConfigError(f"export.alpha must lie in [0, 1], got {self.alpha}.")
+            raise ConfigError(f"alpha must lie in [0, 1], got {self.alpha}.")
         if not 0 <= self.prune < 1:
-            raise ConfigError(f"export.prune must lie in [0, 1), got {self.prune}.")
+            raise ConfigError(f"prune must lie in [0, 1), got {self.prune}.")
         if self.max_int8_drop < 0:
-            raise ConfigError(
-                f"export.max_int8_drop must not be negative, got {self.max_int8_drop}."
-            )
+            raise ConfigError(f"max_int8_drop must not be negative, got {self.max_int8_drop}.")
         if self.prune and not self.epochs:
-            raise ConfigError(
-                "export.prune needs training afterwards: set export.epochs, which is 0."
-            )
+            raise ConfigError("prune needs training afterwards: set epochs, which is 0.")
 
 
 @dataclass(frozen=True)
 class Step:
     """What one step of finishing came to."""
 
-    name: str  #: inherited, fine-tuned, narrowed, pruned, int8 or int8-trained
+    #: inherited, fine-tuned, narrowed (pruned, not yet trained), pruned, int8 or int8-trained
+    name: str
     accuracy: Figure  #: after it, on the validation split
     epochs: int = 0  #: that it trained
     seconds: float = 0.0  #: that training took in this call; 0 where it was finished before
@@ -75,21 +72,12 @@ class Step:
 
 @dataclass(frozen=True)
 class Finished:
-    """A network that is ready for the device."""
+    """A network that is ready for export."""
 
     network: nn.Module  #: float32, its batch norm folded, in evaluation mode
     lowered: Lowered  #: its operators, narrower than the family's where it was pruned
-    int8: QuantisedNetwork | None  #: where it was asked for
-    steps: tuple[Step, ...]  #: in order; all accuracies are on the validation split
-
-    @property
-    def int8_step(self) -> Step | None:
-        """The step that ``int8`` is the outcome of: the more accurate of those in int8."""
-        steps = [step for step in self.steps if step.name in _INT8]
-        return max(steps, key=lambda step: step.accuracy.value) if steps else None
-
-
-_INT8 = ("int8", "int8-trained")
+    int8: QuantisedNetwork | None  #: ``None`` where it cannot be written in int8
+    record: Row = field(default_factory=dict)  #: what was done to the weights, for the proof
 
 
 @dataclass(frozen=True)
@@ -97,28 +85,28 @@ class Origin:
     """Where the weights of a network come from."""
 
     course: Course  #: data, options and seed of the supernet's training
-    supernet: Supernet  #: trained
+    evaluator: SupernetEvaluator  #: that search scored the network by
     genotype: Genotype
-    scoring: ScoringConfig = field(default_factory=ScoringConfig)  #: of the search
 
     @property
     def resolution(self) -> int:
         """Height and width of the images that the network reads."""
         return self.course.resolution(self.genotype)
 
+    @property
+    def images(self) -> Tensor:
+        """The normalised training images that search recalibrates and calibrates on."""
+        return self.evaluator.calibration_images(self.genotype)
+
     def lowered(self) -> Lowered:
         """Return the operators of the network as the family lowers them."""
         return self.course.family.lower(self.course.space, self.genotype, self.course.data.task)
 
-    def images(self, genotype: Genotype) -> Tensor:
-        """Return the normalised training images that a search recalibrates and calibrates on."""
-        return self.course.evaluator(self.supernet, self.scoring).calibration_images(genotype)
-
-    def network(self, genotype: Genotype) -> nn.Module:
-        """Return a subnet as search scored it, its batch norm not yet folded."""
-        network = self.supernet.extract(genotype)
-        recalibrate(network, self.images(genotype))
-        return network
+    def teacher(self, alpha: float) -> Teacher:
+        """Return the supernet's largest subnet."""
+        largest = self.course.space.largest()
+        network = self.evaluator.extracted(largest)
+        return Teacher(network, self.course.resolution(largest), alpha)
 
     def accuracy(self, answers: Callable[[Tensor, Tensor], NDArray[np.bool_]]) -> Figure:
         """Return the accuracy on the validation split.
@@ -132,9 +120,7 @@ class Origin:
         return proportion(int(found.sum()), len(found))
 
 
-def finish(
-    origin: Origin, config: FinishingConfig, progress: Progress, load: Load | None = None
-) -> Finished:
+def finish(origin: Origin, config: FinishingConfig, load: Load, progress: Progress) -> Finished:
     """Finish the weights that a network inherits from a trained supernet.
 
     Trainings are kept beside supernets; one that was cut off goes on, to the same weights.
@@ -142,31 +128,32 @@ def finish(
     Args:
         origin: Whose weights, and what they learned from.
         config: What is done to them.
+        load: Loads an int8 network, whose accuracy is its own then.
         progress: Of the trainings.
-        load: Loads an int8 network, whose accuracy is its own then; ``None``: no int8 is wanted.
 
     Raises:
         ConfigError: the network cannot be pruned so.
-        CompileError: int8 is wanted and an operator has none.
     """
     lowered = origin.lowered()
     if config.prune:
         pruning.check(config.prune, lowered)
-    if load is not None:
-        check_int8(lowered)
     finishing = _Finishing(origin, config, progress)
-    network = origin.network(origin.genotype)
+    network = origin.evaluator.extracted(origin.genotype)
     finishing.note("inherited", network)
     if config.epochs:
         finishing.train(network, _FINE_TUNED)
     if config.prune:
         network, lowered = pruning.prune(network, lowered, config.prune)
-        recalibrate(network, origin.images(origin.genotype))
+        recalibrate(network, origin.images)
         finishing.note("narrowed", network)
         finishing.train(network, _PRUNED)
     network = fold_batch_norm(network)
-    int8 = None if load is None else finishing.in_int8(network, lowered, load)
-    return Finished(network, lowered, int8, tuple(finishing.steps))
+    try:
+        check_int8(lowered)
+    except CompileError as error:
+        return Finished(network, lowered, None, finishing.record(None, no_int8=str(error)))
+    int8, how = finishing.in_int8(network, lowered, load)
+    return Finished(network, lowered, int8, finishing.record(how))
 
 
 @dataclass(frozen=True)
@@ -201,21 +188,42 @@ class _Finishing:
         seconds = self._learn(network, training)
         self.note(training.name, network, self._config.epochs, seconds)
 
-    def in_int8(self, network: nn.Module, lowered: Lowered, load: Load) -> QuantisedNetwork:
-        """Return a network in int8, trained for it if it loses too much; append the steps."""
-        scales = calibrate(network, lowered, self._origin.images(self._origin.genotype))
+    def in_int8(
+        self, network: nn.Module, lowered: Lowered, load: Load
+    ) -> tuple[QuantisedNetwork, str]:
+        """Return a network in int8, trained for it if it loses too much, and how it was made."""
+        images = self._origin.images
+        scales, how = calibrate(network, lowered, images), f"{len(images)} calibration images"
         real, int8 = self.steps[-1].accuracy.value, in_int8(network, lowered, scales)
         plain = self._int8_accuracy(int8, load)
         self.steps.append(Step("int8", plain))
         drop = 100 * (real - plain.value)
         if drop <= self._config.max_int8_drop or not self._config.epochs:
-            return int8
+            return int8, f"post-training, {how}"
         simulated = Simulated(network, lowered, scales)
         seconds = self._learn(simulated, _FOR_INT8)
         trained = simulated.quantised()
         accuracy = self._int8_accuracy(trained, load)
         self.steps.append(Step("int8-trained", accuracy, self._config.epochs, seconds))
-        return trained if accuracy.value > plain.value else int8
+        if accuracy.value <= plain.value:
+            return int8, f"post-training, {how}; training for int8 did not pay"
+        return trained, f"trained for int8, {self._config.epochs} epochs, {how}"
+
+    def record(self, int8: str | None, no_int8: str | None = None) -> Row:
+        """Return what was done, as JSON.
+
+        Args:
+            int8: How the int8 network was made.
+            no_int8: Why there is none.
+        """
+        config, done = self._config, {step.name for step in self.steps}
+        tuned = f"fine-tuned for {config.epochs} epochs"
+        words = ["supernet, batch norm recalibrated"]
+        words += [tuned] * ("fine-tuned" in done)
+        words += [f"{config.prune:.0%} of the channels pruned, {tuned}"] * ("pruned" in done)
+        steps = [step.row() for step in self.steps]
+        found: Row = {"weights": ", ".join(words), "int8": int8, "steps": steps}
+        return found if no_int8 is None else {**found, "no_int8": no_int8}
 
     def _int8_accuracy(self, network: QuantisedNetwork, load: Load) -> Figure:
         session = load(network)
@@ -229,17 +237,17 @@ class _Finishing:
     def _learn(self, network: nn.Module, training: _Training) -> float:
         """Train a network in place; return the seconds that it took."""
         origin, config, course = self._origin, self._config, self._origin.course
-        largest = course.space.largest()
-        teacher = Teacher(origin.network(largest), course.resolution(largest), config.alpha)
         recipe = course.train.recipe(course.family.recipe)
         recipe = replace(recipe, lr=recipe.lr * training.lr)
         left_open: dict[str, Any] = dict.fromkeys(("optimiser", "lr", "weight_decay"))
         options = replace(course.train, epochs=config.epochs, **left_open)
-        pupil = Pupil(network, origin.resolution, recipe, teacher, phase=training.phase)
+        pupil = Pupil(
+            network, origin.resolution, recipe, origin.teacher(config.alpha), phase=training.phase
+        )
         steps = ", ".join(step.name for step in self.steps)
         start = (
             f"{training.name} after {steps}: {config.epochs} epochs, alpha {config.alpha}, "
-            f"pruned {config.prune}, {origin.scoring.n_recalibration} calibration images"
+            f"pruned {config.prune}, {len(origin.images)} calibration images"
         )
         checkpoint = course.network_checkpoint(origin.genotype, start)
         summary = course.teach(pupil, options, checkpoint, self._progress)

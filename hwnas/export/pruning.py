@@ -25,19 +25,17 @@ def check(fraction: float, lowered: Lowered) -> None:
         ConfigError: the package is missing, the network is a transformer, or it is too narrow.
     """
     if importlib.util.find_spec("torch_pruning") is None:
-        raise ConfigError(
-            "export.prune needs the package 'torch-pruning': pip install 'hwnas[pruning]'"
-        )
+        raise ConfigError("prune needs the package 'torch-pruning': pip install 'hwnas[pruning]'")
     for node in lowered:
         if node.op.base in _INSIDE:
             raise ConfigError(
-                f"export.prune={fraction}: networks with {node.op.base} ('{node.name}') are not "
-                "pruned; leave export.prune out."
+                f"prune={fraction}: networks with {node.op.base} ('{node.name}') are not "
+                "pruned; leave prune out."
             )
     narrowest = min(node.op.out_shape[0] for node in lowered)
     if int(narrowest * (1 - fraction)) < 1:
         raise ConfigError(
-            f"export.prune={fraction} takes out all {narrowest} channels of the narrowest "
+            f"prune={fraction} takes out all {narrowest} channels of the narrowest "
             f"operator. Allowed: less than {1 - 1 / narrowest:.2f}."
         )
 
