@@ -6,12 +6,16 @@ import torch
 
 from hwnas import families, space
 from hwnas.accuracy.supernet import recalibrate
+from hwnas.cost.vela import compile_tflite
 from hwnas.errors import ConfigError
 from hwnas.export.pruning import check, prune, resized
 from hwnas.families.blocks import fold_batch_norm, weights_of
+from hwnas.int8.network import stand_in
+from hwnas.int8.tflite import write
 from hwnas.op import Task, n_macs
 from hwnas.runtimes.onnx_writer import write_fp32
 from hwnas.runtimes.ort import OrtSession
+from hwnas.target import Target
 
 TASK = Task(3, 7)
 
@@ -42,6 +46,20 @@ def test_operators_of_a_pruned_network_compute_what_it_does(name: str, seed: int
         assert after.op.depthwise == before.op.depthwise
     assert 0.4 < n_macs(narrower) / n_macs(lowered) < 0.7
     assert resized(lowered, network) == lowered
+
+
+@pytest.mark.parametrize("name", ["tiny", "mbconv_small", "resnet_small"])
+def test_costs_of_a_pruned_network_are_those_of_what_is_left(name: str, npu: Target) -> None:
+    found = space.load(space.find(name))
+    family, genotype = families.get(found.family), found.sample(random.Random(0))
+    network, lowered = family.build(found, genotype, TASK), family.lower(found, genotype, TASK)
+    _, narrower = prune(network, lowered, 0.3)
+    whole, less = (
+        compile_tflite(write(stand_in(ops)), ops, npu).cost for ops in (lowered, narrower)
+    )
+    assert {layer.placement for layer in less.layers} == {"NPU"}
+    for figure in ("latency_ms", "flash_kib"):
+        assert less.figures[figure].value < 0.95 * whole.figures[figure].value
 
 
 def test_channels_of_the_smallest_weights_are_taken_out() -> None:
