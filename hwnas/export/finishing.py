@@ -143,10 +143,7 @@ def finish(origin: Origin, config: FinishingConfig, load: Load, progress: Progre
     if config.epochs:
         finishing.train(network, _FINE_TUNED)
     if config.prune:
-        network, lowered = pruning.prune(network, lowered, config.prune)
-        recalibrate(network, origin.images)
-        finishing.note("narrowed", network)
-        finishing.train(network, _PRUNED)
+        network, lowered = finishing.prune(network, lowered)
     network = fold_batch_norm(network)
     try:
         check_int8(lowered)
@@ -177,6 +174,7 @@ class _Finishing:
     def __init__(self, origin: Origin, config: FinishingConfig, progress: Progress):
         self._origin, self._config, self._progress = origin, config, progress
         self.steps: list[Step] = []
+        self._past: list[str] = ["supernet"]  # all that decides the weights, beside the course
 
     def note(self, name: str, network: nn.Module, epochs: int = 0, seconds: float = 0.0) -> None:
         """Append a step that led to a network."""
@@ -187,6 +185,15 @@ class _Finishing:
         """Train a network in place, and append the step."""
         seconds = self._learn(network, training)
         self.note(training.name, network, self._config.epochs, seconds)
+
+    def prune(self, network: nn.Module, lowered: Lowered) -> tuple[nn.Module, Lowered]:
+        """Return a narrower network, trained again, and its operators; append the steps."""
+        network, lowered = pruning.prune(network, lowered, self._config.prune)
+        recalibrate(network, self._origin.images)
+        self._past.append(f"pruned by {self._config.prune}")
+        self.note("narrowed", network)
+        self.train(network, _PRUNED)
+        return network, lowered
 
     def in_int8(
         self, network: nn.Module, lowered: Lowered, load: Load
@@ -200,6 +207,7 @@ class _Finishing:
         drop = 100 * (real - plain.value)
         if drop <= self._config.max_int8_drop or not self._config.epochs:
             return int8, f"post-training, {how}"
+        self._past.append(how)
         simulated = Simulated(network, lowered, scales)
         seconds = self._learn(simulated, _FOR_INT8)
         trained = simulated.quantised()
@@ -237,18 +245,15 @@ class _Finishing:
     def _learn(self, network: nn.Module, training: _Training) -> float:
         """Train a network in place; return the seconds that it took."""
         origin, config, course = self._origin, self._config, self._origin.course
+        teacher = origin.teacher(config.alpha)
         recipe = course.train.recipe(course.family.recipe)
         recipe = replace(recipe, lr=recipe.lr * training.lr)
         left_open: dict[str, Any] = dict.fromkeys(("optimiser", "lr", "weight_decay"))
         options = replace(course.train, epochs=config.epochs, **left_open)
-        pupil = Pupil(
-            network, origin.resolution, recipe, origin.teacher(config.alpha), phase=training.phase
+        pupil = Pupil(network, origin.resolution, recipe, teacher, phase=training.phase)
+        self._past.append(
+            f"{training.name}: {config.epochs} epochs, rate x {training.lr}, alpha {config.alpha}"
         )
-        steps = ", ".join(step.name for step in self.steps)
-        start = (
-            f"{training.name} after {steps}: {config.epochs} epochs, alpha {config.alpha}, "
-            f"pruned {config.prune}, {len(origin.images)} calibration images"
-        )
-        checkpoint = course.network_checkpoint(origin.genotype, start)
+        checkpoint = course.network_checkpoint(origin.genotype, "; ".join(self._past))
         summary = course.teach(pupil, options, checkpoint, self._progress)
         return summary.seconds if summary.n_steps else 0.0

@@ -95,8 +95,10 @@ def test_without_epochs_the_weights_are_those_that_search_scored(origin: Origin)
 def test_pruned_network_is_trained_again_and_described_by_its_operators(
     origin: Origin, tmp_path: Path
 ) -> None:
-    config = FinishingConfig(epochs=3, prune=0.3)
-    finished = finish(elsewhere(origin, tmp_path), config, litert, Silent())
+    config, where = FinishingConfig(epochs=3, prune=0.3), elsewhere(origin, tmp_path)
+    finish(where, replace(config, prune=0.0), litert, Silent())
+    finished = finish(where, config, litert, Silent())
+    assert finished.record["steps"][1]["seconds"] == 0, "was fine-tuned before"
     found = accuracies(finished)
     assert list(found)[:4] == ["inherited", "fine-tuned", "narrowed", "pruned"]
     assert found["narrowed"] < found["fine-tuned"]
