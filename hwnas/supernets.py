@@ -133,6 +133,33 @@ class Course:
         supernet.module.eval()
         return supernet, summary
 
+    def network_checkpoint(self, genotype: Genotype, start: str) -> Checkpoint:
+        """Return where one network is kept.
+
+        Args:
+            genotype: Of the network.
+            start: What else decides its weights, beside what decides the supernet's.
+        """
+        what = self.of | {"genotype": genotype.id, "start": start}
+        return Checkpoint(Path(self.supernets, _digest(what), "network.safetensors"), what)
+
+    def teach(
+        self,
+        pupil: Pupil,
+        options: TrainingConfig,
+        checkpoint: Checkpoint,
+        progress: Progress,
+        log: Log | None = None,
+    ) -> Summary:
+        """Train one network alone, in place, going on from its checkpoint.
+
+        Where another process trains it, wait for that.
+        """
+        total = loop.n_steps(options, len(self.data.train))
+        with _sole(checkpoint, total, progress):
+            saving = Saving(checkpoint, log=log)
+            return train_alone(pupil, self.material, options, self.seed, saving, progress)
+
     def evaluator(self, supernet: Supernet, scoring: ScoringConfig) -> SupernetEvaluator:
         """Return what says the accuracy of subnets."""
         return SupernetEvaluator(supernet, self.family, self.space, self.data, scoring)
@@ -196,27 +223,20 @@ class Lesson:
         start = "scratch"
         if self.supernet is not None:
             start = f"supernet, {self.options.epochs} epochs of fine-tuning"
-        what = self.course.of | {"genotype": self.genotype.id, "start": start}
-        return Checkpoint(Path(self.course.supernets, _digest(what), "network.safetensors"), what)
+        return self.course.network_checkpoint(self.genotype, start)
 
     def trained(self, progress: Progress, log: Log | None = None) -> tuple[nn.Module, Summary]:
         """Return the trained network, ready for use; trains what is not trained yet."""
         course = self.course
         loop.check(self.options, len(course.data.train))
-        network, checkpoint = self._untrained(), self.checkpoint()
+        network = self._untrained()
         pupil = Pupil(
             network,
             course.resolution(self.genotype),
             self.recipe,
             measure=lambda: {"accuracy": course.glance(copy.deepcopy(network), self.genotype)},
         )
-        total = loop.n_steps(self.options, len(course.data.train))
-        with _sole(checkpoint, total, progress):
-            saving = Saving(checkpoint, log=log)
-            summary = train_alone(
-                pupil, course.material, self.options, course.seed, saving, progress
-            )
-        return network, summary
+        return network, course.teach(pupil, self.options, self.checkpoint(), progress, log)
 
     def _untrained(self) -> nn.Module:
         if self.supernet is not None:

@@ -64,6 +64,7 @@ LAYERS = {
     "testing": 4,
     "config": 6,
     "supernets": 5,
+    "export": 5,
     "build": 6,
     "commands": 7,
     "__main__": 8,
@@ -102,6 +103,7 @@ PLACES = {
     },
     "sqlalchemy": {"search.shared_study", "search.study"},
     "matplotlib": {"report.audit", "report.comparison", "report.plot"},
+    "torch_pruning": {"export.pruning"},
     "torch.utils.tensorboard": {"commands.tensorboard"},
     "torch.distributed": {"families.synchronised", "training.parallel"},
     "rich": {
