@@ -10,7 +10,7 @@ from omegaconf import MISSING
 from hwnas.accuracy.audit import MIN_NETWORKS
 from hwnas.accuracy.supernet import ScoringConfig
 from hwnas.errors import ConfigError, unknown
-from hwnas.export.options import VerifyConfig
+from hwnas.export.options import FinishingConfig, VerifyConfig
 from hwnas.figure import COLUMNS
 from hwnas.latency_table import TableConfig
 from hwnas.profiling.networks import NetworksConfig
@@ -265,7 +265,10 @@ class ExportConfig:
     id: str = ""  #: of a candidate, or how it begins; the same as pick=ID
     only: str | None = None  #: of a search for several targets: one of them; default: all
     dir: str | None = None  #: where folders are made; default: runs/export/<time>
-    max_int8_drop: float = 0.5  #: points of accuracy that int8 may lose on the test split
+    epochs: int = 4  #: of each training: fine-tuning, after pruning, for int8; 0: none
+    alpha: float = 0.5  #: share of the loss on what the supernet's largest subnet answers
+    prune: float = 0.0  #: fraction of the channels that is taken out; 0: none
+    max_int8_drop: float = 0.5  #: points of accuracy that int8 may lose; trained for it if more
     license: str = "unknown"  #: of the model, as Hugging Face names it: apache-2.0, mit, ...
 
     def __post_init__(self) -> None:
@@ -273,8 +276,16 @@ class ExportConfig:
             raise ConfigError("export needs run=DIR, the folder of a finished search.")
         if self.id and self.pick != "knee":
             raise ConfigError("pick and id both say what is exported: give one of them.")
-        if self.max_int8_drop < 0:
-            raise ConfigError(f"max_int8_drop must not be negative, got {self.max_int8_drop}.")
+        _ = self.finishing
+
+    @property
+    def finishing(self) -> FinishingConfig:
+        """How weights are finished.
+
+        Raises:
+            ConfigError: an option is out of its range.
+        """
+        return FinishingConfig(self.epochs, self.alpha, self.prune, self.max_int8_drop)
 
     @property
     def wanted(self) -> str:

@@ -64,7 +64,6 @@ LAYERS = {
     "testing": 4,
     "config": 6,
     "supernets": 5,
-    "export": 5,
     "build": 6,
     "commands": 7,
     "__main__": 8,

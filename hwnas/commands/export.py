@@ -18,8 +18,8 @@ from rich.table import Table
 
 from hwnas import build, files, machine, supernets
 from hwnas.commands import station
-from hwnas.commands.console import Phases, print_notes, print_phases
-from hwnas.commands.front import energy_words, print_lines
+from hwnas.commands.console import Phases, print_lines, print_notes, print_phases
+from hwnas.commands.front import energy_words
 from hwnas.commands.station import Station
 from hwnas.config import ExportConfig, SearchConfig
 from hwnas.cost.host import as_run
@@ -29,14 +29,21 @@ from hwnas.export import picking, proof
 from hwnas.export.artefacts import Library, own_artefact
 from hwnas.export.artefacts import build as build_files
 from hwnas.export.card import card
-from hwnas.export.finishing import Finished, finish
+from hwnas.export.finishing import Finished, Origin, finish
 from hwnas.export.proving import Bench, Evidence, kept_images, prove
 from hwnas.export.running import KINDS
 from hwnas.figure import Figure
+from hwnas.int8 import tflite
+from hwnas.int8.network import QuantisedNetwork
 from hwnas.op import n_macs, n_params
+from hwnas.progress import Progress
 from hwnas.results import Row, RunFolder, default_path, read_candidates, read_manifest
 from hwnas.results import without_password as public
+from hwnas.runtimes.base import Session
+from hwnas.runtimes.litert import LiteRTSession
 from hwnas.runtimes.onnx_check import checked_opset
+from hwnas.runtimes.onnx_writer import write_int8
+from hwnas.runtimes.ort import OrtSession
 from hwnas.search import explanation
 from hwnas.space import Genotype
 
@@ -95,7 +102,8 @@ def run(config: ExportConfig, searches: Sequence[SearchConfig], arguments: Seque
         with phases.phase("Export", len(names)) as advance:
             for s in stations:
                 for genotype in genotypes:
-                    failed += _export(s, genotype, names[s.target, genotype.id], order, console)
+                    place = names[s.target, genotype.id]
+                    failed += _export(s, genotype, place, order, console, phases)
                     advance(1)
     print_phases(console, phases)
     if failed:
@@ -152,11 +160,12 @@ def _picked(
 
 
 def _export(
-    of: Station, genotype: Genotype, name: str, order: Order, console: Console
+    of: Station, genotype: Genotype, name: str, order: Order, console: Console, progress: Progress
 ) -> list[str]:
     """Make one folder; return the checks that failed, each with the folder's name."""
-    evaluator = of.evaluator.evaluator
-    finished = finish(evaluator, genotype, of.parts.networks.lower(genotype))
+    origin = Origin(of.parts.course, of.evaluator.evaluator, genotype)
+    load = _litert if of.config.target.runtime == "vela" else _onnxruntime
+    finished = finish(origin, order.config.finishing, load, progress)
     with folders.building(order.root, name) as folder, _libraries(of) as library:
         content = build_files(
             finished, of.config.target, of.parts.data, _title(of, genotype), library
@@ -204,6 +213,14 @@ def _libraries(of: Station) -> Iterator[Library | None]:
 def _title(of: Station, genotype: Genotype) -> str:
     space, data = of.parts.space.name, of.parts.data.name
     return f"Network {genotype.id} of search space {space}, trained on {data}, for {of.target}."
+
+
+def _litert(network: QuantisedNetwork) -> Session:
+    return LiteRTSession(tflite.write(network))
+
+
+def _onnxruntime(network: QuantisedNetwork) -> Session:
+    return OrtSession(write_int8(network, any_batch=True))
 
 
 def _proof(
@@ -308,7 +325,10 @@ def _print(console: Console, place: Path, row: Row, evidence: Evidence) -> None:
         error, same = f"{near.max_error:.2g}", f"{near.top1:.1%}"
         table.add_row(name, *_cells(Figure(*found["accuracy"])), error, same)
     console.print(table)
+    steps = row["finishing"]["steps"]
     lines = [
+        "Finished, accuracy on the validation split: "
+        + ", ".join(f"{step['step']} {step['accuracy'][0]:.4f}" for step in steps),
         ", ".join(_words(name, values) for name, values in row["figures"].items()),
         *(f"Does not hold: {c.name}: {c.found:.4g} {c.words}; at most {c.allowed:g}."
           for c in evidence.checks if not c.holds),

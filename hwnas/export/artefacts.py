@@ -1,6 +1,5 @@
 """The files of an export: what a finished network is written as for a target."""
 
-import copy
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from hwnas.cost.vela import compile_tflite
 from hwnas.export import running, standalone
 from hwnas.export.finishing import Finished
 from hwnas.export.runners import runners
-from hwnas.families.blocks import fold_batch_norm, weights_of
+from hwnas.families.blocks import weights_of
 from hwnas.int8 import tflite
 from hwnas.op import Lowered, OpSpec, fuse
 from hwnas.runtimes.onnx_writer import write_fp32, write_int8
@@ -50,7 +49,7 @@ def build(
         library: What compiles it, for targets that TVM compiles for.
     """
     lowered = finished.lowered
-    weights = weights_of(fold_batch_norm(copy.deepcopy(finished.network)), lowered)
+    weights = weights_of(finished.network, lowered)
     fused = fuse(lowered, "float32")
     files = {
         "model.py": standalone.source(lowered, title).encode(),

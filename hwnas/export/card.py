@@ -144,9 +144,14 @@ def _training(proof: Row) -> str:
         f"Weights: {finishing['weights']}.",
         f"Quantisation: {finishing['int8']}."
         if finishing["int8"]
-        else f"Not quantised: {finishing.get('no_int8', 'not asked for')}",
+        else f"Not quantised: {finishing['no_int8']}",
     ]
-    return _list(lines)
+    steps = [
+        [step["step"], str(step["epochs"] or ""), _fraction(step["accuracy"])]
+        for step in finishing["steps"]
+    ]
+    table = _table(["step", "epochs", "accuracy, validation split"], steps)
+    return f"{_list(lines)}\n\n{table}"
 
 
 def _evaluation(proof: Row) -> str:
@@ -182,7 +187,7 @@ def _reported(proof: Row) -> str:
     figures = reported["figures"]
     name = next(n for n in ("accuracy_int8", "accuracy_fp32") if n in figures)
     return (
-        f"\n\nThe search reported an accuracy of {figures[name][0]:.4f} and "
+        f"\n\nThe search reported, of the weights in the supernet, an accuracy of {figures[name][0]:.4f} and "
         f"{figures['latency_ms'][0]:.4g} ms."
     )
 

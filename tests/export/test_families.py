@@ -52,13 +52,13 @@ def network(where: SearchSpace, genotype: Genotype, task: Task) -> tuple[nn.Modu
 
 
 def finished(module: nn.Module, lowered: Lowered, images: torch.Tensor) -> Finished:
-    int8 = None
+    int8, folded = None, fold_batch_norm(copy.deepcopy(module))
     try:
         check_int8(lowered)
-        int8 = quantise(fold_batch_norm(copy.deepcopy(module)), lowered, images)
+        int8 = quantise(folded, lowered, images)
     except CompileError:
         pass
-    return Finished(module, lowered, int8)
+    return Finished(folded, lowered, int8)
 
 
 def images_for(task: Task) -> ImageData:

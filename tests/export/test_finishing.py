@@ -13,7 +13,8 @@ from hwnas import supernets
 from hwnas.accuracy.supernet import ScoringConfig
 from hwnas.errors import ConfigError
 from hwnas.export import finishing
-from hwnas.export.finishing import Finished, FinishingConfig, Origin, finish
+from hwnas.export.finishing import Finished, Origin, finish
+from hwnas.export.options import FinishingConfig
 from hwnas.families.blocks import weights_of
 from hwnas.int8 import quantise
 from hwnas.int8.network import QuantisedNetwork, Scale
