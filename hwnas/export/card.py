@@ -187,8 +187,8 @@ def _reported(proof: Row) -> str:
     figures = reported["figures"]
     name = next(n for n in ("accuracy_int8", "accuracy_fp32") if n in figures)
     return (
-        f"\n\nThe search reported, of the weights in the supernet, an accuracy of {figures[name][0]:.4f} and "
-        f"{figures['latency_ms'][0]:.4g} ms."
+        "\n\nThe search reported, of the weights in the supernet, an accuracy of "
+        f"{figures[name][0]:.4f} and {figures['latency_ms'][0]:.4g} ms."
     )
 
 
