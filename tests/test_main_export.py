@@ -44,7 +44,9 @@ def exported(searched: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("exports") / "first"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["hwnas"])
-        assert run(["export", f"run={searched}", "pick=most_accurate", f"dir={root}"]) == 0
+        assert (
+            run(["export", "epochs=0", f"run={searched}", "pick=most_accurate", f"dir={root}"]) == 0
+        )
     (folder,) = [path for path in root.iterdir() if path.is_dir()]
     return folder
 
@@ -78,7 +80,10 @@ def test_export_holds_what_the_search_verified(searched: Path, exported: Path) -
 def test_second_export_is_the_same_but_for_its_dates(
     searched: Path, exported: Path, tmp_path: Path
 ) -> None:
-    assert run(["export", f"run={searched}", f"id={exported.name}", f"dir={tmp_path}"]) == 0
+    assert (
+        run(["export", "epochs=0", f"run={searched}", f"id={exported.name}", f"dir={tmp_path}"])
+        == 0
+    )
     again = tmp_path / exported.name
     assert {path.name for path in again.iterdir()} == {path.name for path in exported.iterdir()}
     for path in exported.iterdir():
@@ -93,7 +98,28 @@ def test_second_export_is_the_same_but_for_its_dates(
         return proof
 
     assert undated(again) == undated(exported)
-    assert run(["export", f"run={searched}", f"id={exported.name}", f"dir={tmp_path}"]) == 2
+    assert (
+        run(["export", "epochs=0", f"run={searched}", f"id={exported.name}", f"dir={tmp_path}"])
+        == 2
+    )
+
+
+def test_weights_are_finished_first(searched: Path, exported: Path, tmp_path: Path) -> None:
+    options = [f"id={exported.name}", "epochs=1", "prune=0.3", f"dir={tmp_path}"]
+    assert run(["export", f"run={searched}", *options]) == 0
+    proofs = [
+        json.loads((folder / "proof.json").read_text())
+        for folder in (exported, tmp_path / exported.name)
+    ]
+    plain, finished = (proof["finishing"] for proof in proofs)
+    assert [step["step"] for step in plain["steps"]] == ["inherited", "int8"]
+    names = [step["step"] for step in finished["steps"]]
+    assert names[:5] == ["inherited", "fine-tuned", "narrowed", "pruned", "int8"]
+    for name in ("latency_ms", "flash_kib", "macs_m", "params_m"):  # compiled anew
+        assert proofs[1]["figures"][name][0] < proofs[0]["figures"][name][0]
+    card = (tmp_path / exported.name / "MODEL_CARD.md").read_text()
+    assert "30% of the channels pruned" in card
+    assert "| pruned | 1 | 0." in card
 
 
 def test_card_is_one_of_hugging_face(exported: Path) -> None:
@@ -256,7 +282,7 @@ def test_what_does_not_hold_is_kept_as_failed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr("hwnas.export.proof.INT8_ERROR", 1e-9)
-    assert run(["export", f"run={searched}", "pick=fastest", f"dir={tmp_path}"]) == 1
+    assert run(["export", "epochs=0", f"run={searched}", "pick=fastest", f"dir={tmp_path}"]) == 1
     error = capsys.readouterr().err
     (folder,) = [path for path in tmp_path.iterdir() if path.is_dir()]
     assert folder.name.endswith(".failed")
@@ -272,7 +298,8 @@ def test_killed_export_leaves_nothing_half_and_the_next_one_cleans_up(
 ) -> None:
     first = tmp_path / "first"
     process = subprocess.Popen(
-        [sys.executable, "-m", "hwnas", "export", f"run={searched}", "pick=all", f"dir={first}"],
+        [sys.executable, "-m", "hwnas", "export", "epochs=0", f"run={searched}", "pick=all",
+         f"dir={first}"],
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
     )  # fmt: skip
@@ -285,7 +312,7 @@ def test_killed_export_leaves_nothing_half_and_the_next_one_cleans_up(
     for folder in first.iterdir():
         if folder.is_dir() and folder.name != BUILDING:
             assert (folder / "proof.json").is_file()
-    assert run(["export", f"run={searched}", "pick=most_accurate", f"dir={first}"]) == 0
+    assert run(["export", "epochs=0", f"run={searched}", "pick=most_accurate", f"dir={first}"]) == 0
     assert not (first / BUILDING).exists()
 
 
@@ -320,7 +347,7 @@ def test_search_for_several_targets_is_exported_for_each_or_for_one(
     arguments = ["+target=[npu,sketch]", *QUICK[1:3], "n_trials=8", "budget=none", shared]
     assert run(["search", *arguments, f"run.dir={both}"]) == 0
     pick = "pick=accuracy max where npu.latency_ms < 10 and sketch.latency_ms < 10"
-    assert run(["export", f"run={both}", pick, f"dir={out}"]) == 0
+    assert run(["export", "epochs=0", f"run={both}", pick, f"dir={out}"]) == 0
     (npu,), (sketch,) = (list((out / target).iterdir()) for target in ("npu", "sketch"))
     assert npu.name == sketch.name
     assert (npu / "model.vela.tflite").is_file()
@@ -333,7 +360,9 @@ def test_search_for_several_targets_is_exported_for_each_or_for_one(
     assert run(["verify", str(npu), "+target=sketch"]) == 2
     assert "nothing can be measured on it" in capsys.readouterr().err
     one = tmp_path / "one"
-    assert run(["export", f"run={both}", "only=sketch", "pick=fastest", f"dir={one}"]) == 0
+    assert (
+        run(["export", "epochs=0", f"run={both}", "only=sketch", "pick=fastest", f"dir={one}"]) == 0
+    )
     (folder,) = [path for path in one.iterdir() if path.is_dir()]
     assert json.loads((folder / "proof.json").read_text())["target"]["name"] == "sketch"
     capsys.readouterr()
