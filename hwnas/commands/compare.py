@@ -153,10 +153,10 @@ def _figures(
 ) -> Iterator[tuple[str, pictures.Pictures]]:
     """Yield figures by name; only those that there is something for."""
     quality, costs = tables.parts(comparison.objectives)
-    objectives = comparison.objectives
-    yield "fronts", pictures.fronts(comparison.fronts, objectives, quality, costs)
+    box = comparison.yardstick.frame
+    yield "fronts", pictures.fronts(comparison.fronts, box, quality, costs)
     if surfaces := attainment.surfaces(comparison.fronts, quality, costs):
-        yield "attainment", pictures.attainment(surfaces)
+        yield "attainment", pictures.attainment(surfaces, box)
     if growth:
         yield "convergence", pictures.convergence(growth)
     if (ranking := comparison.rankings[_MAIN]) is not None:

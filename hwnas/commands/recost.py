@@ -151,7 +151,6 @@ def _summary(comparison: Comparison, front: Front, other: Front, rows: Sequence[
     names = [o.name for o in comparison.objectives]
     joining = [[row[name] for name in names] for row in rows if row["joins"]]
     yardstick = comparison.yardstick
-    alone = yardstick.indicators(other.members)["hypervolume_share"]
     both = np.concatenate([other.members, np.array(joining).reshape(-1, len(names))])
     return {
         "members_of": front.name,
@@ -160,8 +159,8 @@ def _summary(comparison: Comparison, front: Front, other: Front, rows: Sequence[
         "n_fit": sum(row["fits"] for row in rows),
         "n_already_there": sum(row["is_member"] for row in rows),
         "n_joining": len(joining),
-        "hypervolume_share": alone,
-        "hypervolume_share_with_them": yardstick.indicators(both)["hypervolume_share"],
+        "hypervolume_share": yardstick.share(other.members),
+        "hypervolume_share_with_them": yardstick.share(both),
     }
 
 

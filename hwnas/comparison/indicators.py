@@ -69,13 +69,17 @@ class Yardstick:
     target: Array  #: the reference set, in the units of the objectives ``(k, objectives)``
     is_given: bool  #: whether the reference set is a true front, or the best of what is compared
 
+    def share(self, values: Array) -> float:
+        """Return the hypervolume of a front ``(n, objectives)`` as a share of the frame's."""
+        points = self.frame.normalised(values)
+        return pareto.hypervolume(points, [1.0] * points.shape[1], [False] * points.shape[1])
+
     def indicators(self, values: Array) -> dict[str, float]:
         """Return all indicators of a front ``(n, objectives)``.
 
         ``epsilon_multiplicative`` is NaN where a value is not positive.
         """
-        points = self.frame.normalised(values)
-        share = pareto.hypervolume(points, [1.0] * points.shape[1], [False] * points.shape[1])
+        share, points = self.share(values), self.frame.normalised(values)
         target = self.frame.normalised(self.target)
         positive = bool((values > 0).all() and (self.target > 0).all())
         return {

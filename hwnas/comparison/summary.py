@@ -123,6 +123,7 @@ class Comparison:
             **frame.to_json(),
             "reference_is": frame.origin,
             "reference_set": self.reference_set,
+            "reference_set_share": self.yardstick.share(self.yardstick.target),
             "normalisation": "0 at the ideal, 1 at the reference point, linear",
             "runs": self.indicator_rows(),
             "coverage": self.coverage_rows(),

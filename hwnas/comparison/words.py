@@ -33,7 +33,11 @@ def method(comparison: Comparison) -> Iterator[str]:
     reference, ideal = (_point(frame.objectives, p) for p in (frame.reference, frame.ideal))
     yield f"Reference point: {reference} ({frame.origin}); ideal: {ideal}."
     yield "Normalised linearly: 0 at the ideal, 1 at the reference point."
-    yield f"IGD+ and epsilons refer to {comparison.reference_set} ({len(yardstick.target)} points)."
+    target = yardstick.target
+    yield (
+        f"IGD+ and epsilons refer to {comparison.reference_set} ({len(target)} points; their "
+        f"hypervolume share is {yardstick.share(target):.4f})."
+    )
     if comparison.uncertainty is None:
         yield "No intervals of points were given or drawn: indicators carry none."
     else:

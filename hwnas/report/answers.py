@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hwnas.comparison import tables
+from hwnas.comparison.fronts import Objective
 from hwnas.comparison.indicators import INDICATORS
 from hwnas.comparison.significance import PairTest
 from hwnas.comparison.summary import Comparison
@@ -131,10 +132,7 @@ def _ladders(comparison: Comparison, rows: Sequence[Row]) -> Iterator[Table]:
     for cost in costs:
         best = "Highest" if quality.maximise else "Lowest"
         title = f"{best} {quality.title} for {cost.title} {_bound(cost.maximise)}"
-        cells = tables.by_group(
-            [row for row in rows if row["cost"] == cost.name], "limit", quality.name
-        )
-        body = [[f"{limit:g}", *map(_number, own.values())] for limit, own in cells.items()]
+        body = _by_level(rows, cost, "limit", quality.name)
         note = f"{_over_runs(comparison)}The limit is met by intervals, too. {_file('ladder')}"
         yield Table(title, [cost.title, *comparison.groups], body, note)
 
@@ -144,12 +142,15 @@ def _prices(comparison: Comparison, rows: Sequence[Row]) -> Iterator[Table]:
     for cost in costs:
         least = "Highest" if cost.maximise else "Lowest"
         title = f"{least} {cost.title} for {quality.title} {_bound(quality.maximise)}"
-        cells = tables.by_group(
-            [row for row in rows if row["cost"] == cost.name], "at_least", "value"
-        )
-        body = [[_number(level), *map(_number, own.values())] for level, own in cells.items()]
+        body = _by_level(rows, cost, "at_least", "value")
         note = f"{_over_runs(comparison)}{_file('needed')}"
         yield Table(title, [quality.title, *comparison.groups], body, note)
+
+
+def _by_level(rows: Sequence[Row], cost: Objective, level: str, value: str) -> list[list[str]]:
+    """Return a line for each level of one cost's rows: the level, and the groups' values."""
+    cells = tables.by_group([row for row in rows if row["cost"] == cost.name], level, value)
+    return [[f"{at:g}", *map(_number, own.values())] for at, own in cells.items()]
 
 
 def _bound(is_least: bool) -> str:

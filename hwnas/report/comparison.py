@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from hwnas.comparison.attainment import Surface
+from hwnas.comparison.frame import Frame
 from hwnas.comparison.fronts import Array, Front, Objective
 from hwnas.comparison.significance import Ranking
 from hwnas.results import Row
@@ -45,12 +46,9 @@ Pictures = dict[str, bytes]  #: by suffix: ``png`` and ``svg``
 
 
 def fronts(
-    compared: Sequence[Front],
-    objectives: Sequence[Objective],
-    quality: Objective,
-    costs: Sequence[Objective],
+    compared: Sequence[Front], box: Frame, quality: Objective, costs: Sequence[Objective]
 ) -> Pictures:
-    """Draw the fronts of all runs, the quality over each cost.
+    """Draw the fronts of all runs, the quality over each cost, as far as the reference point.
 
     With 95 % intervals, where there are not too many members to tell them apart.
     """
@@ -60,10 +58,12 @@ def fronts(
     with mpl.rc_context(_STYLE):
         figure, panels = _panels(len(costs))
         for axes, cost in zip(panels, costs, strict=True):
-            columns = objectives.index(cost), objectives.index(quality)
+            columns = box.objectives.index(cost), box.objectives.index(quality)
             for front in compared:
                 _draw_front(axes, front, columns, groups, many=many, crowded=crowded)
             _label(axes, cost, quality)
+            x, y = np.concatenate([front.members[:, columns] for front in compared]).T
+            _end(axes, (cost, x), (quality, y), box)
         _legend(figure, panels[0], len(groups))
         return _saved(figure)
 
@@ -102,20 +102,25 @@ def _draw_front(
     )  # fmt: skip
 
 
-def attainment(surfaces: Sequence[Surface]) -> Pictures:
-    """Draw what half of each group's runs attain, shaded between a quarter and three quarters."""
+def attainment(surfaces: Sequence[Surface], box: Frame) -> Pictures:
+    """Draw what half of each group's runs attain, shaded between a quarter and three quarters.
+
+    As far as the reference point.
+    """
     groups = [*dict.fromkeys(surface.group for surface in surfaces)]
     costs = [*dict.fromkeys(surface.cost for surface in surfaces)]
     with mpl.rc_context(_STYLE):
         figure, panels = _panels(len(costs))
         for axes, cost in zip(panels, costs, strict=True):
             own = [surface for surface in surfaces if surface.cost == cost]
-            right = max(float(s.points[:, 0].max()) for s in own if len(s.points))
+            x, y = np.concatenate([s.points for s in own]).T
+            right = float(x.max())
             for group in groups:
                 by = {s.percentile: s.points for s in own if s.group == group}
                 n_runs = next(s.n_runs for s in own if s.group == group)
                 _draw_surface(axes, by, groups.index(group), right, f"{group} ({n_runs} runs)")
             _label(axes, cost, own[0].quality)
+            _end(axes, (cost, x), (own[0].quality, y), box)
         _legend(figure, panels[0], len(groups), "median; shaded: a quarter to three quarters")
         return _saved(figure)
 
@@ -262,14 +267,35 @@ def _stretch(axes: Axes, range_: float) -> None:
     axes.xaxis.set_minor_formatter(NullFormatter())
 
 
+def _end(
+    axes: Axes, horizontal: tuple[Objective, Array], vertical: tuple[Objective, Array], box: Frame
+) -> None:
+    """End axes at the reference point where values lie beyond it: those count nothing."""
+    for (objective, values), limits, limit in (
+        (horizontal, axes.get_xlim, axes.set_xlim),
+        (vertical, axes.get_ylim, axes.set_ylim),
+    ):
+        end = float(box.reference[box.objectives.index(objective)])
+        low, high = limits()
+        if objective.maximise and values.min() < end < high:
+            limit(end, high)
+        elif not objective.maximise and values.max() > end > low:
+            limit(low, end)
+
+
 def _legend(figure: Figure, axes: Axes, n: int, title: str = "") -> None:
+    """Put a legend below, of as many columns as there is room for."""
     handles, labels = axes.get_legend_handles_labels()
     if n > _NAMED:
         title = "; ".join(filter(None, [title, f"the first {_NAMED} of {n}"]))
-    figure.legend(
-        handles[:_NAMED], labels[:_NAMED], loc="outside lower center", ncols=min(n, 4),
-        title=title or None, title_fontsize=8,
-    )  # fmt: skip
+    for n_columns in range(min(n, 4), 0, -1):
+        legend = figure.legend(
+            handles[:_NAMED], labels[:_NAMED], loc="outside lower center", ncols=n_columns,
+            title=title or None, title_fontsize=8,
+        )  # fmt: skip
+        if n_columns == 1 or legend.get_window_extent().width <= figure.bbox.width:
+            break
+        legend.remove()
 
 
 def _saved(figure: Figure) -> Pictures:

@@ -3,12 +3,14 @@
 import json
 import math
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from hwnas.comparison import attainment, frame, latex, tables, words
+from hwnas.comparison.frame import Frame
 from hwnas.comparison.fronts import Run, front
 from hwnas.comparison.summary import Comparison, compare
 from hwnas.errors import ConfigError
@@ -163,7 +165,9 @@ def test_true_front_is_what_distances_refer_to() -> None:
     found = compare([A], PAIR, "searched", true_front=truth)
     assert found.found[0]["epsilon_additive"] > 0
     assert compare([A], PAIR, "searched").found[0]["epsilon_additive"] == 0
-    assert "the given true front (1 points)" in " ".join(words.method(found))
+    assert "the given true front (1 points; their hypervolume share is " in " ".join(
+        words.method(found)
+    )
 
 
 def test_growth_is_read_off_at_round_numbers_and_at_the_end() -> None:
@@ -216,20 +220,46 @@ def test_json_has_no_numbers_that_json_lacks() -> None:
 
 def test_figures_are_the_same_every_time_and_their_text_is_text() -> None:
     comparison = grouped(6)
-    args = (comparison.fronts, PAIR, ACCURACY, [LATENCY])
+    box = comparison.yardstick.frame
+    args = (comparison.fronts, box, ACCURACY, [LATENCY])
     first, again = pictures.fronts(*args), pictures.fronts(*args)
     assert first == again
     svg = first["svg"].decode()
     assert ">latency [ms]</text>" in svg
     assert "bad&amp;one" in svg
     surfaces = attainment.surfaces(comparison.fronts, ACCURACY, [LATENCY])
-    assert "good_one (6 runs)" in pictures.attainment(surfaces)["svg"].decode()
+    assert "good_one (6 runs)" in pictures.attainment(surfaces, box)["svg"].decode()
+
+
+def _svg(values: Sequence[Sequence[float]], names: Sequence[str], box: Frame | None = None) -> str:
+    compared = [front(run_of(name, values), PAIR, "searched") for name in names]
+    box = box or frame.spanned(np.array(values), PAIR)
+    return pictures.fronts(compared, box, ACCURACY, [LATENCY])["svg"].decode()
 
 
 def test_names_are_no_mathematics_and_wide_axes_are_logarithmic() -> None:
-    runs = [run_of(name, [[0.9, 100.0], [0.8, 0.5]]) for name in ("$x", "<b>$y$</b>")]
-    fronts = [front(run, PAIR, "searched") for run in runs]
-    svg = pictures.fronts(fronts, PAIR, ACCURACY, [LATENCY])["svg"].decode()
+    svg = _svg([[0.9, 100.0], [0.8, 0.5]], ["$x", "<b>$y$</b>"])
     assert ">&lt;b&gt;$y$&lt;/b&gt;</text>" in svg
     assert ">10</text>" in svg
     assert "mathdefault" not in svg
+
+
+def test_axes_end_at_the_reference_point() -> None:
+    values = [[0.9, 4.0], [0.88, 3.0], [0.5, 1.0]]
+    box = Frame(PAIR, np.array([0.9, 1.0]), np.array([0.85, 3.5]), "given")
+    assert ">0.60</text>" in _svg(values, ["a"])
+    assert ">4.0</text>" in _svg(values, ["a"])
+    ended = _svg(values, ["a"], box)
+    assert ">0.60</text>" not in ended
+    assert ">4.0</text>" not in ended
+    assert ">0.88</text>" in ended
+
+
+@pytest.mark.parametrize("letters", [5, 25, 45])
+def test_legends_are_no_wider_than_the_figure(letters: int) -> None:
+    svg = _svg([[0.9, 4.0], [0.5, 1.0]], [f"{i} {'n' * letters}" for i in range(6)])
+    width = float(re.findall(r'viewBox="0 0 ([\d.]+) ', svg)[0])
+    places = [float(x) for x in re.findall(r'x="([-\d.]+)"[^>]*>\d n+</text>', svg)]
+    assert len(places) == 6
+    assert min(places) > 0
+    assert max(places) + letters * 4 < width  # four points at least a letter
