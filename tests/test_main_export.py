@@ -21,7 +21,7 @@ import torch
 from hwnas.__main__ import run
 from hwnas.export.folder import BUILDING
 from hwnas.export.running import load_module
-from tests.export.blocked import LARGE, run_file, run_hwnas
+from tests.export.blocked import LARGE, run_file, run_hwnas, run_snippet
 
 QUICK = ("+target=npu", "search_space=tiny", "train.epochs=2", "n_trials=20", "budget=none")
 _LIMIT_S = 300.0
@@ -265,6 +265,28 @@ def test_runner_needs_its_own_runtime_alone(
         assert done.returncode == 1
         assert "Expected uint8 (N, *[" in done.stderr
         assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("module", "artefact", "blocked"),
+    [
+        ("onnxruntime", "model.int8.onnx", (*LARGE, "hwnas", "ai_edge_litert", "tvm", "onnx")),
+        ("torch", "model.py", (*LARGE[1:], "hwnas", "onnxruntime", "tvm", "ai_edge_litert")),
+        ("ai_edge_litert", "model.int8.tflite", (*LARGE, "hwnas", "onnxruntime", "tvm", "onnx")),
+    ],
+)
+def test_what_the_readme_shows_runs(
+    exported: Path, module: str, artefact: str, blocked: tuple[str, ...], tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(exported, tmp_path / "copy"))
+    with np.load(folder / "images.npz") as content:
+        np.save(folder / "images.npy", content["pixels"])
+        expected = content["expected"].argmax(axis=1)
+    done = run_snippet(module, folder, blocked=blocked)
+    assert done.returncode == 0, done.stderr
+    found = np.array(done.stdout.replace("[", " ").replace("]", " ").split(), int)
+    said = json.loads((exported / "proof.json").read_text())["artefacts"][artefact]
+    assert np.mean(found == expected) == pytest.approx(said["agreement"]["top1"])
 
 
 def test_model_py_refuses_other_images_in_one_line(exported: Path) -> None:

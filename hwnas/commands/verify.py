@@ -103,7 +103,7 @@ def _accuracies(
     if importlib.util.find_spec("torch") is None:
         console.print("The test split was not read: that needs torch.")
         return []
-    from hwnas.export.testing import batches
+    from hwnas.export.split import batches
 
     try:
         found = batches(recorded, config.data)

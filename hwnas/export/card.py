@@ -211,6 +211,8 @@ def _costs(proof: Row) -> str:
     ]
     if target["runtime"] in ("tvm", "onnxruntime"):
         words.append(f"Measured from {machine['system']} ({machine['cpu']}).")
+    if proof["details"].get("drifted"):
+        words.append("The machine grew slower or faster while it was measured: intervals are wide.")
     words.append(f"Energy: {proof['energy_source']}.")
     words.append("" if limits else "The search had no budget.")
     return f"{_table(head, rows)}\n\n{' '.join(words).rstrip()}"

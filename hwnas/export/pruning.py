@@ -56,7 +56,7 @@ def prune(network: nn.Module, lowered: Lowered, fraction: float) -> tuple[nn.Mod
 
     pruned = copy.deepcopy(network).eval()
     # Widths are not rounded: on an Ethos-U55-128, multiples of 4 or 8 won no more latency for the
-    # multiply-accumulates that they cost (16 networks of two families, 15 to 50 % pruned).
+    # multiply-accumulates that they cost (16 small networks of two families, 15 to 50 % pruned).
     pruner = tp.pruner.BasePruner(
         pruned,
         torch.zeros(1, *lowered[0].op.in_shape),

@@ -1,9 +1,11 @@
 """Programs in a Python of their own that has some packages not installed."""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 _BLOCKER = """
 import importlib.util, runpy, sys
@@ -19,8 +21,21 @@ sys.argv = {arguments!r}
 {start}
 """
 
+_README = Path(__file__).parents[2] / "README.md"
+
 #: All that is large and that runners and ``verify`` do without.
 LARGE = ("torch", "optuna", "datasets", "sklearn", "pyarrow", "matplotlib", "moocore")
+
+
+def run_snippet(
+    module: str, folder: Path, *, blocked: Sequence[str]
+) -> subprocess.CompletedProcess[str]:
+    """Run what the README shows to use ``module`` with, in the folder of an export."""
+    begin, *ways = re.findall(r"```python\n(.*?)```", _README.read_text(), re.DOTALL)
+    (way,) = [text for text in ways if text.startswith((f"import {module}\n", f"from {module}."))]
+    (folder / "snippet.py").write_text(begin + way)
+    start = "sys.path.insert(0, '.'); runpy.run_path('snippet.py')"
+    return _run(start, ["snippet.py"], blocked, folder)
 
 
 def run_file(
@@ -37,11 +52,11 @@ def run_hwnas(*arguments: str, blocked: Sequence[str]) -> subprocess.CompletedPr
 
 
 def _run(
-    start: str, arguments: Sequence[str], blocked: Sequence[str]
+    start: str, arguments: Sequence[str], blocked: Sequence[str], folder: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
     program = _BLOCKER.format(blocked=tuple(blocked), arguments=list(arguments), start=start)
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     return subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False,
-        env=environment, timeout=300,
+        env=environment, timeout=300, cwd=folder,
     )  # fmt: skip

@@ -34,7 +34,7 @@ from hwnas.target import Remote, Target
 from hwnas.timing import TimingConfig
 from hwnas.training.data import ImageData, InMemorySplit
 from tests.conftest import target
-from tests.export.blocked import LARGE, run_file
+from tests.export.blocked import LARGE, run_file, run_snippet
 
 #: Spaces with the number of networks that are exported of each.
 SPACES = {"tiny": 20, "mbconv_mixed": 6, "resnet_small": 6, "vit_small": 4}
@@ -154,6 +154,9 @@ def _check_runner(folder: Path, module: nn.Module, side: int) -> None:
     assert done.returncode == 0, done.stderr
     with torch.inference_mode():
         logits = module(torch.from_numpy(prepared(pixels, [0.5], [0.5])))
+    assert [*map(int, done.stdout.split())] == logits.argmax(1).tolist()
+    done = run_snippet("tvm", folder, blocked=blocked)
+    assert done.returncode == 0, done.stderr
     assert [*map(int, done.stdout.split())] == logits.argmax(1).tolist()
     np.save(folder / "images.npy", pixels[:, 1:])
     done = run_file(script, images, blocked=blocked)
