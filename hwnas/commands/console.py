@@ -21,8 +21,6 @@ from rich.progress import (
     ProgressColumn,
     Task,
     TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
 )
 from rich.text import Text
 
@@ -60,6 +58,27 @@ class Rate(ProgressColumn):
         return Text(_rate(task), style="cyan")
 
 
+@final
+class Clock(ProgressColumn):
+    """The time that is left; at the end, the time that it took."""
+
+    max_refresh = 0.5
+
+    def render(self, task: Task) -> Text:
+        """Return the time of a phase."""
+        words = _left(task) if task.finished_time is None else f"took {_clock(task.finished_time)}"
+        return Text(words, style="cyan")
+
+
+def _left(task: Task) -> str:
+    seconds = task.time_remaining
+    return "" if seconds is None else f"{_clock(seconds)} left"
+
+
+def _clock(seconds: float) -> str:
+    return str(timedelta(seconds=round(seconds)))
+
+
 def _rate(task: Task) -> str:
     steps = task.completed - task.fields["done"]
     speed = task.finished_speed or task.speed or (steps / task.elapsed if task.elapsed else 0.0)
@@ -87,9 +106,7 @@ class Phases:
             BarColumn(bar_width=20),
             MofNCompleteColumn(),
             Rate(),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
+            Clock(),
             get_time=clock,
             speed_estimate_period=_SPEED_S,
         )
@@ -157,10 +174,8 @@ class Phases:
         return tell
 
     def _print(self, task: Task) -> None:
-        left = (
-            "" if task.time_remaining is None else f"{timedelta(seconds=task.time_remaining)} left"
-        )
-        words = [f"{task.description} {task.completed:.0f}/{task.total:.0f}", _rate(task), left]
+        done = f"{task.description} {task.completed:.0f}/{task.total:.0f}"
+        words = [done, _rate(task), _left(task)]
         if task.description in self._notes:
             self._look(task.description)
             words.append(self._notes[task.description].line())

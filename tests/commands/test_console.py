@@ -58,6 +58,7 @@ def test_log_has_a_line_each_tenth_and_the_bar_once() -> None:
     assert [line.split(",")[0] for line in lines] == [f"Search {i}000/10000" for i in range(1, 10)]
     assert lines[0] == "Search 1000/10000, 20.0/s, 0:07:30 left, look 1"
     assert "10000/10000" in bar
+    assert bar.rstrip().endswith("20.0/s took 0:08:20")
     assert panel == "panel 10"
 
 
