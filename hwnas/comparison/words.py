@@ -133,7 +133,7 @@ def _test(test: PairTest) -> str:
     return (
         f"{higher} against {lower}: hypervolume share higher in {effect:.0%} of pairs of runs "
         f"(A12 {effect:.2f}, {size(effect)}), median difference {abs(test.difference):.4f}; "
-        f"{_TESTS[test.test]}: p = {p_value(test.p)}, by Holm {p_value(test.p_holm)}: {verdict}."
+        f"{_TESTS[test.test]}: {_p(test.p)}, by Holm {p_value(test.p_holm)}: {verdict}."
     )
 
 
@@ -147,6 +147,10 @@ def size(a12: float) -> str:
 def p_value(p: float) -> str:
     """Return a p-value in three digits."""
     return f"{p:.3f}" if p >= 0.001 else "below 0.001"
+
+
+def _p(p: float) -> str:
+    return f"p = {p_value(p)}" if p >= 0.001 else f"p {p_value(p)}"
 
 
 def _power(tests: Sequence[PairTest]) -> Iterator[str]:
@@ -175,7 +179,7 @@ def _ranking(ranking: Ranking) -> Iterator[str]:
     verdict = "differ" if ranking.f_p < ALPHA else "don't differ significantly"
     yield (
         f"Mean ranks over {ranking.n_blocks} seeds: {ranks}. Friedman's test in Iman and "
-        f"Davenport's form: p = {p_value(ranking.f_p)} (chi squared: {p_value(ranking.p)}): the "
+        f"Davenport's form: {_p(ranking.f_p)} (chi squared: {p_value(ranking.p)}): the "
         f"groups {verdict}."
     )
     difference = f"Nemenyi's critical difference at {ALPHA}: {ranking.critical_difference:.2f}"
