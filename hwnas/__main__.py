@@ -19,6 +19,8 @@ VERBS = {
     "audit": "say whether a search's supernet ranks networks as training them alone does",
     "why": "say when and why a search proposed a candidate, what it beat and what beats it",
     "compare": "compare fronts: indicators with intervals, tests over seeds, tables, figures",
+    "export": "write models of a front as files for the device, with a proof of what they do",
+    "verify": "repeat the proof of an export with the runtimes at hand",
 }
 _CONTINUE = {
     "search": "run.resume=<run folder>",
@@ -27,6 +29,8 @@ _CONTINUE = {
     "audit": "the same command",
     "why": "the same command",
     "compare": "the same command",
+    "export": "the same command",
+    "verify": "the same command",
 }
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
 
@@ -37,7 +41,10 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one verb; return the exit code: 0, 2 for what the user can mend, 130 if interrupted."""
+    """Run one verb; return the exit code: 0, 2 for what the user can mend, 130 if interrupted.
+
+    It is 1 where an export is not what its proof says.
+    """
     from hwnas.commands.help import overview
 
     if not arguments or arguments[0] in ("-h", "--help", "help"):
@@ -49,7 +56,7 @@ def run(arguments: Sequence[str]) -> int:
     try:
         _run_verb(arguments[0], arguments[1:])
     except HwnasError as error:
-        return _refuse(str(error), error.exit_code)
+        return _refuse(str(error), error.exit_code, error.shown)
     except KeyboardInterrupt:
         return _refuse(f"Interrupted; nothing is lost: {_CONTINUE[arguments[0]]} continues.", 130)
     except Exception as error:
@@ -59,8 +66,10 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _refuse(message: str, code: int) -> int:
+def _refuse(message: str, code: int, shown: str = "") -> int:
     print(f"hwnas: {' '.join(message.split())}", file=sys.stderr)
+    if shown:
+        print(shown, file=sys.stderr)
     return code
 
 
@@ -69,10 +78,13 @@ def _run_verb(verb: str, arguments: Sequence[str]) -> None:
         raise ConfigError(unknown("verb", verb, VERBS))
     if {"-h", "--help"} & {*arguments}:
         from hwnas.commands.help import verb_help
-        from hwnas.config import SCHEMAS
 
-        print(verb_help(verb, SCHEMAS[verb]))
+        print(verb_help(verb, _schema(verb)))
         return
+    if verb == "verify":
+        from hwnas.commands.arguments import named
+
+        arguments = named(arguments, "export")
     arguments = _with_resumed(arguments)
     tabular = verb == "search" and "accuracy=table" in [a.lstrip("+") for a in arguments]
     name = "tabular" if tabular else verb
@@ -116,22 +128,42 @@ def _sweep(verb: str, name: str, arguments: Sequence[str]) -> None:
 
 def _prepared(verb: str, arguments: Sequence[str]) -> str:
     """Make schemas and arguments known to Hydra; return the folder of configurations."""
-    from hwnas import config, content
+    from hwnas import content
     from hwnas.commands.arguments import for_hydra
 
-    config.register()
+    _register(verb)
     sys.argv = [f"hwnas {verb}", *map(for_hydra, arguments)]
     return str(content.ROOT / "conf")
+
+
+def _schema(name: str) -> type:
+    """Return the schema of a verb. That of ``verify`` is there where torch is not installed."""
+    if name == "verify":
+        from hwnas.export.options import VerifyConfig
+
+        return VerifyConfig
+    from hwnas.config import SCHEMAS
+
+    return SCHEMAS[name]
+
+
+def _register(verb: str) -> None:
+    if verb == "verify":
+        from hydra.core.config_store import ConfigStore
+
+        ConfigStore.instance().store(name="verify_schema", node=_schema(verb))
+        return
+    from hwnas import config
+
+    config.register()
 
 
 def checked(name: str, composed: Any) -> Any:
     """Return a composed configuration as its schema."""
     from omegaconf import OmegaConf
 
-    from hwnas import config
-
     with _worded(name):
-        _refuse_extra(OmegaConf.to_container(composed), config.SCHEMAS[name])
+        _refuse_extra(OmegaConf.to_container(composed), _schema(name))
         return OmegaConf.to_object(composed)
 
 
@@ -149,9 +181,16 @@ def _worded(name: str) -> Iterator[None]:
 
 def dispatch(configs: Sequence[Any], arguments: Sequence[str]) -> None:
     """Run the verb of configurations, one for each target; only what it needs is imported."""
-    from hwnas import config
+    from hwnas.export.options import VerifyConfig
 
     first = configs[0]
+    if isinstance(first, VerifyConfig):
+        from hwnas.commands import verify
+
+        verify.run(first)
+        return
+    from hwnas import config
+
     if len(configs) > 1:
         config.check_common(configs)
     if isinstance(first, config.WhyConfig):
@@ -162,6 +201,11 @@ def dispatch(configs: Sequence[Any], arguments: Sequence[str]) -> None:
         from hwnas.commands import audit
 
         audit.run(first, _searched(first.run))
+    elif isinstance(first, config.ExportConfig):
+        from hwnas.commands import export
+
+        _ = _searched(first.run)
+        export.run(first, _searches(first.run), arguments)
     elif isinstance(first, config.CompareConfig):
         from hwnas.commands import compare
 
@@ -228,7 +272,6 @@ def _explain(error: Exception, verb: str) -> str:
 
     from hwnas import content
     from hwnas.commands.help import options
-    from hwnas.config import SCHEMAS
 
     text = str(error.__cause__ or error)  # the cause is the more precise of the two
     text = re.sub(r"\b(object_type|reference_type)=\w+", "", text)
@@ -246,7 +289,7 @@ def _explain(error: Exception, verb: str) -> str:
         if key == "target":
             return f"The target has no default: write +target=<name>, one of {', '.join(targets)}."
         full = re.search(r"full_key: ([\w.]+)", text)
-        known = [name for name, _ in options(SCHEMAS[verb])]
+        known = [name for name, _ in options(_schema(verb))]
         known += {name.partition(".")[0] for name in known} & {"budget", "dataset", "sampler"}
         return unknown("option", full[1] if full else key, known)
     return text.replace("full_key:", "at")

@@ -10,6 +10,7 @@ from omegaconf import MISSING
 from hwnas.accuracy.audit import MIN_NETWORKS
 from hwnas.accuracy.supernet import ScoringConfig
 from hwnas.errors import ConfigError, unknown
+from hwnas.export.options import FinishingConfig, VerifyConfig
 from hwnas.figure import COLUMNS
 from hwnas.latency_table import TableConfig
 from hwnas.profiling.networks import NetworksConfig
@@ -255,6 +256,44 @@ class WhyConfig:
 
 
 @dataclass
+class ExportConfig:
+    """What ``python -m hwnas export`` accepts."""
+
+    run: str = ""  #: the folder of a search
+    #: knee, most_accurate, fastest, smallest, all, an id or how it begins, or an expression
+    pick: str = "knee"
+    id: str = ""  #: of a candidate, or how it begins; the same as pick=ID
+    only: str | None = None  #: of a search for several targets: one of them; default: all
+    dir: str | None = None  #: where folders are made; default: runs/export/<time>
+    epochs: int = 4  #: of each training: fine-tuning, after pruning, for int8; 0: none
+    alpha: float = 0.5  #: share of the loss on what the supernet's largest subnet answers
+    prune: float = 0.0  #: fraction of the channels that is taken out; 0: none
+    max_int8_drop: float = 0.5  #: points of accuracy that int8 may lose; trained for it if more
+    license: str = "unknown"  #: of the model, as Hugging Face names it: apache-2.0, mit, ...
+
+    def __post_init__(self) -> None:
+        if not self.run:
+            raise ConfigError("export needs run=DIR, the folder of a finished search.")
+        if self.id and self.pick != "knee":
+            raise ConfigError("pick and id both say what is exported: give one of them.")
+        _ = self.finishing
+
+    @property
+    def finishing(self) -> FinishingConfig:
+        """How weights are finished.
+
+        Raises:
+            ConfigError: an option is out of its range.
+        """
+        return FinishingConfig(self.epochs, self.alpha, self.prune, self.max_int8_drop)
+
+    @property
+    def wanted(self) -> str:
+        """What is picked."""
+        return self.id or self.pick
+
+
+@dataclass
 class OutputConfig:
     """Where a comparison is written."""
 
@@ -304,6 +343,8 @@ SCHEMAS: dict[str, type] = {
     "why": WhyConfig,
     "audit": AuditConfig,
     "compare": CompareConfig,
+    "export": ExportConfig,
+    "verify": VerifyConfig,
 }
 
 

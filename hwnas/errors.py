@@ -10,6 +10,7 @@ class HwnasError(Exception):
     """Something the user can mend: the message says what, where, what is allowed and the cure."""
 
     exit_code = 2
+    shown = ""  #: lines that are printed as they are below the message
 
 
 class ConfigError(HwnasError):
@@ -46,6 +47,12 @@ class DeviceError(HwnasError):
 
 class TableError(HwnasError):
     """A latency table is missing, damaged, foreign or incomplete."""
+
+
+class ProofError(HwnasError):
+    """What was exported is not what its proof says."""
+
+    exit_code = 1
 
 
 class BudgetError(HwnasError):

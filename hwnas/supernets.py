@@ -15,7 +15,7 @@ from torch import nn
 
 from hwnas import __version__, families, space
 from hwnas.accuracy.supernet import ScoringConfig, SupernetEvaluator, recalibrate, right
-from hwnas.errors import LockedError
+from hwnas.errors import LockedError, RunError
 from hwnas.families.base import Family, Recipe, Supernet
 from hwnas.progress import Progress
 from hwnas.results import RunFolder
@@ -133,6 +133,33 @@ class Course:
         supernet.module.eval()
         return supernet, summary
 
+    def network_checkpoint(self, genotype: Genotype, start: str) -> Checkpoint:
+        """Return where one network is kept.
+
+        Args:
+            genotype: Of the network.
+            start: What else decides its weights, beside what decides the supernet's.
+        """
+        what = self.of | {"genotype": genotype.id, "start": start}
+        return Checkpoint(Path(self.supernets, _digest(what), "network.safetensors"), what)
+
+    def teach(
+        self,
+        pupil: Pupil,
+        options: TrainingConfig,
+        checkpoint: Checkpoint,
+        progress: Progress,
+        log: Log | None = None,
+    ) -> Summary:
+        """Train one network alone, in place, going on from its checkpoint.
+
+        Where another process trains it, wait for that.
+        """
+        total = loop.n_steps(options, len(self.data.train))
+        with _sole(checkpoint, total, progress):
+            saving = Saving(checkpoint, log=log)
+            return train_alone(pupil, self.material, options, self.seed, saving, progress)
+
     def evaluator(self, supernet: Supernet, scoring: ScoringConfig) -> SupernetEvaluator:
         """Return what says the accuracy of subnets."""
         return SupernetEvaluator(supernet, self.family, self.space, self.data, scoring)
@@ -153,6 +180,19 @@ class Course:
         part = self.data.validation.take(torch.arange(min(_GLANCE, len(self.data.validation))))
         prepared = self.data.prepare(part.images, resolution)
         return float(right(network, prepared, part.labels).mean())
+
+
+def check_kept(course: Course, kept: Path) -> None:
+    """Refuse to go on where the supernet of a finished run would have to be trained again.
+
+    Raises:
+        RunError: it is not where the run left it, or this version would train another one.
+    """
+    if course.train.epochs and (course.checkpoint().path != kept or not kept.is_file()):
+        raise RunError(
+            f"The supernet of the run is not at {kept} as this version would train it; start from "
+            "the folder in which the search was started, with the same versions and data."
+        )
 
 
 @dataclass(frozen=True)
@@ -183,27 +223,20 @@ class Lesson:
         start = "scratch"
         if self.supernet is not None:
             start = f"supernet, {self.options.epochs} epochs of fine-tuning"
-        what = self.course.of | {"genotype": self.genotype.id, "start": start}
-        return Checkpoint(Path(self.course.supernets, _digest(what), "network.safetensors"), what)
+        return self.course.network_checkpoint(self.genotype, start)
 
     def trained(self, progress: Progress, log: Log | None = None) -> tuple[nn.Module, Summary]:
         """Return the trained network, ready for use; trains what is not trained yet."""
         course = self.course
         loop.check(self.options, len(course.data.train))
-        network, checkpoint = self._untrained(), self.checkpoint()
+        network = self._untrained()
         pupil = Pupil(
             network,
             course.resolution(self.genotype),
             self.recipe,
             measure=lambda: {"accuracy": course.glance(copy.deepcopy(network), self.genotype)},
         )
-        total = loop.n_steps(self.options, len(course.data.train))
-        with _sole(checkpoint, total, progress):
-            saving = Saving(checkpoint, log=log)
-            summary = train_alone(
-                pupil, course.material, self.options, course.seed, saving, progress
-            )
-        return network, summary
+        return network, course.teach(pupil, self.options, self.checkpoint(), progress, log)
 
     def _untrained(self) -> nn.Module:
         if self.supernet is not None:

@@ -59,6 +59,7 @@ LAYERS = {
     "profiling": 4,
     "search": 4,
     "comparison": 5,
+    "export": 5,
     "report": 5,
     "testing": 4,
     "config": 6,
@@ -73,7 +74,7 @@ PLACES = {
     "ethosu": {"cost.vela"},
     "tvm": {"runtimes.relax"},  # and its modules
     "onnxruntime": {"runtimes.ort"},
-    "onnx": {"runtimes.onnx_reader", "runtimes.onnx_writer"},
+    "onnx": {"runtimes.onnx_check", "runtimes.onnx_reader", "runtimes.onnx_writer"},
     "scipy": {
         "accuracy.audit",
         "agreement",
@@ -101,6 +102,7 @@ PLACES = {
     },
     "sqlalchemy": {"search.shared_study", "search.study"},
     "matplotlib": {"report.audit", "report.comparison", "report.plot"},
+    "torch_pruning": {"export.pruning"},
     "torch.utils.tensorboard": {"commands.tensorboard"},
     "torch.distributed": {"families.synchronised", "training.parallel"},
     "rich": {
@@ -110,6 +112,7 @@ PLACES = {
             "compare",
             "compared",
             "console",
+            "export",
             "front",
             "joint",
             "layers",
@@ -117,6 +120,7 @@ PLACES = {
             "search",
             "tabular",
             "train",
+            "verify",
             "watch",
             "why",
         )

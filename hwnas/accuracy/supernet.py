@@ -95,9 +95,13 @@ class SupernetEvaluator:
 
     def network(self, genotype: Genotype) -> nn.Module:
         """Return the plain network of a genotype, recalibrated and with batch norm folded."""
+        return fold_batch_norm(self.extracted(genotype))
+
+    def extracted(self, genotype: Genotype) -> nn.Module:
+        """Return the plain network of a genotype, recalibrated; it can be trained on."""
         network = self._supernet.extract(genotype)
         recalibrate(network, self.calibration_images(genotype))
-        return fold_batch_norm(network)
+        return network
 
     def calibration_images(self, genotype: Genotype) -> Tensor:
         """Return normalised training images at the genotype's resolution, ``(N, C, R, R)``."""

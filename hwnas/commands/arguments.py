@@ -5,7 +5,10 @@ from collections.abc import Sequence
 
 from hwnas.errors import ConfigError
 
-_WORDS = ("id", "genotype", "run", "runs", "reference", "true_front")  # taken as they are
+#: Options whose values are taken as they are.
+_WORDS = (
+    "id", "genotype", "run", "runs", "reference", "true_front", "pick", "export", "data", "dir",
+)  # fmt: skip
 _TARGETS = re.compile(r"\+{0,2}target=\[(.*)\]$")
 
 
@@ -22,6 +25,11 @@ def for_hydra(argument: str) -> str:
     if key in _WORDS and value[:1] not in ("", "'", '"', "["):
         return f"{key}={_quoted(value)}"
     return argument
+
+
+def named(arguments: Sequence[str], option: str) -> list[str]:
+    """Return arguments of which the one without a name is the value of an option."""
+    return [a if "=" in a or a.startswith("-") else f"{option}={a}" for a in arguments]
 
 
 def _quoted(text: str) -> str:

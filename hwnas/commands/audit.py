@@ -90,12 +90,7 @@ def _course(searched: SearchConfig, manifest: Row, phases: Phases) -> Course:
     """Return how the supernet of the search was trained; refuse if it is not there any more."""
     kept = Path(manifest["checkpoint"])
     course = _again(searched, str(kept.parent.parent), phases)
-    trained = searched.train.epochs > 0
-    if trained and (course.checkpoint().path != kept or not kept.is_file()):
-        raise RunError(
-            f"The supernet of the run is not at {kept} as this version would train it; start from "
-            "the folder in which the search was started, with the same versions and data."
-        )
+    supernets.check_kept(course, kept)
     return course
 
 

@@ -68,7 +68,7 @@ def write_front(
     facts = [
         ("target", config.target.caveat),
         ("cost model", _cost_words(manifest)),
-        ("energy", _energy_words(config.target)),
+        ("energy", energy_words(config.target)),
         ("budget", ", ".join(f"{n} <= {v:g}" for n, v in config.budget.limits.items()) or "none"),
         ("search space", f"{config.search_space}, {manifest['n_genotypes']:.3g} genotypes"),
         (
@@ -142,7 +142,7 @@ def print_members(
         "searched: supernet weights, fp32, validation split, measured.",
         f"ms: {_sources(members, 'latency_ms')}. {target.caveat}.",
         f"SRAM (activations) and flash (weights) in KiB: {_sources(members, 'sram_kib')}.",
-        f"mJ: {_sources(members, 'energy_mj')}{_energy_shares(members)}. {_energy_words(target)}.",
+        f"mJ: {_sources(members, 'energy_mj')}{_energy_shares(members)}. {energy_words(target)}.",
     ]
     print_lines(console, lines)
 
@@ -198,7 +198,7 @@ def _energy_source(target: Target) -> EnergyModel | PowerModel:
     return source
 
 
-def _energy_words(target: Target) -> str:
+def energy_words(target: Target) -> str:
     """Return what energies are modelled from."""
     if target.energy is not None:
         return f"{target.energy.technology}; {target.energy.source}"

@@ -34,7 +34,7 @@ def overview(verbs: Mapping[str, str]) -> str:
 
 
 #: Facts of the device, and what only data sets set.
-_HIDDEN = {"search": ("target.",), "profile": ("target.", "train.")}
+_HIDDEN = {"search": ("target.",), "profile": ("target.", "train."), "verify": ("target.",)}
 #: What cannot be left out.
 _FIRST = {
     "search": "+target=<name> ",
@@ -43,6 +43,8 @@ _FIRST = {
     "why": "run=DIR id=GENOTYPE ",
     "audit": "run=DIR ",
     "compare": "runs='[DIR,DIR]' ",
+    "export": "run=DIR ",
+    "verify": "DIR ",
 }
 _ABOUT = {
     "search": [
@@ -71,6 +73,23 @@ _ABOUT = {
         "it was proposed, what was expected of it and what was found, which limits it keeps and",
         "breaks, what it beat when it came, and what beats it now. Writes nothing.",
     ],
+    "export": [
+        "Takes models of a finished search to the device: files of each runtime, runners of ten",
+        "lines, a stand-alone model.py, a model card, and proof.json: outputs against torch,",
+        "accuracy of each file itself, costs against the budget. Writes runs/export/<time>/<id>/;",
+        "what does not hold is kept as <id>.failed, and the exit code is 1.",
+        "pick: the knee is the member farthest above the chord of the front, all objectives scaled",
+        "to 0..1. An expression is 'COLUMN max|min where CONDITION' or 'where CONDITION', with",
+        "< <= > >= == != and or not ( ); columns are the verified figures (accuracy, latency_ms,",
+        "energy_mj, sram_kib, flash_kib, macs_m, params_m; npu.latency_ms with several targets).",
+    ],
+    "verify": [
+        "Repeats the proof of an export with the runtimes at hand: files, outputs against torch's",
+        "(which the export holds: torch is not needed), the accuracy on the test split where torch",
+        "and the data are, and with +target=... the costs on that target. A missing, changed or",
+        "extra file is named; exit code 1. It runs model.py and compiled libraries of the folder:",
+        "verify only what you would run. Writes nothing.",
+    ],
     "compare": [
         "Compares the fronts of searches, finished or not, and of other tools (CSV files with a",
         "column for each objective; NAME_low, NAME_high, id, run, group if you like): indicators",
@@ -80,6 +99,19 @@ _ABOUT = {
     ],
 }
 _EXAMPLES = {
+    "export": [
+        "export run=runs/search/<time> pick=knee      # or most_accurate, fastest, smallest, all",
+        "export run=runs/search/<time> pick=3f2a      # an id, or how it begins",
+        "export run=runs/search/<time> pick='accuracy max where latency_ms <= 0.8 and flash_kib"
+        " <= 300'",
+        "export run=runs/search/<time> pick='where energy_mj < 0.1 or not sram_kib > 64'",
+    ],
+    "verify": [
+        "verify runs/export/<time>/<id>",
+        "verify runs/export/<time>/<id> data=DIR                 # the data set is in DIR",
+        "verify runs/export/<time>/<id> +target=npu",
+        "verify runs/export/<time>/<id> +target=cpu target.runtime=onnxruntime",
+    ],
     "search": [
         "search +target=npu budget.latency_ms=0.3 budget.sram_kib=32",
         "search +target=cpu cost=measured budget=none",

@@ -1,6 +1,7 @@
 """Post-training quantisation of a plain network to int8, from calibration images."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -21,30 +22,100 @@ from hwnas.op import INPUT, Lowered, Node
 _SAMPLES = 1 << 15  # values of a tensor that its range is chosen from
 _SHRINK = np.linspace(0.5, 1.0, 26)  # ranges tried, as fractions of the observed one
 
+Samples = dict[str, NDArray[np.float32]]
+Choose = Callable[[NDArray[np.float32]], Scale]  #: the scale of a tensor, from values of it
+
+
+@dataclass(frozen=True)
+class Scales:
+    """The scales of all activations, by operator; of the image by ``INPUT``."""
+
+    out: Mapping[str, Scale]
+    inner: Mapping[str, Scale]  #: of what goes into an activation that is computed from int8
+
 
 def quantise(network: nn.Module, lowered: Lowered, images: Tensor) -> QuantisedNetwork:
-    """Return the network in int8.
-
-    The range of each activation is the one with the smallest mean squared error on the calibration
-    images, among fractions of what was observed.
+    """Return the network in int8, its activations scaled by ``calibrate``.
 
     Args:
         network: A plain network with its batch norm folded.
         lowered: Its operators, named after its modules.
         images: Normalised calibration images, ``(N, C, R, R)``.
     """
-    scales = {INPUT: Scale.of_range(float(images.min()), float(images.max()))}
+    return in_int8(network, lowered, calibrate(network, lowered, images))
+
+
+def least_error(sample: NDArray[np.float32]) -> Scale:
+    """Return the scale of the smallest mean squared error, among fractions of the range."""
+    low, high = float(sample.min()), float(sample.max())
+    candidates = [Scale.of_range(low * shrink, high * shrink) for shrink in _SHRINK]
+    return min(candidates, key=lambda scale: _squared_error(sample, scale))
+
+
+def calibrate(
+    network: nn.Module, lowered: Lowered, images: Tensor, choose: Choose = least_error
+) -> Scales:
+    """Return the scales that ``choose`` finds for what activations are on the images.
+
+    ``least_error`` came closest to float32 of five methods (``experiments/calibration``).
+    """
+    out = {INPUT: Scale.of_range(float(images.min()), float(images.max()))}
     outputs, inner = _observe(network, lowered, images)
+    for node in lowered:
+        out[node.name] = fixed_scale(node, out) or choose(outputs[node.name])
+    return Scales(out, {name: choose(sample) for name, sample in inner.items()})
+
+
+def in_int8(network: nn.Module, lowered: Lowered, scales: Scales) -> QuantisedNetwork:
+    """Return the network in int8 with given scales of activations."""
     ops = []
     for node in lowered:
-        scales[node.name] = fixed_scale(node, scales) or _best_scale(outputs[node.name])
-        before = _best_scale(inner[node.name]) if needs_inner(node.op) else None
-        weights = _weights(network, node, scales)
-        ops.append(QuantisedOp(node, weights, scales[node.name], before))
-    return QuantisedNetwork(lowered[0].op.in_shape, scales[INPUT], tuple(ops))
+        weights = None
+        if node.op.weight_shape:
+            rounded = round_weights(network, node, scales.out[node.inputs[0]])
+            weights = Weights(
+                rounded.weight.numpy().astype(np.int8),
+                rounded.steps.numpy(),
+                rounded.bias.numpy().astype(np.int32),
+            )
+        ops.append(QuantisedOp(node, weights, scales.out[node.name], scales.inner.get(node.name)))
+    return QuantisedNetwork(lowered[0].op.in_shape, scales.out[INPUT], tuple(ops))
 
 
-Samples = dict[str, NDArray[np.float32]]
+@dataclass(frozen=True)
+class Rounded:
+    """Weight and bias of an operator as integers, in float64 and without gradients."""
+
+    weight: Tensor
+    steps: Tensor  #: real value of 1, by output channel or, in linear layers, ``(1,)``; float32
+    bias: Tensor  #: in units of ``steps`` times the scale of the input
+
+
+def round_weights(network: nn.Module, node: Node, in_scale: Scale) -> Rounded:
+    """Return the integers that an operator's weights become."""
+    weight, bias = (tensor.detach() for tensor in real_weights(network, node))
+    peaks = weight.abs().flatten(1).amax(1)
+    if node.op.base == "linear":
+        peaks = peaks.max()[None]
+    # A channel of (nearly) no weight still has a bias to hold in 31 bits.
+    floor = bias.abs().max() / in_scale.scale / 2.0**30
+    steps = (peaks / 127.0).clamp(min=max(float(floor), 1e-9)).float()
+    by_channel = steps.double().view(-1, *[1] * (weight.dim() - 1))
+    return Rounded(
+        (weight / by_channel).round().clamp(-127, 127),
+        steps,
+        (bias / (steps.double() * in_scale.scale)).round(),
+    )
+
+
+def real_weights(network: nn.Module, node: Node) -> tuple[Tensor, Tensor]:
+    """Return weight and bias in float64 as int8 has them: they hold part of a hard sigmoid."""
+    layer = layer_of(network, node.name)
+    assert layer.bias is not None, "fold the batch norm first"
+    weight, bias = layer.weight.double(), layer.bias.double()
+    if node.op.activation == "hardsigmoid":
+        return weight / 6, bias / 6 + 0.5
+    return weight, bias
 
 
 def _observe(network: nn.Module, lowered: Lowered, images: Tensor) -> tuple[Samples, Samples]:
@@ -84,36 +155,6 @@ def _observe(network: nn.Module, lowered: Lowered, images: Tensor) -> tuple[Samp
     return outputs, inner
 
 
-def _best_scale(sample: NDArray[np.float32]) -> Scale:
-    low, high = float(sample.min()), float(sample.max())
-    candidates = [Scale.of_range(low * shrink, high * shrink) for shrink in _SHRINK]
-    return min(candidates, key=lambda scale: _squared_error(sample, scale))
-
-
 def _squared_error(sample: NDArray[np.float32], scale: Scale) -> float:
     rounded = np.clip(np.round(sample / scale.scale) + scale.zero_point, -128, 127)
     return float(np.mean((sample - (rounded - scale.zero_point) * scale.scale) ** 2))
-
-
-def _weights(network: nn.Module, node: Node, scales: Mapping[str, Scale]) -> Weights | None:
-    if not node.op.weight_shape:
-        return None
-    layer = layer_of(network, node.name)
-    assert layer.bias is not None, "fold the batch norm first"
-    weight = layer.weight.detach().numpy().astype(np.float64)
-    bias = layer.bias.detach().numpy().astype(np.float64)
-    if node.op.activation == "hardsigmoid":
-        weight, bias = weight / 6, bias / 6 + 0.5
-    in_scale = scales[node.inputs[0]].scale
-    peaks = np.abs(weight).reshape(len(weight), -1).max(axis=1)
-    if isinstance(layer, nn.Linear):
-        peaks = peaks.max(keepdims=True)
-    # A channel of (nearly) no weight still has a bias to hold in 31 bits.
-    floor = np.abs(bias).max() / in_scale / 2.0**30
-    weight_scales = np.maximum(peaks / 127.0, max(floor, 1e-9)).astype(np.float32)
-    per_channel = weight_scales.reshape(-1, *[1] * (weight.ndim - 1))
-    return Weights(
-        np.clip(np.round(weight / per_channel), -127, 127).astype(np.int8),
-        weight_scales,
-        np.round(bias / (weight_scales.astype(np.float64) * in_scale)).astype(np.int32),
-    )

@@ -20,10 +20,12 @@ from hwnas.runtimes.base import Weights
 
 #: Names of the one input, normalised images ``(N, C, H, W)``, and the one output.
 IMAGES, LOGITS = "images", "logits"
+#: Name of the first dimension of both where an inference may read any number of images.
+BATCH = "batch"
 #: Key of the model's metadata that lists its operators, one a line.
 OPERATORS = "operators"
 
-_OPSET, _IR_VERSION = 23, 11  # the first with Attention, for which runtimes have a kernel
+OPSET, _IR_VERSION = 23, 11  #: the first with Attention, for which runtimes have a kernel
 _EPSILON = 1e-5  # of layer normalisation, as torch has it
 _INSIDE = ("layernorm", "attention")  # compute tensors of their own
 _ACTIVATIONS = {
@@ -34,17 +36,18 @@ _ACTIVATIONS = {
 }
 
 
-def write_fp32(lowered: Lowered, weights: Weights) -> bytes:
+def write_fp32(lowered: Lowered, weights: Weights, *, any_batch: bool = False) -> bytes:
     """Return a float32 network as the bytes of an ``.onnx`` file.
 
     Args:
         lowered: Operators, fused or not; the first says how many images an inference reads.
         weights: Weight (as torch has it) and bias by operator; scale and shift of a layer norm.
+        any_batch: Whether an inference may read any number of images instead.
 
     Raises:
         CompileError: an operator cannot be written, or its weights are missing.
     """
-    graph = _Graph(lowered[0].op.batch)
+    graph = _Graph(BATCH if any_batch else lowered[0].op.batch)
     values = {INPUT: _Value(IMAGES, lowered[0].op.in_shape)}
     for node in lowered:
         inputs = [values[name] for name in node.inputs]
@@ -52,7 +55,7 @@ def write_fp32(lowered: Lowered, weights: Weights) -> bytes:
     return graph.serialised(lowered, values[lowered[-1].name])
 
 
-def write_int8(network: QuantisedNetwork) -> bytes:
+def write_int8(network: QuantisedNetwork, *, any_batch: bool = False) -> bytes:
     """Return an int8 network as the bytes of an ``.onnx`` file with float input and output.
 
     Every tensor is quantised and dequantised (QDQ), which runtimes fuse into int8 operators.
@@ -64,7 +67,7 @@ def write_int8(network: QuantisedNetwork) -> bytes:
     """
     lowered = tuple(op.node for op in network.ops)
     check_int8(lowered)
-    graph = _Graph(lowered[0].op.batch)
+    graph = _Graph(BATCH if any_batch else lowered[0].op.batch)
     scales = {INPUT: network.input, **{op.node.name: op.out for op in network.ops}}
     images = _Value(IMAGES, network.input_shape)
     values = {INPUT: graph.quantised(INPUT, images, network.input)}
@@ -110,7 +113,7 @@ class _Value:
 class _Graph:
     """The nodes and constants of one model under construction."""
 
-    def __init__(self, batch: int):
+    def __init__(self, batch: int | str):
         self._batch = batch
         self._nodes: list[Any] = []
         self._constants: list[Any] = []
@@ -163,7 +166,7 @@ class _Graph:
 
     def serialised(self, lowered: Lowered, last: _Value) -> bytes:
         """Return the bytes of the model; an output of one pixel loses its height and width."""
-        shape: tuple[int, ...] = (self._batch, *last.shape)
+        shape: tuple[int | str, ...] = (self._batch, *last.shape)
         if last.shape[1:] == (1, 1):
             last, shape = self._rows(last, LOGITS), shape[:2]
         else:
@@ -173,7 +176,7 @@ class _Graph:
         images = helper.make_tensor_value_info(IMAGES, TensorProto.FLOAT, image)
         logits = helper.make_tensor_value_info(LOGITS, TensorProto.FLOAT, shape)
         graph = helper.make_graph(self._nodes, "hwnas", [images], [logits], self._constants)
-        opset = [helper.make_opsetid("", _OPSET)]
+        opset = [helper.make_opsetid("", OPSET)]
         model = helper.make_model(graph, opset_imports=opset, ir_version=_IR_VERSION)
         helper.set_model_props(model, {OPERATORS: "\n".join(node.name for node in lowered)})
         return bytes(model.SerializeToString(deterministic=True))
@@ -218,18 +221,18 @@ class _Graph:
 
     def _mean_of_rows(self, node: Node, rows: str) -> str:
         c, h, w = node.op.in_shape
-        tokens = self._reshaped(rows, (self._batch, h * w, c), f"{node.name}/tokens")
+        tokens = self._reshaped(rows, (h * w, c), f"{node.name}/tokens")
         axes = self.constant(f"{node.name}/axes", [1], np.int64)
         return self.node("ReduceMean", [tokens, axes], node.name, keepdims=0)
 
     def _attention(self, node: Node, rows: str) -> str:
         name, (c, h, w), heads = node.name, node.op.out_shape, node.op.groups
-        tokens = self._reshaped(rows, (self._batch, h * w, 3 * c), f"{name}/tokens")
+        tokens = self._reshaped(rows, (h * w, 3 * c), f"{name}/tokens")
         parts = [f"{name}/{part}:0" for part in ("query", "key", "value")]
         split = helper.make_node("Split", [tokens], parts, f"{name}/split", axis=2, num_outputs=3)
         self._nodes.append(split)
         mixed = self.node("Attention", parts, name, q_num_heads=heads, kv_num_heads=heads)
-        return self._reshaped(mixed, (self._batch * h * w, c), f"{name}/rows")
+        return self._reshaped(mixed, (c,), f"{name}/rows", h * w)
 
     def _activation(self, kind: str, x: str, name: str) -> str:
         match kind:
@@ -252,21 +255,24 @@ class _Graph:
         (c, h, w), x = value.shape, value.name
         if (h, w) != (1, 1):
             x = self.node("Transpose", [x], f"{name}/transpose", perm=(0, 2, 3, 1))
-        return _Value(self._reshaped(x, (self._batch * h * w, c), name), value.shape, rows=True)
+        return _Value(self._reshaped(x, (c,), name, h * w), value.shape, rows=True)
 
     def _image(self, value: _Value, shape: Shape, name: str) -> _Value:
         if value.shape == shape and not value.rows:
             return value
         (c, h, w), x = shape, value.name
         if value.rows and (h, w) != (1, 1):
-            x = self._reshaped(x, (self._batch, h, w, c), name)
+            x = self._reshaped(x, (h, w, c), name)
             return _Value(
                 self.node("Transpose", [x], f"{name}/transpose", perm=(0, 3, 1, 2)), shape
             )
-        return _Value(self._reshaped(x, (self._batch, c, h, w), name), shape)
+        return _Value(self._reshaped(x, (c, h, w), name), shape)
 
-    def _reshaped(self, x: str, shape: tuple[int, ...], name: str) -> str:
-        return self.node("Reshape", [x, self.constant(f"{name}/shape", shape, np.int64)], name)
+    def _reshaped(self, x: str, shape: tuple[int, ...], name: str, n: int = 1) -> str:
+        """Give each image ``n`` rows of a shape."""
+        first = self._batch * n if isinstance(self._batch, int) else -1
+        whole = self.constant(f"{name}/shape", (first, *shape), np.int64)
+        return self.node("Reshape", [x, whole], name)
 
 
 def _window(op: OpSpec) -> dict[str, list[int]]:

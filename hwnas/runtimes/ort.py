@@ -16,7 +16,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as errors
 
 from hwnas.errors import CompileError
 from hwnas.op import INPUT, Node, OpSpec
-from hwnas.runtimes.onnx_writer import OPERATORS, write_fp32
+from hwnas.runtimes.onnx_writer import BATCH, OPERATORS, write_fp32
 from hwnas.timing import Timer
 
 #: Name under which ``node_times`` has all time that belongs to no operator.
@@ -33,6 +33,7 @@ _REFUSALS = (
 )
 _EVENT = "_kernel_time"  # what onnxruntime appends to the name of a node
 _ROUNDS = 10  # in which profiled and plain runs take turns
+_CHUNK = 64  # images of an inference, where a model reads any number
 _REPEAT = 5  # plain runs between two looks at the clock
 
 
@@ -55,7 +56,11 @@ class OrtSession:
         Raises:
             CompileError: images are not of the shape that the model reads.
         """
-        batch = self._input.shape[0]
+        batch = (
+            self._input.shape[0]
+            if isinstance(self._input.shape[0], int)
+            else min(_CHUNK, len(images))
+        )
         outputs = np.empty((len(images), *self._output.shape[1:]), np.float32)
         for start in range(0, len(images), batch):
             chunk = images[start : start + batch]
@@ -67,16 +72,17 @@ class OrtSession:
         return outputs
 
 
-def timer(model: bytes, n_threads: int) -> Timer:
+def timer(model: bytes, n_threads: int, batch: int = 1) -> Timer:
     """Return a function that does ``n`` inferences on fixed images and returns the seconds.
 
-    Threads spin (wait for work without sleeping) while something is timed, and only then.
+    Threads spin (wait for work without sleeping) while something is timed, and only then. A model
+    that reads any number of images reads ``batch``.
 
     Raises:
         CompileError: onnxruntime refuses the model.
     """
     session = _load(model, _options(n_threads, spinning=True))
-    binding, kept = _bound(session)
+    binding, kept = _bound(session, batch)
 
     def run(n: int) -> float:
         assert kept  # onnxruntime does not own these buffers
@@ -150,7 +156,8 @@ def _load(model: bytes, options: Any) -> Any:
     with _one_line():
         session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     for value in (*session.get_inputs(), *session.get_outputs()):
-        if value.type != "tensor(float)" or not all(isinstance(n, int) for n in value.shape):
+        fixed = value.shape[1:] if value.shape[:1] == [BATCH] else value.shape
+        if value.type != "tensor(float)" or not all(isinstance(n, int) for n in fixed):
             raise CompileError(
                 f"The model's '{value.name}' is {value.type} {value.shape}; expected floats of a "
                 "fixed shape, as hwnas writes them."
@@ -168,13 +175,14 @@ def _one_line() -> Iterator[None]:
         raise CompileError(f"onnxruntime refuses the model: {reason}") from error
 
 
-def _bound(session: Any) -> tuple[Any, list[Any]]:
+def _bound(session: Any, batch: int = 1) -> tuple[Any, list[Any]]:
     """Return input and output in memory that stays where it is, and what keeps it alive."""
     image, output = session.get_inputs()[0], session.get_outputs()[0]
-    pixels = np.random.default_rng(0).standard_normal(image.shape).astype(np.float32)
+    read, written = ([batch if n == BATCH else n for n in v.shape] for v in (image, output))
+    pixels = np.random.default_rng(0).standard_normal(read).astype(np.float32)
     kept = [
         onnxruntime.OrtValue.ortvalue_from_numpy(array)
-        for array in (pixels, np.empty(output.shape, np.float32))
+        for array in (pixels, np.empty(written, np.float32))
     ]
     binding = session.io_binding()
     binding.bind_ortvalue_input(image.name, kept[0])

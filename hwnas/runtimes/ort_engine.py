@@ -20,7 +20,7 @@ class OrtEngine:
     """onnxruntime on this machine's CPU."""
 
     def __init__(self, target: Target):
-        self._threads = target.threads
+        self._threads, self._batch = target.threads, target.batch
 
     def plans(self, op: OpSpec, limit: int) -> Sequence[str]:
         """Return the one plan there is: onnxruntime decides by itself."""
@@ -49,5 +49,5 @@ class OrtEngine:
     def open(self, files: Mapping[str, Path]) -> Loaded:
         """Return a network as its ONNX file says."""
         model = files[".onnx"].read_bytes()
-        timer = ort.timer(model, self._threads)
+        timer = ort.timer(model, self._threads, self._batch)
         return Loaded(timer, ort.OrtSession(model, self._threads))

@@ -22,15 +22,29 @@ _N_RECALIBRATION = 2048  # images, as many as there are
 
 
 @dataclass(frozen=True)
+class Teacher:
+    """A trained network whose answers are learned, on the same images as the labels.
+
+    Source: Hinton et al., "Distilling the Knowledge in a Neural Network", 2015,
+    https://arxiv.org/abs/1503.02531, at a temperature of 1.
+    """
+
+    network: nn.Module
+    resolution: int  #: of the images it reads
+    alpha: float = 0.5  #: share of the loss that is on its answers; the rest is on the labels
+
+
+@dataclass(frozen=True)
 class Pupil:
     """One plain network that is to be trained, in place."""
 
     network: nn.Module
     resolution: int  #: of the images it reads
     recipe: Recipe  #: the family's; or ``config.fine_tuning`` of it
-    teacher: nn.Module | None = None  #: whose soft answers it learns from, beside the labels
+    teacher: Teacher | None = None
     #: for the log: gives accuracies by name, with the weights that the network holds just then
     measure: Callable[[], Row] | None = None
+    phase: str = "Train network"  #: what progress calls it
 
 
 def train_alone(
@@ -55,12 +69,11 @@ def train_alone(
             "One network is trained by one process: leave out torchrun, or leave out genotype=... "
             "to train the supernet."
         )
-    teacher = pupil.teacher
-    if teacher is not None:
-        teacher.to(loop.device(config)).eval()
+    if pupil.teacher is not None:
+        pupil.teacher.network.to(loop.device(config)).eval()
     pupil.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    step = _Alone(pupil.network, pupil.resolution, teacher, config)
-    trainee = Trainee(pupil.network, step, pupil.recipe, "Train network", pupil.measure)
+    step = _Alone(pupil.network, pupil.resolution, pupil.teacher, config)
+    trainee = Trainee(pupil.network, step, pupil.recipe, pupil.phase, pupil.measure)
     summary = loop.train(trainee, material, config, seed, saving, progress)
     train = material.data.train
     order = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))
@@ -72,11 +85,11 @@ def train_alone(
 @final
 @dataclass(frozen=True)
 class _Alone:
-    """One step of one network; where there is a teacher, half of the loss is on its answers."""
+    """One step of one network."""
 
     network: nn.Module
     resolution: int
-    teacher: nn.Module | None
+    teacher: Teacher | None
     config: TrainingConfig
 
     def __call__(self, batch: Batch, moment: Moment) -> Outcome:
@@ -85,8 +98,9 @@ class _Alone:
         smoothing = self.config.label_smoothing
         loss = F.cross_entropy(logits, batch.targets, label_smoothing=smoothing)
         if (teacher := self.teacher) is not None:
+            seen = batch.at(teacher.resolution)
             with torch.no_grad():
-                answers = forward(lambda: teacher(images), images, self.config.dtype).softmax(1)
-            loss = (loss + F.cross_entropy(logits, answers)) / 2
+                answers = forward(lambda: teacher.network(seen), seen, self.config.dtype).softmax(1)
+            loss = torch.lerp(loss, F.cross_entropy(logits, answers), teacher.alpha)
         torch.autograd.backward(loss)
         return Outcome({"loss": float(loss.detach())}, batch.n_right(logits), 1)

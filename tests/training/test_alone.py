@@ -12,7 +12,7 @@ from hwnas.families.base import Recipe
 from hwnas.progress import Progress, Silent
 from hwnas.space import SearchSpace
 from hwnas.training import parallel
-from hwnas.training.alone import Pupil, train_alone
+from hwnas.training.alone import Pupil, Teacher, train_alone
 from hwnas.training.batches import Moment, draw
 from hwnas.training.checkpoint import Checkpoint
 from hwnas.training.config import TrainingConfig
@@ -28,7 +28,7 @@ CONFIG = TrainingConfig(epochs=3, batch_size=128, ema=0.9, mixup=0.1)
 class Student:
     """The largest network of a space, with the same weights each time."""
 
-    def __init__(self, space: SearchSpace, data: ImageData, teacher: nn.Module | None = None):
+    def __init__(self, space: SearchSpace, data: ImageData, teacher: Teacher | None = None):
         self._data, family = data, families.get(space.family)
         torch.manual_seed(0)
         self.network = family.build(space, space.largest(), data.task)
@@ -78,23 +78,23 @@ def test_several_processes_are_refused(
         Student(tiny, digits).train(tmp_path / "c.safetensors")
 
 
-def test_half_of_the_loss_is_on_the_answers_of_a_teacher(
-    tiny: SearchSpace, digits: ImageData, tmp_path: Path
+@pytest.mark.parametrize("alpha", [0.5, 0.8])
+def test_a_share_of_the_loss_is_on_the_answers_of_a_teacher_that_sees_the_same_images(
+    tiny: SearchSpace, digits: ImageData, tmp_path: Path, alpha: float
 ) -> None:
     teacher = Student(tiny, digits).network.eval()
     for parameter in teacher.parameters():
         nn.init.normal_(parameter, std=0.3)
     before = {name: value.clone() for name, value in teacher.state_dict().items()}
     config = TrainingConfig(epochs=1, batch_size=64, label_smoothing=0.0)
-    student = Student(tiny, digits, teacher)
+    student = Student(tiny, digits, Teacher(teacher, 8, alpha))
     batch = draw(material(digits), config, Moment(0, 0, 0.0), Processes())
-    images = batch.at(12)
     with torch.no_grad():
-        answers = teacher(images).softmax(1)
+        answers = teacher(batch.at(8)).softmax(1)
         student.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        logits = student.network.train()(images)
-    own = nn.functional.cross_entropy(logits, batch.labels)
-    soft = nn.functional.cross_entropy(logits, answers)
+        logits = student.network.train()(batch.at(12))
+    own = float(nn.functional.cross_entropy(logits, batch.labels))
+    soft = float(nn.functional.cross_entropy(logits, answers))
     student.train(tmp_path / "c.safetensors", config=config)
-    assert student.rows[0]["loss"] == pytest.approx(float(own + soft) / 2, rel=1e-5)
+    assert student.rows[0]["loss"] == pytest.approx((1 - alpha) * own + alpha * soft, rel=1e-5)
     assert same(before, teacher.state_dict())

@@ -1,0 +1,148 @@
+"""Which way to choose the ranges of activations loses least in int8?
+
+    python -m experiments.calibration.compare --out FILE dataset=digits
+    python -m experiments.calibration.compare --out FILE dataset=fashion_mnist dataset.path=DIR
+
+Trains the supernet that `python -m hwnas train ...` trains, unless it is there already, and reads
+the validation split with random subnets: in float32, and as the int8 TFLite file of each method.
+"""
+
+import argparse
+import csv
+import random
+import statistics
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from hydra import compose, initialize_config_dir
+from numpy.typing import NDArray
+from omegaconf import OmegaConf
+from rich.console import Console
+
+from hwnas import config, content, supernets
+from hwnas.commands.console import Phases
+from hwnas.config import TrainConfig
+from hwnas.int8.network import Scale
+from hwnas.int8.quantise import Choose, calibrate, in_int8, least_error
+from hwnas.int8.tflite import write
+from hwnas.runtimes.litert import LiteRTSession
+from hwnas.supernets import Course
+
+_BINS = 2048
+
+
+def main() -> None:
+    """Print what each method loses, and write what each network showed."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--n", type=int, default=20, help="random subnets")
+    parser.add_argument("--out", required=True, metavar="FILE", help="a CSV file")
+    parser.add_argument("overrides", nargs="*", help="of the configuration of train")
+    arguments = parser.parse_args()
+    config.register()
+    with initialize_config_dir(str(content.ROOT / "conf"), version_base="1.3"):
+        found: Any = OmegaConf.to_object(compose("train", arguments.overrides))
+    with Phases(Console()) as phases:
+        rows = _read(found, arguments.n, phases)
+    with Path(arguments.out).open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    _print(rows)
+
+
+def _range(sample: NDArray[np.float32]) -> Scale:
+    return Scale.of_range(float(sample.min()), float(sample.max()))
+
+
+def _percentile(sample: NDArray[np.float32], tail: float) -> Scale:
+    low, high = np.percentile(sample, [tail, 100 - tail])
+    return Scale.of_range(float(low), float(high))
+
+
+def _entropy(sample: NDArray[np.float32]) -> Scale:
+    """Return the range, among fractions, that keeps most of what the values tell.
+
+    Source: Migacz, "8-bit Inference with TensorRT", GTC 2017: the smallest divergence of the
+    values' histogram, cut off at the range, from what 256 levels leave of it.
+    """
+    low, high = float(sample.min()), float(sample.max())
+    counts, edges = np.histogram(sample, _BINS)
+    centres = (edges[:-1] + edges[1:]) / 2
+
+    def divergence(scale: Scale) -> float:
+        level = np.round(centres / scale.scale) + scale.zero_point
+        inside = (level >= -128) & (level <= 127)
+        cut = (np.clip(level, -128, 127) + 128).astype(int)
+        real = np.bincount(cut[inside], counts[inside], 256)  # what 256 levels hold
+        filled = np.bincount(cut[inside], counts[inside] > 0, 256)
+        kept = np.where(inside & (counts > 0), (real / np.maximum(filled, 1))[cut], 0)
+        wanted = np.where(inside, counts, 0).astype(float)
+        ends = np.flatnonzero(inside)[[0, -1]]
+        wanted[ends] += [counts[: ends[0]].sum(), counts[ends[1] + 1 :].sum()]
+        p, q = wanted / wanted.sum(), np.maximum(kept / max(kept.sum(), 1), 1e-9)
+        return float(np.sum(np.where(p > 0, p * np.log(np.maximum(p, 1e-12) / q), 0)))
+
+    shrunk = [Scale.of_range(low * part, high * part) for part in np.linspace(0.5, 1.0, 26)]
+    return min(shrunk, key=divergence)
+
+
+METHODS: Mapping[str, Choose] = {
+    "range": _range,
+    "percentile 99.9": lambda sample: _percentile(sample, 0.1),
+    "percentile 99.99": lambda sample: _percentile(sample, 0.01),
+    "entropy": _entropy,
+    "least error": least_error,
+}
+
+
+def _read(found: TrainConfig, n: int, phases: Phases) -> list[dict[str, Any]]:
+    space, family, data = supernets.read(found.search_space, found.dataset, phases)
+    kept = Path(found.run.supernets)
+    course = Course(space, family, data, found.dataset, found.train, found.seed, kept)
+    evaluator = course.evaluator(course.trained(phases)[0], found.scoring)
+    rng = random.Random(f"calibration {found.seed}")
+    rows = []
+    with phases.phase("Read validation split", n * len(METHODS)) as advance:
+        for genotype in [space.sample(rng) for _ in range(n)]:
+            network = evaluator.network(genotype)
+            lowered = family.lower(space, genotype, data.task)
+            images = evaluator.calibration_images(genotype)
+            batches = [*data.batches(data.validation, course.resolution(genotype))]
+            labels = np.concatenate([batch[1].numpy() for batch in batches])
+            with torch.inference_mode():
+                real = np.concatenate([network(batch[0]).numpy() for batch in batches])
+            for name, choose in METHODS.items():
+                scales = calibrate(network, lowered, images, choose)
+                session = LiteRTSession(write(in_int8(network, lowered, scales)))
+                int8 = np.concatenate([session.run(batch[0].numpy()) for batch in batches])
+                rows.append(
+                    {
+                        "id": genotype.id,
+                        "method": name,
+                        "accuracy_float32": float(np.mean(real.argmax(1) == labels)),
+                        "accuracy_int8": float(np.mean(int8.argmax(1) == labels)),
+                        "agreement": float(np.mean(int8.argmax(1) == real.argmax(1))),
+                        "error": float(np.abs(int8 - real).mean() / real.std()),
+                    }
+                )
+                advance(1)
+    return rows
+
+
+def _print(rows: list[dict[str, Any]]) -> None:
+    for name in METHODS:
+        own = [row for row in rows if row["method"] == name]
+        lost = [100 * (row["accuracy_float32"] - row["accuracy_int8"]) for row in own]
+        agree, error = (statistics.mean(row[key] for row in own) for key in ("agreement", "error"))
+        apart = statistics.stdev(lost) / len(lost) ** 0.5
+        print(
+            f"{name:17} loses {statistics.mean(lost):.2f} points (+- {1.96 * apart:.2f}), at most "
+            f"{max(lost):.2f}; agrees on {agree:.4f}; logits apart by {error:.4f} deviations"
+        )
+
+
+if __name__ == "__main__":
+    main()

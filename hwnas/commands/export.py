@@ -1,0 +1,349 @@
+"""``python -m hwnas export``: models of a finished search as files that prove themselves."""
+
+import contextlib
+import dataclasses
+import importlib.metadata
+import json
+import re
+import shlex
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from hwnas import build, files, machine, supernets
+from hwnas.commands import station
+from hwnas.commands.console import Phases, print_lines, print_notes, print_phases
+from hwnas.commands.front import energy_words
+from hwnas.commands.station import Station
+from hwnas.config import ExportConfig, SearchConfig
+from hwnas.cost.host import as_run
+from hwnas.errors import ConfigError, ProofError, RunError, unknown
+from hwnas.export import folder as folders
+from hwnas.export import picking, proof
+from hwnas.export.artefacts import Library, own_artefact
+from hwnas.export.artefacts import build as build_files
+from hwnas.export.card import card
+from hwnas.export.finishing import Finished, Origin, finish
+from hwnas.export.proving import Bench, Evidence, kept_images, prove
+from hwnas.export.running import KINDS
+from hwnas.figure import Figure
+from hwnas.int8 import tflite
+from hwnas.int8.network import QuantisedNetwork
+from hwnas.op import n_macs, n_params
+from hwnas.progress import Progress
+from hwnas.results import Row, RunFolder, default_path, read_candidates, read_manifest
+from hwnas.results import without_password as public
+from hwnas.runtimes.base import Session
+from hwnas.runtimes.litert import LiteRTSession
+from hwnas.runtimes.onnx_check import checked_opset
+from hwnas.runtimes.onnx_writer import write_int8
+from hwnas.runtimes.ort import OrtSession
+from hwnas.search import explanation
+from hwnas.space import Genotype
+
+_RECORDED = (
+    "hwnas", "torch", "numpy", "onnx", "onnxruntime", "ai-edge-litert", "ethos-u-vela",
+    "apache-tvm",
+)  # fmt: skip
+_ID = re.compile(r"[0-9a-f]{1,12}")
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is exported, of which search."""
+
+    config: ExportConfig
+    arguments: Sequence[str]
+    manifest: Row
+    root: Path  #: where the folders go
+
+
+def run(config: ExportConfig, searches: Sequence[SearchConfig], arguments: Sequence[str]) -> None:
+    """Export models of a search.
+
+    Args:
+        config: Which, and of which search.
+        searches: The configurations of the search, one for each target.
+        arguments: Of the command line.
+
+    Raises:
+        ProofError: an export does not hold what it should; its folder is marked as failed.
+    """
+    console, source = Console(), RunFolder(Path(config.run))
+    manifest = read_manifest(source.path, "run")
+    searches = _for(config, searches, manifest)
+    genotypes = _picked(config, source, searches)
+    order = Order(config, arguments, manifest, Path(config.dir or default_path("export")))
+    names = {
+        (search.target.name, g.id): f"{search.target.name}/{g.id}" if len(searches) > 1 else g.id
+        for search in searches
+        for g in genotypes
+    }
+    for name in names.values():
+        folders.check_free(order.root, name)
+    failed: list[str] = []
+    with contextlib.ExitStack() as stack:
+        output = RunFolder(order.root)
+        output.create()
+        stack.callback(output.close)
+        folders.sweep(order.root, beside=config.dir is None)
+        phases = stack.enter_context(Phases(console))
+        with phases.timed("Load data"):
+            stations = stack.enter_context(station.opened(searches, phases))
+        print_notes(console, stations[0].parts.data.notes)
+        kept = Path(manifest["checkpoint"])
+        supernets.check_kept(stations[0].parts.course, kept)
+        with phases.phase("Export", len(names)) as advance:
+            for s in stations:
+                for genotype in genotypes:
+                    place = names[s.target, genotype.id]
+                    failed += _export(s, genotype, place, order, console, phases)
+                    advance(1)
+    print_phases(console, phases)
+    if failed:
+        raise ProofError(f"Not as it should be: {'; '.join(failed)}. The files are kept.")
+
+
+def _for(
+    config: ExportConfig, searches: Sequence[SearchConfig], manifest: Row
+) -> list[SearchConfig]:
+    """Return the configurations of the targets that are exported for, with their supernet.
+
+    Raises:
+        ConfigError: the search has no such target.
+        RunError: the run is not finished, or is part of another.
+    """
+    if "part_of" in manifest:
+        whole, target = Path(config.run).absolute().parent, Path(config.run).absolute().name
+        raise RunError(f"run={config.run} is one target of a search: say run={whole} only={target}")
+    names = [search.target.name for search in searches]
+    if config.only is not None and config.only not in names:
+        raise ConfigError(unknown("target", config.only, names))
+    folder = str(Path(manifest["checkpoint"]).parent.parent)
+    return [
+        dataclasses.replace(search, run=dataclasses.replace(search.run, supernets=folder))
+        for search in searches
+        if config.only in (None, search.target.name)
+    ]
+
+
+def _picked(
+    config: ExportConfig, source: RunFolder, searches: Sequence[SearchConfig]
+) -> list[Genotype]:
+    """Return what is exported.
+
+    Raises:
+        ConfigError: nothing is as it was asked for.
+        RunError: the search has no front yet.
+    """
+    candidates = read_candidates(source, Path(searches[0].search_space).stem) or []
+    known = {candidate.id: candidate.genotype for candidate in candidates}
+    own = config.only is not None and (source.path / config.only).is_dir()
+    where = RunFolder(source.path / str(config.only)) if own else source
+    if (content := where.read_json("front.json")) is None or not known:
+        raise RunError(
+            f"run={source.path} has no front yet. Finish it with: "
+            f"python -m hwnas search run.resume={source.path}"
+        )
+    wanted = config.wanted
+    if wanted not in picking.NAMES and _ID.fullmatch(wanted):
+        ids = [explanation.find(candidates, wanted)]
+    else:
+        ids = picking.pick(picking.read(content), wanted)
+    return [known[genotype_id] for genotype_id in ids]
+
+
+def _export(
+    of: Station, genotype: Genotype, name: str, order: Order, console: Console, progress: Progress
+) -> list[str]:
+    """Make one folder; return the checks that failed, each with the folder's name."""
+    origin = Origin(of.parts.course, of.evaluator.evaluator, genotype)
+    load = _litert if of.config.target.runtime == "vela" else _onnxruntime
+    finished = finish(origin, order.config.finishing, load, progress)
+    with folders.building(order.root, name) as folder, _libraries(of) as library:
+        content = build_files(
+            finished, of.config.target, of.parts.data, _title(of, genotype), library
+        )
+        for file, parts in content.items():
+            files.write(folder / file, parts)
+        resolution = finished.lowered[0].op.in_shape[1]
+        kept = kept_images(finished.network, of.parts.data, resolution)
+        files.write(folder / proof.IMAGES, kept.packed())
+        names = [kind for kind in KINDS if kind in content]
+        bench = Bench(
+            of.parts.data,
+            build.artefacts(of.parts, of.device),
+            library.worker if library else None,
+            of.config.budget.limits,
+            order.config.max_int8_drop,
+            kept,
+        )
+        own = own_artefact(of.config.target)
+        evidence = prove(folder, names, own, finished.network, finished.lowered, bench)
+        opsets = {checked_opset(content[n]) for n in names if n.endswith(".onnx")}
+        final = name + ".failed" * bool(evidence.failed)
+        row = _proof(of, genotype, finished, evidence, order, order.root / final)
+        row |= {"opset": min(opsets), "n_images": len(kept.labels)}
+        row["largest_output"] = float(abs(kept.expected).max())
+        row["files"] = folders.digests(folder)
+        files.write(folder / folders.CARD, card(row).encode())
+        row["files"] = folders.digests(folder)
+        files.write(folder / folders.PROOF, (json.dumps(row, indent=2) + "\n").encode())
+        place = folders.keep(folder, order.root, final)
+    _print(console, place, row, evidence)
+    return [f"{final}: {check}" for check in evidence.failed]
+
+
+@contextlib.contextmanager
+def _libraries(of: Station) -> Iterator[Library | None]:
+    """Give what compiles for a target by TVM; nothing for others."""
+    target, device = of.config.target, of.device
+    if device is None or target.runtime != "tvm":
+        yield None
+        return
+    yield Library(device.worker, lambda lowered: as_run(lowered, target), device.plan)
+
+
+def _title(of: Station, genotype: Genotype) -> str:
+    space, data = of.parts.space.name, of.parts.data.name
+    return f"Network {genotype.id} of search space {space}, trained on {data}, for {of.target}."
+
+
+def _litert(network: QuantisedNetwork) -> Session:
+    return LiteRTSession(tflite.write(network))
+
+
+def _onnxruntime(network: QuantisedNetwork) -> Session:
+    return OrtSession(write_int8(network, any_batch=True))
+
+
+def _proof(
+    of: Station,
+    genotype: Genotype,
+    finished: Finished,
+    evidence: Evidence,
+    order: Order,
+    place: Path,
+) -> Row:
+    """Return all that a proof says but its files."""
+    parts, config, lowered = of.parts, of.config, finished.lowered
+    data, command = parts.data, public(f"python -m hwnas export {shlex.join(order.arguments)}")
+    verify = f"python -m hwnas verify {place}"
+    figures = evidence.cost.figures
+    return {
+        "format": proof.FORMAT,
+        "made": {
+            "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            "command": command,
+            "versions": {name: importlib.metadata.version(name) for name in _RECORDED},
+            "machine": _machine(),
+        },
+        "model": {
+            "id": genotype.id,
+            "name": f"{parts.space.name}-{data.name}-{of.target}-{genotype.id}",
+            "genotype": genotype.to_dict(),
+            "search_space": parts.space.name,
+            "family": parts.space.family,
+            "input": list(lowered[0].op.in_shape),
+            "n_classes": len(data.classes),
+            "macs_m": n_macs(lowered) / 1e6,
+            "params_m": n_params(lowered) / 1e6,
+            "operators": proof.operators_to_json(lowered),
+        },
+        "license": order.config.license,
+        "source": {
+            "run": str(order.config.run),
+            "pick": order.config.wanted,
+            "command": order.manifest["command"],
+            "supernet": Path(order.manifest["checkpoint"]).parent.name,
+            "search_space_digest": parts.space.digest,
+            "reported": _reported(order, of.target, genotype.id),
+        },
+        "seed": config.seed,
+        "training": asdict(config.train),
+        "finishing": finished.record,
+        "dataset": {
+            **asdict(config.dataset),
+            "digest": data.digest,
+            "max_resolution": parts.networks.resolution(parts.space.largest()),
+            "images": {n: len(getattr(data, n)) for n in ("train", "validation", "test")},
+            "normalisation": {"mean": list(data.mean), "std": list(data.std)},
+        },
+        "target": asdict(config.target),
+        "energy_source": energy_words(config.target),
+        "reference": {"accuracy": evidence.reference.to_json()},
+        "artefacts": evidence.artefacts(),
+        "own_artefact": own_artefact(config.target),
+        "figures": proof.figures_to_json(figures),
+        "details": dict(evidence.cost.details),
+        "budget": {
+            name: {"limit": limit, "margin": 1 - figures[name].upper / limit}
+            for name, limit in config.budget.limits.items()
+        },
+        "max_int8_drop": order.config.max_int8_drop,
+        "tolerances": proof.TOLERANCES,
+        "checks": [check.to_json() for check in evidence.checks],
+        "commands": {
+            "Errors, accuracy, files": verify,
+            "Costs": f"{verify} +target={of.target}",
+            "All, from the search": command,
+        },
+    }
+
+
+def _machine() -> Row:
+    """Return what this machine is, without the long list of its features."""
+    described = machine.describe()
+    return {name: described[name] for name in ("cpu", "cores", "governor", "system")}
+
+
+def _reported(order: Order, target: str, genotype_id: str) -> Row | None:
+    """Return what the search's report says of a member: figures, and digests of its files."""
+    run = Path(order.config.run)
+    where = RunFolder(run / target if (run / target).is_dir() else run)
+    known: Row | None = where.read_json(f"models/{genotype_id}.json")
+    return known and {"figures": known["figures"], "files": known["files"]}
+
+
+def _print(console: Console, place: Path, row: Row, evidence: Evidence) -> None:
+    """Print what was found of an export, and where it is."""
+    table = Table(
+        "", "accuracy", "95 %", "largest error", "same class",
+        title=f"{row['model']['name']}", box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False,
+    )  # fmt: skip
+    table.add_row("torch", *_cells(evidence.reference), "", "")
+    for name, found in row["artefacts"].items():
+        if name in evidence.not_run:
+            continue
+        near = evidence.agreements[name]
+        error, same = f"{near.max_error:.2g}", f"{near.top1:.1%}"
+        table.add_row(name, *_cells(Figure(*found["accuracy"])), error, same)
+    console.print(table)
+    steps = row["finishing"]["steps"]
+    lines = [
+        "Finished, accuracy on the validation split: "
+        + ", ".join(f"{step['step']} {step['accuracy'][0]:.4f}" for step in steps),
+        ", ".join(_words(name, values) for name, values in row["figures"].items()),
+        *(f"Does not hold: {c.name}: {c.found:.4g} {c.words}; at most {c.allowed:g}."
+          for c in evidence.checks if not c.holds),
+        *(f"{name} was not run: {why}." for name, why in evidence.not_run.items()),
+        f"Files in {place}: {' '.join([*row['files'], folders.PROOF])}",
+    ]  # fmt: skip
+    print_lines(console, lines)
+
+
+def _words(name: str, values: Sequence[Any]) -> str:
+    figure = Figure(*values)
+    return f"{name} {figure.value:.4g} ({figure.source})"
+
+
+def _cells(figure: Figure) -> tuple[str, str]:
+    assert figure.low is not None
+    assert figure.high is not None
+    return f"{figure.value:.4f}", f"±{(figure.high - figure.low) / 2:.4f}"

@@ -1,0 +1,112 @@
+"""The files of an export: what a finished network is written as for a target."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+from hwnas.cost.vela import compile_tflite
+from hwnas.export import running, standalone
+from hwnas.export.finishing import Finished
+from hwnas.export.runners import runners
+from hwnas.families.blocks import weights_of
+from hwnas.int8 import tflite
+from hwnas.op import Lowered, OpSpec, fuse
+from hwnas.runtimes.onnx_writer import write_fp32, write_int8
+from hwnas.runtimes.pool import Retrying
+from hwnas.target import Target
+from hwnas.training.data import ImageData
+
+_RESIZED = (
+    "the largest square in the middle, then bilinear with antialiasing, as "
+    "torch.nn.functional.interpolate(mode='bilinear', antialias=True)"
+)
+
+
+@dataclass(frozen=True)
+class Library:
+    """What compiles a network for a CPU by TVM."""
+
+    worker: Retrying
+    fused: Callable[[Lowered], Lowered]  #: operators as the target runs them
+    plan: Callable[[OpSpec], str]
+
+
+def build(
+    finished: Finished, target: Target, data: ImageData, title: str, library: Library | None
+) -> dict[str, bytes]:
+    """Return all files of an export but its images, proof and card.
+
+    Args:
+        finished: The network.
+        target: What it is for.
+        data: What it was trained on.
+        title: One line about it.
+        library: What compiles it, for targets that TVM compiles for.
+    """
+    lowered = finished.lowered
+    weights = weights_of(finished.network, lowered)
+    fused = fuse(lowered, "float32")
+    files = {
+        "model.py": standalone.source(lowered, title).encode(),
+        "model.safetensors": standalone.weights_file(lowered, weights, {"network": title}),
+        "preprocessing.json": _json(preprocessing(data, lowered)),
+        "labels.txt": "".join(f"{' '.join(name.split())}\n" for name in data.classes).encode(),
+        "model.fp32.onnx": write_fp32(fused, weights, any_batch=True),
+    }
+    if finished.int8 is not None:
+        files["model.int8.onnx"] = write_int8(finished.int8, any_batch=True)
+    if target.runtime == "vela":
+        assert finished.int8 is not None
+        files["model.int8.tflite"] = tflite.write(finished.int8)
+        compiled = compile_tflite(files["model.int8.tflite"], lowered, target)
+        files["model.vela.tflite"] = compiled.artefact
+    if library is not None:
+        own = library.fused(lowered)
+        plans = {node.op: library.plan(node.op) for node in own}
+        parts = library.worker.export(own, plans, weights)
+        names = running.KINDS["model.so"].files
+        files |= {names[suffix]: content for suffix, content in parts.items()}
+    texts = runners(set(files))
+    return files | {name: text.encode() for name, text in texts.items()}
+
+
+def own_artefact(target: Target) -> str:
+    """Return which artefact the figures of a target are of."""
+    if target.runtime == "vela":
+        return "model.int8.tflite"
+    if target.runtime == "tvm":
+        return "model.so"
+    return "model.int8.onnx" if target.dtype == "int8" else "model.fp32.onnx"
+
+
+def preprocessing(data: ImageData, lowered: Lowered) -> dict[str, object]:
+    """Return what must be done to an image before the network reads it."""
+    c, h, w = lowered[0].op.in_shape
+    return {
+        "input": {"name": "images", "layout": "NCHW", "dtype": "float32", "shape": [c, h, w]},
+        "channels": "grey" if c == 1 else "RGB" if c == 3 else str(c),
+        "shape": [h, w, c],
+        "mean": list(data.mean),
+        "std": list(data.std),
+        "normalise": "(pixel - 255 * mean) / (255 * std), pixels 0 to 255, in float32",
+        "resize": _RESIZED,
+    }
+
+
+def pixels_of(images: Tensor, resolution: int) -> NDArray[np.uint8]:
+    """Return images ``(N, H, W, C)`` in uint8 at a resolution, rounded where they are resized."""
+    if images.shape[1] != resolution:
+        x = images.permute(0, 3, 1, 2).float()
+        x = F.interpolate(x, (resolution, resolution), mode="bilinear", antialias=True)
+        images = x.round().clamp(0, 255).byte().permute(0, 2, 3, 1)
+    found: NDArray[np.uint8] = images.contiguous().numpy()
+    return found
+
+
+def _json(content: Mapping[str, object]) -> bytes:
+    return (json.dumps(content, indent=2) + "\n").encode()

@@ -1,0 +1,261 @@
+"""``MODEL_CARD.md``: what an export is and what its proof found, in Hugging Face's format.
+
+Source of the format: https://huggingface.co/docs/hub/model-cards; Mitchell et al., "Model cards for
+model reporting", 2019, https://arxiv.org/abs/1810.03993.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import yaml
+
+from hwnas.export.running import KINDS
+from hwnas.figure import COLUMNS, Figure
+
+Row = dict[str, Any]
+
+_ABOUT = {
+    "images.npz": "test images, their labels, and what torch answers; for `verify`",
+    "labels.txt": "the classes in order, one a line",
+    "model.py": "the network as Python that needs torch alone",
+    "model.safetensors": "its weights",
+    "model.fp32.onnx": "ONNX, any batch size",
+    "model.int8.onnx": "ONNX, quantised (QDQ), any batch size; float input and output",
+    "model.int8.tflite": "int8 TFLite, one image an inference",
+    "model.vela.tflite": "what Vela makes of it, for the NPU",
+    "model.so": "library of TVM",
+    "model.tvm.safetensors": "its weights, packed",
+    "preprocessing.json": "how images are resized and normalised",
+    "run_onnx.py": "runner, needs onnxruntime and numpy",
+    "run_tflite.py": "runner, needs ai-edge-litert and numpy",
+    "run_tvm.py": "runner, needs apache-tvm and numpy",
+}
+_RUN = {
+    "model.py": "python model.py images.npy",
+    "model.fp32.onnx": "python run_onnx.py images.npy model.fp32.onnx",
+    "model.int8.onnx": "python run_onnx.py images.npy model.int8.onnx",
+    "model.int8.tflite": "python run_tflite.py images.npy",
+    "model.so": "python run_tvm.py images.npy",
+}
+
+
+def card(proof: Row) -> str:
+    """Return the card of what a proof describes."""
+    parts = [
+        f"---\n{yaml.safe_dump(_front_matter(proof), sort_keys=False, allow_unicode=True)}---",
+        f"# {proof['model']['name']}",
+        _summary(proof),
+        f"## Use\n\n{_use(proof)}",
+        f"## Intended use and limits\n\n{_limits(proof)}",
+        f"## Data\n\n{_data(proof)}",
+        f"## Training\n\n{_training(proof)}",
+        f"## Evaluation\n\n{_evaluation(proof)}",
+        f"## Costs on {proof['target']['name']}\n\n{_costs(proof)}",
+        f"## Files\n\n{_files(proof)}",
+        f"## Provenance\n\n{_provenance(proof)}",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _front_matter(proof: Row) -> Row:
+    data, model = proof["dataset"], proof["model"]
+    kind = data["hub_id"] or data["name"]
+    metrics = [
+        {"type": "accuracy", "value": round(row["accuracy"][0], 6), "name": f"accuracy, {name}"}
+        for name, row in proof["artefacts"].items()
+        if row.get("accuracy")
+    ]
+    result = {
+        "task": {"type": "image-classification", "name": "image classification"},
+        "dataset": {"type": kind, "name": data["name"], "split": "test"},
+        "metrics": metrics,
+    }
+    tags = ["hwnas", "neural-architecture-search", model["family"], proof["target"]["name"]]
+    return {
+        "license": proof["license"],
+        "library_name": "hwnas",
+        "pipeline_tag": "image-classification",
+        "tags": [*tags, *sorted({KINDS[name].runtime for name in proof["artefacts"]})],
+        **({"datasets": [data["hub_id"]]} if data["hub_id"] else {}),
+        "metrics": ["accuracy"],
+        "model-index": [{"name": model["name"], "results": [result]}],
+    }
+
+
+def _summary(proof: Row) -> str:
+    model, data = proof["model"], proof["dataset"]
+    c, h, w = model["input"]
+    return (
+        f"An image classifier for {data['name']} ({model['n_classes']} classes, images of {h}x{w} "
+        f"pixels, {'grey' if c == 1 else f'{c} channels'}), found by hwnas for "
+        f"the target `{proof['target']['name']}` ({proof['target']['description']}): "
+        f"{round(model['params_m'] * 1e6):,} parameters, {round(model['macs_m'] * 1e6):,} "
+        "multiply-accumulates. Every figure below is of the files in this folder; `proof.json` "
+        "holds them all, and `python -m hwnas verify` repeats them."
+    )
+
+
+def _use(proof: Row) -> str:
+    commands = [_RUN[name] for name in proof["artefacts"] if name in _RUN]
+    c, h, w = proof["model"]["input"]
+    return (
+        "Each of these prints a label for every image of a `.npy` file of uint8 images "
+        f"`(N, {h}, {w}, {c})`, and is short enough to be copied from:\n\n"
+        + "\n".join(f"    {command}" for command in commands)
+        + "\n\n`preprocessing.json` says how images are resized and normalised, `labels.txt` has "
+        "the classes in order."
+    )
+
+
+def _limits(proof: Row) -> str:
+    data = proof["dataset"]
+    lines = [
+        f"For images like those of {data['name']}: its accuracy on others is not known.",
+        "It always answers one of its classes; that an image shows none of them it cannot say.",
+        "Its outputs are logits; their softmax was not calibrated as a probability.",
+        f"`images.npz` holds {proof['n_images']} test images, under the licence of the data set.",
+        "How accuracy differs between groups of people or conditions was not measured.",
+        f"Costs: {proof['target']['caveat']}.",
+    ]
+    return _list(lines)
+
+
+def _data(proof: Row) -> str:
+    data = proof["dataset"]
+    n = data["images"]
+    return (
+        f"{data['name']}{_of_hub(data)}: {n['train']:,} images to train on, {n['validation']:,} to "
+        f"choose by, {n['test']:,} to test on (read by verification alone). Digest of all images, "
+        f"labels and splits: `{data['digest']}`."
+    )
+
+
+def _of_hub(data: Row) -> str:
+    hub_id = data["hub_id"]
+    return f" ([{hub_id}](https://huggingface.co/datasets/{hub_id}))" if hub_id else ""
+
+
+def _training(proof: Row) -> str:
+    train, finishing = proof["training"], proof["finishing"]
+    lines = [
+        f"A supernet of the space `{proof['model']['search_space']}` was trained for "
+        f"{train['epochs']} epochs in batches of {train['batch_size']} (seed {proof['seed']}); "
+        "this is one of its subnets.",
+        f"Weights: {finishing['weights']}.",
+        f"Quantisation: {finishing['int8']}."
+        if finishing["int8"]
+        else f"Not quantised: {finishing['no_int8']}",
+    ]
+    steps = [
+        [step["step"], str(step["epochs"] or ""), _fraction(step["accuracy"])]
+        for step in finishing["steps"]
+    ]
+    table = _table(["step", "epochs", "accuracy, validation split"], steps)
+    return f"{_list(lines)}\n\n{table}"
+
+
+def _evaluation(proof: Row) -> str:
+    rows = [("torch", proof["reference"]), *proof["artefacts"].items()]
+    n, kept = proof["dataset"]["images"]["test"], proof["n_images"]
+    table = []
+    for name, row in rows:
+        near = row.get("agreement")
+        table.append(
+            [
+                f"`{name}`" if near or name in KINDS else name,
+                _fraction(row.get("accuracy")) if row.get("accuracy") else row["not_run"],
+                f"{near['max_error']:.2g}" if near else "",
+                f"{near['mean_error']:.2g}" if near else "",
+                f"{near['top1']:.1%}" if near else "",
+            ]
+        )
+    head = ["", "accuracy (95 %)", "largest error", "mean error", "same class"]
+    allowed = {dtype: next(iter(limit.values())) for dtype, limit in proof["tolerances"].items()}
+    return (
+        f"{_table(head, table)}\n\nAccuracy: of each file itself on all {n:,} test images, "
+        f"measured; Wilson's interval. Errors: of its outputs against torch's on {kept} test "
+        f"images (`images.npz`), whose largest is {proof['largest_output']:.3g}. Allowed are, as "
+        f"fractions of that, a largest error of {allowed['float32']:g} in float32 and a mean error "
+        f"of {allowed['int8']:g} in int8.{_reported(proof)}"
+    )
+
+
+def _reported(proof: Row) -> str:
+    """Return what the search had said; nothing of a candidate that it did not verify."""
+    if (reported := proof["source"]["reported"]) is None:
+        return ""
+    figures = reported["figures"]
+    name = next(n for n in ("accuracy_int8", "accuracy_fp32") if n in figures)
+    return (
+        "\n\nThe search reported, of the weights in the supernet, an accuracy of "
+        f"{figures[name][0]:.4f} and {figures['latency_ms'][0]:.4g} ms."
+    )
+
+
+def _costs(proof: Row) -> str:
+    limits = proof["budget"]
+    rows = []
+    for name, values in proof["figures"].items():
+        figure = Figure(*values)
+        interval = "" if figure.low is None else f"{figure.low:.4g} to {figure.high:.4g}"
+        margin = ""
+        if name in limits:
+            margin = f"{limits[name]['margin']:.1%} below {limits[name]['limit']:g}"
+        title = COLUMNS[name].title
+        rows.append([title, f"{figure.value:.4g}", interval, figure.source, margin])
+    head = ["", "value", "interval", "source", "budget"]
+    target, machine = proof["target"], proof["made"]["machine"]
+    words = [
+        f"Figures are of `{proof['own_artefact']}`; {target['caveat']}; "
+        f"target.batch={target['batch']}, target.threads={target['threads']}."
+    ]
+    if target["runtime"] in ("tvm", "onnxruntime"):
+        words.append(f"Measured from {machine['system']} ({machine['cpu']}).")
+    if proof["details"].get("drifted"):
+        words.append("The machine grew slower or faster while it was measured: intervals are wide.")
+    words.append(f"Energy: {proof['energy_source']}.")
+    words.append("" if limits else "The search had no budget.")
+    return f"{_table(head, rows)}\n\n{' '.join(words).rstrip()}"
+
+
+def _files(proof: Row) -> str:
+    rows = [
+        [f"`{name}`", _ABOUT.get(name, ""), f"`{digest[:16]}`"]
+        for name, digest in proof["files"].items()
+    ]
+    opset = proof["opset"]
+    return (
+        f"{_table(['', '', 'sha256 begins'], rows)}\n\nONNX files are of opset {opset} and pass "
+        "`onnx.checker`."
+    )
+
+
+def _provenance(proof: Row) -> str:
+    source, made = proof["source"], proof["made"]
+    versions = ", ".join(f"{name} {version}" for name, version in made["versions"].items())
+    lines = [
+        f"Genotype `{proof['model']['id']}` of the search `{source['run']}`, "
+        f"picked by `{source['pick']}`.",
+        f"Searched by: `{source['command']}`",
+        f"Supernet `{source['supernet']}`; search space `{source['search_space_digest']}`.",
+        f"Exported by: `{made['command']}` ({made['date']})",
+        f"Versions: {versions}.",
+        *(f"{what}: `{command}`" for what, command in proof["commands"].items()),
+    ]
+    return _list(lines)
+
+
+def _fraction(values: Sequence[Any]) -> str:
+    figure = Figure(*values)
+    if figure.low is None or figure.high is None:
+        return f"{figure.value:.4f}"
+    return f"{figure.value:.4f} ({figure.low:.4f} to {figure.high:.4f})"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _list(lines: Sequence[str]) -> str:
+    return "\n".join(f"- {line}" for line in lines)

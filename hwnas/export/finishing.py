@@ -1,0 +1,238 @@
+"""The weights of one network get ready for the device: fine-tuned, pruned, quantised."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from hwnas.accuracy.supernet import SupernetEvaluator, recalibrate, right
+from hwnas.errors import CompileError
+from hwnas.export import pruning
+from hwnas.export.options import FinishingConfig
+from hwnas.families.blocks import fold_batch_norm
+from hwnas.figure import Figure, proportion
+from hwnas.int8.network import QuantisedNetwork
+from hwnas.int8.quantise import calibrate, in_int8
+from hwnas.int8.simulated import Simulated
+from hwnas.op import Lowered
+from hwnas.progress import Progress
+from hwnas.results import Row
+from hwnas.runtimes.base import Session
+from hwnas.runtimes.onnx_writer import check_int8
+from hwnas.space import Genotype
+from hwnas.supernets import Course
+from hwnas.training.alone import Pupil, Teacher
+
+Load = Callable[[QuantisedNetwork], Session]  #: an int8 network into the runtime that it is for
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one step of finishing came to."""
+
+    #: inherited, fine-tuned, narrowed (pruned, not yet trained), pruned, int8 or int8-trained
+    name: str
+    accuracy: Figure  #: after it, on the validation split
+    epochs: int = 0  #: that it trained
+    seconds: float = 0.0  #: that training took in this call; 0 where it was finished before
+
+    def row(self) -> dict[str, Any]:
+        """Return the step as JSON."""
+        return {
+            "step": self.name,
+            "accuracy": self.accuracy.to_json(),
+            "epochs": self.epochs,
+            "seconds": self.seconds,
+        }
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A network that is ready for export."""
+
+    network: nn.Module  #: float32, its batch norm folded, in evaluation mode
+    lowered: Lowered  #: its operators, narrower than the family's where it was pruned
+    int8: QuantisedNetwork | None  #: ``None`` where it cannot be written in int8
+    record: Row = field(default_factory=dict)  #: what was done to the weights, for the proof
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where the weights of a network come from."""
+
+    course: Course  #: data, options and seed of the supernet's training
+    evaluator: SupernetEvaluator  #: that search scored the network by
+    genotype: Genotype
+
+    @property
+    def resolution(self) -> int:
+        """Height and width of the images that the network reads."""
+        return self.course.resolution(self.genotype)
+
+    @property
+    def images(self) -> Tensor:
+        """The normalised training images that search recalibrates and calibrates on."""
+        return self.evaluator.calibration_images(self.genotype)
+
+    def lowered(self) -> Lowered:
+        """Return the operators of the network as the family lowers them."""
+        return self.course.family.lower(self.course.space, self.genotype, self.course.data.task)
+
+    def teacher(self, alpha: float) -> Teacher:
+        """Return the supernet's largest subnet."""
+        largest = self.course.space.largest()
+        network = self.evaluator.extracted(largest)
+        return Teacher(network, self.course.resolution(largest), alpha)
+
+    def accuracy(self, answers: Callable[[Tensor, Tensor], NDArray[np.bool_]]) -> Figure:
+        """Return the accuracy on the validation split.
+
+        Args:
+            answers: Tells of images ``(N, C, R, R)`` and labels which are got right.
+        """
+        data = self.course.data
+        batches = data.batches(data.validation, self.resolution)
+        found = np.concatenate([answers(*batch) for batch in batches])
+        return proportion(int(found.sum()), len(found))
+
+
+def finish(origin: Origin, config: FinishingConfig, load: Load, progress: Progress) -> Finished:
+    """Finish the weights that a network inherits from a trained supernet.
+
+    Trainings are kept beside supernets; one that was cut off goes on, to the same weights.
+
+    Args:
+        origin: Whose weights, and what they learned from.
+        config: What is done to them.
+        load: Loads an int8 network, whose accuracy is its own then.
+        progress: Of the trainings.
+
+    Raises:
+        ConfigError: the network cannot be pruned so.
+    """
+    lowered = origin.lowered()
+    if config.prune:
+        pruning.check(config.prune, lowered)
+    finishing = _Finishing(origin, config, progress)
+    network = origin.evaluator.extracted(origin.genotype)
+    finishing.note("inherited", network)
+    if config.epochs:
+        finishing.train(network, _FINE_TUNED)
+    if config.prune:
+        network, lowered = finishing.prune(network, lowered)
+    network = fold_batch_norm(network)
+    try:
+        check_int8(lowered)
+    except CompileError as error:
+        return Finished(network, lowered, None, finishing.record(None, no_int8=str(error)))
+    int8, how = finishing.in_int8(network, lowered, load)
+    return Finished(network, lowered, int8, finishing.record(how))
+
+
+@dataclass(frozen=True)
+class _Training:
+    """One training of a network that has learned before."""
+
+    name: str  #: of the step
+    phase: str  #: what progress calls it
+    lr: float  #: in fractions of the rate that trains from scratch
+
+
+_FINE_TUNED = _Training("fine-tuned", "Fine-tune", 0.1)
+_PRUNED = _Training("pruned", "Fine-tune the pruned", 0.1)
+_FOR_INT8 = _Training("int8-trained", "Train for int8", 0.03)
+
+
+@final
+class _Finishing:
+    """The steps on the way, and what each came to."""
+
+    def __init__(self, origin: Origin, config: FinishingConfig, progress: Progress):
+        self._origin, self._config, self._progress = origin, config, progress
+        self.steps: list[Step] = []
+        self._past: list[str] = ["supernet"]  # all that decides the weights, beside the course
+
+    def note(self, name: str, network: nn.Module, epochs: int = 0, seconds: float = 0.0) -> None:
+        """Append a step that led to a network."""
+        accuracy = self._origin.accuracy(lambda images, labels: right(network, images, labels))
+        self.steps.append(Step(name, accuracy, epochs, seconds))
+
+    def train(self, network: nn.Module, training: _Training) -> None:
+        """Train a network in place, and append the step."""
+        seconds = self._learn(network, training)
+        self.note(training.name, network, self._config.epochs, seconds)
+
+    def prune(self, network: nn.Module, lowered: Lowered) -> tuple[nn.Module, Lowered]:
+        """Return a narrower network, trained again, and its operators; append the steps."""
+        network, lowered = pruning.prune(network, lowered, self._config.prune)
+        recalibrate(network, self._origin.images)
+        self._past.append(f"pruned by {self._config.prune}")
+        self.note("narrowed", network)
+        self.train(network, _PRUNED)
+        return network, lowered
+
+    def in_int8(
+        self, network: nn.Module, lowered: Lowered, load: Load
+    ) -> tuple[QuantisedNetwork, str]:
+        """Return a network in int8, trained for it if it loses too much, and how it was made."""
+        images = self._origin.images
+        scales, how = calibrate(network, lowered, images), f"{len(images)} calibration images"
+        real, int8 = self.steps[-1].accuracy.value, in_int8(network, lowered, scales)
+        plain = self._int8_accuracy(int8, load)
+        self.steps.append(Step("int8", plain))
+        drop = 100 * (real - plain.value)
+        if drop <= self._config.max_int8_drop or not self._config.epochs:
+            return int8, f"post-training, {how}"
+        self._past.append(how)
+        simulated = Simulated(network, lowered, scales)
+        seconds = self._learn(simulated, _FOR_INT8)
+        trained = simulated.quantised()
+        accuracy = self._int8_accuracy(trained, load)
+        self.steps.append(Step("int8-trained", accuracy, self._config.epochs, seconds))
+        if accuracy.value <= plain.value:
+            return int8, f"post-training, {how}; training for int8 did not pay"
+        return trained, f"trained for int8, {self._config.epochs} epochs, {how}"
+
+    def record(self, int8: str | None, no_int8: str | None = None) -> Row:
+        """Return what was done, as JSON.
+
+        Args:
+            int8: How the int8 network was made.
+            no_int8: Why there is none.
+        """
+        config, done = self._config, {step.name for step in self.steps}
+        tuned = f"fine-tuned for {config.epochs} epochs"
+        words = ["supernet, batch norm recalibrated"]
+        words += [tuned] * ("fine-tuned" in done)
+        words += [f"{config.prune:.0%} of the channels pruned, {tuned}"] * ("pruned" in done)
+        steps = [step.row() for step in self.steps]
+        found: Row = {"weights": ", ".join(words), "int8": int8, "steps": steps}
+        return found if no_int8 is None else {**found, "no_int8": no_int8}
+
+    def _int8_accuracy(self, network: QuantisedNetwork, load: Load) -> Figure:
+        session = load(network)
+
+        def answers(images: Tensor, labels: Tensor) -> NDArray[np.bool_]:
+            found: NDArray[np.bool_] = session.run(images.numpy()).argmax(1) == labels.numpy()
+            return found
+
+        return self._origin.accuracy(answers)
+
+    def _learn(self, network: nn.Module, training: _Training) -> float:
+        """Train a network in place; return the seconds that it took."""
+        origin, config, course = self._origin, self._config, self._origin.course
+        teacher = origin.teacher(config.alpha)
+        recipe = course.train.recipe(course.family.recipe)
+        recipe = replace(recipe, lr=recipe.lr * training.lr)
+        left_open: dict[str, Any] = dict.fromkeys(("optimiser", "lr", "weight_decay"))
+        options = replace(course.train, epochs=config.epochs, **left_open)
+        pupil = Pupil(network, origin.resolution, recipe, teacher, phase=training.phase)
+        self._past.append(
+            f"{training.name}: {config.epochs} epochs, rate x {training.lr}, alpha {config.alpha}"
+        )
+        checkpoint = course.network_checkpoint(origin.genotype, "; ".join(self._past))
+        summary = course.teach(pupil, options, checkpoint, self._progress)
+        return summary.seconds if summary.n_steps else 0.0

@@ -1,0 +1,128 @@
+"""Costs of an export on the machine at hand, or estimated again; needs no torch."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hwnas.cost.host import as_run, host_cost
+from hwnas.energy import EnergyModel, PowerModel
+from hwnas.errors import ConfigError
+from hwnas.export import proof, running
+from hwnas.export.options import VerifyConfig
+from hwnas.figure import Figure, Figures
+from hwnas.op import Lowered
+from hwnas.runtimes.pool import Pool, Retrying
+from hwnas.target import Remote, Roofline, Target, Tvm, Vela
+
+Row = dict[str, Any]
+
+_PARTS = {
+    "vela": Vela,
+    "tvm": Tvm,
+    "roofline": Roofline,
+    "energy": EnergyModel,
+    "power": PowerModel,
+}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What an artefact costs on a target."""
+
+    target: Target
+    name: str  #: the artefact
+    figures: Figures
+    same: bool | None = None  #: whether the compiler gave the same file again; ``None``: not asked
+
+    def lines(self) -> list[str]:
+        """Return what was found, in sentences."""
+        found = [f"{self.name} on {self.target.name}, {self.target.caveat}:"]
+        found += [f"  {name} {_words(figure)}" for name, figure in self.figures.items()]
+        if self.same is not None:
+            found.append(f"  The compiler gave {'the same' if self.same else 'another'} file.")
+        return found
+
+    def over(self, recorded: Row) -> list[str]:
+        """Return the limits of the export's budget that are not met."""
+        limits = {name: entry["limit"] for name, entry in recorded["budget"].items()}
+        checks = proof.within_budget(limits, self.figures)
+        return [check.name for check in checks if not check.holds]
+
+
+def target_of(recorded: Row) -> Target:
+    """Return the target that an export was made for."""
+    raw = recorded["target"]
+    parts = {name: part(**raw[name]) for name, part in _PARTS.items() if raw[name] is not None}
+    return Target(**{**raw, **parts})
+
+
+def elsewhere(target: Target, remote: Remote) -> str:
+    """Return why a target's libraries do not run on this machine; empty if they do."""
+    assert target.tvm is not None
+    if target.tvm.mtriple and not remote.tracker:
+        return f"it is for '{target.name}': give rpc.tracker=HOST:PORT and rpc.key=KEY"
+    return ""
+
+
+@contextlib.contextmanager
+def worker(target: Target, config: VerifyConfig) -> Iterator[Retrying]:
+    """Give what runs and times compiled networks, in a process of its own."""
+    pool = Pool(target, config.timing, config.rpc, config.limit_s)
+    try:
+        yield Retrying(pool)
+    finally:
+        pool.close()
+
+
+def measure(folder: Path, recorded: Row, target: Target, config: VerifyConfig) -> Measured:
+    """Return what an export costs on a target: compiled again by Vela, or timed.
+
+    Raises:
+        ConfigError: the export has no artefact that the target runs.
+    """
+    lowered = proof.operators_from_json(recorded["model"]["operators"])
+    if target.runtime == "vela":
+        return _compiled(folder, recorded, lowered, target)
+    if target.runtime not in ("tvm", "onnxruntime"):
+        raise ConfigError(f"Target '{target.name}' does not exist: nothing can be measured on it.")
+    onnx = "model.int8.onnx" if target.dtype == "int8" else "model.fp32.onnx"
+    name = "model.so" if target.runtime == "tvm" else onnx
+    _check_there(name, recorded, target)
+    images = proof.read_kept(folder).pixels[: target.batch]
+    said = recorded["dataset"]["normalisation"]
+    with worker(target, config) as bench:
+        judged = bench.judge(
+            running.paths(folder, name), proof.prepared(images, said["mean"], said["std"])
+        )
+    fused = as_run(lowered, target)
+    cost = host_cost(fused, target, judged.timing.figure, judged.energy)
+    return Measured(target, name, cost.figures)
+
+
+def _compiled(folder: Path, recorded: Row, lowered: Lowered, target: Target) -> Measured:
+    from hwnas.cost.vela import compile_tflite
+
+    name = "model.int8.tflite"
+    _check_there(name, recorded, target)
+    compiled = compile_tflite((folder / name).read_bytes(), lowered, target)
+    same = None
+    if target.name == recorded["target"]["name"]:
+        same = compiled.artefact == (folder / "model.vela.tflite").read_bytes()
+    return Measured(target, name, compiled.cost.figures, same)
+
+
+def _check_there(name: str, recorded: Row, target: Target) -> None:
+    there: Sequence[str] = list(recorded["artefacts"])
+    if name not in there:
+        cure = " Say target.runtime=onnxruntime." if name == "model.so" else ""
+        raise ConfigError(
+            f"Target '{target.name}' runs {name}, which this export does not hold "
+            f"({', '.join(there)}).{cure}"
+        )
+
+
+def _words(figure: Figure) -> str:
+    interval = "" if figure.low is None else f" ({figure.low:.4g} to {figure.high:.4g})"
+    return f"{figure.value:.4g}{interval}, {figure.source}"

@@ -1,0 +1,212 @@
+"""What an export must show of its own files, with the limits that it is held against.
+
+An artefact is compared with torch on images that the export holds, read over the whole test split,
+and held against the budget. Nothing here needs torch: ``verify`` repeats it without.
+"""
+
+import io
+import json
+import math
+import zipfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hwnas.errors import ProofError, RunError
+from hwnas.export.folder import PROOF
+from hwnas.figure import Figure, Figures
+from hwnas.op import Lowered, Node, OpSpec
+
+Row = dict[str, Any]
+Floats = NDArray[np.float32]
+
+FORMAT = 1
+IMAGES = "images.npz"  #: pixels, labels and torch's outputs
+N_IMAGES = 256
+
+#: Largest error of a float32 artefact, as a fraction of torch's largest output. Runtimes add up in
+#: another order, which moves the last digits: by 6e-7 at most on 60 random networks of four spaces;
+#: networks for larger images add up more.
+FP32_ERROR = 1e-4
+#: Largest mean error of an int8 artefact, likewise. Each layer rounds to 256 steps: 0.006 at most
+#: on 45 random and 5 trained networks; one that answers for other images is off by more than 0.1.
+INT8_ERROR = 0.05
+
+TOLERANCES = {
+    "float32": {
+        "max_error": FP32_ERROR,
+        "reason": "the order of summation moves the last digits of float32; a fraction of torch's "
+        "largest output",
+    },
+    "int8": {
+        "mean_error": INT8_ERROR,
+        "reason": "each layer rounds to 256 steps; a fraction of torch's largest output. What it "
+        "costs is judged by the accuracy on the whole test split",
+    },
+}
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that must hold."""
+
+    name: str
+    found: float
+    allowed: float  #: at most
+    words: str  #: what is compared, for people
+
+    @property
+    def holds(self) -> bool:
+        """Whether it does; not a number never holds."""
+        return self.found <= self.allowed
+
+    def to_json(self) -> Row:
+        """Return it with its outcome."""
+        return {**asdict(self), "holds": self.holds}
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How near the outputs of an artefact are to torch's."""
+
+    n_images: int
+    max_error: float  #: absolute
+    mean_error: float
+    largest_output: float  #: of torch, absolute
+    top1: float  #: fraction of images of which both find the same class
+
+    def check(self, name: str, dtype: str) -> Check:
+        """Return what must hold of an artefact that computes in ``dtype``."""
+        if dtype == "int8":
+            error, allowed, kind = self.mean_error, INT8_ERROR, "mean"
+        else:
+            error, allowed, kind = self.max_error, FP32_ERROR, "largest"
+        words = f"{kind} error against torch, of its largest output"
+        return Check(f"{name}.error", error / self.largest_output, allowed, words)
+
+
+def agreement(found: Floats, expected: Floats) -> Agreement:
+    """Return how near outputs ``(N, n_classes)`` are to torch's."""
+    errors = np.abs(found.astype(np.float64) - expected)
+    same = found.argmax(axis=1) == expected.argmax(axis=1)
+    return Agreement(
+        n_images=len(expected),
+        max_error=float(errors.max()),
+        mean_error=float(errors.mean()),
+        largest_output=float(np.abs(expected).max()),
+        top1=float(same.mean()),
+    )
+
+
+def drop(name: str, right: NDArray[np.bool_], reference: NDArray[np.bool_], points: float) -> Check:
+    """Return the check of how much accuracy an artefact loses, image by image.
+
+    What is held against the limit is the lower end of the 95 % interval of the difference of
+    paired proportions: a loss that chance explains is none. In percentage points.
+
+    Source: Agresti, Categorical Data Analysis, 2013, section 11.1.1 (Wald's interval).
+    """
+    n = len(right)
+    lost, won = int((reference & ~right).sum()), int((right & ~reference).sum())
+    difference = (lost - won) / n
+    deviation = math.sqrt(max(lost + won - (lost - won) ** 2 / n, 0.0)) / n
+    low = 100 * (difference - 1.959963984540054 * deviation)
+    words = f"points of accuracy lost by int8 (test split: {100 * difference:.2f}; lower end, 95 %)"
+    return Check(f"{name}.drop", low, points, words)
+
+
+def within_budget(limits: Mapping[str, float], figures: Figures) -> list[Check]:
+    """Return a check for each limit: the upper end of a figure's interval must meet it."""
+    return [
+        Check(f"budget.{name}", figures[name].upper, limit, f"{name}, {figures[name].source}")
+        for name, limit in limits.items()
+        if name in figures
+    ]
+
+
+def prepared(pixels: NDArray[np.uint8], mean: list[float], std: list[float]) -> Floats:
+    """Return normalised images ``(N, C, R, R)`` of uint8 ones ``(N, R, R, C)``.
+
+    The same arithmetic as ``ImageData.prepare``, so that both round alike.
+    """
+    shift, scale = (np.array(values, np.float32) * 255 for values in (mean, std))
+    normalised = (pixels.astype(np.float32) - shift) / scale
+    return np.ascontiguousarray(normalised.transpose(0, 3, 1, 2))
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The images that an export holds."""
+
+    pixels: NDArray[np.uint8]  #: ``(N, R, R, C)``
+    labels: NDArray[np.int64]
+    expected: Floats  #: torch's outputs, ``(N, n_classes)``
+
+    def packed(self) -> bytes:
+        """Return them as the bytes of a ``.npz`` file; equal content gives equal bytes."""
+        file = io.BytesIO()
+        np.savez_compressed(file, pixels=self.pixels, labels=self.labels, expected=self.expected)
+        return file.getvalue()
+
+
+def read_kept(folder: Path) -> Kept:
+    """Return the images of an export.
+
+    Raises:
+        ProofError: they cannot be read.
+    """
+    try:
+        with np.load(folder / IMAGES, allow_pickle=False) as content:
+            return Kept(content["pixels"], content["labels"], content["expected"])
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        raise ProofError(f"{folder / IMAGES} cannot be read: {error}") from None
+
+
+def read(folder: Path) -> Row:
+    """Return the proof of an export.
+
+    Raises:
+        RunError: the folder is no export.
+    """
+    path = folder / PROOF
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content["format"] != FORMAT:
+            raise ValueError(f"format {content['format']}, this version reads {FORMAT}")
+        for part in ("files", "artefacts", "target", "model"):
+            _ = content[part]
+    except FileNotFoundError:
+        raise RunError(f"{folder} is no export: there is no {PROOF}.") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{path} cannot be read: {error}") from None
+    return dict(content)
+
+
+def operators_to_json(lowered: Lowered) -> list[Row]:
+    """Return operators as JSON."""
+    return [asdict(node) for node in lowered]
+
+
+def operators_from_json(rows: list[Row]) -> Lowered:
+    """Return the operators that ``operators_to_json`` described."""
+    nodes = []
+    for row in rows:
+        c_in, h_in, w_in = row["op"]["in_shape"]
+        c_out, h_out, w_out = row["op"]["out_shape"]
+        shapes = {"in_shape": (c_in, h_in, w_in), "out_shape": (c_out, h_out, w_out)}
+        nodes.append(Node(row["name"], OpSpec(**{**row["op"], **shapes}), tuple(row["inputs"])))
+    return tuple(nodes)
+
+
+def figures_to_json(figures: Figures) -> Row:
+    """Return figures as value, source and interval, by name."""
+    return {name: figure.to_json() for name, figure in figures.items()}
+
+
+def figures_from_json(rows: Row) -> dict[str, Figure]:
+    """Return the figures that ``figures_to_json`` described."""
+    return {name: Figure(*values) for name, values in rows.items()}

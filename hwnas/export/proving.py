@@ -1,0 +1,170 @@
+"""Runs the artefacts of an export against torch, the test split and the budget; needs torch."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from hwnas.accuracy.supernet import right
+from hwnas.cost.base import Cost
+from hwnas.export import running
+from hwnas.export.artefacts import pixels_of
+from hwnas.export.proof import (
+    N_IMAGES,
+    Agreement,
+    Check,
+    Floats,
+    Kept,
+    Row,
+    agreement,
+    drop,
+    prepared,
+    within_budget,
+)
+from hwnas.figure import Figure, proportion
+from hwnas.op import Lowered
+from hwnas.runtimes.base import Session
+from hwnas.runtimes.pool import Retrying
+from hwnas.search.artefacts import Artefacts
+from hwnas.training.data import Batch, ImageData
+
+Bits = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What the artefacts of an export are judged with."""
+
+    data: ImageData
+    artefacts: Artefacts  #: of the target: what runs and costs its own artefact
+    worker: Retrying | None  #: what runs libraries of TVM
+    limits: Mapping[str, float]  #: the budget
+    max_int8_drop: float  #: points of accuracy that int8 may lose
+    kept: Kept  #: the images that the export holds
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What was found."""
+
+    reference: Figure  #: accuracy of torch on the test split
+    accuracies: Mapping[str, Figure]  #: of each artefact that runs here, on the test split
+    agreements: Mapping[str, Agreement]
+    not_run: Mapping[str, str]  #: why others do not
+    cost: Cost
+    checks: Sequence[Check]
+
+    @property
+    def failed(self) -> list[str]:
+        """The names of what does not hold."""
+        return [check.name for check in self.checks if not check.holds]
+
+    def artefacts(self) -> dict[str, Row]:
+        """Return what was found of each artefact, as JSON."""
+        found: dict[str, Row] = {}
+        for name in [*self.agreements, *self.not_run]:
+            kind = running.KINDS[name]
+            found[name] = {"runtime": kind.runtime, "dtype": kind.dtype}
+            found[name]["files"] = list(kind.files.values())
+            if name in self.not_run:
+                found[name]["not_run"] = self.not_run[name]
+                continue
+            found[name]["agreement"] = asdict(self.agreements[name])
+            found[name]["accuracy"] = self.accuracies[name].to_json()
+        return {name: found[name] for name in running.KINDS if name in found}
+
+
+def kept_images(network: nn.Module, data: ImageData, resolution: int) -> Kept:
+    """Return the test images that an export holds, evenly over the split, with torch's outputs."""
+    n = min(N_IMAGES, len(data.test))
+    index = torch.linspace(0, len(data.test) - 1, n).round().long()
+    part = data.test.take(index)
+    pixels = pixels_of(part.images, resolution)
+    images = prepared(pixels, list(data.mean), list(data.std))
+    with torch.inference_mode():
+        expected = network(torch.from_numpy(images)).numpy()
+    return Kept(pixels, part.labels.numpy(), expected)
+
+
+def agreements(
+    sessions: Mapping[str, Session], kept: Kept, mean: list[float], std: list[float]
+) -> dict[str, Agreement]:
+    """Return how near each artefact is to torch on the images that the export holds."""
+    images = prepared(kept.pixels, mean, std)
+    return {name: agreement(s.run(images), kept.expected) for name, s in sessions.items()}
+
+
+def prove(
+    folder: Path,
+    names: Sequence[str],
+    own: str,
+    network: nn.Module,
+    lowered: Lowered,
+    bench: Bench,
+) -> Evidence:
+    """Return what the artefacts of a folder show.
+
+    Args:
+        folder: Of the export.
+        names: Its artefacts.
+        own: The one that the target's figures are of.
+        network: The network in torch, in eval mode.
+        lowered: Its operators.
+        bench: What they are judged with.
+    """
+    not_run = {name: why for name in names if (why := running.hindrance(name))}
+    runnable = [name for name in names if name not in not_run]
+    sessions = {name: running.session(folder, name, bench.worker) for name in runnable}
+    near = agreements(sessions, bench.kept, list(bench.data.mean), list(bench.data.std))
+    others = {name: session for name, session in sessions.items() if name != own}
+    resolution = lowered[0].op.in_shape[1]
+    judge = bench.artefacts.judge
+    reading = Reading(network, others, lambda: bench.data.batches(bench.data.test, resolution))
+    outputs, cost = judge(running.paths(folder, own), lowered, reading.images())
+    labels = np.concatenate(reading.labels)
+    bits = {name: np.concatenate(parts) for name, parts in reading.right.items()}
+    bits[own] = outputs.argmax(axis=1) == labels
+    reference = bits.pop("torch")
+    kinds = running.KINDS
+    checks = [near[name].check(name, kinds[name].dtype) for name in runnable]
+    checks += [
+        drop(name, bits[name], reference, bench.max_int8_drop)
+        for name in runnable
+        if kinds[name].dtype == "int8"
+    ]
+    checks += within_budget(bench.limits, cost.figures)
+    accuracies = {name: _proportion(bits[name]) for name in runnable}
+    return Evidence(_proportion(reference), accuracies, near, not_run, cost, checks)
+
+
+class Reading:
+    """One pass over the test split, in which everything but one artefact is run on the way."""
+
+    def __init__(
+        self,
+        network: nn.Module,
+        sessions: Mapping[str, Session],
+        batches: Callable[[], Iterable[Batch]],
+    ):
+        self._network, self._sessions, self._batches = network, sessions, batches
+        self.labels: list[NDArray[np.int64]] = []
+        #: which images each got right; the network is ``torch``
+        self.right: dict[str, list[Bits]] = {name: [] for name in ("torch", *sessions)}
+
+    def images(self) -> Iterator[Floats]:
+        """Yield the test images, keeping on the way what is known of them."""
+        for batch in self._batches():
+            images, labels = batch[0].numpy(), batch[1].numpy()
+            self.labels.append(labels)
+            self.right["torch"].append(right(self._network, *batch))
+            for name, session in self._sessions.items():
+                self.right[name].append(session.run(images).argmax(axis=1) == labels)
+            yield images
+
+
+def _proportion(bits: Bits) -> Figure:
+    return proportion(int(bits.sum()), len(bits))

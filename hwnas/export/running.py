@@ -1,0 +1,127 @@
+"""Loads the artefacts of an export, each by its own runtime, which is imported only then."""
+
+import importlib.util
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hwnas.runtimes.base import Session
+from hwnas.runtimes.pool import Retrying
+
+
+@dataclass(frozen=True)
+class Kind:
+    """An artefact: what runs it, in which dtype it computes, and its files by suffix."""
+
+    runtime: str
+    dtype: str
+    package: str  #: that must be installed
+    files: Mapping[str, str]
+
+
+#: The artefacts that an export may hold, by the name of their first file.
+KINDS: Mapping[str, Kind] = {
+    "model.py": Kind("torch", "float32", "torch", {".safetensors": "model.safetensors"}),
+    "model.fp32.onnx": Kind("onnxruntime", "float32", "onnxruntime", {".onnx": "model.fp32.onnx"}),
+    "model.int8.onnx": Kind("onnxruntime", "int8", "onnxruntime", {".onnx": "model.int8.onnx"}),
+    "model.int8.tflite": Kind("litert", "int8", "ai_edge_litert", {".tflite": "model.int8.tflite"}),
+    "model.vela.tflite": Kind("ethos-u", "int8", "", {"_vela.tflite": "model.vela.tflite"}),
+    "model.so": Kind(
+        "tvm", "float32", "tvm", {".so": "model.so", ".safetensors": "model.tvm.safetensors"}
+    ),
+}
+_DISTRIBUTIONS = {"ai_edge_litert": "ai-edge-litert", "tvm": "apache-tvm"}
+
+
+def paths(folder: Path, name: str) -> dict[str, Path]:
+    """Return the files of an artefact by suffix."""
+    return {suffix: folder / file for suffix, file in KINDS[name].files.items()}
+
+
+def hindrance(name: str) -> str:
+    """Return why an artefact cannot run on this machine; empty if it can."""
+    kind = KINDS[name]
+    if not kind.package:
+        return "it runs on an Arm Ethos-U alone"
+    if importlib.util.find_spec(kind.package) is None:
+        package = _DISTRIBUTIONS.get(kind.package, kind.package)
+        return f"{package} is not installed: pip install {package}"
+    return ""
+
+
+def session(folder: Path, name: str, worker: Retrying | None) -> Session:
+    """Return an artefact as something that runs.
+
+    Args:
+        folder: Of the export.
+        name: One of ``KINDS``.
+        worker: What runs libraries of TVM.
+
+    Raises:
+        CompileError: the runtime refuses the file.
+    """
+    runtime = KINDS[name].runtime
+    if runtime == "torch":
+        return TorchSession(folder)
+    if runtime == "onnxruntime":
+        from hwnas.runtimes.ort import OrtSession
+
+        return OrtSession((folder / name).read_bytes())
+    if runtime == "litert":
+        from hwnas.runtimes.litert import LiteRTSession
+
+        return LiteRTSession((folder / name).read_bytes())
+    assert runtime == "tvm"
+    assert worker is not None
+    return TvmLibrary(folder, worker)
+
+
+@final
+class TvmLibrary:
+    """A library of TVM, which runs in a process of its own."""
+
+    def __init__(self, folder: Path, worker: Retrying):
+        self._files, self._worker = paths(folder, "model.so"), worker
+
+    def run(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the outputs ``(N, n_classes)`` for normalised images ``(N, C, H, W)``."""
+        return self._worker.run(self._files, images)
+
+
+@final
+class TorchSession:
+    """The network of ``model.py``, loaded as a user would."""
+
+    def __init__(self, folder: Path):
+        self._network = load_module(folder / "model.py").load()
+
+    def run(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the outputs ``(N, n_classes)`` for normalised images ``(N, C, H, W)``."""
+        import torch
+
+        with torch.inference_mode():
+            parts = torch.split(torch.from_numpy(images), _BATCH)
+            found: NDArray[np.float32] = torch.cat([self._network(x) for x in parts]).numpy()
+        return found
+
+
+_BATCH = 256  # images at once
+
+
+def load_module(path: Path) -> Any:
+    """Return a file as a module, leaving no bytecode beside it."""
+    spec = importlib.util.spec_from_file_location(f"hwnas_export_{path.parent.name}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.dont_write_bytecode = before
+    return module

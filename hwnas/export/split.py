@@ -1,0 +1,40 @@
+"""The test split of the data set that an export was made on; needs torch."""
+
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hwnas.errors import DataError
+from hwnas.progress import Silent
+from hwnas.training.data import DatasetConfig, load
+
+Read = tuple[NDArray[np.float32], NDArray[np.int64]]
+
+
+def batches(recorded: dict[str, Any], path: str | None) -> Iterator[Read]:
+    """Return normalised test images and their labels, in batches.
+
+    Args:
+        recorded: The proof.
+        path: Where the data set is on this machine; default: as in the proof.
+
+    Raises:
+        DataError: it is not there, or another one is.
+    """
+    said = recorded["dataset"]
+    options = {field.name: said[field.name] for field in fields(DatasetConfig)}
+    config = DatasetConfig(**options)
+    if path is not None:
+        config = replace(config, path=path)
+    data = load(config, said["max_resolution"], Silent())
+    if data.digest != said["digest"]:
+        raise DataError(
+            f"Data set '{config.path or config.hub_id or config.name}' is not the one that the "
+            "export was made on: its images, labels or splits differ."
+        )
+    resolution = recorded["model"]["input"][1]
+    read = data.batches(data.test, resolution)
+    return ((images.numpy(), labels.numpy()) for images, labels in read)

@@ -1,0 +1,237 @@
+"""A lowered network as Python that needs torch alone: ``model.py``, and its weights."""
+
+from collections import Counter
+from collections.abc import Mapping
+
+import numpy as np
+import safetensors.numpy
+from numpy.typing import NDArray
+
+from hwnas.errors import CompileError
+from hwnas.op import INPUT, Lowered, Node
+from hwnas.runtimes.base import Weights
+
+_ACTIVATIONS = {
+    "relu": "F.relu",
+    "relu6": "F.relu6",
+    "hardswish": "F.hardswish",
+    "hardsigmoid": "F.hardsigmoid",
+    "sigmoid": "torch.sigmoid",
+    "silu": "F.silu",
+    "gelu": "F.gelu",
+}
+
+_HEAD = '''"""{title}
+
+Written by hwnas; needs torch alone. Batch norm is folded into the convolutions.
+
+    python model.py images.npy      # prints a label for each image; reads .npy files by numpy
+
+    from model import load
+    logits = load()(x)              # x: normalised images (N, {shape})
+
+Images are normalised as ``preprocessing.json`` says.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+HERE = Path(__file__).parent
+SHAPE = ({shape})  # of a normalised image: channels, height, width
+
+
+class Network(nn.Module):
+    """{title}"""
+
+    def __init__(self) -> None:
+        super().__init__()
+{layers}
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Normalised images ``(N, {shape})`` to logits ``(N, {n_classes})``."""
+        if images.shape[1:] != SHAPE or images.dtype != self.{last}.weight.dtype:
+            raise ValueError(f"Expected floats {{SHAPE}}, got {{images.dtype}} {{images.shape}}.")
+{steps}
+
+'''
+
+_PER_PIXEL = '''
+def per_pixel(layer: nn.Module, x: Tensor) -> Tensor:
+    """Apply a layer to the channels of each pixel of ``(N, C, H, W)``."""
+    out: Tensor = layer(x.permute(0, 2, 3, 1))
+    return out.permute(0, 3, 1, 2)
+
+'''
+
+_ATTENTION = '''
+def attention(x: Tensor, heads: int) -> Tensor:
+    """Mix queries, keys and values ``(N, 3 C, H, W)`` of all pixels to ``(N, C, H, W)``."""
+    n, _, h, w = x.shape
+    parts = x.permute(0, 2, 3, 1).reshape(n, h * w, 3, heads, -1).permute(2, 0, 3, 1, 4)
+    mixed = F.scaled_dot_product_attention(parts[0], parts[1], parts[2])
+    return mixed.transpose(1, 2).reshape(n, h, w, -1).permute(0, 3, 1, 2)
+
+'''
+
+_TAIL = '''
+def load(path: Path = HERE / "model.safetensors") -> Network:
+    """Return the network with its weights, in eval mode."""
+    content = path.read_bytes()
+    start = 8 + int.from_bytes(content[:8], "little")  # https://github.com/huggingface/safetensors
+    state = {}
+    for name, entry in json.loads(content[8:start]).items():
+        if name != "__metadata__":
+            begin, end = (start + offset for offset in entry["data_offsets"])
+            values = torch.frombuffer(bytearray(content[begin:end]), dtype=torch.float32)
+            state[name] = values.reshape(entry["shape"])
+    network = Network()
+    network.load_state_dict(state)
+    return network.eval()
+
+
+def main() -> None:
+    """Print a label for each uint8 image ``(N, H, W, C)`` of a ``.npy`` file."""
+    import numpy as np
+
+    said = json.loads((HERE / "preprocessing.json").read_text())
+    pixels = np.load(sys.argv[1])
+    if pixels.dtype != np.uint8 or list(pixels.shape[1:]) != said["shape"]:
+        sys.exit(f"Expected uint8 (N, *{said['shape']}), got {pixels.dtype} {pixels.shape}.")
+    mean, std = torch.tensor(said["mean"]) * 255, torch.tensor(said["std"]) * 255
+    images = ((torch.from_numpy(pixels).float() - mean) / std).permute(0, 3, 1, 2)
+    labels = (HERE / "labels.txt").read_text(encoding="utf-8").splitlines()
+    with torch.inference_mode():
+        for i in load()(images).argmax(1).tolist():
+            print(labels[i])
+
+
+if __name__ == "__main__":
+    main()
+'''
+
+
+def weights_file(lowered: Lowered, weights: Weights, metadata: Mapping[str, str]) -> bytes:
+    """Return the weights under the names of ``model.py``, as the bytes of a ``.safetensors``."""
+    tensors: dict[str, NDArray[np.float32]] = {}
+    for node in lowered:
+        if node.op.n_params:
+            weight, bias = weights[node.name]
+            tensors |= {f"{_name(node)}.weight": weight, f"{_name(node)}.bias": bias}
+    return bytes(safetensors.numpy.save(tensors, dict(metadata)))
+
+
+def source(lowered: Lowered, title: str) -> str:
+    """Return the text of ``model.py``.
+
+    Args:
+        lowered: The network, not fused.
+        title: What its docstring begins with.
+
+    Raises:
+        CompileError: an operator is not known here.
+    """
+    forward = _Forward(lowered)
+    steps = forward.lines()
+    layers = [f"self.{_name(node)} = {layer}" for node in lowered if (layer := _layer(node))]
+    c, h, w = lowered[0].op.in_shape
+    text = _HEAD.format(
+        title=title,
+        shape=f"{c}, {h}, {w}",
+        n_classes=lowered[-1].op.out_shape[0],
+        last=next(_name(node) for node in reversed(lowered) if node.op.n_params),
+        layers="\n".join(f"        {line}" for line in layers),
+        steps="\n".join(f"        {line}" for line in steps),
+    )
+    helpers = _PER_PIXEL * forward.per_pixel + _ATTENTION * forward.attention
+    return f"{text}{helpers}{_TAIL}"
+
+
+def _name(node: Node) -> str:
+    return node.name.replace(".", "_")
+
+
+def _layer(node: Node) -> str:
+    """Return the module that holds the weights of an operator; empty if it has none."""
+    op, c_in, c_out = node.op, node.op.in_shape[0], node.op.out_shape[0]
+    if op.base == "conv2d":
+        rest = [f"stride={op.stride}"] * (op.stride > 1) + [f"padding={op.padding}"] * bool(
+            op.padding
+        )
+        rest += [f"groups={op.groups}"] * (op.groups > 1)
+        return f"nn.Conv2d({', '.join([str(c_in), str(c_out), str(op.kernel), *rest])})"
+    if op.base == "linear":
+        return f"nn.Linear({c_in}, {c_out})"
+    return f"nn.LayerNorm({c_in})" if op.base == "layernorm" else ""
+
+
+class _Forward:
+    """The body of ``forward``.
+
+    The output of the operator before is ``x``; one that is read later, too, has a name. Tensors are
+    images ``(N, C, H, W)`` or, behind a mean, vectors ``(N, C)``.
+    """
+
+    def __init__(self, lowered: Lowered):
+        self._lowered = lowered
+        self._variables = {INPUT: "images"}
+        self._vectors: set[str] = set()
+        self.per_pixel = self.attention = False
+
+    def lines(self) -> list[str]:
+        reads = Counter(source for node in self._lowered for source in node.inputs)
+        found = []
+        for i, node in enumerate(self._lowered):
+            value = self._value(node)
+            following = self._lowered[i + 1].inputs if i + 1 < len(self._lowered) else ()
+            next_only = node.name in following and reads[node.name] == following.count(node.name)
+            last = i + 1 == len(self._lowered)
+            variable = "x" if next_only or last else _name(node)
+            self._variables[node.name] = variable
+            found.append(f"{variable} = {value}")
+        flat = "" if self._lowered[-1].name in self._vectors else ".flatten(1)"
+        return [*found, f"return x{flat}"]
+
+    def _value(self, node: Node) -> str:
+        value, vector = self._base(node)
+        for part in node.op.fused:
+            if part == "add":
+                value = f"{value} + {self._like(node.inputs[-1], vector)}"
+            elif part != "bn":
+                value = f"{_ACTIVATIONS[part]}({value})"
+        if vector:
+            self._vectors.add(node.name)
+        return value
+
+    def _base(self, node: Node) -> tuple[str, bool]:
+        """Return an operator without what is fused into it, and whether it gives a vector."""
+        op, layer, x = node.op, f"self.{_name(node)}", self._variables[node.inputs[0]]
+        vector = node.inputs[0] in self._vectors
+        match op.base:
+            case "conv2d":
+                return f"{layer}({self._like(node.inputs[0], False)})", False
+            case "linear" | "layernorm":
+                self.per_pixel |= not vector
+                return (f"{layer}({x})" if vector else f"per_pixel({layer}, {x})"), vector
+            case "add" | "mul":
+                sign = "+" if op.base == "add" else "*"
+                return f"{x} {sign} {self._like(node.inputs[1], vector)}", vector
+            case "mean":
+                return f"{x}.mean((2, 3))", True
+            case "max_pool2d":
+                return f"F.max_pool2d({x}, {op.kernel}, {op.stride}, {op.padding})", False
+            case "attention":
+                self.attention = True
+                return f"attention({x}, {op.groups})", False
+        raise CompileError(f"model.py has no operator for '{node.name}': {op}.")
+
+    def _like(self, name: str, vector: bool) -> str:
+        """Return a variable as a vector or as an image."""
+        variable = self._variables[name]
+        if vector == (name in self._vectors):
+            return variable
+        return f"{variable}.flatten(1)" if vector else f"{variable}[:, :, None, None]"

@@ -1,0 +1,106 @@
+"""An int8 network simulated in float, so that it can be trained for what int8 will do to it.
+
+Source: Jacob et al., "Quantization and Training of Neural Networks for Efficient
+Integer-Arithmetic-Only Inference", CVPR 2018, https://arxiv.org/abs/1712.05877, section 3;
+gradients pass rounding as if it were not there (Bengio et al., 2013,
+https://arxiv.org/abs/1308.3432).
+
+Why no library: torchao (0.18) has quantisers for what Inductor compiles, none of this scheme. One
+of our own, and the way back from its graph to operators, would be longer than this, and has no
+words for a hard sigmoid that is part of weights.
+"""
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from hwnas.int8.network import QuantisedNetwork, Scale, needs_inner
+from hwnas.int8.quantise import Scales, in_int8, real_weights, round_weights
+from hwnas.op import INPUT, Lowered, Node
+
+_ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "": lambda x: x,
+    "relu": F.relu,
+    "relu6": F.relu6,
+    "hardswish": F.hardswish,
+    "hardsigmoid": lambda x: x,  # in weights and range
+    "sigmoid": torch.sigmoid,
+    "silu": F.silu,
+    "gelu": F.gelu,
+}
+
+
+@final
+class Simulated(nn.Module):
+    """Computes in float what ``quantised`` computes in int8, but for the rounding of ties.
+
+    The scales of activations stay as they are; those of weights follow the weights.
+
+    Args:
+        network: A plain network with its batch norm folded; it is copied.
+        lowered: Its operators, all of which int8 runtimes have.
+        scales: Of its activations.
+    """
+
+    def __init__(self, network: nn.Module, lowered: Lowered, scales: Scales):
+        super().__init__()
+        # Folding leaves biases that learn nothing.
+        self.network = copy.deepcopy(network).requires_grad_(True)
+        self._lowered, self._scales = lowered, scales
+
+    def forward(self, images: Tensor) -> Tensor:
+        """``(N, C, R, R)`` to logits ``(N, n_classes)``."""
+        tensors = {INPUT: _rounded(images, self._scales.out[INPUT])}
+        for node in self._lowered:
+            x = self._plain(node, [tensors[name] for name in node.inputs])
+            if needs_inner(node.op):
+                x = _rounded(x, self._scales.inner[node.name])
+            x = _ACTIVATIONS[node.op.activation](x)
+            tensors[node.name] = _rounded(x, self._scales.out[node.name])
+        return tensors[self._lowered[-1].name]
+
+    def quantised(self) -> QuantisedNetwork:
+        """Return the network in int8."""
+        return in_int8(self.network, self._lowered, self._scales)
+
+    def _plain(self, node: Node, inputs: list[Tensor]) -> Tensor:
+        """Return what an operator computes before its activation."""
+        op, x = node.op, inputs[0]
+        match op.base:
+            case "conv2d":
+                weights = self._weights(node)
+                return F.conv2d(x, *weights, op.stride, op.padding, groups=op.groups)
+            case "linear":
+                return F.linear(x.flatten(1), *self._weights(node))
+            case "add":
+                return x + inputs[1]
+            case "mul":
+                return x * inputs[1].flatten(1)[:, :, None, None]
+            case "mean":
+                return x.mean((2, 3))
+            case "max_pool2d":
+                return F.max_pool2d(x, op.kernel, op.stride, op.padding)
+        raise AssertionError(f"{op.kind} has no int8 operator")
+
+    def _weights(self, node: Node) -> tuple[Tensor, Tensor]:
+        """Return weight and bias as integers make them, with the gradients of real ones."""
+        in_scale = self._scales.out[node.inputs[0]]
+        rounded = round_weights(self.network, node, in_scale)
+        steps = rounded.steps.double()
+        found = (
+            rounded.weight * steps.view(-1, *[1] * (rounded.weight.dim() - 1)),
+            rounded.bias * steps * in_scale.scale,
+        )
+        weight, bias = (
+            (real + (found - real).detach()).float()
+            for real, found in zip(real_weights(self.network, node), found, strict=True)
+        )
+        return weight, bias
+
+
+def _rounded(x: Tensor, scale: Scale) -> Tensor:
+    return torch.fake_quantize_per_tensor_affine(x, scale.scale, scale.zero_point, -128, 127)

@@ -1,0 +1,62 @@
+"""Programs in a Python of their own that has some packages not installed."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+_BLOCKER = """
+import importlib.util, runpy, sys
+blocked = {blocked!r}
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in blocked:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *rest: None if name in blocked else find(name, *rest)
+sys.meta_path.insert(0, Blocker())
+sys.argv = {arguments!r}
+{start}
+"""
+
+_README = Path(__file__).parents[2] / "README.md"
+
+#: All that is large and that runners and ``verify`` do without.
+LARGE = ("torch", "optuna", "datasets", "sklearn", "pyarrow", "matplotlib", "moocore")
+
+
+def run_snippet(
+    module: str, folder: Path, *, blocked: Sequence[str]
+) -> subprocess.CompletedProcess[str]:
+    """Run what the README shows to use ``module`` with, in the folder of an export."""
+    begin, *ways = re.findall(r"```python\n(.*?)```", _README.read_text(), re.DOTALL)
+    (way,) = [text for text in ways if text.startswith((f"import {module}\n", f"from {module}."))]
+    (folder / "snippet.py").write_text(begin + way)
+    start = "sys.path.insert(0, '.'); runpy.run_path('snippet.py')"
+    return _run(start, ["snippet.py"], blocked, folder)
+
+
+def run_file(
+    path: str, *arguments: str, blocked: Sequence[str]
+) -> subprocess.CompletedProcess[str]:
+    """Run a file without some packages, from the root folder of the machine."""
+    return _run(f"runpy.run_path({path!r}, run_name='__main__')", [path, *arguments], blocked)
+
+
+def run_hwnas(*arguments: str, blocked: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Run hwnas without some packages."""
+    start = "runpy.run_module('hwnas', run_name='__main__', alter_sys=True)"
+    return _run(start, ["hwnas", *arguments], blocked)
+
+
+def _run(
+    start: str, arguments: Sequence[str], blocked: Sequence[str], folder: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    program = _BLOCKER.format(blocked=tuple(blocked), arguments=list(arguments), start=start)
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    return subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False,
+        env=environment, timeout=300, cwd=folder,
+    )  # fmt: skip

@@ -1,0 +1,164 @@
+"""Every artefact of random networks of every family does what the network in torch does."""
+
+import copy
+import dataclasses
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from torch import nn
+
+from hwnas import families, space
+from hwnas.cost.host import as_run
+from hwnas.errors import CompileError
+from hwnas.export import artefacts, running
+from hwnas.export.artefacts import Library
+from hwnas.export.finishing import Finished
+from hwnas.export.proof import agreement, prepared
+from hwnas.families.blocks import fold_batch_norm
+from hwnas.int8.quantise import quantise
+from hwnas.op import Lowered, Task
+from hwnas.runtimes.bench import Bench
+from hwnas.runtimes.onnx_check import checked_opset
+from hwnas.runtimes.onnx_writer import BATCH, OPSET, check_int8
+from hwnas.runtimes.pool import Retrying
+from hwnas.runtimes.relax.engine import TvmEngine, open_device
+from hwnas.space import Genotype, SearchSpace
+from hwnas.target import Remote, Target
+from hwnas.timing import TimingConfig
+from hwnas.training.data import ImageData, InMemorySplit
+from tests.conftest import target
+from tests.export.blocked import LARGE, run_file, run_snippet
+
+#: Spaces with the number of networks that are exported of each.
+SPACES = ("tiny", "mbconv_mixed", "resnet_small", "vit_small")
+
+
+def network(where: SearchSpace, genotype: Genotype, task: Task) -> tuple[nn.Module, Lowered]:
+    """Return a network whose batch norm has seen images."""
+    family = families.get(where.family)
+    built = family.build(where, genotype, task)
+    resolution = family.resolution(where, genotype)
+    built.train()
+    with torch.no_grad():
+        built(torch.randn(16, task.in_channels, resolution, resolution))
+    return built.eval(), family.lower(where, genotype, task)
+
+
+def finished(module: nn.Module, lowered: Lowered, images: torch.Tensor) -> Finished:
+    int8, folded = None, fold_batch_norm(copy.deepcopy(module))
+    try:
+        check_int8(lowered)
+        int8 = quantise(folded, lowered, images)
+    except CompileError:
+        pass
+    return Finished(folded, lowered, int8)
+
+
+def images_for(task: Task) -> ImageData:
+    split = InMemorySplit(
+        torch.zeros(4, 8, 8, task.in_channels, dtype=torch.uint8), torch.arange(4)
+    )
+    classes = tuple(map(str, range(task.n_classes)))
+    ones = (0.5,) * task.in_channels
+    return ImageData("made-up", split, split, split, classes, ones, ones)
+
+
+def write(files: dict[str, bytes], folder: Path) -> None:
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_artefacts_of_random_networks_agree_with_torch(name: str, tmp_path: Path) -> None:
+    where, task, rng = space.load(space.find(name)), Task(3, 7), random.Random(name)
+    device = target("npu" if name != "vit_small" else "sketch")
+    if name == "vit_small":
+        device = dataclasses.replace(device, dtype="float32")
+    torch.manual_seed(0)
+    genotypes = {g.id: g for g in (where.sample(rng) for _ in range(20))}
+    for genotype in genotypes.values():
+        module, lowered = network(where, genotype, task)
+        side = lowered[0].op.in_shape[1]
+        images = torch.randn(24, 3, side, side)
+        done = finished(module, lowered, images)
+        files = artefacts.build(done, device, images_for(task), "Network.", None)
+        write(files, tmp_path)
+        with torch.inference_mode():
+            expected = module(images).numpy()
+        names = [kind for kind in running.KINDS if kind in files and not running.hindrance(kind)]
+        assert len(names) == (2 if name == "vit_small" else 4)
+        for kind in names:
+            near = agreement(running.session(tmp_path, kind, None).run(images.numpy()), expected)
+            check = near.check(kind, running.KINDS[kind].dtype)
+            assert check.holds, f"{genotype.to_dict()}: {check}"
+            if kind.endswith(".onnx"):
+                assert checked_opset(files[kind]) == OPSET
+                loaded = onnx.load_model_from_string(files[kind])
+                assert loaded.graph.input[0].type.tensor_type.shape.dim[0].dim_param == BATCH
+
+
+class Direct:
+    """Does in this process what a worker does in another."""
+
+    def __init__(self, device: Target):
+        engine = TvmEngine(device, open_device(device, Remote()))
+        self.bench = Bench(engine, TimingConfig(repeats=3, min_repeat_ms=0.1), "float32")
+        self.engine = engine
+
+    def plan(self, op: object) -> str:
+        return self.engine.plans(op, 1)[0]  # type: ignore[arg-type]
+
+
+@contextmanager
+def library(device: Target) -> Iterator[Library]:
+    direct = Direct(device)
+    worker = cast(Retrying, direct.bench)
+    yield Library(worker, lambda lowered: as_run(lowered, device), direct.plan)
+
+
+@pytest.mark.parametrize("name", ["tiny", "resnet_small", "vit_small"])
+def test_library_agrees_with_torch(name: str, tmp_path: Path) -> None:
+    where, task, device = space.load(space.find(name)), Task(1, 10), target("cpu")
+    torch.manual_seed(0)
+    with library(device) as made:
+        module, lowered = network(where, where.sample(random.Random(name)), task)
+        side = lowered[0].op.in_shape[1]
+        images = torch.randn(5, 1, side, side)
+        done = finished(module, lowered, images)
+        files = artefacts.build(done, device, images_for(task), "Network.", made)
+        assert {"model.so", "model.tvm.safetensors", "run_tvm.py"} <= set(files)
+        write(files, tmp_path)
+        found = running.session(tmp_path, "model.so", made.worker).run(images.numpy())
+    with torch.inference_mode():
+        expected = module(images).numpy()
+    assert agreement(found, expected).check("model.so", "float32").holds
+    assert np.isfinite(found).all()
+    if name == "tiny":  # the runner is the same for all
+        _check_runner(tmp_path, module, side)
+
+
+def _check_runner(folder: Path, module: nn.Module, side: int) -> None:
+    """Run ``run_tvm.py`` where only TVM is installed, and compare its answers with torch's."""
+    pixels = np.random.default_rng(0).integers(0, 256, (5, side, side, 1), np.uint8)
+    np.save(folder / "images.npy", pixels)
+    blocked = (*LARGE, "hwnas", "onnx", "onnxruntime", "ai_edge_litert", "safetensors")
+    script, images = str(folder / "run_tvm.py"), str(folder / "images.npy")
+    done = run_file(script, images, blocked=blocked)
+    assert done.returncode == 0, done.stderr
+    with torch.inference_mode():
+        logits = module(torch.from_numpy(prepared(pixels, [0.5], [0.5])))
+    assert [*map(int, done.stdout.split())] == logits.argmax(1).tolist()
+    done = run_snippet("tvm", folder, blocked=blocked)
+    assert done.returncode == 0, done.stderr
+    assert [*map(int, done.stdout.split())] == logits.argmax(1).tolist()
+    np.save(folder / "images.npy", pixels[:, 1:])
+    done = run_file(script, images, blocked=blocked)
+    assert done.returncode == 1
+    assert "Expected uint8 (N, *[" in done.stderr

@@ -1,0 +1,208 @@
+import random
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from hwnas import supernets
+from hwnas.accuracy.supernet import ScoringConfig
+from hwnas.errors import ConfigError
+from hwnas.export import finishing
+from hwnas.export.finishing import Finished, Origin, finish
+from hwnas.export.options import FinishingConfig
+from hwnas.families.blocks import weights_of
+from hwnas.int8 import quantise
+from hwnas.int8.network import QuantisedNetwork, Scale
+from hwnas.int8.quantise import Scales
+from hwnas.int8.tflite import write
+from hwnas.op import Lowered, fuse, n_macs
+from hwnas.progress import Silent
+from hwnas.runtimes.litert import LiteRTSession
+from hwnas.runtimes.onnx_writer import write_fp32
+from hwnas.runtimes.ort import OrtSession
+from hwnas.supernets import Course
+from hwnas.training.config import TrainingConfig
+from hwnas.training.data import DatasetConfig
+from hwnas.training.loop import Saving
+from tests.conftest import images_of
+from tests.training.fakes import KillAfter, Killed, same
+
+DIGITS = DatasetConfig("digits", validation=0.25, shift=0.125)
+
+
+def course(name: str, folder: Path, train: TrainingConfig) -> Course:
+    space, family, data = supernets.read(name, DIGITS, Silent())
+    return Course(space, family, data, DIGITS, train, 0, folder)
+
+
+@pytest.fixture(scope="module")
+def origin(tmp_path_factory: pytest.TempPathFactory) -> Origin:
+    """Return a network in a supernet that has learned something."""
+    train = TrainingConfig(epochs=8, batch_size=64)
+    learned = course("tiny", tmp_path_factory.mktemp("supernets"), train)
+    evaluator = learned.evaluator(learned.trained(Silent())[0], ScoringConfig())
+    return Origin(learned, evaluator, learned.space.sample(random.Random(1)))
+
+
+def elsewhere(origin: Origin, folder: Path) -> Origin:
+    """Return the same with trainings of its own."""
+    return replace(origin, course=replace(origin.course, supernets=folder))
+
+
+def litert(network: QuantisedNetwork) -> LiteRTSession:
+    return LiteRTSession(write(network))
+
+
+def accuracies(finished: Finished) -> dict[str, float]:
+    return {step["step"]: step["accuracy"][0] for step in finished.record["steps"]}
+
+
+def test_fine_tuning_pays_and_int8_is_what_its_file_says(origin: Origin, tmp_path: Path) -> None:
+    config = FinishingConfig(epochs=3, max_int8_drop=100)
+    finished = finish(elsewhere(origin, tmp_path), config, litert, Silent())
+    found = accuracies(finished)
+    assert list(found) == ["inherited", "fine-tuned", "int8"]
+    assert found["fine-tuned"] > found["inherited"] + 0.02
+    assert found["int8"] > found["fine-tuned"] - 0.05
+    assert finished.lowered == origin.lowered()
+    data = origin.course.data
+    images = data.prepare(images_of(data.validation), origin.resolution).numpy()
+    labels = data.validation.labels.numpy()
+    assert finished.int8 is not None
+    for session, name in (
+        (litert(finished.int8), "int8"),
+        (OrtSession(write_fp32(finished.lowered, weights_of(finished.network, finished.lowered))),
+         "fine-tuned"),
+    ):  # fmt: skip
+        accuracy = np.mean(session.run(images).argmax(1) == labels)
+        assert accuracy == pytest.approx(found[name], abs=0.003)
+
+
+def test_without_epochs_the_weights_are_those_that_search_scored(origin: Origin) -> None:
+    finished = finish(origin, FinishingConfig(epochs=0, max_int8_drop=0), litert, Silent())
+    score = origin.evaluator.score(origin.genotype)
+    steps = finished.record["steps"]
+    assert [step["step"] for step in steps] == ["inherited", "int8"]
+    assert steps[0]["accuracy"] == score.accuracy.to_json()
+    assert finished.record["weights"] == "supernet, batch norm recalibrated"
+    assert finished.record["int8"] == "post-training, 512 calibration images"
+
+
+def test_pruned_network_is_trained_again_and_described_by_its_operators(
+    origin: Origin, tmp_path: Path
+) -> None:
+    config, where = FinishingConfig(epochs=3, prune=0.3), elsewhere(origin, tmp_path)
+    finish(where, replace(config, prune=0.0), litert, Silent())
+    finished = finish(where, config, litert, Silent())
+    assert finished.record["steps"][1]["seconds"] == 0, "was fine-tuned before"
+    found = accuracies(finished)
+    assert list(found)[:4] == ["inherited", "fine-tuned", "narrowed", "pruned"]
+    assert found["narrowed"] < found["fine-tuned"]
+    assert found["pruned"] > found["narrowed"]
+    assert finished.record["weights"] == (
+        "supernet, batch norm recalibrated, fine-tuned for 3 epochs, 30% of the channels pruned, "
+        "fine-tuned for 3 epochs"
+    )
+    assert n_macs(finished.lowered) < 0.7 * n_macs(origin.lowered())
+
+
+@pytest.fixture
+def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calibrate so badly that int8 loses much: as if it had four bits."""
+
+    def calibrate(network: nn.Module, lowered: Lowered, images: Tensor) -> Scales:
+        scales = quantise.calibrate(network, lowered, images)
+        out = {
+            name: Scale(16 * scale.scale, scale.zero_point) for name, scale in scales.out.items()
+        }
+        return Scales(out, scales.inner)
+
+    monkeypatch.setattr(finishing, "calibrate", calibrate)
+
+
+@pytest.mark.usefixtures("coarse")
+def test_training_for_int8_wins_back_what_int8_loses(origin: Origin, tmp_path: Path) -> None:
+    finished = finish(elsewhere(origin, tmp_path), FinishingConfig(epochs=3), litert, Silent())
+    found = accuracies(finished)
+    assert found["int8"] < found["fine-tuned"] - 0.03
+    assert found["int8-trained"] > found["int8"]
+    assert finished.record["int8"].startswith("trained for int8, 3 epochs")
+
+
+@pytest.mark.usefixtures("coarse")
+def test_int8_is_not_trained_for_where_it_may_lose_as_much(origin: Origin, tmp_path: Path) -> None:
+    config = FinishingConfig(epochs=1, max_int8_drop=100)
+    finished = finish(elsewhere(origin, tmp_path), config, litert, Silent())
+    assert "int8-trained" not in accuracies(finished)
+
+
+@pytest.mark.usefixtures("coarse")
+@pytest.mark.parametrize("killed_after", [5, 20, 40])
+def test_finishing_that_was_killed_ends_with_the_same_weights(
+    origin: Origin, tmp_path: Path, killed_after: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed in each of the three trainings, of 16 steps each."""
+    config = FinishingConfig(epochs=1, prune=0.3, max_int8_drop=0)
+    whole = finish(elsewhere(origin, tmp_path / "whole"), config, litert, Silent())
+    monkeypatch.setattr("hwnas.supernets.Saving", partial(Saving, every_s=0.0))
+    cut = elsewhere(origin, tmp_path / "cut")
+    with pytest.raises(Killed):
+        finish(cut, config, litert, KillAfter(killed_after))
+    resumed = finish(cut, config, litert, Silent())
+    assert same(whole.network.state_dict(), resumed.network.state_dict())
+    assert whole.int8 is not None
+    assert resumed.int8 is not None
+    assert write(whole.int8) == write(resumed.int8)
+    assert accuracies(whole) == accuracies(resumed)
+    assert "int8-trained" in accuracies(whole)
+    again = finish(cut, config, litert, Silent())
+    assert [step["seconds"] for step in again.record["steps"]] == [0.0] * 6
+
+
+def untrained(name: str, folder: Path) -> Origin:
+    found = course(name, folder, TrainingConfig(epochs=1, batch_size=512))
+    evaluator = found.evaluator(found.untrained(), ScoringConfig(n_recalibration=64))
+    return Origin(found, evaluator, found.space.smallest())
+
+
+@pytest.mark.parametrize("name", ["mbconv_mixed", "resnet_small", "vit_small"])
+def test_networks_of_every_family_are_finished(name: str, tmp_path: Path) -> None:
+    convolutional = name != "vit_small"
+    config = FinishingConfig(epochs=1, prune=0.3 if convolutional else 0.0)
+    finished = finish(untrained(name, tmp_path), config, litert, Silent())
+    images = torch.randn(2, *finished.lowered[0].op.in_shape)
+    fused = fuse(finished.lowered, "float32")
+    session = OrtSession(write_fp32(fused, weights_of(finished.network, fused)))
+    with torch.no_grad():
+        expected = finished.network(images).numpy()
+    np.testing.assert_allclose(session.run(images.numpy()), expected, atol=1e-3)
+    assert (finished.int8 is not None) == convolutional
+    assert ("cannot be written in int8" in finished.record.get("no_int8", "")) != convolutional
+
+
+def test_transformers_are_not_pruned_which_is_said_before_anything_is_trained(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(ConfigError, match="are not pruned; leave prune out"):
+        finish(untrained("vit_small", tmp_path), FinishingConfig(prune=0.3), litert, Silent())
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"epochs": -1}, "epochs must not be negative, got -1"),
+        ({"alpha": 1.5}, r"alpha must lie in \[0, 1\], got 1.5"),
+        ({"prune": 1.0}, r"prune must lie in \[0, 1\), got 1.0"),
+        ({"max_int8_drop": -0.1}, "max_int8_drop must not be negative, got -0.1"),
+        ({"prune": 0.2, "epochs": 0}, "prune needs training afterwards"),
+    ],
+)
+def test_bad_options_are_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        FinishingConfig(**options)

@@ -1,0 +1,120 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from hwnas.errors import RunError
+from hwnas.export.proof import (
+    INT8_ERROR,
+    Kept,
+    agreement,
+    drop,
+    operators_from_json,
+    operators_to_json,
+    prepared,
+    read,
+    read_kept,
+    within_budget,
+)
+from hwnas.figure import Figure
+from hwnas.op import Task
+from hwnas.space import SearchSpace
+from hwnas.training.data import ImageData
+from tests.conftest import images_of
+
+EXPECTED = np.array([[4.0, 1.0], [-8.0, 2.0], [1.0, 1.5]], np.float32)
+
+
+def test_agreement_is_the_distance_from_torch() -> None:
+    found = EXPECTED + np.array([[0.5, 0], [0, 0], [0, -1.0]], np.float32)
+    near = agreement(found, EXPECTED)
+    assert (near.n_images, near.max_error, near.largest_output) == (3, 1.0, 8.0)
+    assert near.mean_error == pytest.approx(0.25)
+    assert near.top1 == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize(
+    ("error", "dtype", "holds"),
+    [
+        (1e-6, "float32", True),
+        (1e-2, "float32", False),
+        (1e-2, "int8", True),
+        (0.2, "int8", False),
+        (float("nan"), "int8", False),
+        (float("nan"), "float32", False),
+    ],
+)
+def test_errors_are_held_against_the_largest_output(error: float, dtype: str, holds: bool) -> None:
+    near = agreement(EXPECTED + np.float32(8.0 * error), EXPECTED)
+    assert near.check("model", dtype).holds is holds
+
+
+def test_broken_int8_file_does_not_pass() -> None:
+    rng = np.random.default_rng(0)
+    expected = rng.standard_normal((256, 10)).astype(np.float32)
+    near = agreement(rng.permutation(expected), expected)
+    assert near.check("model", "int8").found > 2 * INT8_ERROR
+
+
+def test_drop_is_what_chance_does_not_explain() -> None:
+    reference = np.ones(1000, bool)
+    for lost, holds in ((0, True), (6, True), (30, False)):
+        right = np.arange(1000) >= lost
+        check = drop("int8", right, reference, 0.5)
+        assert check.holds is holds
+        assert f"{lost / 10:.2f}" in check.words
+    # Images that are won count as much as those that are lost.
+    half = np.arange(1000) % 2 == 0
+    assert drop("int8", half, ~half, 0.5).found < 0
+
+
+def test_budget_is_met_by_the_upper_end() -> None:
+    figures = {"latency_ms": Figure(0.9, "measured", 0.8, 1.1), "sram_kib": Figure(2, "modelled")}
+    latency, sram = within_budget({"latency_ms": 1.0, "sram_kib": 2.0}, figures)
+    assert (latency.name, latency.holds, latency.found) == ("budget.latency_ms", False, 1.1)
+    assert sram.holds
+
+
+def test_images_are_prepared_as_verification_does(digits: ImageData) -> None:
+    pixels = images_of(digits.test)
+    expected = digits.prepare(pixels, 8)
+    found = prepared(pixels.numpy(), list(digits.mean), list(digits.std))
+    assert torch.equal(torch.from_numpy(found), expected)
+
+
+def test_kept_images_are_the_same_bytes_and_come_back(tmp_path: Path) -> None:
+    kept = Kept(np.arange(12, dtype=np.uint8).reshape(3, 2, 2, 1), np.arange(3), EXPECTED)
+    (tmp_path / "images.npz").write_bytes(kept.packed())
+    assert kept.packed() == (tmp_path / "images.npz").read_bytes()
+    back = read_kept(tmp_path)
+    assert np.array_equal(back.pixels, kept.pixels)
+    assert np.array_equal(back.expected, kept.expected)
+
+
+def test_operators_come_back_from_json(small: SearchSpace, task: Task) -> None:
+    from hwnas import families
+
+    lowered = families.get(small.family).lower(small, small.largest(), task)
+    rows = json.loads(json.dumps(operators_to_json(lowered)))
+    assert operators_from_json(rows) == lowered
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "is no export: there is no proof.json"),
+        ("{", "cannot be read"),
+        ("[]", "cannot be read"),
+        ('{"format": 99}', "format 99, this version reads 1"),
+        ('{"format": 1, "files": {}}', "cannot be read: 'artefacts'"),
+    ],
+)
+def test_folder_that_is_no_export_is_refused(
+    content: str | None, message: str, tmp_path: Path
+) -> None:
+    if content is not None:
+        (tmp_path / "proof.json").write_text(content)
+    with pytest.raises(RunError, match=message):
+        read(tmp_path)

@@ -1,0 +1,96 @@
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from hwnas import families, space
+from hwnas.accuracy.supernet import recalibrate
+from hwnas.cost.vela import compile_tflite
+from hwnas.errors import ConfigError
+from hwnas.export.pruning import check, prune, resized
+from hwnas.families.blocks import fold_batch_norm, weights_of
+from hwnas.int8.network import stand_in
+from hwnas.int8.tflite import write
+from hwnas.op import Task, n_macs
+from hwnas.runtimes.onnx_writer import write_fp32
+from hwnas.runtimes.ort import OrtSession
+from hwnas.target import Target
+
+TASK = Task(3, 7)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", ["tiny", "mbconv_mixed", "resnet_small"])
+def test_operators_of_a_pruned_network_compute_what_it_does(name: str, seed: int) -> None:
+    """Residuals, depthwise convolutions and gates lose the same channels on all their sides."""
+    found = space.load(space.find(name))
+    family, genotype = families.get(found.family), found.sample(random.Random(seed))
+    network, lowered = (
+        family.build(found, genotype, TASK),
+        family.lower(found, genotype, TASK),
+    )
+    check(0.3, lowered)
+    pruned, narrower = prune(network, lowered, 0.3)
+    images = torch.randn(4, *lowered[0].op.in_shape)
+    recalibrate(pruned, images)
+    fold_batch_norm(pruned)
+    with torch.no_grad():
+        expected = pruned(images).numpy()
+    model = write_fp32(narrower, weights_of(pruned, narrower))
+    np.testing.assert_allclose(OrtSession(model).run(images.numpy()), expected, atol=1e-4)
+    assert expected.shape == (4, 7)
+    for before, after in zip(lowered[:-1], narrower[:-1], strict=True):
+        n = before.op.out_shape[0]
+        assert after.op.out_shape == (int(n * 0.7), *before.op.out_shape[1:]), after
+        assert after.op.depthwise == before.op.depthwise
+    assert 0.4 < n_macs(narrower) / n_macs(lowered) < 0.7
+    assert resized(lowered, network) == lowered
+
+
+@pytest.mark.parametrize("name", ["tiny", "mbconv_small", "resnet_small"])
+def test_costs_of_a_pruned_network_are_those_of_what_is_left(name: str, npu: Target) -> None:
+    found = space.load(space.find(name))
+    family, genotype = families.get(found.family), found.sample(random.Random(0))
+    network, lowered = family.build(found, genotype, TASK), family.lower(found, genotype, TASK)
+    _, narrower = prune(network, lowered, 0.3)
+    whole, less = (
+        compile_tflite(write(stand_in(ops)), ops, npu).cost for ops in (lowered, narrower)
+    )
+    assert {layer.placement for layer in less.layers} == {"NPU"}
+    for figure in ("latency_ms", "flash_kib"):
+        assert less.figures[figure].value < 0.95 * whole.figures[figure].value
+
+
+def test_channels_of_the_smallest_weights_are_taken_out() -> None:
+    found = space.load(space.find("tiny"))
+    family, genotype = families.get(found.family), found.smallest()
+    network, lowered = family.build(found, genotype, TASK), family.lower(found, genotype, TASK)
+    stem = network.get_submodule("stem.conv")
+    kept = [0, 2, 3, 5, 7]
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.fill_(1.0)
+        for name in ("stem", "stages.0.blocks.0.depthwise"):
+            for module in network.get_submodule(name).modules():
+                if isinstance(module, torch.nn.Conv2d | torch.nn.BatchNorm2d):
+                    module.weight[[1, 4, 6]] = 0.1
+        images = torch.arange(8.0).view(8, 1, 1, 1)
+        assert isinstance(stem, torch.nn.Conv2d)
+        stem.weight += images * 1e-3
+    pruned, _ = prune(network, lowered, 0.3)
+    left = pruned.get_submodule("stem.conv")
+    assert isinstance(left, torch.nn.Conv2d)
+    assert torch.equal(left.weight, stem.weight[kept])
+
+
+def test_what_cannot_be_pruned_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny, vit = (space.load(space.find(name)) for name in ("tiny", "vit_small"))
+    lowered = families.get("mbconv").lower(tiny, tiny.smallest(), TASK)
+    with pytest.raises(ConfigError, match=r"takes out all 7 channels .* less than 0\.86"):
+        check(0.9, lowered)
+    with pytest.raises(ConfigError, match=r"networks with layernorm .* are not pruned"):
+        check(0.3, families.get("vit").lower(vit, vit.smallest(), TASK))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"pip install 'hwnas\[pruning\]'"):
+        check(0.3, lowered)

@@ -1,0 +1,77 @@
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from hwnas import families, space
+from hwnas.accuracy.supernet import recalibrate
+from hwnas.families.blocks import fold_batch_norm
+from hwnas.int8.quantise import calibrate
+from hwnas.int8.simulated import Simulated
+from hwnas.int8.tflite import write
+from hwnas.op import Task
+from hwnas.runtimes.litert import LiteRTSession
+from tests.int8.qdq import oracle
+
+
+def simulated(name: str, seed: int, task: Task) -> tuple[Simulated, torch.Tensor]:
+    """Return a network with random weights and images that it was calibrated on."""
+    found = space.load(space.find(name))
+    family = families.get(found.family)
+    genotype = found.sample(random.Random(seed))
+    torch.manual_seed(seed)
+    network = family.build(found, genotype, task)
+    side = family.resolution(found, genotype)
+    images = torch.randn(64, task.in_channels, side, side)
+    recalibrate(network, images)
+    fold_batch_norm(network)
+    lowered = family.lower(found, genotype, task)
+    return Simulated(network, lowered, calibrate(network, lowered, images)), images
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_simulation_is_within_one_lsb_of_what_runtimes_compute(seed: int, task: Task) -> None:
+    network, images = simulated("tiny", seed, task)
+    int8 = network.quantised()
+    with torch.no_grad():
+        found = network.eval()(images).numpy()
+    for run in (oracle(int8), LiteRTSession(write(int8)).run):
+        apart = np.abs(run(images.numpy()) - found) / int8.ops[-1].out.scale
+        assert apart.max() < 1.001
+        assert apart.mean() < 0.01
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", ["mbconv_mixed", "resnet_small"])
+def test_only_ties_are_rounded_otherwise_in_deep_networks(name: str, seed: int, task: Task) -> None:
+    """Through many random layers, one tie that is rounded the other way grows to several LSB."""
+    network, images = simulated(name, seed, task)
+    int8 = network.quantised()
+    with torch.no_grad():
+        found = network.eval()(images).numpy()
+    apart = np.abs(oracle(int8)(images.numpy()) - found) / int8.ops[-1].out.scale
+    assert apart.max() < 5
+    assert apart.mean() < 0.15
+
+
+def test_training_the_simulation_trains_the_int8_network(task: Task) -> None:
+    network, images = simulated("tiny", 1, task)
+    labels = torch.arange(len(images)) % task.n_classes
+    optimiser = torch.optim.SGD(network.parameters(), lr=0.1)
+
+    def int8_loss() -> float:
+        answers = torch.from_numpy(oracle(network.quantised())(images.numpy()))
+        return float(F.cross_entropy(answers, labels))
+
+    before, first = int8_loss(), network.quantised()
+    for _ in range(20):
+        optimiser.zero_grad()
+        torch.autograd.backward(F.cross_entropy(network(images), labels))
+        optimiser.step()
+    assert int8_loss() < before - 0.05
+    gradients = [parameter.grad for parameter in network.parameters()]
+    assert all(gradient is not None and bool(gradient.any()) for gradient in gradients)
+    for op, trained in zip(first.ops, network.quantised().ops, strict=True):
+        assert op.out == trained.out

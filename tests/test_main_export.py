@@ -1,0 +1,444 @@
+"""``export`` and ``verify`` as their users start them."""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import huggingface_hub
+import numpy as np
+import onnx
+import pytest
+import torch
+
+from hwnas.__main__ import run
+from hwnas.export.folder import BUILDING
+from hwnas.export.running import load_module
+from tests.export.blocked import LARGE, run_file, run_hwnas, run_snippet
+
+QUICK = ("+target=npu", "search_space=tiny", "train.epochs=2", "n_trials=20", "budget=none")
+_LIMIT_S = 300.0
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a search."""
+    folder = tmp_path_factory.mktemp("exported")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["hwnas"])
+        arguments = [*QUICK, f"run.dir={folder / 'run'}", f"run.supernets={folder / 'supernets'}"]
+        assert run(["search", *arguments]) == 0
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def exported(searched: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of an export."""
+    root = tmp_path_factory.mktemp("exports") / "first"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["hwnas"])
+        assert (
+            run(["export", "epochs=0", f"run={searched}", "pick=most_accurate", f"dir={root}"]) == 0
+        )
+    (folder,) = [path for path in root.iterdir() if path.is_dir()]
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["hwnas"])
+
+
+def members(searched: Path) -> list[dict[str, object]]:
+    rows: list[dict[str, object]] = json.loads((searched / "front.json").read_text())["members"]
+    return rows
+
+
+def test_export_holds_what_the_search_verified(searched: Path, exported: Path) -> None:
+    proof = json.loads((exported / "proof.json").read_text())
+    row = next(row for row in members(searched) if row["id"] == exported.name)
+    staying = [m["verified_accuracy_int8"] for m in members(searched) if m["verified_on_front"]]
+    assert row["verified_accuracy_int8"] == max(staying)  # type: ignore[type-var]
+    tflite = proof["artefacts"]["model.int8.tflite"]
+    assert tflite["accuracy"][0] == row["verified_accuracy_int8"]
+    assert proof["figures"]["latency_ms"][0] == row["verified_latency_ms"]
+    assert proof["files"]["model.int8.tflite"] == row["tflite_sha256"]
+    assert proof["files"]["model.vela.tflite"] == row["tflite_vela_sha256"]
+    assert all(check["holds"] for check in proof["checks"])
+    for name in ("model.py", "model.fp32.onnx", "model.int8.onnx", "model.int8.tflite"):
+        assert proof["artefacts"][name]["agreement"]["n_images"] == 256
+    assert "Ethos-U" in proof["artefacts"]["model.vela.tflite"]["not_run"]
+
+
+def test_second_export_is_the_same_but_for_its_dates(
+    searched: Path, exported: Path, tmp_path: Path
+) -> None:
+    assert (
+        run(["export", "epochs=0", f"run={searched}", f"id={exported.name}", f"dir={tmp_path}"])
+        == 0
+    )
+    again = tmp_path / exported.name
+    assert {path.name for path in again.iterdir()} == {path.name for path in exported.iterdir()}
+    for path in exported.iterdir():
+        if path.name not in ("proof.json", "MODEL_CARD.md"):
+            assert (again / path.name).read_bytes() == path.read_bytes(), path.name
+
+    def undated(folder: Path) -> object:
+        proof = json.loads((folder / "proof.json").read_text())
+        for name in ("made", "commands", "source"):  # name the folders, too
+            del proof[name]
+        del proof["files"]["MODEL_CARD.md"]
+        return proof
+
+    assert undated(again) == undated(exported)
+    assert (
+        run(["export", "epochs=0", f"run={searched}", f"id={exported.name}", f"dir={tmp_path}"])
+        == 2
+    )
+
+
+def test_weights_are_finished_first(searched: Path, exported: Path, tmp_path: Path) -> None:
+    options = [f"id={exported.name}", "epochs=1", "prune=0.3", f"dir={tmp_path}"]
+    assert run(["export", f"run={searched}", *options]) == 0
+    proofs = [
+        json.loads((folder / "proof.json").read_text())
+        for folder in (exported, tmp_path / exported.name)
+    ]
+    plain, finished = (proof["finishing"] for proof in proofs)
+    assert [step["step"] for step in plain["steps"]] == ["inherited", "int8"]
+    names = [step["step"] for step in finished["steps"]]
+    assert names[:5] == ["inherited", "fine-tuned", "narrowed", "pruned", "int8"]
+    for name in ("latency_ms", "flash_kib", "macs_m", "params_m"):  # compiled anew
+        assert proofs[1]["figures"][name][0] < proofs[0]["figures"][name][0]
+    card = (tmp_path / exported.name / "MODEL_CARD.md").read_text()
+    assert "30% of the channels pruned" in card
+    assert "| pruned | 1 | 0." in card
+
+
+def test_card_is_one_of_hugging_face(exported: Path) -> None:
+    card = huggingface_hub.ModelCard.load(exported / "MODEL_CARD.md")
+    proof = json.loads((exported / "proof.json").read_text())
+    assert (card.data.library_name, card.data.pipeline_tag) == ("hwnas", "image-classification")
+    results = {result.metric_name: result for result in card.data.eval_results}
+    found = results["accuracy, model.int8.tflite"]
+    assert found.dataset_split == "test"
+    expected = proof["artefacts"]["model.int8.tflite"]["accuracy"][0]
+    assert found.metric_value == pytest.approx(expected, abs=1e-6)
+    headings = re.findall(r"^## (.*)$", card.text, re.MULTILINE)
+    assert headings == [
+        "Use", "Intended use and limits", "Data", "Training", "Evaluation", "Costs on npu", "Files",
+        "Provenance",
+    ]  # fmt: skip
+    for name in proof["files"]:
+        assert f"`{name}`" in card.text or name == "MODEL_CARD.md"
+
+
+def test_verify_repeats_the_proof_also_where_torch_is_not(
+    exported: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    before = {path: path.read_bytes() for path in exported.iterdir()}
+    assert run(["verify", str(exported), "+target=npu"]) == 0
+    out = capfd.readouterr().out
+    assert "model.py: largest error 0, mean 0" in out
+    assert "model.int8.tflite: " in out
+    assert "The compiler gave the same file." in out
+    assert "Everything that was repeated holds." in out
+    without = run_hwnas("verify", str(exported), blocked=LARGE)
+    assert without.returncode == 0, without.stderr
+    assert "model.py: not run, torch is not installed" in without.stdout
+    assert "model.int8.onnx: largest error" in without.stdout
+    assert "The test split was not read" in without.stdout
+    assert {path: path.read_bytes() for path in exported.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda f: (f / "model.vela.tflite").write_bytes(b"x"), "model.vela.tflite was changed"),
+        (lambda f: (f / "labels.txt").unlink(), "labels.txt is missing"),
+        (lambda f: (f / "note.txt").touch(), "note.txt is not of the export"),
+        (lambda f: _flip(f / "model.safetensors"), "model.safetensors was changed"),
+        (lambda f: (f / "MODEL_CARD.md").write_text("best model"), "MODEL_CARD.md was changed"),
+    ],
+)
+def test_verify_names_a_file_that_is_not_as_it_was(
+    exported: Path,
+    change: Callable[[Path], object],
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    copy = Path(shutil.copytree(exported, tmp_path / "copy"))
+    change(copy)
+    assert run(["verify", str(copy)]) == 1
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def _flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(bytes(content))
+
+
+def _replace(folder: Path, name: str, content: bytes) -> None:
+    """Change a file and its digest in the proof."""
+    (folder / name).write_bytes(content)
+    proof = json.loads((folder / "proof.json").read_text())
+    proof["files"][name] = hashlib.sha256(content).hexdigest()
+    (folder / "proof.json").write_text(json.dumps(proof))
+
+
+def _other_weights(folder: Path) -> None:
+    content = (folder / "model.safetensors").read_bytes()
+    _replace(folder, "model.safetensors", content[:-400] + bytes(400))
+
+
+def _other_opset(folder: Path) -> None:
+    model = onnx.load(folder / "model.int8.onnx")
+    model.opset_import[0].version = 999
+    _replace(folder, "model.int8.onnx", model.SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (_other_weights, "is not as it should be: model.py.error"),
+        (_other_opset, "model.int8.onnx: onnxruntime refuses the model"),
+        (lambda f: _replace(f, "model.int8.tflite", b"nothing"), "model.int8.tflite: "),
+        (lambda f: _replace(f, "model.py", b"def load(:"), "model.py: "),
+        (lambda f: _replace(f, "images.npz", b"nothing"), "images.npz"),
+    ],
+)
+def test_verify_finds_what_was_changed_with_its_digest(
+    exported: Path, change: Callable[[Path], object], message: str, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    copy = Path(shutil.copytree(exported, tmp_path / "copy"))
+    change(copy)
+    assert run(["verify", str(copy)]) == 1
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("runner", "arguments", "blocked"),
+    [
+        ("run_onnx.py", (), (*LARGE, "hwnas", "ai_edge_litert", "tvm", "onnx")),
+        ("run_onnx.py", ("model.fp32.onnx",), (*LARGE, "hwnas", "ai_edge_litert", "tvm", "onnx")),
+        ("run_tflite.py", (), (*LARGE, "hwnas", "onnxruntime", "tvm", "onnx")),
+        ("model.py", (), (*LARGE[1:], "hwnas", "onnxruntime", "tvm", "ai_edge_litert", "onnx")),
+    ],
+)
+def test_runner_needs_its_own_runtime_alone(
+    exported: Path,
+    runner: str,
+    arguments: tuple[str, ...],
+    blocked: tuple[str, ...],
+    tmp_path: Path,
+) -> None:
+    with np.load(exported / "images.npz") as content:
+        pixels, expected = content["pixels"], content["expected"].argmax(axis=1)
+    np.save(tmp_path / "images.npy", pixels)
+    script = str(exported / runner)
+    done = run_file(script, str(tmp_path / "images.npy"), *arguments, blocked=blocked)
+    assert done.returncode == 0, done.stderr
+    found = np.array(done.stdout.split(), int)
+    assert len(found) == len(expected)
+    proof = json.loads((exported / "proof.json").read_text())
+    names = {"run_onnx.py": "model.int8.onnx", "run_tflite.py": "model.int8.tflite"}
+    name = arguments[0] if arguments else names.get(runner, runner)
+    said = proof["artefacts"][name]["agreement"]["top1"]
+    assert np.mean(found == expected) == pytest.approx(said)
+    for wrong in (pixels[:, :4], pixels.astype(np.float32)):
+        np.save(tmp_path / "wrong.npy", wrong)
+        done = run_file(script, str(tmp_path / "wrong.npy"), *arguments, blocked=blocked)
+        assert done.returncode == 1
+        assert "Expected uint8 (N, *[" in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("module", "artefact", "blocked"),
+    [
+        ("onnxruntime", "model.int8.onnx", (*LARGE, "hwnas", "ai_edge_litert", "tvm", "onnx")),
+        ("torch", "model.py", (*LARGE[1:], "hwnas", "onnxruntime", "tvm", "ai_edge_litert")),
+        ("ai_edge_litert", "model.int8.tflite", (*LARGE, "hwnas", "onnxruntime", "tvm", "onnx")),
+    ],
+)
+def test_what_the_readme_shows_runs(
+    exported: Path, module: str, artefact: str, blocked: tuple[str, ...], tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(exported, tmp_path / "copy"))
+    with np.load(folder / "images.npz") as content:
+        np.save(folder / "images.npy", content["pixels"])
+        expected = content["expected"].argmax(axis=1)
+    done = run_snippet(module, folder, blocked=blocked)
+    assert done.returncode == 0, done.stderr
+    found = np.array(done.stdout.replace("[", " ").replace("]", " ").split(), int)
+    said = json.loads((exported / "proof.json").read_text())["artefacts"][artefact]
+    assert np.mean(found == expected) == pytest.approx(said["agreement"]["top1"])
+
+
+def test_model_py_refuses_other_images_in_one_line(exported: Path) -> None:
+    network = load_module(exported / "model.py").load()
+    with pytest.raises(ValueError, match=r"Expected floats \(1, .*, got torch.uint8"):
+        network(torch.zeros(2, 1, 8, 8, dtype=torch.uint8))
+    with pytest.raises(ValueError, match=r"got torch.float32 torch.Size\(\[2, 3, 8, 8\]\)"):
+        network(torch.zeros(2, 3, 8, 8))
+
+
+def test_what_does_not_hold_is_kept_as_failed(
+    searched: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("hwnas.export.proof.INT8_ERROR", 1e-9)
+    assert run(["export", "epochs=0", f"run={searched}", "pick=fastest", f"dir={tmp_path}"]) == 1
+    error = capsys.readouterr().err
+    (folder,) = [path for path in tmp_path.iterdir() if path.is_dir()]
+    assert folder.name.endswith(".failed")
+    assert f"{folder.name}: model.int8.tflite.error" in error
+    monkeypatch.undo()
+    monkeypatch.setattr(sys, "argv", ["hwnas"])
+    assert run(["verify", str(folder)]) == 1
+    assert "model.int8.tflite.error" in capsys.readouterr().err
+
+
+def test_killed_export_leaves_nothing_half_and_the_next_one_cleans_up(
+    searched: Path, tmp_path: Path
+) -> None:
+    first = tmp_path / "first"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "hwnas", "export", "epochs=0", f"run={searched}", "pick=all",
+         f"dir={first}"],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    deadline = time.monotonic() + _LIMIT_S
+    while process.poll() is None and not any(first.glob(f"{BUILDING}/*/model.int8.onnx")):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.kill()
+    assert process.wait(timeout=_LIMIT_S) == -signal.SIGKILL
+    for folder in first.iterdir():
+        if folder.is_dir() and folder.name != BUILDING:
+            assert (folder / "proof.json").is_file()
+    assert run(["export", "epochs=0", f"run={searched}", "pick=most_accurate", f"dir={first}"]) == 0
+    assert not (first / BUILDING).exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["pick=fastst"], "Unknown pick 'fastst'. Did you mean 'fastest'"),
+        (["pick=accuracy max where latency_ms < 0"], "fulfils pick="),
+        (["id=123456789012"], "none of 20 candidates. The nearest"),
+        (["pick=fastest", "id=1"], "give one of them"),
+        (["only=cpu"], "Unknown target 'cpu'. Did you mean 'npu'? Allowed: npu."),
+        (["max_int8_drop=-1"], "must not be negative"),
+        (["picks=knee"], "Did you mean 'pick'"),
+    ],
+)
+def test_what_cannot_be_exported_is_refused_in_one_line(
+    searched: Path, options: list[str], message: str, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    assert run(["export", f"run={searched}", f"dir={tmp_path / 'out'}", *options]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_search_for_several_targets_is_exported_for_each_or_for_one(
+    searched: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    both, out = tmp_path / "run", tmp_path / "out"
+    shared = f"run.supernets={searched.parent / 'supernets'}"
+    arguments = ["+target=[npu,sketch]", *QUICK[1:3], "n_trials=8", "budget=none", shared]
+    assert run(["search", *arguments, f"run.dir={both}"]) == 0
+    pick = "pick=accuracy max where npu.latency_ms < 10 and sketch.latency_ms < 10"
+    assert run(["export", "epochs=0", f"run={both}", pick, f"dir={out}"]) == 0
+    (npu,), (sketch,) = (list((out / target).iterdir()) for target in ("npu", "sketch"))
+    assert npu.name == sketch.name
+    assert (npu / "model.vela.tflite").is_file()
+    assert not (sketch / "model.vela.tflite").exists()
+    for folder in (npu, sketch):
+        proof = json.loads((folder / "proof.json").read_text())
+        assert proof["target"]["name"] == folder.parent.name
+        assert run(["verify", str(folder)]) == 0
+    capsys.readouterr()
+    assert run(["verify", str(npu), "+target=sketch"]) == 2
+    assert "nothing can be measured on it" in capsys.readouterr().err
+    one = tmp_path / "one"
+    assert (
+        run(["export", "epochs=0", f"run={both}", "only=sketch", "pick=fastest", f"dir={one}"]) == 0
+    )
+    (folder,) = [path for path in one.iterdir() if path.is_dir()]
+    assert json.loads((folder / "proof.json").read_text())["target"]["name"] == "sketch"
+    capsys.readouterr()
+    assert run(["export", f"run={both / 'npu'}", f"dir={tmp_path / 'two'}"]) == 2
+    assert f"say run={both} only=npu" in capsys.readouterr().err
+
+
+def test_wrong_expression_is_pointed_at(
+    searched: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pick = "pick=accuracy max where latency_ms <= 0.8 und flash_kib <= 300"
+    assert run(["export", f"run={searched}", f"dir={tmp_path / 'out'}", pick]) == 2
+    message, text, pointer = capsys.readouterr().err.splitlines()
+    assert "Expected 'and', 'or' or the end, got 'und'" in message
+    assert text[pointer.index("^") : pointer.rindex("^") + 1] == "und"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda run: (run / "front.json").unlink(), "has no front yet. Finish it with"),
+        (lambda run: (run / "manifest.json").unlink(), "no manifest.json there"),
+        (lambda run: _edit(run, "checkpoint", "/gone/x/supernet.safetensors"), "is not at /gone"),
+        (lambda run: _edit(run, "verb", "train"), "is no search with a supernet"),
+        (lambda run: _edit(run, "part_of", ".."), "is one target of a search: say run="),
+    ],
+)
+def test_run_that_cannot_be_exported_is_refused(
+    searched: Path, change: Callable[[Path], object], message: str, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    again = Path(shutil.copytree(searched, tmp_path / "run"))
+    change(again)
+    assert run(["export", f"run={again}", f"dir={tmp_path / 'out'}"]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def _edit(folder: Path, key: str, value: str) -> None:
+    path = folder / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["export"], "export needs run=DIR"),
+        (["verify"], "verify needs the folder of an export"),
+        (["verify", "/nowhere"], "is no export: there is no proof.json"),
+        (["verify", "/nowhere", "limit=1"], "Did you mean 'limit_s'"),
+    ],
+)
+def test_missing_folders_are_refused(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments) == 2
+    assert message in capsys.readouterr().err
