@@ -37,6 +37,8 @@ from hwnas.training.data import DatasetConfig
 from tests.conftest import images_of, target
 from tests.profiling.fakes import Device, subject, timing
 
+pytestmark = pytest.mark.alone
+
 #: 84 networks of ten operators.
 SPACE = """\
 family: mbconv

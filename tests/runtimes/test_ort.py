@@ -27,6 +27,8 @@ from hwnas.testing import SessionContract
 from tests.int8.networks import quantised
 from tests.int8.qdq import oracle
 
+pytestmark = pytest.mark.alone
+
 
 def folded_weights(
     network: nn.Module,
