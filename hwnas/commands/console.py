@@ -60,14 +60,14 @@ class Rate(ProgressColumn):
 
 @final
 class Clock(ProgressColumn):
-    """The time that is left; at the end, the time that it took."""
+    """The time that is left; at the end, the time that it took without nested phases."""
 
     max_refresh = 0.5
 
     def render(self, task: Task) -> Text:
         """Return the time of a phase."""
-        words = _left(task) if task.finished_time is None else f"took {_clock(task.finished_time)}"
-        return Text(words, style="cyan")
+        took = task.fields["took"]
+        return Text(_left(task) if took is None else f"took {_clock(took)}", style="cyan")
 
 
 def _left(task: Task) -> str:
@@ -128,7 +128,7 @@ class Phases:
     @contextmanager
     def phase(self, name: str, total: int, done: int = 0) -> Iterator[Callable[[int], None]]:
         """Show a bar while the phase runs; what nested phases take is counted as theirs."""
-        bar = self._bars.add_task(name, total=total, completed=done, done=done)
+        bar = self._bars.add_task(name, total=total, completed=done, done=done, took=None)
         task = next(task for task in self._bars.tasks if task.id == bar)
         tell = self._in_terminal(task) if self._console.is_interactive else self._in_log(task)
 
@@ -136,11 +136,13 @@ class Phases:
             self._bars.advance(bar, n)
             tell()
 
+        before = self.seconds.get(name, 0.0)
         with self.timed(name):
             try:
                 yield advance
             finally:
                 self._look(name)
+        self._bars.update(bar, took=self.seconds[name] - before)
         self._bars.stop_task(bar)
 
     def _in_terminal(self, task: Task) -> Callable[[], None]:

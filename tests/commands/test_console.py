@@ -84,3 +84,17 @@ def test_looks_in_a_terminal_are_so_seldom_that_they_cost_one_per_cent(
     assert min(gaps[:-1]) >= between  # the last look is at the end, whenever that is
     assert len(note.at) * takes < 0.02 * clock.now
     assert len(note.at) > 10
+
+
+def test_finished_phases_say_what_they_took_without_nested_ones() -> None:
+    clock, console = Clock(), Console(file=io.StringIO(), width=100)
+    with Phases(console, clock) as phases, phases.phase("Search", 2) as advance:
+        with phases.phase("Train", 1) as step:
+            clock.now += 100.0
+            step(1)
+        clock.now += 8.0
+        advance(2)
+    assert isinstance(console.file, io.StringIO)
+    search, train = console.file.getvalue().splitlines()
+    assert search.rstrip().endswith("took 0:00:08")
+    assert train.rstrip().endswith("took 0:01:40")
