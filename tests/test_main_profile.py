@@ -37,8 +37,6 @@ from hwnas.training.data import DatasetConfig
 from tests.conftest import images_of, target
 from tests.profiling.fakes import Device, subject, timing
 
-pytestmark = pytest.mark.alone
-
 #: 84 networks of ten operators.
 SPACE = """\
 family: mbconv
@@ -69,7 +67,7 @@ SEARCH = ("search", *LAB, "budget=none", "train.epochs=1", "sampler=random", *TI
 SETTING = "tvm-float32-1t-b1"
 FILES = ("operators.csv", "networks.csv", "calibration.json", "provenance.json", "error.png")
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 needs_compiler = pytest.mark.skipif(
     shutil.which("g++") is None and shutil.which("clang++") is None, reason="no C++ compiler"
 )
