@@ -4,11 +4,13 @@ import csv
 import json
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from hwnas.__main__ import run
+from tests.unusable import CHANGES
 
 QUICK = ("+target=npu", "search_space=tiny", "train.epochs=2", "n_trials=20", "budget=none")
 
@@ -75,30 +77,16 @@ def test_networks_are_trained_by_several_processes(
     assert (again / "audit" / "audit.json").read_text() == first
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda run: (run / "front.json").unlink(), "has no front yet. Finish it with"),
-        (lambda run: (run / "manifest.json").unlink(), "no manifest.json there"),
-        (lambda run: _edit(run, "checkpoint", "/gone/x/supernet.safetensors"), "is not at /gone"),
-        (lambda run: _edit(run, "verb", "train"), "is no search with a supernet"),
-    ],
-)
+@pytest.mark.parametrize(("change", "message"), CHANGES)
 def test_run_that_cannot_be_audited_is_refused_in_one_line(
-    again: Path, change: object, message: str, capsys: pytest.CaptureFixture[str]
+    again: Path, change: Callable[[Path], object], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert callable(change)
     change(again)
     assert run(["audit", f"run={again}"]) == 2
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
     assert not (again / "audit").exists()
-
-
-def _edit(folder: Path, key: str, value: str) -> None:
-    path = folder / "manifest.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from hwnas.__main__ import run
 from hwnas.export.folder import BUILDING
 from hwnas.export.running import load_module
 from tests.export.blocked import LARGE, run_file, run_hwnas, run_snippet
+from tests.unusable import CHANGES, edit
 
 QUICK = ("+target=npu", "search_space=tiny", "train.epochs=2", "n_trials=20", "budget=none")
 _LIMIT_S = 300.0
@@ -177,7 +178,11 @@ def test_verify_names_a_file_that_is_not_as_it_was(
 ) -> None:
     copy = Path(shutil.copytree(exported, tmp_path / "copy"))
     change(copy)
-    assert run(["verify", str(copy)]) == 1
+    _check_refused(copy, message, capsys)
+
+
+def _check_refused(folder: Path, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["verify", str(folder)]) == 1
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
@@ -224,10 +229,7 @@ def test_verify_finds_what_was_changed_with_its_digest(
 ) -> None:  # fmt: skip
     copy = Path(shutil.copytree(exported, tmp_path / "copy"))
     change(copy)
-    assert run(["verify", str(copy)]) == 1
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
+    _check_refused(copy, message, capsys)
 
 
 @pytest.mark.parametrize(
@@ -405,11 +407,8 @@ def test_wrong_expression_is_pointed_at(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda run: (run / "front.json").unlink(), "has no front yet. Finish it with"),
-        (lambda run: (run / "manifest.json").unlink(), "no manifest.json there"),
-        (lambda run: _edit(run, "checkpoint", "/gone/x/supernet.safetensors"), "is not at /gone"),
-        (lambda run: _edit(run, "verb", "train"), "is no search with a supernet"),
-        (lambda run: _edit(run, "part_of", ".."), "is one target of a search: say run="),
+        *CHANGES,
+        (lambda run: edit(run, "part_of", ".."), "is one target of a search: say run="),
     ],
 )
 def test_run_that_cannot_be_exported_is_refused(
@@ -421,11 +420,6 @@ def test_run_that_cannot_be_exported_is_refused(
     assert run(["export", f"run={again}", f"dir={tmp_path / 'out'}"]) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
-
-
-def _edit(folder: Path, key: str, value: str) -> None:
-    path = folder / "manifest.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
 
 
 @pytest.mark.parametrize(

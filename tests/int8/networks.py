@@ -11,16 +11,23 @@ from hwnas.op import Lowered, Task
 from hwnas.space import Genotype, SearchSpace
 
 
-def quantised(
-    space: SearchSpace, genotype: Genotype, task: Task
-) -> tuple[torch.nn.Module, Lowered, QuantisedNetwork]:
-    """Return a network with random weights, its operators, and the network in int8."""
+def calibrated(
+    space: SearchSpace, genotype: Genotype, task: Task, seed: int = 0
+) -> tuple[torch.nn.Module, Lowered, torch.Tensor]:
+    """Return a network with random weights, its operators, and images to calibrate on."""
     family = families.get(space.family)
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     network = family.build(space, genotype, task)
     resolution = family.resolution(space, genotype)
     images = torch.randn(64, task.in_channels, resolution, resolution)
     recalibrate(network, images)
     fold_batch_norm(network)
-    lowered = family.lower(space, genotype, task)
+    return network, family.lower(space, genotype, task), images
+
+
+def quantised(
+    space: SearchSpace, genotype: Genotype, task: Task
+) -> tuple[torch.nn.Module, Lowered, QuantisedNetwork]:
+    """Return a network with random weights, its operators, and the network in int8."""
+    network, lowered, images = calibrated(space, genotype, task)
     return network, lowered, quantise(network, lowered, images)

@@ -5,29 +5,21 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from hwnas import families, space
-from hwnas.accuracy.supernet import recalibrate
-from hwnas.families.blocks import fold_batch_norm
+from hwnas import space
 from hwnas.int8.quantise import calibrate
 from hwnas.int8.simulated import Simulated
 from hwnas.int8.tflite import write
 from hwnas.op import Task
 from hwnas.runtimes.litert import LiteRTSession
+from tests.int8.networks import calibrated
 from tests.int8.qdq import oracle
 
 
 def simulated(name: str, seed: int, task: Task) -> tuple[Simulated, torch.Tensor]:
     """Return a network with random weights and images that it was calibrated on."""
     found = space.load(space.find(name))
-    family = families.get(found.family)
     genotype = found.sample(random.Random(seed))
-    torch.manual_seed(seed)
-    network = family.build(found, genotype, task)
-    side = family.resolution(found, genotype)
-    images = torch.randn(64, task.in_channels, side, side)
-    recalibrate(network, images)
-    fold_batch_norm(network)
-    lowered = family.lower(found, genotype, task)
+    network, lowered, images = calibrated(found, genotype, task, seed)
     return Simulated(network, lowered, calibrate(network, lowered, images)), images
 
 

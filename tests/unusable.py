@@ -1,0 +1,20 @@
+"""Runs that verbs which go on from a finished search cannot use."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+
+def edit(run: Path, key: str, value: str) -> None:
+    """Change what the manifest of a run says."""
+    path = run / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
+
+
+#: What is done to a finished search, and what is said of it then.
+CHANGES: list[tuple[Callable[[Path], object], str]] = [
+    (lambda run: (run / "front.json").unlink(), "has no front yet. Finish it with"),
+    (lambda run: (run / "manifest.json").unlink(), "no manifest.json there"),
+    (lambda run: edit(run, "checkpoint", "/gone/x/supernet.safetensors"), "is not at /gone"),
+    (lambda run: edit(run, "verb", "train"), "is no search with a supernet"),
+]
