@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import huggingface_hub
@@ -22,6 +23,7 @@ from hwnas.__main__ import run
 from hwnas.export.folder import BUILDING
 from hwnas.export.running import load_module
 from tests.export.blocked import LARGE, run_file, run_hwnas, run_snippet
+from tests.int8.networks import coarsely
 from tests.unusable import CHANGES, edit
 
 QUICK = ("+target=npu", "search_space=tiny", "train.epochs=2", "n_trials=20", "budget=none")
@@ -121,6 +123,26 @@ def test_weights_are_finished_first(searched: Path, exported: Path, tmp_path: Pa
     card = (tmp_path / exported.name / "MODEL_CARD.md").read_text()
     assert "30% of the channels pruned" in card
     assert "| pruned | 1 | 0." in card
+
+
+def test_what_is_trained_for_int8_is_held_against_itself(
+    searched: Path, exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hwnas.export.finishing.calibrate", partial(coarsely, times=4))
+    options = [f"id={exported.name}", "epochs=3", "max_int8_drop=0", f"dir={tmp_path}"]
+    assert run(["export", f"run={searched}", *options]) == 0
+    folder = tmp_path / exported.name
+    found = json.loads((folder / "proof.json").read_text())["artefacts"]
+    references = {name: row.get("agreement", {}).get("reference") for name, row in found.items()}
+    assert references == {
+        "model.py": "float32",
+        "model.fp32.onnx": "float32",
+        "model.int8.onnx": "simulated int8",
+        "model.int8.tflite": "simulated int8",
+        "model.vela.tflite": None,
+    }
+    assert "were trained for it" in (folder / "MODEL_CARD.md").read_text()
+    assert run_hwnas("verify", str(folder), blocked=LARGE).returncode == 0
 
 
 def test_card_is_one_of_hugging_face(exported: Path) -> None:

@@ -172,8 +172,7 @@ def _export(
         )
         for file, parts in content.items():
             files.write(folder / file, parts)
-        resolution = finished.lowered[0].op.in_shape[1]
-        kept = kept_images(finished.network, of.parts.data, resolution)
+        kept = kept_images(finished, of.parts.data)
         files.write(folder / proof.IMAGES, kept.packed())
         names = [kind for kind in KINDS if kind in content]
         bench = Bench(
@@ -185,12 +184,11 @@ def _export(
             kept,
         )
         own = own_artefact(of.config.target)
-        evidence = prove(folder, names, own, finished.network, finished.lowered, bench)
+        evidence = prove(folder, names, own, finished, bench)
         opsets = {checked_opset(content[n]) for n in names if n.endswith(".onnx")}
         final = name + ".failed" * bool(evidence.failed)
         row = _proof(of, genotype, finished, evidence, order, order.root / final)
         row |= {"opset": min(opsets), "n_images": len(kept.labels)}
-        row["largest_output"] = float(abs(kept.expected).max())
         row["files"] = folders.digests(folder)
         files.write(folder / folders.CARD, card(row).encode())
         row["files"] = folders.digests(folder)

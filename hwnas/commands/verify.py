@@ -85,8 +85,9 @@ def _agreements(
     images, failed = proof.prepared(kept.pixels, said["mean"], said["std"]), []
     for name, session in sessions.items():
         outputs = session.run(images)
-        near = proof.agreement(outputs, kept.expected)
-        check = near.check(name, running.KINDS[name].dtype)
+        dtype = running.KINDS[name].dtype
+        near = kept.agreement(outputs, dtype)
+        check = near.check(name, dtype)
         share = proportion(int((outputs.argmax(axis=1) == kept.labels).sum()), len(outputs))
         console.print(
             f"{name}: largest error {near.max_error:.2g}, mean {near.mean_error:.2g}, same class "

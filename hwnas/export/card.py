@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from hwnas.export.proof import TRAINED
 from hwnas.export.running import KINDS
 from hwnas.figure import COLUMNS, Figure
 
@@ -171,12 +172,23 @@ def _evaluation(proof: Row) -> str:
         )
     head = ["", "accuracy (95 %)", "largest error", "mean error", "same class"]
     allowed = {dtype: next(iter(limit.values())) for dtype, limit in proof["tolerances"].items()}
+    largest = {
+        row["agreement"]["reference"]: row["agreement"]["largest_output"]
+        for row in proof["artefacts"].values()
+        if "agreement" in row
+    }
+    trained = ""
+    if TRAINED in largest:
+        trained = (
+            " Files in int8 were trained for it: they are compared with that network, as torch "
+            f"simulates it, whose largest output is {largest[TRAINED]:.3g}."
+        )
     return (
         f"{_table(head, table)}\n\nAccuracy: of each file itself on all {n:,} test images, "
         f"measured; Wilson's interval. Errors: of its outputs against torch's on {kept} test "
-        f"images (`images.npz`), whose largest is {proof['largest_output']:.3g}. Allowed are, as "
+        f"images (`images.npz`), whose largest is {largest['float32']:.3g}. Allowed are, as "
         f"fractions of that, a largest error of {allowed['float32']:g} in float32 and a mean error "
-        f"of {allowed['int8']:g} in int8.{_reported(proof)}"
+        f"of {allowed['int8']:g} in int8.{trained}{_reported(proof)}"
     )
 
 

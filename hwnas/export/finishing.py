@@ -56,6 +56,8 @@ class Finished:
     network: nn.Module  #: float32, its batch norm folded, in evaluation mode
     lowered: Lowered  #: its operators, narrower than the family's where it was pruned
     int8: QuantisedNetwork | None  #: ``None`` where it cannot be written in int8
+    #: What ``int8`` was trained as; ``None`` where it is ``network``, calibrated.
+    simulated: Simulated | None = None
     record: Row = field(default_factory=dict)  #: what was done to the weights, for the proof
 
 
@@ -127,9 +129,9 @@ def finish(origin: Origin, config: FinishingConfig, load: Load, progress: Progre
     try:
         check_int8(lowered)
     except CompileError as error:
-        return Finished(network, lowered, None, finishing.record(None, no_int8=str(error)))
-    int8, how = finishing.in_int8(network, lowered, load)
-    return Finished(network, lowered, int8, finishing.record(how))
+        return Finished(network, lowered, None, None, finishing.record(None, no_int8=str(error)))
+    int8, simulated, how = finishing.in_int8(network, lowered, load)
+    return Finished(network, lowered, int8, simulated, finishing.record(how))
 
 
 @dataclass(frozen=True)
@@ -176,8 +178,8 @@ class _Finishing:
 
     def in_int8(
         self, network: nn.Module, lowered: Lowered, load: Load
-    ) -> tuple[QuantisedNetwork, str]:
-        """Return a network in int8, trained for it if it loses too much, and how it was made."""
+    ) -> tuple[QuantisedNetwork, Simulated | None, str]:
+        """Return a network in int8, what it was trained as if it lost too much, and how."""
         images = self._origin.images
         scales, how = calibrate(network, lowered, images), f"{len(images)} calibration images"
         real, int8 = self.steps[-1].accuracy.value, in_int8(network, lowered, scales)
@@ -185,7 +187,7 @@ class _Finishing:
         self.steps.append(Step("int8", plain))
         drop = 100 * (real - plain.value)
         if drop <= self._config.max_int8_drop or not self._config.epochs:
-            return int8, f"post-training, {how}"
+            return int8, None, f"post-training, {how}"
         self._past.append(how)
         simulated = Simulated(network, lowered, scales)
         seconds = self._learn(simulated, _FOR_INT8)
@@ -193,8 +195,8 @@ class _Finishing:
         accuracy = self._int8_accuracy(trained, load)
         self.steps.append(Step("int8-trained", accuracy, self._config.epochs, seconds))
         if accuracy.value <= plain.value:
-            return int8, f"post-training, {how}; training for int8 did not pay"
-        return trained, f"trained for int8, {self._config.epochs} epochs, {how}"
+            return int8, None, f"post-training, {how}; training for int8 did not pay"
+        return trained, simulated.eval(), f"trained for int8, {self._config.epochs} epochs, {how}"
 
     def record(self, int8: str | None, no_int8: str | None = None) -> Row:
         """Return what was done, as JSON.

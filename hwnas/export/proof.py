@@ -1,7 +1,9 @@
 """What an export must show of its own files, with the limits that it is held against.
 
 An artefact is compared with torch on images that the export holds, read over the whole test split,
-and held against the budget. Nothing here needs torch: ``verify`` repeats it without.
+and held against the budget. What was trained for int8 has weights of its own: int8 files are then
+compared with that network, as torch simulates it. Nothing here needs torch: ``verify`` repeats it
+without.
 """
 
 import io
@@ -24,9 +26,10 @@ from hwnas.op import Lowered, Node, OpSpec
 Row = dict[str, Any]
 Floats = NDArray[np.float32]
 
-FORMAT = 1
+FORMAT = 2
 IMAGES = "images.npz"  #: pixels, labels and torch's outputs
 N_IMAGES = 256
+TRAINED = "simulated int8"  #: reference of what was trained for int8
 
 #: Largest error of a float32 artefact, as a fraction of torch's largest output. Runtimes add up in
 #: another order, which moves the last digits: by 6e-7 at most on 60 random networks of four spaces;
@@ -73,6 +76,7 @@ class Check:
 class Agreement:
     """How near the outputs of an artefact are to torch's."""
 
+    reference: str  #: what torch computed: the network in float32, or int8 as it was trained
     n_images: int
     max_error: float  #: absolute
     mean_error: float
@@ -89,11 +93,12 @@ class Agreement:
         return Check(f"{name}.error", error / self.largest_output, allowed, words)
 
 
-def agreement(found: Floats, expected: Floats) -> Agreement:
+def agreement(found: Floats, expected: Floats, reference: str = "float32") -> Agreement:
     """Return how near outputs ``(N, n_classes)`` are to torch's."""
     errors = np.abs(found.astype(np.float64) - expected)
     same = found.argmax(axis=1) == expected.argmax(axis=1)
     return Agreement(
+        reference=reference,
         n_images=len(expected),
         max_error=float(errors.max()),
         mean_error=float(errors.mean()),
@@ -145,11 +150,18 @@ class Kept:
     pixels: NDArray[np.uint8]  #: ``(N, R, R, C)``
     labels: NDArray[np.int64]
     expected: Floats  #: torch's outputs, ``(N, n_classes)``
+    expected_int8: Floats | None = None  #: of the network that was trained for int8, if one was
+
+    def agreement(self, found: Floats, dtype: str) -> Agreement:
+        """Return how near an artefact that computes in ``dtype`` is to the network it is of."""
+        if dtype == "int8" and self.expected_int8 is not None:
+            return agreement(found, self.expected_int8, TRAINED)
+        return agreement(found, self.expected)
 
     def packed(self) -> bytes:
         """Return them as the bytes of a ``.npz`` file; equal content gives equal bytes."""
-        file = io.BytesIO()
-        np.savez_compressed(file, pixels=self.pixels, labels=self.labels, expected=self.expected)
+        file, parts = io.BytesIO(), {k: v for k, v in vars(self).items() if v is not None}
+        np.savez_compressed(file, **parts)
         return file.getvalue()
 
 
@@ -161,7 +173,8 @@ def read_kept(folder: Path) -> Kept:
     """
     try:
         with np.load(folder / IMAGES, allow_pickle=False) as content:
-            return Kept(content["pixels"], content["labels"], content["expected"])
+            trained = content.get("expected_int8")
+            return Kept(content["pixels"], content["labels"], content["expected"], trained)
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
         raise ProofError(f"{folder / IMAGES} cannot be read: {error}") from None
 
@@ -176,7 +189,9 @@ def read(folder: Path) -> Row:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         if content["format"] != FORMAT:
-            raise ValueError(f"format {content['format']}, this version reads {FORMAT}")
+            raise ValueError(
+                f"format {content['format']}, this version reads {FORMAT}; export the model again"
+            )
         for part in ("files", "artefacts", "target", "model"):
             _ = content[part]
     except FileNotFoundError:

@@ -13,6 +13,7 @@ from hwnas.accuracy.supernet import right
 from hwnas.cost.base import Cost
 from hwnas.export import running
 from hwnas.export.artefacts import pixels_of
+from hwnas.export.finishing import Finished
 from hwnas.export.proof import (
     N_IMAGES,
     Agreement,
@@ -20,13 +21,11 @@ from hwnas.export.proof import (
     Floats,
     Kept,
     Row,
-    agreement,
     drop,
     prepared,
     within_budget,
 )
 from hwnas.figure import Figure, proportion
-from hwnas.op import Lowered
 from hwnas.runtimes.base import Session
 from hwnas.runtimes.pool import Retrying
 from hwnas.search.artefacts import Artefacts
@@ -78,16 +77,18 @@ class Evidence:
         return {name: found[name] for name in running.KINDS if name in found}
 
 
-def kept_images(network: nn.Module, data: ImageData, resolution: int) -> Kept:
+def kept_images(finished: Finished, data: ImageData) -> Kept:
     """Return the test images that an export holds, evenly over the split, with torch's outputs."""
+    resolution = finished.lowered[0].op.in_shape[1]
     n = min(N_IMAGES, len(data.test))
     index = torch.linspace(0, len(data.test) - 1, n).round().long()
     part = data.test.take(index)
     pixels = pixels_of(part.images, resolution)
-    images = prepared(pixels, list(data.mean), list(data.std))
+    images = torch.from_numpy(prepared(pixels, list(data.mean), list(data.std)))
     with torch.inference_mode():
-        expected = network(torch.from_numpy(images)).numpy()
-    return Kept(pixels, part.labels.numpy(), expected)
+        expected = finished.network(images).numpy()
+        trained = finished.simulated and finished.simulated(images).numpy()
+    return Kept(pixels, part.labels.numpy(), expected, trained)
 
 
 def agreements(
@@ -95,15 +96,17 @@ def agreements(
 ) -> dict[str, Agreement]:
     """Return how near each artefact is to torch on the images that the export holds."""
     images = prepared(kept.pixels, mean, std)
-    return {name: agreement(s.run(images), kept.expected) for name, s in sessions.items()}
+    return {
+        name: kept.agreement(session.run(images), running.KINDS[name].dtype)
+        for name, session in sessions.items()
+    }
 
 
 def prove(
     folder: Path,
     names: Sequence[str],
     own: str,
-    network: nn.Module,
-    lowered: Lowered,
+    finished: Finished,
     bench: Bench,
 ) -> Evidence:
     """Return what the artefacts of a folder show.
@@ -112,18 +115,18 @@ def prove(
         folder: Of the export.
         names: Its artefacts.
         own: The one that the target's figures are of.
-        network: The network in torch, in eval mode.
-        lowered: Its operators.
+        finished: The network that they were made of.
         bench: What they are judged with.
     """
+    data, lowered = bench.data, finished.lowered
     not_run = {name: why for name in names if (why := running.hindrance(name))}
     runnable = [name for name in names if name not in not_run]
     sessions = {name: running.session(folder, name, bench.worker) for name in runnable}
-    near = agreements(sessions, bench.kept, list(bench.data.mean), list(bench.data.std))
+    near = agreements(sessions, bench.kept, list(data.mean), list(data.std))
     others = {name: session for name, session in sessions.items() if name != own}
     resolution = lowered[0].op.in_shape[1]
+    reading = Reading(finished.network, others, lambda: data.batches(data.test, resolution))
     judge = bench.artefacts.judge
-    reading = Reading(network, others, lambda: bench.data.batches(bench.data.test, resolution))
     outputs, cost = judge(running.paths(folder, own), lowered, reading.images())
     labels = np.concatenate(reading.labels)
     bits = {name: np.concatenate(parts) for name, parts in reading.right.items()}

@@ -7,20 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
 
 from hwnas import supernets
 from hwnas.accuracy.supernet import ScoringConfig
 from hwnas.errors import ConfigError
-from hwnas.export import finishing
 from hwnas.export.finishing import Finished, Origin, finish
 from hwnas.export.options import FinishingConfig
 from hwnas.families.blocks import weights_of
-from hwnas.int8 import quantise
-from hwnas.int8.network import QuantisedNetwork, Scale
-from hwnas.int8.quantise import Scales
+from hwnas.int8.network import QuantisedNetwork
 from hwnas.int8.tflite import write
-from hwnas.op import Lowered, fuse, n_macs
+from hwnas.op import fuse, n_macs
 from hwnas.progress import Silent
 from hwnas.runtimes.litert import LiteRTSession
 from hwnas.runtimes.onnx_writer import write_fp32
@@ -30,6 +26,7 @@ from hwnas.training.config import TrainingConfig
 from hwnas.training.data import DatasetConfig
 from hwnas.training.loop import Saving
 from tests.conftest import images_of
+from tests.int8.networks import coarsely
 from tests.training.fakes import KillAfter, Killed, same
 
 DIGITS = DatasetConfig("digits", validation=0.25, shift=0.125)
@@ -115,14 +112,7 @@ def test_pruned_network_is_trained_again_and_described_by_its_operators(
 def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
     """Calibrate so badly that int8 loses much: as if it had four bits."""
 
-    def calibrate(network: nn.Module, lowered: Lowered, images: Tensor) -> Scales:
-        scales = quantise.calibrate(network, lowered, images)
-        out = {
-            name: Scale(16 * scale.scale, scale.zero_point) for name, scale in scales.out.items()
-        }
-        return Scales(out, scales.inner)
-
-    monkeypatch.setattr(finishing, "calibrate", calibrate)
+    monkeypatch.setattr("hwnas.export.finishing.calibrate", partial(coarsely, times=16))
 
 
 @pytest.mark.usefixtures("coarse")
@@ -132,6 +122,17 @@ def test_training_for_int8_wins_back_what_int8_loses(origin: Origin, tmp_path: P
     assert found["int8"] < found["fine-tuned"] - 0.03
     assert found["int8-trained"] > found["int8"]
     assert finished.record["int8"].startswith("trained for int8, 3 epochs")
+    assert finished.int8 is not None
+    assert finished.simulated is not None
+    data = origin.course.data
+    images = data.prepare(images_of(data.validation), origin.resolution)
+    answers = litert(finished.int8).run(images.numpy())
+    with torch.no_grad():
+        errors = [
+            np.abs(answers - network(images).numpy()).mean()
+            for network in (finished.simulated, finished.network)
+        ]
+    assert errors[0] < errors[1] / 10, "int8 is held against what it was trained as"
 
 
 @pytest.mark.usefixtures("coarse")
@@ -139,6 +140,7 @@ def test_int8_is_not_trained_for_where_it_may_lose_as_much(origin: Origin, tmp_p
     config = FinishingConfig(epochs=1, max_int8_drop=100)
     finished = finish(elsewhere(origin, tmp_path), config, litert, Silent())
     assert "int8-trained" not in accuracies(finished)
+    assert finished.simulated is None
 
 
 @pytest.mark.usefixtures("coarse")

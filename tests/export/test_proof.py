@@ -8,6 +8,7 @@ import torch
 from hwnas.errors import RunError
 from hwnas.export.proof import (
     INT8_ERROR,
+    TRAINED,
     Kept,
     agreement,
     drop,
@@ -91,6 +92,19 @@ def test_kept_images_are_the_same_bytes_and_come_back(tmp_path: Path) -> None:
     back = read_kept(tmp_path)
     assert np.array_equal(back.pixels, kept.pixels)
     assert np.array_equal(back.expected, kept.expected)
+    assert back.expected_int8 is None
+
+
+def test_int8_is_compared_with_the_network_that_was_trained_for_it(tmp_path: Path) -> None:
+    pixels, labels = np.zeros((3, 2, 2, 1), np.uint8), np.arange(3)
+    for trained, reference in ((None, "float32"), (EXPECTED + 1, TRAINED)):
+        (tmp_path / "images.npz").write_bytes(Kept(pixels, labels, EXPECTED, trained).packed())
+        kept = read_kept(tmp_path)
+        found = EXPECTED if trained is None else trained
+        near = kept.agreement(found, "int8")
+        assert (near.reference, near.max_error) == (reference, 0)
+        near = kept.agreement(found, "float32")
+        assert (near.reference, near.max_error) == ("float32", 0 if trained is None else 1)
 
 
 def test_operators_come_back_from_json(small: SearchSpace, task: Task) -> None:
@@ -107,8 +121,8 @@ def test_operators_come_back_from_json(small: SearchSpace, task: Task) -> None:
         (None, "is no export: there is no proof.json"),
         ("{", "cannot be read"),
         ("[]", "cannot be read"),
-        ('{"format": 99}', "format 99, this version reads 1"),
-        ('{"format": 1, "files": {}}', "cannot be read: 'artefacts'"),
+        ('{"format": 99}', "format 99, this version reads 2"),
+        ('{"format": 2, "files": {}}', "cannot be read: 'artefacts'"),
     ],
 )
 def test_folder_that_is_no_export_is_refused(

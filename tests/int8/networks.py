@@ -1,19 +1,20 @@
 """Quantised networks with weights that make activations use their range."""
 
 import torch
+from torch import Tensor, nn
 
 from hwnas import families
 from hwnas.accuracy.supernet import recalibrate
 from hwnas.families.blocks import fold_batch_norm
-from hwnas.int8.network import QuantisedNetwork
-from hwnas.int8.quantise import quantise
+from hwnas.int8.network import QuantisedNetwork, Scale
+from hwnas.int8.quantise import Scales, calibrate, quantise
 from hwnas.op import Lowered, Task
 from hwnas.space import Genotype, SearchSpace
 
 
 def calibrated(
     space: SearchSpace, genotype: Genotype, task: Task, seed: int = 0
-) -> tuple[torch.nn.Module, Lowered, torch.Tensor]:
+) -> tuple[nn.Module, Lowered, Tensor]:
     """Return a network with random weights, its operators, and images to calibrate on."""
     family = families.get(space.family)
     torch.manual_seed(seed)
@@ -27,7 +28,14 @@ def calibrated(
 
 def quantised(
     space: SearchSpace, genotype: Genotype, task: Task
-) -> tuple[torch.nn.Module, Lowered, QuantisedNetwork]:
+) -> tuple[nn.Module, Lowered, QuantisedNetwork]:
     """Return a network with random weights, its operators, and the network in int8."""
     network, lowered, images = calibrated(space, genotype, task)
     return network, lowered, quantise(network, lowered, images)
+
+
+def coarsely(network: nn.Module, lowered: Lowered, images: Tensor, times: int) -> Scales:
+    """Calibrate to steps that are ``times`` as large, so that int8 loses much."""
+    found = calibrate(network, lowered, images)
+    out = {name: Scale(times * scale.scale, scale.zero_point) for name, scale in found.out.items()}
+    return Scales(out, found.inner)
