@@ -19,6 +19,7 @@ from hwnas.export import measuring, proof, running
 from hwnas.export.options import VerifyConfig
 from hwnas.figure import proportion
 from hwnas.runtimes.base import Session
+from hwnas.runtimes.pool import Retrying
 
 Row = dict[str, Any]
 
@@ -57,19 +58,19 @@ def _sessions(
     """Give the artefacts that run on this machine; say of the others why they do not."""
     with contextlib.ExitStack() as stack:
         found: dict[str, Session] = {}
+        worker: Retrying | None = None
         for name in recorded["artefacts"]:
             if name not in running.KINDS:
                 raise ConfigError(f"{folder}: this version knows no artefact '{name}'.")
             if why := running.hindrance(name):
                 console.print(f"{name}: not run, {why}.")
                 continue
-            worker = None
             if running.KINDS[name].runtime == "tvm":
                 target = measuring.target_of(recorded)
-                if why := measuring.elsewhere(target, config.rpc):
+                if why := measuring.elsewhere(name, target, config.rpc):
                     console.print(f"{name}: not run, {why}.")
                     continue
-                worker = stack.enter_context(measuring.worker(target, config))
+                worker = worker or stack.enter_context(measuring.worker(target, config))
             try:
                 found[name] = running.session(folder, name, worker)
             except Exception as error:  # each runtime, and Python itself, raises its own

@@ -69,7 +69,7 @@ def build(
         own = library.fused(lowered)
         plans = {node.op: library.plan(node.op) for node in own}
         parts = library.worker.export(own, plans, weights)
-        names = running.KINDS["model.so"].files
+        names = {**running.KINDS["model.tar"].files, **running.KINDS["model.so"].files}
         files |= {names[suffix]: content for suffix, content in parts.items()}
     texts = runners(set(files))
     return files | {name: text.encode() for name, text in texts.items()}

@@ -25,6 +25,7 @@ _ABOUT = {
     "model.int8.tflite": "int8 TFLite, one image an inference",
     "model.vela.tflite": "what Vela makes of it, for the NPU",
     "model.so": "library of TVM",
+    "model.tar": "its object files, to link elsewhere: `g++ -shared -fPIC -o model.so *.o`",
     "model.tvm.safetensors": "its weights, packed",
     "preprocessing.json": "how images are resized and normalised",
     "run_onnx.py": "runner, needs onnxruntime and numpy",

@@ -58,9 +58,16 @@ def target_of(recorded: Row) -> Target:
     return Target(**{**raw, **parts})
 
 
-def elsewhere(target: Target, remote: Remote) -> str:
-    """Return why a target's libraries do not run on this machine; empty if they do."""
+def elsewhere(name: str, target: Target, remote: Remote) -> str:
+    """Return why what TVM compiled for a target does not run from here; empty if it does."""
     assert target.tvm is not None
+    if name == "model.tar":
+        from hwnas.runtimes.relax.linker import find_compiler
+
+        try:
+            find_compiler(target.tvm.cc)
+        except ConfigError as error:
+            return f"nothing links it: {str(error).rstrip('.')}"
     if target.tvm.mtriple and not remote.tracker:
         return f"it is for '{target.name}': give rpc.tracker=HOST:PORT and rpc.key=KEY"
     return ""

@@ -24,6 +24,8 @@ class Kind:
     files: Mapping[str, str]
 
 
+_TVM_WEIGHTS = {".safetensors": "model.tvm.safetensors"}
+
 #: The artefacts that an export may hold, by the name of their first file.
 KINDS: Mapping[str, Kind] = {
     "model.py": Kind("torch", "float32", "torch", {".safetensors": "model.safetensors"}),
@@ -31,9 +33,8 @@ KINDS: Mapping[str, Kind] = {
     "model.int8.onnx": Kind("onnxruntime", "int8", "onnxruntime", {".onnx": "model.int8.onnx"}),
     "model.int8.tflite": Kind("litert", "int8", "ai_edge_litert", {".tflite": "model.int8.tflite"}),
     "model.vela.tflite": Kind("ethos-u", "int8", "", {"_vela.tflite": "model.vela.tflite"}),
-    "model.so": Kind(
-        "tvm", "float32", "tvm", {".so": "model.so", ".safetensors": "model.tvm.safetensors"}
-    ),
+    "model.so": Kind("tvm", "float32", "tvm", {".so": "model.so", **_TVM_WEIGHTS}),
+    "model.tar": Kind("tvm", "float32", "tvm", {".tar": "model.tar", **_TVM_WEIGHTS}),
 }
 _DISTRIBUTIONS = {"ai_edge_litert": "ai-edge-litert", "tvm": "apache-tvm"}
 
@@ -78,15 +79,15 @@ def session(folder: Path, name: str, worker: Retrying | None) -> Session:
         return LiteRTSession((folder / name).read_bytes())
     assert runtime == "tvm"
     assert worker is not None
-    return TvmLibrary(folder, worker)
+    return TvmNetwork(paths(folder, name), worker)
 
 
 @final
-class TvmLibrary:
-    """A library of TVM, which runs in a process of its own."""
+class TvmNetwork:
+    """What TVM compiled, which runs in a process of its own."""
 
-    def __init__(self, folder: Path, worker: Retrying):
-        self._files, self._worker = paths(folder, "model.so"), worker
+    def __init__(self, files: Mapping[str, Path], worker: Retrying):
+        self._files, self._worker = files, worker
 
     def run(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the outputs ``(N, n_classes)`` for normalised images ``(N, C, H, W)``."""

@@ -95,7 +95,8 @@ class MeasuredArtefacts:
         files = {".onnx": write_fp32(fused, weights)}
         if self._target.runtime == "tvm":
             plans = {node.op: self._plan(node.op) for node in fused}
-            files |= self._worker.export(fused, plans, weights)
+            parts = self._worker.export(fused, plans, weights)
+            files |= {suffix: parts[suffix] for suffix in (".so", ".safetensors")}
         return files
 
     def judge(

@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import random
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -123,25 +124,49 @@ def library(device: Target) -> Iterator[Library]:
     yield Library(worker, lambda lowered: as_run(lowered, device), direct.plan)
 
 
-@pytest.mark.parametrize("name", ["tiny", "resnet_small", "vit_small"])
-def test_library_agrees_with_torch(name: str, tmp_path: Path) -> None:
-    where, task, device = space.load(space.find(name)), Task(1, 10), target("cpu")
+@pytest.mark.parametrize("name", SPACES)
+def test_libraries_of_random_networks_agree_with_torch(name: str, tmp_path: Path) -> None:
+    where, task, rng = space.load(space.find(name)), Task(1, 10), random.Random(name)
     torch.manual_seed(0)
-    with library(device) as made:
-        module, lowered = network(where, where.sample(random.Random(name)), task)
-        side = lowered[0].op.in_shape[1]
-        images = torch.randn(5, 1, side, side)
-        done = finished(module, lowered, images)
-        files = artefacts.build(done, device, images_for(task), "Network.", made)
-        assert {"model.so", "model.tvm.safetensors", "run_tvm.py"} <= set(files)
-        write(files, tmp_path)
-        found = running.session(tmp_path, "model.so", made.worker).run(images.numpy())
-    with torch.inference_mode():
-        expected = module(images).numpy()
-    assert agreement(found, expected).check("model.so", "float32").holds
-    assert np.isfinite(found).all()
-    if name == "tiny":  # the runner is the same for all
-        _check_runner(tmp_path, module, side)
+    genotypes = {g.id: g for g in (where.sample(rng) for _ in range(20))}
+    with library(target("cpu")) as made:
+        for genotype in genotypes.values():
+            module, lowered = network(where, genotype, task)
+            side = lowered[0].op.in_shape[1]
+            images = torch.randn(5, 1, side, side)
+            done = finished(module, lowered, images)
+            files = artefacts.build(done, target("cpu"), images_for(task), "Network.", made)
+            folder = tmp_path / genotype.id  # one that is loaded cannot be written over
+            folder.mkdir()
+            write(files, folder)
+            with torch.inference_mode():
+                expected = module(images).numpy()
+            for kind in ("model.so", "model.tar"):
+                found = running.session(folder, kind, made.worker).run(images.numpy())
+                check = agreement(found, expected).check(kind, "float32")
+                assert check.holds, f"{genotype.to_dict()}: {check}"
+                assert np.isfinite(found).all()
+
+
+def test_runner_needs_tvm_alone_and_libraries_are_linked_elsewhere(tmp_path: Path) -> None:
+    where, task = space.load(space.find("tiny")), Task(1, 10)
+    torch.manual_seed(0)
+    module, lowered = network(where, where.largest(), task)
+    side = lowered[0].op.in_shape[1]
+    done = finished(module, lowered, torch.randn(5, 1, side, side))
+    with library(target("cpu")) as made:
+        files, again = (
+            artefacts.build(done, target("cpu"), images_for(task), "Network.", made)
+            for _ in range(2)
+        )
+    assert files == again
+    write(files, tmp_path)
+    _check_runner(tmp_path, module, side)
+    (tmp_path / "model.so").unlink()
+    command = "tar -xf model.tar && g++ -shared -fPIC -o model.so *.o"
+    assert command in Path("README.md").read_text(encoding="utf-8")
+    subprocess.run(["bash", "-c", command], cwd=tmp_path, check=True)
+    _check_runner(tmp_path, module, side)
 
 
 def _check_runner(folder: Path, module: nn.Module, side: int) -> None:

@@ -30,7 +30,7 @@ def cross(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, list[tup
     compiler = Compiler(RASPI4)
     compiled = compiler.compile(CONV, compiler.plans(CONV, 1)[0])
     path = tmp_path_factory.mktemp("cross") / "operator.so"
-    path.write_bytes(linker.shared_library(compiled.library, RASPI4.tvm.cc))
+    path.write_bytes(linker.shared_library(linker.object_files(compiled.library), RASPI4.tvm.cc))
     return path, compiled.name, compiler.shapes(CONV)
 
 

@@ -1,6 +1,7 @@
 """TVM as an engine: operators and networks compiled for a target and timed on a device."""
 
 import json
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, final
@@ -14,7 +15,7 @@ from hwnas.errors import CompileError
 from hwnas.op import Lowered, OpSpec
 from hwnas.runtimes.base import Loaded, Plans, Weights
 from hwnas.runtimes.relax.compiler import Compiler, set_threads
-from hwnas.runtimes.relax.linker import ENTRY, Linked, shared_library
+from hwnas.runtimes.relax.linker import ENTRY, Linked, object_files, shared_library
 from hwnas.runtimes.relax.templates import Plan
 from hwnas.target import Remote, Target
 from hwnas.timing import Timer, Timing, TimingConfig, measure
@@ -33,8 +34,8 @@ class Device(Protocol):
         """Return what an exported library holds."""
         ...
 
-    def library(self, module: Any) -> bytes:
-        """Return a module as a shared library."""
+    def link(self, objects: bytes) -> bytes:
+        """Return a ``.tar`` of object files as a shared library."""
         ...
 
     def tensor(self, array: NDArray[np.float32]) -> Any:
@@ -89,7 +90,7 @@ class TvmEngine:
         self._compiler.forget(op, Plan.parse(plan))
 
     def export(self, lowered: Lowered, plans: Plans, weights: Weights) -> Mapping[str, bytes]:
-        """Return the library of a network, and its packed weights with the shapes it works on."""
+        """Return the library of a network, its object files, and its weights with all shapes."""
         linked = self._link(lowered, plans, library=True)
         packed = self._compiler.pack_weights(lowered, weights)
         shapes = {
@@ -99,17 +100,23 @@ class TvmEngine:
             "entry": ENTRY,
         }
         described = {"network": json.dumps(shapes)}
+        objects = object_files(linked.module)
         return {
-            ".so": self._device.library(linked.module),
+            ".so": self._device.link(objects),
+            ".tar": objects,
             ".safetensors": safetensors.numpy.save({"weights": packed}, described),
         }
 
     def open(self, files: Mapping[str, Path]) -> Loaded:
-        """Return a network as its files say, loaded on the device."""
+        """Return a network as its files say, loaded on the device; object files are linked."""
         with safetensors.safe_open(str(files[".safetensors"]), "numpy") as file:
             shapes = json.loads(file.metadata()["network"])
             weights = file.get_tensor("weights")
-        module = self._device.load_file(files[".so"])
+        with tempfile.TemporaryDirectory(prefix="hwnas-tvm-") as folder:
+            library = files.get(".so", Path(folder, "library.so"))
+            if ".so" not in files:
+                library.write_bytes(self._device.link(files[".tar"].read_bytes()))
+            module = self._device.load_file(library)
         session = TvmSession(module, self._device, weights, shapes)
         return Loaded(self._device.timer(module, ENTRY, session.parameters()), session)
 
@@ -204,13 +211,13 @@ class LocalDevice:
         """Return what an exported library holds."""
         return tvm.runtime.load_module(str(path))
 
-    def library(self, module: Any) -> bytes:
-        """Return a network as a shared library.
+    def link(self, objects: bytes) -> bytes:
+        """Return a ``.tar`` of object files as a shared library.
 
         Raises:
             ConfigError: there is no C++ compiler to link it with.
         """
-        return shared_library(module, "")
+        return shared_library(objects, "")
 
     def tensor(self, array: NDArray[np.float32]) -> Any:
         """Return a tensor on the device."""

@@ -5,13 +5,15 @@ other tensors lie. Nothing is allocated while it runs: a call costs about a tent
 where TVM's virtual machine takes three quarters.
 """
 
+import io
 import math
 import shutil
+import tarfile
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import numpy as np
 import tvm
@@ -106,11 +108,31 @@ def _network(
     return _function(_Calls(lowered, names, lanes, activations, direct), shapes), shapes
 
 
-def shared_library(module: Any, compiler: str) -> bytes:
-    """Return a module as a shared library.
+def object_files(module: Any) -> bytes:
+    """Return what TVM compiled as a ``.tar`` of object files; equal code gives equal bytes.
 
     Args:
-        module: What TVM compiled; of a network, linked with ``library``.
+        module: Of a network, what ``build`` returned.
+    """
+    file = io.BytesIO()
+    with tempfile.TemporaryDirectory(prefix="hwnas-tvm-") as folder:
+
+        def pack(_: str, paths: Sequence[str]) -> None:
+            with tarfile.open(fileobj=file, mode="w") as archive:
+                for path in map(Path, paths):
+                    member = tarfile.TarInfo(path.name)  # of no owner and no date
+                    member.size = path.stat().st_size
+                    archive.addfile(member, io.BytesIO(path.read_bytes()))
+
+        module.export_library(str(Path(folder, "library.tar")), fcompile=pack)
+    return file.getvalue()
+
+
+def shared_library(objects: bytes, compiler: str) -> bytes:
+    """Return object files linked as a shared library.
+
+    Args:
+        objects: What ``object_files`` returned.
         compiler: Compiler that links for the target; empty: this machine's.
 
     Raises:
@@ -119,12 +141,16 @@ def shared_library(module: Any, compiler: str) -> bytes:
     """
     command = find_compiler(compiler)
     with tempfile.TemporaryDirectory(prefix="hwnas-tvm-") as folder:
-        path = Path(folder, "library.so")
+        library, paths = Path(folder, "library.so"), []
         try:
-            module.export_library(str(path), fcompile=cc.cross_compiler(command))
-        except RuntimeError as error:
+            with tarfile.open(fileobj=io.BytesIO(objects)) as archive:
+                for member in archive:
+                    paths.append(Path(folder, Path(member.name).name))
+                    paths[-1].write_bytes(cast(IO[bytes], archive.extractfile(member)).read())
+            cc.create_shared(str(library), [str(path) for path in paths], cc=command)
+        except (tarfile.TarError, RuntimeError) as error:
             raise CompileError(f"{command} cannot link a library: {error}"[:300]) from None
-        return path.read_bytes()
+        return library.read_bytes()
 
 
 def find_compiler(name: str) -> str:

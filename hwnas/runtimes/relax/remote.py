@@ -53,15 +53,15 @@ class RemoteDevice:
         Raises:
             CompileError: it cannot be linked.
         """
-        return self._library(self.library(module))
+        return self._library(self.link(linker.object_files(module)))
 
     def load_file(self, path: Path) -> "_Held":
         """Return what an exported library holds, as something that runs on the device."""
         return self._library(path.read_bytes())
 
-    def library(self, module: Any) -> bytes:
-        """Return a module as a shared library for the device."""
-        return linker.shared_library(module, self._facts.cc)
+    def link(self, objects: bytes) -> bytes:
+        """Return a ``.tar`` of object files as a shared library for the device."""
+        return linker.shared_library(objects, self._facts.cc)
 
     def tensor(self, array: NDArray[np.float32]) -> "_Held":
         """Return a tensor on the device."""
