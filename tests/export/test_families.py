@@ -2,17 +2,20 @@
 
 import copy
 import dataclasses
+import json
 import random
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import cast
+from typing import cast, final
 
 import numpy as np
 import onnx
 import pytest
+import safetensors
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from hwnas import families, space
@@ -29,13 +32,15 @@ from hwnas.runtimes.bench import Bench
 from hwnas.runtimes.onnx_check import checked_opset
 from hwnas.runtimes.onnx_writer import BATCH, OPSET, check_int8
 from hwnas.runtimes.pool import Retrying
-from hwnas.runtimes.relax.engine import TvmEngine, open_device
+from hwnas.runtimes.relax import linker
+from hwnas.runtimes.relax.engine import Device, TvmEngine, open_device
 from hwnas.space import Genotype, SearchSpace
 from hwnas.target import Remote, Target
 from hwnas.timing import TimingConfig
 from hwnas.training.data import ImageData, InMemorySplit
 from tests.conftest import target
 from tests.export.blocked import LARGE, run_file, run_snippet
+from tests.runtimes.emulator import CROSS, emulate, needs_cross_compiler, needs_emulator
 
 #: Spaces with the number of networks that are exported of each.
 SPACES = ("tiny", "mbconv_mixed", "resnet_small", "vit_small")
@@ -76,10 +81,21 @@ def write(files: dict[str, bytes], folder: Path) -> None:
         (folder / name).write_bytes(content)
 
 
-@pytest.mark.parametrize("name", SPACES)
-def test_artefacts_of_random_networks_agree_with_torch(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "made_for"),
+    [
+        ("tiny", "npu"),
+        ("tiny", "ethos_u55_256"),
+        ("mbconv_mixed", "ethos_u65_256"),
+        ("resnet_small", "ethos_u85_256"),
+        ("vit_small", "sketch"),
+    ],
+)
+def test_artefacts_of_random_networks_agree_with_torch(
+    name: str, made_for: str, tmp_path: Path
+) -> None:
     where, task, rng = space.load(space.find(name)), Task(3, 7), random.Random(name)
-    device = target("npu" if name != "vit_small" else "sketch")
+    device = target(made_for)
     if name == "vit_small":
         device = dataclasses.replace(device, dtype="float32")
     torch.manual_seed(0)
@@ -167,6 +183,54 @@ def test_runner_needs_tvm_alone_and_libraries_are_linked_elsewhere(tmp_path: Pat
     assert command in Path("README.md").read_text(encoding="utf-8")
     subprocess.run(["bash", "-c", command], cwd=tmp_path, check=True)
     _check_runner(tmp_path, module, side)
+
+
+@final
+class Linking:
+    """A Raspberry Pi for which libraries are linked, and that runs nothing."""
+
+    def link(self, objects: bytes) -> bytes:
+        return linker.shared_library(objects, CROSS)
+
+
+@pytest.mark.slow
+@needs_cross_compiler
+@needs_emulator
+@pytest.mark.parametrize("name", SPACES)
+def test_libraries_for_another_cpu_agree_with_torch(name: str, tmp_path: Path) -> None:
+    where, task, rng = space.load(space.find(name)), Task(1, 10), random.Random(name)
+    device = target("raspi4")
+    engine = TvmEngine(device, cast(Device, Linking()))
+    made = Library(
+        cast(Retrying, engine),
+        lambda lowered: as_run(lowered, device),
+        lambda op: engine.plans(op, 1)[0],
+    )
+    torch.manual_seed(0)
+    for genotype in (where.sample(rng) for _ in range(4)):
+        module, lowered = network(where, genotype, task)
+        side = lowered[0].op.in_shape[1]
+        images = torch.randn(1, 1, side, side)
+        done = finished(module, lowered, images)
+        write(artefacts.build(done, device, images_for(task), "Network.", made), tmp_path)
+        linked = linker.shared_library((tmp_path / "model.tar").read_bytes(), CROSS)
+        assert (tmp_path / "model.so").read_bytes() == linked
+        with torch.inference_mode():
+            expected = module(images).numpy()
+        check = agreement(_emulated(tmp_path, images), expected).check("model.so", "float32")
+        assert check.holds, f"{genotype.to_dict()}: {check}"
+
+
+def _emulated(folder: Path, images: torch.Tensor) -> NDArray[np.float32]:
+    """Return what a library answers for one image."""
+    with safetensors.safe_open(folder / "model.tvm.safetensors", "numpy") as file:
+        made = json.loads(file.metadata()["network"])
+        weights = file.get_tensor("weights")
+    arguments = [np.zeros(shape, np.float32) for shape in made["parameters"]]
+    arguments[0][0, ..., : images.shape[1]] = images.numpy()[0].transpose(1, 2, 0)
+    arguments[1] = weights
+    _, _, output, _ = emulate(folder / "model.so", made["entry"], arguments, folder)
+    return output.reshape(1, -1)[:, : made["n_outputs"]]
 
 
 def _check_runner(folder: Path, module: nn.Module, side: int) -> None:
