@@ -178,6 +178,10 @@ def test_verify_repeats_the_proof_also_where_torch_is_not(
     assert "model.py: not run, torch is not installed" in without.stdout
     assert "model.int8.onnx: largest error" in without.stdout
     assert "The test split was not read" in without.stdout
+    without = run_hwnas("verify", str(exported), "+target=npu", blocked=LARGE)
+    assert without.returncode == 2
+    assert "Costs on target 'npu': ethos-u-vela is not installed" in without.stderr
+    assert without.stderr.count("\n") == 1
     assert {path: path.read_bytes() for path in exported.iterdir()} == before
 
 
@@ -257,10 +261,10 @@ def test_verify_finds_what_was_changed_with_its_digest(
 @pytest.mark.parametrize(
     ("runner", "arguments", "blocked"),
     [
-        ("run_onnx.py", (), (*LARGE, "hwnas", "ai_edge_litert", "tvm", "onnx")),
-        ("run_onnx.py", ("model.fp32.onnx",), (*LARGE, "hwnas", "ai_edge_litert", "tvm", "onnx")),
-        ("run_tflite.py", (), (*LARGE, "hwnas", "onnxruntime", "tvm", "onnx")),
-        ("model.py", (), (*LARGE[1:], "hwnas", "onnxruntime", "tvm", "ai_edge_litert", "onnx")),
+        ("run_onnx.py", (), (*LARGE, "hwnas", "ai_edge_litert", "tvm")),
+        ("run_onnx.py", ("model.fp32.onnx",), (*LARGE, "hwnas", "ai_edge_litert", "tvm")),
+        ("run_tflite.py", (), (*LARGE, "hwnas", "onnxruntime", "tvm")),
+        ("model.py", (), (*LARGE[1:], "hwnas", "onnxruntime", "tvm", "ai_edge_litert")),
     ],
 )
 def test_runner_needs_its_own_runtime_alone(
@@ -294,9 +298,9 @@ def test_runner_needs_its_own_runtime_alone(
 @pytest.mark.parametrize(
     ("module", "artefact", "blocked"),
     [
-        ("onnxruntime", "model.int8.onnx", (*LARGE, "hwnas", "ai_edge_litert", "tvm", "onnx")),
+        ("onnxruntime", "model.int8.onnx", (*LARGE, "hwnas", "ai_edge_litert", "tvm")),
         ("torch", "model.py", (*LARGE[1:], "hwnas", "onnxruntime", "tvm", "ai_edge_litert")),
-        ("ai_edge_litert", "model.int8.tflite", (*LARGE, "hwnas", "onnxruntime", "tvm", "onnx")),
+        ("ai_edge_litert", "model.int8.tflite", (*LARGE, "hwnas", "onnxruntime", "tvm")),
     ],
 )
 def test_what_the_readme_shows_runs(

@@ -27,6 +27,14 @@ _PARTS = {
 }
 
 
+#: What finding costs takes: distributions by the package that they bring.
+_NEEDS = {
+    "vela": {"ethosu": "ethos-u-vela"},
+    "tvm": {"tvm": "apache-tvm", "safetensors": "safetensors"},
+    "onnxruntime": {"onnxruntime": "onnxruntime", "onnx": "onnx"},
+}
+
+
 @dataclass(frozen=True)
 class Measured:
     """What an artefact costs on a target."""
@@ -87,9 +95,11 @@ def measure(folder: Path, recorded: Row, target: Target, config: VerifyConfig) -
     """Return what an export costs on a target: compiled again by Vela, or timed.
 
     Raises:
-        ConfigError: the export has no artefact that the target runs.
+        ConfigError: the export has no artefact that the target runs, or a package is missing.
     """
     lowered = proof.operators_from_json(recorded["model"]["operators"])
+    if why := running.lacking(_NEEDS.get(target.runtime, {})):
+        raise ConfigError(f"Costs on target '{target.name}': {why}.")
     if target.runtime == "vela":
         return _compiled(folder, recorded, lowered, target)
     if target.runtime not in ("tvm", "onnxruntime"):

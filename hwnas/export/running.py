@@ -20,7 +20,6 @@ class Kind:
 
     runtime: str
     dtype: str
-    package: str  #: that must be installed
     files: Mapping[str, str]
 
 
@@ -28,15 +27,21 @@ _TVM_WEIGHTS = {".safetensors": "model.tvm.safetensors"}
 
 #: The artefacts that an export may hold, by the name of their first file.
 KINDS: Mapping[str, Kind] = {
-    "model.py": Kind("torch", "float32", "torch", {".safetensors": "model.safetensors"}),
-    "model.fp32.onnx": Kind("onnxruntime", "float32", "onnxruntime", {".onnx": "model.fp32.onnx"}),
-    "model.int8.onnx": Kind("onnxruntime", "int8", "onnxruntime", {".onnx": "model.int8.onnx"}),
-    "model.int8.tflite": Kind("litert", "int8", "ai_edge_litert", {".tflite": "model.int8.tflite"}),
-    "model.vela.tflite": Kind("ethos-u", "int8", "", {"_vela.tflite": "model.vela.tflite"}),
-    "model.so": Kind("tvm", "float32", "tvm", {".so": "model.so", **_TVM_WEIGHTS}),
-    "model.tar": Kind("tvm", "float32", "tvm", {".tar": "model.tar", **_TVM_WEIGHTS}),
+    "model.py": Kind("torch", "float32", {".safetensors": "model.safetensors"}),
+    "model.fp32.onnx": Kind("onnxruntime", "float32", {".onnx": "model.fp32.onnx"}),
+    "model.int8.onnx": Kind("onnxruntime", "int8", {".onnx": "model.int8.onnx"}),
+    "model.int8.tflite": Kind("litert", "int8", {".tflite": "model.int8.tflite"}),
+    "model.vela.tflite": Kind("ethos-u", "int8", {"_vela.tflite": "model.vela.tflite"}),
+    "model.so": Kind("tvm", "float32", {".so": "model.so", **_TVM_WEIGHTS}),
+    "model.tar": Kind("tvm", "float32", {".tar": "model.tar", **_TVM_WEIGHTS}),
 }
-_DISTRIBUTIONS = {"ai_edge_litert": "ai-edge-litert", "tvm": "apache-tvm"}
+#: What each runtime needs beside numpy: distributions by the package that they bring.
+_NEEDS: Mapping[str, Mapping[str, str]] = {
+    "torch": {"torch": "torch"},
+    "onnxruntime": {"onnxruntime": "onnxruntime"},
+    "litert": {"ai_edge_litert": "ai-edge-litert"},
+    "tvm": {"tvm": "apache-tvm", "safetensors": "safetensors"},
+}
 
 
 def paths(folder: Path, name: str) -> dict[str, Path]:
@@ -46,13 +51,21 @@ def paths(folder: Path, name: str) -> dict[str, Path]:
 
 def hindrance(name: str) -> str:
     """Return why an artefact cannot run on this machine; empty if it can."""
-    kind = KINDS[name]
-    if not kind.package:
+    if KINDS[name].runtime not in _NEEDS:
         return "it runs on an Arm Ethos-U alone"
-    if importlib.util.find_spec(kind.package) is None:
-        package = _DISTRIBUTIONS.get(kind.package, kind.package)
-        return f"{package} is not installed: pip install {package}"
-    return ""
+    return lacking(_NEEDS[KINDS[name].runtime])
+
+
+def lacking(needed: Mapping[str, str]) -> str:
+    """Return which packages are not installed, and what brings them; empty if all are.
+
+    Args:
+        needed: Distributions by the package that they bring.
+    """
+    missing = [needed[name] for name in needed if importlib.util.find_spec(name) is None]
+    verb = "is" if len(missing) == 1 else "are"
+    names = " ".join(missing)
+    return f"{names} {verb} not installed: pip install {names}" if missing else ""
 
 
 def session(folder: Path, name: str, worker: Retrying | None) -> Session:

@@ -18,6 +18,11 @@ Weights = Mapping[str, tuple[NDArray[np.float32], NDArray[np.float32]]]
 #: How each operator is scheduled, in the runtime's own words; empty where there is no choice.
 Plans = Mapping[OpSpec, str]
 
+#: In ONNX files, the first dimension of images where an inference may read any number of them.
+BATCH = "batch"
+#: In the metadata of ONNX files, the key of the names of all operators, one a line.
+OPERATORS = "operators"
+
 
 @dataclass
 class TuningConfig:

@@ -16,14 +16,10 @@ from onnx import TensorProto, helper, numpy_helper
 from hwnas.errors import CompileError
 from hwnas.int8.network import QuantisedNetwork, QuantisedOp, Scale, needs_inner
 from hwnas.op import INPUT, Lowered, Node, OpSpec, Shape
-from hwnas.runtimes.base import Weights
+from hwnas.runtimes.base import BATCH, OPERATORS, Weights
 
 #: Names of the one input, normalised images ``(N, C, H, W)``, and the one output.
 IMAGES, LOGITS = "images", "logits"
-#: Name of the first dimension of both where an inference may read any number of images.
-BATCH = "batch"
-#: Key of the model's metadata that lists its operators, one a line.
-OPERATORS = "operators"
 
 OPSET, _IR_VERSION = 23, 11  #: the first with Attention, for which runtimes have a kernel
 _EPSILON = 1e-5  # of layer normalisation, as torch has it

@@ -23,8 +23,11 @@ sys.argv = {arguments!r}
 
 _README = Path(__file__).parents[2] / "README.md"
 
-#: All that is large and that runners and ``verify`` do without.
-LARGE = ("torch", "optuna", "datasets", "sklearn", "pyarrow", "matplotlib", "moocore")
+#: All that runners and ``verify`` do without.
+LARGE = (
+    "torch", "optuna", "datasets", "sklearn", "pyarrow", "matplotlib", "moocore", "onnx", "scipy",
+    "sqlalchemy", "PIL", "pandas", "torch_pruning", "ethosu",
+)  # fmt: skip
 
 
 def run_snippet(
