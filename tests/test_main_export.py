@@ -462,3 +462,21 @@ def test_missing_folders_are_refused(
 ) -> None:
     assert run(arguments) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_export_for_this_machine_is_timed_and_verified_without_torch(tmp_path: Path) -> None:
+    network = ["train.epochs=1", "n_trials=4", "budget=none", f"run.dir={tmp_path / 'run'}"]
+    shared = f"run.supernets={tmp_path / 'supernets'}"
+    assert run(["search", "+target=cpu", *network, shared]) == 0
+    out = tmp_path / "out"
+    assert run(["export", f"run={tmp_path / 'run'}", "pick=fastest", "epochs=0", f"dir={out}"]) == 0
+    (folder,) = [path for path in out.iterdir() if path.is_dir()]
+    proof = json.loads((folder / "proof.json").read_text())
+    assert proof["own_artefact"] == "model.so"
+    assert proof["figures"]["latency_ms"][1] == "measured"
+    assert proof["artefacts"]["model.tar"]["accuracy"] == proof["artefacts"]["model.so"]["accuracy"]
+    done = run_hwnas("verify", str(folder), "+target=cpu", blocked=LARGE)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"model\.so: largest error .*same class as torch on 100\.0%", done.stdout)
+    assert re.search(r"latency_ms \d.*, measured", done.stdout)
