@@ -30,8 +30,8 @@ _PARTS = {
 #: What finding costs takes: distributions by the package that they bring.
 _NEEDS = {
     "vela": {"ethosu": "ethos-u-vela"},
-    "tvm": {"tvm": "apache-tvm", "safetensors": "safetensors"},
-    "onnxruntime": {"onnxruntime": "onnxruntime", "onnx": "onnx"},
+    "tvm": running.NEEDS["tvm"],
+    "onnxruntime": {**running.NEEDS["onnxruntime"], "onnx": "onnx"},
 }
 
 

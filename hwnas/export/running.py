@@ -36,7 +36,7 @@ KINDS: Mapping[str, Kind] = {
     "model.tar": Kind("tvm", "float32", {".tar": "model.tar", **_TVM_WEIGHTS}),
 }
 #: What each runtime needs beside numpy: distributions by the package that they bring.
-_NEEDS: Mapping[str, Mapping[str, str]] = {
+NEEDS: Mapping[str, Mapping[str, str]] = {
     "torch": {"torch": "torch"},
     "onnxruntime": {"onnxruntime": "onnxruntime"},
     "litert": {"ai_edge_litert": "ai-edge-litert"},
@@ -51,9 +51,9 @@ def paths(folder: Path, name: str) -> dict[str, Path]:
 
 def hindrance(name: str) -> str:
     """Return why an artefact cannot run on this machine; empty if it can."""
-    if KINDS[name].runtime not in _NEEDS:
+    if KINDS[name].runtime not in NEEDS:
         return "it runs on an Arm Ethos-U alone"
-    return lacking(_NEEDS[KINDS[name].runtime])
+    return lacking(NEEDS[KINDS[name].runtime])
 
 
 def lacking(needed: Mapping[str, str]) -> str:
