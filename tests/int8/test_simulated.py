@@ -6,8 +6,9 @@ import torch
 from torch.nn import functional as F
 
 from hwnas import space
+from hwnas.int8.network import Scale
 from hwnas.int8.quantise import calibrate
-from hwnas.int8.simulated import Simulated
+from hwnas.int8.simulated import Simulated, rounded
 from hwnas.int8.tflite import write
 from hwnas.op import Task
 from hwnas.runtimes.litert import LiteRTSession
@@ -46,6 +47,23 @@ def test_only_ties_are_rounded_otherwise_in_deep_networks(name: str, seed: int, 
     apart = np.abs(oracle(int8)(images.numpy()) - found) / int8.ops[-1].out.scale
     assert apart.max() < 5
     assert apart.mean() < 0.15
+
+
+@pytest.mark.parametrize("scale", [Scale(0.05, -3), Scale(0.02, -128), Scale(0.3, 100)], ids=str)
+def test_rounding_is_that_of_torch(scale: Scale) -> None:
+    images = 10 * torch.randn(4, 3, 7, 5, generator=torch.Generator().manual_seed(0))
+    found, expected = (images.clone().requires_grad_(True) for _ in range(2))
+    ours = rounded(found, scale)
+    theirs = torch.fake_quantize_per_tensor_affine(
+        expected, scale.scale, scale.zero_point, -128, 127
+    )
+    assert torch.equal(ours, theirs)
+    gradient = torch.randn_like(images)
+    torch.autograd.backward([ours, theirs], [gradient, gradient])
+    assert found.grad is not None
+    assert expected.grad is not None
+    assert torch.equal(found.grad, expected.grad)
+    assert 0 < int(found.grad.eq(0).sum()) < images.numel(), "some are beyond the range"
 
 
 def test_training_the_simulation_trains_the_int8_network(task: Task) -> None:
