@@ -109,7 +109,7 @@ def rounded(x: Tensor, scale: Scale) -> Tensor:
 
 
 class _Rounded(torch.autograd.Function):
-    """``torch.fake_quantize_per_tensor_affine``, which took ten times as long (torch 2.13)."""
+    """``torch.fake_quantize_per_tensor_affine``, which takes ten times as long (torch 2.13)."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, scale: Scale) -> Tensor:
