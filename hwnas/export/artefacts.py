@@ -23,7 +23,7 @@ from hwnas.training.data import ImageData
 
 _RESIZED = (
     "the largest square in the middle, then bilinear with antialiasing, as "
-    "torch.nn.functional.interpolate(mode='bilinear', antialias=True)"
+    "torch.nn.functional.interpolate(mode='bilinear', antialias=True), then rounded to uint8"
 )
 
 

@@ -186,7 +186,8 @@ def _evaluation(proof: Row) -> str:
         )
     return (
         f"{_table(head, table)}\n\nAccuracy: of each file itself on all {n:,} test images, "
-        f"measured; Wilson's interval. Errors: of its outputs against torch's on {kept} test "
+        f"resized to uint8 as a device is given them; measured; Wilson's interval. Errors: of its "
+        f"outputs against torch's on {kept} test "
         f"images (`images.npz`), whose largest is {largest['float32']:.3g}. Allowed are, as "
         f"fractions of that, a largest error of {allowed['float32']:g} in float32 and a mean error "
         f"of {allowed['int8']:g} in int8.{trained}{_reported(proof)}"

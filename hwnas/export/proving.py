@@ -125,7 +125,9 @@ def prove(
     near = agreements(sessions, bench.kept, list(data.mean), list(data.std))
     others = {name: session for name, session in sessions.items() if name != own}
     resolution = lowered[0].op.in_shape[1]
-    reading = Reading(finished.network, others, lambda: data.batches(data.test, resolution))
+    reading = Reading(
+        finished.network, others, lambda: data.batches(data.test, resolution, rounded=True)
+    )
     judge = bench.artefacts.judge
     outputs, cost = judge(running.paths(folder, own), lowered, reading.images())
     labels = np.concatenate(reading.labels)

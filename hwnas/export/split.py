@@ -36,5 +36,5 @@ def batches(recorded: dict[str, Any], path: str | None) -> Iterator[Read]:
             "export was made on: its images, labels or splits differ."
         )
     resolution = recorded["model"]["input"][1]
-    read = data.batches(data.test, resolution)
+    read = data.batches(data.test, resolution, rounded=True)
     return ((images.numpy(), labels.numpy()) for images, labels in read)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from hwnas.errors import RunError
+from hwnas.export.artefacts import pixels_of
 from hwnas.export.proof import (
     INT8_ERROR,
     TRAINED,
@@ -83,6 +84,15 @@ def test_images_are_prepared_as_verification_does(digits: ImageData) -> None:
     expected = digits.prepare(pixels, 8)
     found = prepared(pixels.numpy(), list(digits.mean), list(digits.std))
     assert torch.equal(torch.from_numpy(found), expected)
+
+
+def test_resized_images_are_rounded_as_a_device_is_given_them(digits: ImageData) -> None:
+    pixels = pixels_of(images_of(digits.test), 20)
+    (batch,) = digits.batches(digits.test, 20, rounded=True)
+    found = prepared(pixels, list(digits.mean), list(digits.std))
+    assert torch.equal(torch.from_numpy(found), batch[0])
+    (plain,) = digits.batches(digits.test, 20)
+    assert not torch.equal(plain[0], batch[0])
 
 
 def test_kept_images_are_the_same_bytes_and_come_back(tmp_path: Path) -> None:

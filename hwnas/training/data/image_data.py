@@ -43,31 +43,39 @@ class ImageData:
         """Digest of all images and labels and of how they are split."""
         return digest(self.train, self.validation, self.test)
 
-    def prepare(self, images: Tensor, resolution: int) -> Tensor:
-        """Return normalised images ``(N, C, R, R)`` in channels-last order."""
+    def prepare(self, images: Tensor, resolution: int, *, rounded: bool = False) -> Tensor:
+        """Return normalised images ``(N, C, R, R)`` in channels-last order.
+
+        Args:
+            images: uint8, ``(N, H, W, C)``.
+            resolution: Height and width of what is returned.
+            rounded: Whether resized images are uint8 again before they are normalised, as a device
+                is given them.
+        """
         x = images.permute(0, 3, 1, 2).to(torch.float32, copy=True)  # changed in place below
         if x.shape[-1] != resolution or x.shape[-2] != resolution:
             x = F.interpolate(x, (resolution, resolution), mode="bilinear", antialias=True)
+            x = x.round_().clamp_(0, 255) if rounded else x
         mean = torch.tensor(self.mean, device=x.device).view(1, -1, 1, 1) * 255
         std = torch.tensor(self.std, device=x.device).view(1, -1, 1, 1) * 255
         return x.sub_(mean).div_(std).to(memory_format=torch.channels_last)
 
     def batches(
-        self, split: Split, resolution: int, index: Tensor | None = None
+        self, split: Split, resolution: int, index: Tensor | None = None, *, rounded: bool = False
     ) -> Iterator[Batch]:
-        """Yield the prepared images of a split, or those at ``index``, and their labels.
+        """Yield the images of a split, or those at ``index``, prepared, and their labels.
 
         A split in memory is one batch; a streamed one comes in several, decoded ahead of time.
         """
         if isinstance(split, InMemorySplit):
             part = split if index is None else split.take(index)
-            yield self.prepare(part.images, resolution), part.labels
+            yield self.prepare(part.images, resolution, rounded=rounded), part.labels
             return
         order = torch.arange(len(split)) if index is None else index
         chunks = torch.split(order, _BATCH)
 
         def batch(i: int) -> Batch:
             part = split.take(chunks[i])
-            return self.prepare(part.images, resolution), part.labels
+            return self.prepare(part.images, resolution, rounded=rounded), part.labels
 
         yield from ahead(split, batch, range(len(chunks)))
