@@ -32,6 +32,7 @@ _CONTINUE = {
     "export": "the same command",
     "verify": "the same command",
 }
+_SWEPT = ("search", "train", "profile")
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
 
 
@@ -95,6 +96,10 @@ def _run_verb(verb: str, arguments: Sequence[str]) -> None:
     swept = [a for a in arguments if a not in ("-m", "--multirun")]
     own = for_targets(swept)
     if len(swept) < len(arguments):
+        if verb not in _SWEPT:
+            raise ConfigError(
+                f"-m starts many runs of {', '.join(_SWEPT)}; there is none of {verb}."
+            )
         if len(own) > 1:
             raise ConfigError("-m starts searches for one target each: write +target=npu,cpu.")
         _sweep(verb, name, ["--multirun", *swept])  # in front: between others, argparse errs

@@ -1,8 +1,10 @@
 """``export`` and ``verify`` as their users start them."""
 
 import hashlib
+import importlib.util
 import json
 import os
+import py_compile
 import re
 import shutil
 import signal
@@ -12,6 +14,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import huggingface_hub
 import numpy as np
@@ -157,8 +160,8 @@ def test_card_is_one_of_hugging_face(exported: Path) -> None:
     assert found.metric_value == pytest.approx(expected, abs=1e-6)
     headings = re.findall(r"^## (.*)$", card.text, re.MULTILINE)
     assert headings == [
-        "Use", "Intended use and limits", "Data", "Training", "Evaluation", "Costs on npu", "Files",
-        "Provenance",
+        "Use", "Intended use and limits", "Data", "Training", "Evaluation", "Costs on npu",
+        "Checks", "Files", "Provenance",
     ]  # fmt: skip
     for name in proof["files"]:
         assert f"`{name}`" in card.text or name == "MODEL_CARD.md"
@@ -259,6 +262,114 @@ def test_verify_finds_what_was_changed_with_its_digest(
     _check_refused(copy, message, capsys)
 
 
+def _edited(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    proof = json.loads((folder / "proof.json").read_text())
+    change(proof)
+    (folder / "proof.json").write_text(json.dumps(proof))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda proof: proof.pop("checks"),
+        lambda proof: proof.pop("dataset"),
+        lambda proof: proof.update(files=[]),
+        lambda proof: proof.update(artefacts={}),
+        lambda proof: proof["target"].update(colour="red"),
+        lambda proof: proof["artefacts"]["model.py"].update(accuracy=["x"]),
+        lambda proof: proof["artefacts"]["model.py"].update(accuracy=[float("nan")]),
+        lambda proof: proof["artefacts"]["model.py"].pop("accuracy"),
+        lambda proof: proof.update(budget={"latency_ms": {"limit": "1"}}),
+    ],
+)
+def test_damaged_proof_is_refused_in_one_line(
+    exported: Path, change: Callable[[dict[str, Any]], object], tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    copy = Path(shutil.copytree(exported, tmp_path / "copy"))
+    _edited(copy, change)
+    assert run(["verify", str(copy), "+target=npu"]) == 2
+    error = capsys.readouterr().err
+    assert f"{copy / 'proof.json'} cannot be read" in error
+    assert error.count("\n") == 1
+
+
+def test_one_artefact_that_does_not_run_does_not_hide_the_others(
+    exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = Path(shutil.copytree(exported, tmp_path / "copy"))
+    model = onnx.load(copy / "model.fp32.onnx")
+    model.graph.input[0].type.tensor_type.shape.dim[2].dim_value += 1
+    _replace(copy, "model.fp32.onnx", model.SerializeToString())
+    source = (copy / "model.py").read_text().replace("def load(", "def load_it(")
+    _replace(copy, "model.py", source.encode())
+    assert run(["verify", str(copy)]) == 1
+    captured = capsys.readouterr()
+    assert re.search(r"model\.py: .*load.*model\.fp32\.onnx: onnxruntime refuses", captured.err)
+    assert "model.int8.tflite: largest error" in captured.out
+
+
+def test_bytecode_beside_the_model_is_not_run(
+    exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = Path(shutil.copytree(exported, tmp_path / "copy"))
+    (tmp_path / "other.py").write_text("raise SystemExit('run')")
+    cache = importlib.util.cache_from_source(str(copy / "model.py"))
+    py_compile.compile(
+        str(tmp_path / "other.py"), cache,
+        invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
+    )  # fmt: skip
+    assert load_module(copy / "model.py").load() is not None
+    assert run(["verify", str(copy)]) == 1
+    assert "model.cpython-311.pyc is not of the export" in capsys.readouterr().err
+
+
+def test_costs_that_are_not_those_of_the_proof_fail(
+    exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = Path(shutil.copytree(exported, tmp_path / "copy"))
+    _replace(copy, "model.vela.tflite", (copy / "model.int8.tflite").read_bytes())
+    _edited(copy, lambda proof: proof["figures"]["latency_ms"].__setitem__(0, 1e-4))
+    assert run(["verify", str(copy), "+target=npu"]) == 1
+    captured = capsys.readouterr()
+    assert "latency_ms, model.vela.tflite." in captured.err
+    assert "; the proof says 0.0001" in captured.out
+    _edited(copy, lambda proof: proof["made"]["versions"].update({"ethos-u-vela": "0"}))
+    assert run(["verify", str(copy), "+target=npu"]) == 0, "of another version it may differ"
+
+
+def test_verify_says_where_nothing_can_be_repeated(
+    exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    blocked = (*LARGE, "onnxruntime", "ai_edge_litert", "tvm")
+    done = run_hwnas("verify", str(exported), blocked=blocked)
+    assert done.returncode == 2
+    assert "no artefact runs here" in done.stderr
+    assert run(["verify", str(exported), f"data={tmp_path}"]) == 2, "was named"
+    assert run(["verify", str(exported), str(tmp_path)]) == 2
+    assert "One folder at a time" in capsys.readouterr().err
+
+
+def test_same_command_goes_on_where_it_was_cut_off(
+    searched: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    command = ["export", "epochs=0", f"run={searched}", "pick=all", f"dir={tmp_path / 'a=b'}"]
+    assert run(command) == 0
+    folders = sorted(path for path in (tmp_path / "a=b").iterdir() if path.is_dir())
+    assert len(folders) > 1
+    shutil.rmtree(folders[0])
+    kept = folders[1] / "proof.json"
+    before = kept.stat().st_mtime_ns
+    capfd.readouterr()
+    assert run(command) == 0
+    assert f"{folders[1]} is there already." in capfd.readouterr().out
+    assert folders[0].is_dir()
+    assert kept.stat().st_mtime_ns == before
+    assert run(["verify", str(folders[0])]) == 0
+    assert run(command) == 2
+    assert "is there already: remove it" in capfd.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("runner", "arguments", "blocked"),
     [
@@ -338,6 +449,8 @@ def test_what_does_not_hold_is_kept_as_failed(
     (folder,) = [path for path in tmp_path.iterdir() if path.is_dir()]
     assert folder.name.endswith(".failed")
     assert f"{folder.name}: model.int8.tflite.error" in error
+    card = (folder / "MODEL_CARD.md").read_text()
+    assert "**Not as it should be: `model.int8.onnx.error`, `model.int8.tflite.error`.**" in card
     monkeypatch.undo()
     monkeypatch.setattr(sys, "argv", ["hwnas"])
     assert run(["verify", str(folder)]) == 1
@@ -377,6 +490,7 @@ def test_killed_export_leaves_nothing_half_and_the_next_one_cleans_up(
         (["only=cpu"], "Unknown target 'cpu'. Did you mean 'npu'? Allowed: npu."),
         (["max_int8_drop=-1"], "must not be negative"),
         (["picks=knee"], "Did you mean 'pick'"),
+        (["max_int8_drop=nan"], "must not be negative"),
     ],
 )
 def test_what_cannot_be_exported_is_refused_in_one_line(
@@ -453,6 +567,7 @@ def test_run_that_cannot_be_exported_is_refused(
     ("arguments", "message"),
     [
         (["export"], "export needs run=DIR"),
+        (["export", "-m", "run=a,b"], "-m starts many runs of search, train, profile"),
         (["verify"], "verify needs the folder of an export"),
         (["verify", "/nowhere"], "is no export: there is no proof.json"),
         (["verify", "/nowhere", "limit=1"], "Did you mean 'limit_s'"),

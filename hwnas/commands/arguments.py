@@ -1,7 +1,9 @@
 """What is written on the command line, as Hydra reads it."""
 
+import itertools
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 from hwnas.errors import ConfigError
 
@@ -9,6 +11,8 @@ from hwnas.errors import ConfigError
 _WORDS = (
     "id", "genotype", "run", "runs", "reference", "true_front", "pick", "export", "data", "dir",
 )  # fmt: skip
+#: Options of Hydra's own with a value behind them.
+_TAKE_A_VALUE = ("--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn")
 _TARGETS = re.compile(r"\+{0,2}target=\[(.*)\]$")
 
 
@@ -28,8 +32,33 @@ def for_hydra(argument: str) -> str:
 
 
 def named(arguments: Sequence[str], option: str) -> list[str]:
-    """Return arguments of which the one without a name is the value of an option."""
-    return [a if "=" in a or a.startswith("-") else f"{option}={a}" for a in arguments]
+    """Return arguments of which the folder without a name is the value of an option.
+
+    Raises:
+        ConfigError: there are several.
+    """
+    behind = [False, *(a in _TAKE_A_VALUE for a in arguments)]
+    unnamed = [
+        not after and not a.startswith("-") and ("=" not in a or Path(a).is_dir())
+        for a, after in zip(arguments, behind, strict=False)
+    ]
+    if sum(unnamed) > 1:
+        folders = [a for a, is_one in zip(arguments, unnamed, strict=True) if is_one]
+        raise ConfigError(f"One folder at a time, got {', '.join(folders)}.")
+    return [f"{option}={a}" if is_one else a for a, is_one in zip(arguments, unnamed, strict=True)]
+
+
+def of_target(arguments: Sequence[str], position: int) -> list[str]:
+    """Return those arguments of a search that say what one of its targets is and where it runs.
+
+    Args:
+        arguments: Of the search.
+        position: Of the target among those of the search.
+    """
+    found = [a for a in for_targets(arguments)[position] if _key(a).startswith(("target", "rpc."))]
+    for option, value in itertools.pairwise(arguments):
+        found += [option, value] if option in ("--config-dir", "-cd") else []
+    return found
 
 
 def _quoted(text: str) -> str:

@@ -7,7 +7,7 @@ import json
 import re
 import shlex
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from rich.table import Table
 
 from hwnas import build, files, machine, supernets
 from hwnas.commands import station
+from hwnas.commands.arguments import of_target
 from hwnas.commands.console import Phases, print_lines, print_notes, print_phases
 from hwnas.commands.front import energy_words
 from hwnas.commands.station import Station
@@ -63,6 +64,11 @@ class Order:
     manifest: Row
     root: Path  #: where the folders go
 
+    @property
+    def command(self) -> str:
+        """What is run, for people to run it again."""
+        return public(f"python -m hwnas export {shlex.join(self.arguments)}")
+
 
 def run(config: ExportConfig, searches: Sequence[SearchConfig], arguments: Sequence[str]) -> None:
     """Export models of a search.
@@ -85,29 +91,53 @@ def run(config: ExportConfig, searches: Sequence[SearchConfig], arguments: Seque
         for search in searches
         for g in genotypes
     }
-    for name in names.values():
-        folders.check_free(order.root, name)
     failed: list[str] = []
     with contextlib.ExitStack() as stack:
         output = RunFolder(order.root)
         output.create()
         stack.callback(output.close)
         folders.sweep(order.root, beside=config.dir is None)
+        names = _left(order, names, console)
         phases = stack.enter_context(Phases(console))
         with phases.timed("Load data"):
             stations = stack.enter_context(station.opened(searches, phases))
         print_notes(console, stations[0].parts.data.notes)
         kept = Path(manifest["checkpoint"])
         supernets.check_kept(stations[0].parts.course, kept)
+        known, targets = {g.id: g for g in genotypes}, {s.target: s for s in stations}
         with phases.phase("Export", len(names)) as advance:
-            for s in stations:
-                for genotype in genotypes:
-                    place = names[s.target, genotype.id]
-                    failed += _export(s, genotype, place, order, console, phases)
-                    advance(1)
+            for (target, genotype_id), name in names.items():
+                of, genotype = targets[target], known[genotype_id]
+                failed += _export(of, genotype, name, order, console, phases)
+                advance(1)
     print_phases(console, phases)
     if failed:
         raise ProofError(f"Not as it should be: {'; '.join(failed)}. The files are kept.")
+
+
+def _left(
+    order: Order, names: Mapping[tuple[str, str], str], console: Console
+) -> dict[tuple[str, str], str]:
+    """Return what the same command, which was cut off, has not exported yet.
+
+    Raises:
+        RunError: a folder is there that another command made, or all are there.
+    """
+    left = {}
+    for key, name in names.items():
+        place = order.root / name
+        made = None
+        with contextlib.suppress(RunError):
+            made = proof.read(place)["made"]["command"]
+        if made != order.command:
+            folders.check_free(order.root, name)
+            left[key] = name
+    for name in names.values():
+        if name not in left.values():
+            if not left:
+                folders.check_free(order.root, name)
+            print_lines(console, [f"{order.root / name} is there already."])
+    return left
 
 
 def _for(
@@ -231,14 +261,15 @@ def _proof(
 ) -> Row:
     """Return all that a proof says but its files."""
     parts, config, lowered = of.parts, of.config, finished.lowered
-    data, command = parts.data, public(f"python -m hwnas export {shlex.join(order.arguments)}")
-    verify = f"python -m hwnas verify {place}"
+    data, verify = parts.data, f"python -m hwnas verify {shlex.quote(str(place))}"
+    position = list(order.manifest.get("targets", [of.target])).index(of.target)
+    costs = shlex.join(of_target(order.manifest["arguments"], position))
     figures = evidence.cost.figures
     return {
         "format": proof.FORMAT,
         "made": {
             "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-            "command": command,
+            "command": order.command,
             "versions": {name: importlib.metadata.version(name) for name in _RECORDED},
             "machine": _machine(),
         },
@@ -289,8 +320,8 @@ def _proof(
         "checks": [check.to_json() for check in evidence.checks],
         "commands": {
             "Errors, accuracy, files": verify,
-            "Costs": f"{verify} +target={of.target}",
-            "All, from the search": command,
+            "Costs": f"{verify} {costs}",
+            "All, from the search": order.command,
         },
     }
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
@@ -21,8 +22,12 @@ from hwnas.runtimes.pool import Retrying
 from hwnas.target import Target
 from hwnas.training.data import ImageData
 
+_DECODED = (
+    "files by Pillow to {side} x {side}, grey or RGB as said: the largest square in the middle, "
+    "bilinear, JPEG read at a fraction of its size where that is enough, transparency on white"
+)
 _RESIZED = (
-    "the largest square in the middle, then bilinear with antialiasing, as "
+    "from there bilinear with antialiasing, as "
     "torch.nn.functional.interpolate(mode='bilinear', antialias=True), then rounded to uint8"
 )
 
@@ -94,6 +99,7 @@ def preprocessing(data: ImageData, lowered: Lowered) -> dict[str, object]:
         "mean": list(data.mean),
         "std": list(data.std),
         "normalise": "(pixel - 255 * mean) / (255 * std), pixels 0 to 255, in float32",
+        "decode": _DECODED.format(side=data.test.take(torch.tensor([0])).images.shape[1]),
         "resize": _RESIZED,
     }
 

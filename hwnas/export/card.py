@@ -46,6 +46,7 @@ def card(proof: Row) -> str:
     parts = [
         f"---\n{yaml.safe_dump(_front_matter(proof), sort_keys=False, allow_unicode=True)}---",
         f"# {proof['model']['name']}",
+        *_failure(proof),
         _summary(proof),
         f"## Use\n\n{_use(proof)}",
         f"## Intended use and limits\n\n{_limits(proof)}",
@@ -53,6 +54,7 @@ def card(proof: Row) -> str:
         f"## Training\n\n{_training(proof)}",
         f"## Evaluation\n\n{_evaluation(proof)}",
         f"## Costs on {proof['target']['name']}\n\n{_costs(proof)}",
+        f"## Checks\n\n{_checks(proof)}",
         f"## Files\n\n{_files(proof)}",
         f"## Provenance\n\n{_provenance(proof)}",
     ]
@@ -94,6 +96,29 @@ def _summary(proof: Row) -> str:
         f"{round(model['params_m'] * 1e6):,} parameters, {round(model['macs_m'] * 1e6):,} "
         "multiply-accumulates. Every figure below is of the files in this folder; `proof.json` "
         "holds them all, and `python -m hwnas verify` repeats them."
+    )
+
+
+def _failure(proof: Row) -> list[str]:
+    failed = [f"`{check['name']}`" for check in proof["checks"] if not check["holds"]]
+    return [f"**Not as it should be: {', '.join(failed)}.** See the checks."] if failed else []
+
+
+def _checks(proof: Row) -> str:
+    rows = [
+        [
+            f"`{check['name']}`",
+            check["words"],
+            f"{check['found']:.3g}",
+            f"{check['allowed']:.3g}",
+            "yes" if check["holds"] else "**no**",
+        ]
+        for check in proof["checks"]
+    ]
+    table = _table(["", "what is compared", "found", "at most", "holds"], rows)
+    return (
+        f"{table}\n\nWhat int8 loses is held against its limit by the lower end of the interval: a "
+        "loss that chance explains, on so many test images, is none."
     )
 
 
@@ -214,7 +239,9 @@ def _costs(proof: Row) -> str:
         interval = "" if figure.low is None else f"{figure.low:.4g} to {figure.high:.4g}"
         margin = ""
         if name in limits:
-            margin = f"{limits[name]['margin']:.1%} below {limits[name]['limit']:g}"
+            share = limits[name]["margin"]
+            side = "below" if share >= 0 else "above"
+            margin = f"{abs(share):.1%} {side} {limits[name]['limit']:g}"
         title = COLUMNS[name].title
         rows.append([title, f"{figure.value:.4g}", interval, figure.source, margin])
     head = ["", "value", "interval", "source", "budget"]

@@ -186,7 +186,8 @@ class _Parser:
         return self._error(f"Expected {what}, got {got}", token)
 
     def _error(self, problem: str, token: _Token) -> ExpressionError:
-        error = ExpressionError(f"pick: {problem}. Columns: {', '.join(self._columns)}.")
+        end = "" if problem.endswith("?") else "."
+        error = ExpressionError(f"pick: {problem}{end} Columns: {', '.join(self._columns)}.")
         visible = "".join(c if c.isprintable() else " " for c in self._text)
         width = max(1, len(token.text))
         error.shown = f"  {visible}\n  {' ' * token.start}{'^' * width}"

@@ -12,7 +12,8 @@ from hwnas.errors import LockedError, RunError
 
 PROOF, CARD = "proof.json", "MODEL_CARD.md"
 BUILDING = ".hwnas-building"  #: what is not finished, in the folder that exports go into
-_CACHES = ("__pycache__",)  # what using an export leaves in it
+_GIT = (".git", ".gitattributes", ".gitignore")  # what a repository of models adds
+_SHOWN = 5  # files that are named
 
 
 @contextmanager
@@ -66,15 +67,20 @@ def digests(folder: Path) -> dict[str, str]:
     found = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder)
-        if path.is_file() and name.parts[0] not in _CACHES and str(name) != PROOF:
+        if name.parts[0] in _GIT or str(name) == PROOF:
+            continue
+        if path.is_symlink():
+            found[str(name)] = "a link"
+        elif path.is_file():
             with path.open("rb") as file:
                 found[str(name)] = hashlib.file_digest(file, "sha256").hexdigest()
     return found
 
 
-def differences(recorded: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
+def differences(recorded: Mapping[str, str], there: Mapping[str, str]) -> list[str]:
     """Return in words which files are missing, changed or not of the export."""
-    missing = [f"{name} is missing" for name in recorded if name not in found]
-    changed = [f"{n} was changed" for n, d in recorded.items() if found.get(n, d) != d]
-    extra = [f"{name} is not of the export" for name in found if name not in recorded]
-    return missing + changed + extra
+    missing = [f"{name} is missing" for name in recorded if name not in there]
+    changed = [f"{n} was changed" for n, d in recorded.items() if there.get(n, d) != d]
+    extra = [f"{name} is not of the export" for name in there if name not in recorded]
+    found = missing + changed + extra
+    return found[:_SHOWN] + [f"{len(found) - _SHOWN} more"] * (len(found) > _SHOWN)

@@ -1,30 +1,22 @@
 """Costs of an export on the machine at hand, or estimated again; needs no torch."""
 
 import contextlib
+import importlib.metadata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hwnas.cost.host import as_run, host_cost
-from hwnas.energy import EnergyModel, PowerModel
 from hwnas.errors import ConfigError
 from hwnas.export import proof, running
 from hwnas.export.options import VerifyConfig
 from hwnas.figure import Figure, Figures
 from hwnas.op import Lowered
 from hwnas.runtimes.pool import Pool, Retrying
-from hwnas.target import Remote, Roofline, Target, Tvm, Vela
+from hwnas.target import Remote, Target
 
 Row = dict[str, Any]
-
-_PARTS = {
-    "vela": Vela,
-    "tvm": Tvm,
-    "roofline": Roofline,
-    "energy": EnergyModel,
-    "power": PowerModel,
-}
 
 
 #: What finding costs takes: distributions by the package that they bring.
@@ -42,28 +34,30 @@ class Measured:
     target: Target
     name: str  #: the artefact
     figures: Figures
-    same: bool | None = None  #: whether the compiler gave the same file again; ``None``: not asked
+    before: Figures  #: that the proof says of the same target; of another, none
+    #: What the same version of the compiler gave that it did not give before: figures and a file.
+    other: Sequence[str] = ()
+    #: Whether the compiler gave the same file again; ``None`` where it was not asked.
+    same: bool | None = None
 
     def lines(self) -> list[str]:
         """Return what was found, in sentences."""
         found = [f"{self.name} on {self.target.name}, {self.target.caveat}:"]
-        found += [f"  {name} {_words(figure)}" for name, figure in self.figures.items()]
+        for name, figure in self.figures.items():
+            before = self.before.get(name, figure)
+            said = "" if before == figure else f"; the proof says {before.value:.4g}"
+            found.append(f"  {name} {_words(figure)}{said}")
         if self.same is not None:
             found.append(f"  The compiler gave {'the same' if self.same else 'another'} file.")
         return found
 
-    def over(self, recorded: Row) -> list[str]:
-        """Return the limits of the export's budget that are not met."""
+    def failed(self, recorded: Row) -> list[str]:
+        """Return what is not as the proof says, and the limits of the budget that are not met."""
+        if self.target.name != recorded["target"]["name"]:
+            return []
         limits = {name: entry["limit"] for name, entry in recorded["budget"].items()}
         checks = proof.within_budget(limits, self.figures)
-        return [check.name for check in checks if not check.holds]
-
-
-def target_of(recorded: Row) -> Target:
-    """Return the target that an export was made for."""
-    raw = recorded["target"]
-    parts = {name: part(**raw[name]) for name, part in _PARTS.items() if raw[name] is not None}
-    return Target(**{**raw, **parts})
+        return [*self.other, *(check.name for check in checks if not check.holds)]
 
 
 def elsewhere(name: str, target: Target, remote: Remote) -> str:
@@ -115,7 +109,16 @@ def measure(folder: Path, recorded: Row, target: Target, config: VerifyConfig) -
         )
     fused = as_run(lowered, target)
     cost = host_cost(fused, target, judged.timing.figure, judged.energy)
-    return Measured(target, name, cost.figures)
+    return Measured(target, name, cost.figures, _before(recorded, target))
+
+
+def _before(recorded: Row, target: Target) -> Figures:
+    """Return what the proof says of a target, if it was made for just that."""
+    return proof.figures_from_json(recorded["figures"]) if _is_its(recorded, target) else {}
+
+
+def _is_its(recorded: Row, target: Target) -> bool:
+    return target == proof.target_of(recorded)
 
 
 def _compiled(folder: Path, recorded: Row, lowered: Lowered, target: Target) -> Measured:
@@ -124,10 +127,15 @@ def _compiled(folder: Path, recorded: Row, lowered: Lowered, target: Target) -> 
     name = "model.int8.tflite"
     _check_there(name, recorded, target)
     compiled = compile_tflite((folder / name).read_bytes(), lowered, target)
-    same = None
-    if target.name == recorded["target"]["name"]:
-        same = compiled.artefact == (folder / "model.vela.tflite").read_bytes()
-    return Measured(target, name, compiled.cost.figures, same)
+    figures, before = compiled.cost.figures, _before(recorded, target)
+    if not before:
+        return Measured(target, name, figures, before)
+    same = compiled.artefact == (folder / "model.vela.tflite").read_bytes()
+    other = [n for n, figure in figures.items() if n not in before or figure != before[n]]
+    other += ["model.vela.tflite"] * (not same)
+    if importlib.metadata.version("ethos-u-vela") != recorded["made"]["versions"]["ethos-u-vela"]:
+        other = []  # another version may find another way
+    return Measured(target, name, figures, before, other, same)
 
 
 def _check_there(name: str, recorded: Row, target: Target) -> None:

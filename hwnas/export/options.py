@@ -23,7 +23,7 @@ class FinishingConfig:
             raise ConfigError(f"alpha must lie in [0, 1], got {self.alpha}.")
         if not 0 <= self.prune < 1:
             raise ConfigError(f"prune must lie in [0, 1), got {self.prune}.")
-        if self.max_int8_drop < 0:
+        if not self.max_int8_drop >= 0:
             raise ConfigError(f"max_int8_drop must not be negative, got {self.max_int8_drop}.")
         if self.prune and not self.epochs:
             raise ConfigError("prune needs training afterwards: set epochs, which is 0.")

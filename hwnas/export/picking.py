@@ -1,6 +1,7 @@
 """Which models of a search are exported: by name, by id, or by what is asked of them."""
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -81,7 +82,7 @@ def pick(front: Front, wanted: str) -> list[str]:
         return [offer.id for offer in standing]
     if wanted in NAMES:
         return [_named(wanted, standing, front.objectives).id]
-    if len(wanted.split()) == 1:
+    if re.fullmatch(r"[\w-]+", wanted):
         raise ConfigError(f"{unknown('pick', wanted, NAMES)} Or an id, or an expression.")
     columns = sorted(set.intersection(*(set(offer.figures) for offer in standing)))
     query = expression.parse(wanted, columns)

@@ -18,10 +18,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hwnas.energy import EnergyModel, PowerModel
 from hwnas.errors import ProofError, RunError
 from hwnas.export.folder import PROOF
+from hwnas.export.running import KINDS
 from hwnas.figure import Figure, Figures
 from hwnas.op import Lowered, Node, OpSpec
+from hwnas.target import Roofline, Target, Tvm, Vela
 
 Row = dict[str, Any]
 Floats = NDArray[np.float32]
@@ -174,8 +177,13 @@ def read_kept(folder: Path) -> Kept:
     try:
         with np.load(folder / IMAGES, allow_pickle=False) as content:
             trained = content.get("expected_int8")
-            return Kept(content["pixels"], content["labels"], content["expected"], trained)
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+            kept = Kept(content["pixels"], content["labels"], content["expected"], trained)
+        n = len(kept.labels)
+        answers = [kept.expected] if trained is None else [kept.expected, trained]
+        if not n or kept.pixels.ndim != 4 or any(len(a) != n for a in (kept.pixels, *answers)):
+            raise ValueError("pixels, labels and outputs are not of as many images")
+        return kept
+    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
         raise ProofError(f"{folder / IMAGES} cannot be read: {error}") from None
 
 
@@ -192,13 +200,49 @@ def read(folder: Path) -> Row:
             raise ValueError(
                 f"format {content['format']}, this version reads {FORMAT}; export the model again"
             )
-        for part in ("files", "artefacts", "target", "model"):
-            _ = content[part]
+        _check(content)
     except FileNotFoundError:
         raise RunError(f"{folder} is no export: there is no {PROOF}.") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise RunError(f"{path} cannot be read: {error}") from None
     return dict(content)
+
+
+def _check(content: Row) -> None:
+    """Read all that ``verify`` reads; what is not as an export writes it raises something."""
+    kinds = {name for name in KINDS if name in content["files"]}
+    if {*content["artefacts"]} != kinds:
+        raise ValueError(f"files are {', '.join(kinds)}, artefacts are others")
+    ran = [row for row in content["artefacts"].values() if "not_run" not in row]
+    numbers = [row["accuracy"][0] for row in ran]
+    numbers += [entry["limit"] for entry in content["budget"].values()]
+    numbers += [figure.value for figure in figures_from_json(content["figures"]).values()]
+    normalisation = content["dataset"]["normalisation"]
+    numbers += [*normalisation["mean"], *normalisation["std"], content["model"]["input"][1]]
+    for number in numbers:
+        if not math.isfinite(number):
+            raise ValueError(f"{number} is no figure")
+    for check in content["checks"]:
+        _ = f"{check['name']}: {check['holds']}"
+    target_of(content)
+    operators_from_json(content["model"]["operators"])
+    _ = content["made"]["command"], content["made"]["versions"]
+
+
+_PARTS = {
+    "vela": Vela,
+    "tvm": Tvm,
+    "roofline": Roofline,
+    "energy": EnergyModel,
+    "power": PowerModel,
+}
+
+
+def target_of(recorded: Row) -> Target:
+    """Return the target that an export was made for."""
+    raw = recorded["target"]
+    parts = {name: part(**raw[name]) for name, part in _PARTS.items() if raw[name] is not None}
+    return Target(**{**raw, **parts})
 
 
 def operators_to_json(lowered: Lowered) -> list[Row]:

@@ -1,7 +1,7 @@
 """Loads the artefacts of an export, each by its own runtime, which is imported only then."""
 
+import importlib.machinery
 import importlib.util
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,14 +128,15 @@ _BATCH = 256  # images at once
 
 
 def load_module(path: Path) -> Any:
-    """Return a file as a module, leaving no bytecode beside it."""
-    spec = importlib.util.spec_from_file_location(f"hwnas_export_{path.parent.name}", path)
+    """Return a file as a module: its source, never bytecode that lies beside it."""
+    loader = _Source(f"hwnas_export_{path.parent.name}", str(path))
+    spec = importlib.util.spec_from_loader(loader.name, loader)
     assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
-    try:
-        spec.loader.exec_module(module)
-    finally:
-        sys.dont_write_bytecode = before
+    loader.exec_module(module)
     return module
+
+
+class _Source(importlib.machinery.SourceFileLoader):
+    def path_stats(self, path: str) -> Mapping[str, Any]:
+        raise OSError("bytecode is neither read nor written")

@@ -70,8 +70,7 @@ def find(candidates: Sequence[Candidate], text: str) -> str:
         )
     nearest = difflib.get_close_matches(text, ids, n=_NEAREST, cutoff=0)
     raise ConfigError(
-        f"id={text}: none of {len(ids)} candidates. The nearest: {', '.join(nearest)}; "
-        "id=front lists the front."
+        f"id={text}: none of {len(ids)} candidates. The nearest: {', '.join(nearest)}."
     )
 
 

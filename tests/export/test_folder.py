@@ -67,7 +67,7 @@ def test_what_killed_exports_left_is_removed_but_not_what_others_build(tmp_path:
 
 
 def test_every_file_is_accounted_for(tmp_path: Path) -> None:
-    for name in ("a", "b", PROOF, "__pycache__/model.pyc"):
+    for name in ("a", "b", PROOF, ".git/HEAD"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name)
     before = digests(tmp_path)
@@ -77,5 +77,11 @@ def test_every_file_is_accounted_for(tmp_path: Path) -> None:
     (tmp_path / "b").write_text("c")
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "new").touch()
+    (tmp_path / "away").symlink_to("/")
     found = differences(before, digests(tmp_path))
-    assert found == ["a is missing", "b was changed", "sub/new is not of the export"]
+    assert found == [
+        "a is missing", "b was changed", "away is not of the export", "sub/new is not of the export"
+    ]  # fmt: skip
+    for i in range(9):
+        (tmp_path / f"{i}.pyc").touch()
+    assert differences(before, digests(tmp_path))[5:] == ["8 more"]

@@ -145,6 +145,8 @@ def shared_library(objects: bytes, compiler: str) -> bytes:
         try:
             with tarfile.open(fileobj=io.BytesIO(objects)) as archive:
                 for member in archive:
+                    if not member.isfile() or not member.name.endswith(".o"):
+                        raise CompileError(f"'{member.name}' is no object file")
                     paths.append(Path(folder, Path(member.name).name))
                     paths[-1].write_bytes(cast(IO[bytes], archive.extractfile(member)).read())
             cc.create_shared(str(library), [str(path) for path in paths], cc=command)
