@@ -304,7 +304,9 @@ def workbench(parts: Parts, evaluator: SupernetEvaluator, device: Device | None)
         network=evaluator.network,
         lower=parts.networks.lower,
         calibration_images=evaluator.calibration_images,
-        test=lambda genotype: data.batches(data.test, parts.networks.resolution(genotype)),
+        test=lambda genotype: data.batches(
+            data.test, parts.networks.resolution(genotype), rounded=True
+        ),
         artefacts=artefacts(parts, device),
         dtype=parts.config.target.dtype,
     )

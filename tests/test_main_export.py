@@ -73,8 +73,7 @@ def test_export_holds_what_the_search_verified(searched: Path, exported: Path) -
     staying = [m["verified_accuracy_int8"] for m in members(searched) if m["verified_on_front"]]
     assert row["verified_accuracy_int8"] == max(staying)  # type: ignore[type-var]
     tflite = proof["artefacts"]["model.int8.tflite"]
-    # The search does not round images that it resizes; a device is given uint8.
-    assert tflite["accuracy"][0] == pytest.approx(row["verified_accuracy_int8"], abs=0.02)
+    assert tflite["accuracy"][0] == row["verified_accuracy_int8"]
     assert proof["figures"]["latency_ms"][0] == row["verified_latency_ms"]
     assert proof["files"]["model.int8.tflite"] == row["tflite_sha256"]
     assert proof["files"]["model.vela.tflite"] == row["tflite_vela_sha256"]
