@@ -209,7 +209,8 @@ def _evaluation(proof: Row) -> str:
     if TRAINED in largest:
         trained = (
             " Files in int8 were trained for it: they are compared with that network, as torch "
-            f"simulates it, whose largest output is {largest[TRAINED]:.3g}."
+            f"simulates it, whose largest output is {largest[TRAINED]:.3g}; allowed is a mean "
+            f"error of {allowed[TRAINED]:g} of that."
         )
     return (
         f"{_table(head, table)}\n\nAccuracy: of each file itself on all {n:,} test images, "

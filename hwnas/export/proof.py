@@ -38,9 +38,12 @@ TRAINED = "simulated int8"  #: reference of what was trained for int8
 #: another order, which moves the last digits: by 6e-7 at most on 60 random networks of four spaces;
 #: networks for larger images add up more.
 FP32_ERROR = 1e-4
-#: Largest mean error of an int8 artefact, likewise. Each layer rounds to 256 steps: 0.006 at most
-#: on 45 random and 5 trained networks; one that answers for other images is off by more than 0.1.
+#: Largest mean error of an int8 artefact, likewise. Each layer rounds to 256 steps: 0.008 at most
+#: on 45 random and 8 trained networks; one that answers for other images is off by more than 0.1.
 INT8_ERROR = 0.05
+#: Likewise of one that was trained for int8, against what it was trained as. Only ties are rounded
+#: otherwise: 0.0004 at most on two networks, about 0.001 on random ones.
+TRAINED_ERROR = 0.01
 
 TOLERANCES = {
     "float32": {
@@ -52,6 +55,10 @@ TOLERANCES = {
         "mean_error": INT8_ERROR,
         "reason": "each layer rounds to 256 steps; a fraction of torch's largest output. What it "
         "costs is judged by the accuracy on the whole test split",
+    },
+    TRAINED: {
+        "mean_error": TRAINED_ERROR,
+        "reason": "only ties are rounded otherwise; a fraction of the simulation's largest output",
     },
 }
 
@@ -89,7 +96,8 @@ class Agreement:
     def check(self, name: str, dtype: str) -> Check:
         """Return what must hold of an artefact that computes in ``dtype``."""
         if dtype == "int8":
-            error, allowed, kind = self.mean_error, INT8_ERROR, "mean"
+            error, kind = self.mean_error, "mean"
+            allowed = TRAINED_ERROR if self.reference == TRAINED else INT8_ERROR
         else:
             error, allowed, kind = self.max_error, FP32_ERROR, "largest"
         words = f"{kind} error against torch, of its largest output"

@@ -113,6 +113,7 @@ def test_int8_is_compared_with_the_network_that_was_trained_for_it(tmp_path: Pat
         found = EXPECTED if trained is None else trained
         near = kept.agreement(found, "int8")
         assert (near.reference, near.max_error) == (reference, 0)
+        assert kept.agreement(found + 0.2, "int8").check("model", "int8").holds == (trained is None)
         near = kept.agreement(found, "float32")
         assert (near.reference, near.max_error) == ("float32", 0 if trained is None else 1)
 
