@@ -10,8 +10,9 @@ from omegaconf import MISSING
 from hwnas.accuracy.audit import MIN_NETWORKS
 from hwnas.accuracy.supernet import ScoringConfig
 from hwnas.errors import ConfigError, unknown
-from hwnas.export.options import FinishingConfig, VerifyConfig
+from hwnas.export.options import VerifyConfig
 from hwnas.figure import COLUMNS
+from hwnas.finishing.options import FinishingConfig
 from hwnas.latency_table import TableConfig
 from hwnas.profiling.networks import NetworksConfig
 from hwnas.runtimes.base import TuningConfig

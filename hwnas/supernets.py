@@ -22,6 +22,7 @@ from hwnas.results import RunFolder
 from hwnas.space import Genotype, SearchSpace
 from hwnas.training import loop, parallel
 from hwnas.training.alone import Pupil, train_alone
+from hwnas.training.answers import Answers, Views, record
 from hwnas.training.batches import Material
 from hwnas.training.checkpoint import Checkpoint
 from hwnas.training.config import TrainingConfig, fine_tuning
@@ -160,6 +161,33 @@ class Course:
             saving = Saving(checkpoint, log=log)
             return train_alone(pupil, self.material, options, self.seed, saving, progress)
 
+    def answers(
+        self,
+        network: nn.Module,
+        genotype: Genotype,
+        start: str,
+        options: TrainingConfig,
+        progress: Progress,
+    ) -> Answers | None:
+        """Return what a trained network answers to all batches of a training.
+
+        They are computed where they are not kept yet; where another process does so, wait for that.
+
+        Args:
+            network: That answers.
+            genotype: Its genotype.
+            start: What decides its weights, beside the course.
+            options: Of the training.
+            progress: Is told of images.
+        """
+        drawn = ("epochs", "batch_size", "mixup", "unaugmented", "dtype")
+        what = self.network_checkpoint(genotype, start).path.parent.name
+        known = [what, *(getattr(options, name) for name in drawn)]
+        folder = RunFolder(Path(self.supernets, _digest(known)))
+        with contextlib.closing(_waited(folder, progress)):
+            views = Views(self.material, options, self.seed, self.resolution(genotype))
+            return record(network, folder.path, views, progress)
+
     def evaluator(self, supernet: Supernet, scoring: ScoringConfig) -> SupernetEvaluator:
         """Return what says the accuracy of subnets."""
         return SupernetEvaluator(supernet, self.family, self.space, self.data, scoring)
@@ -277,6 +305,19 @@ def _locked(checkpoint: Checkpoint, n_steps: int, progress: Progress) -> RunFold
                 except LockedError:
                     continue
     return folder
+
+
+def _waited(folder: RunFolder, progress: Progress) -> RunFolder:
+    """Return a folder, locked; while another process works in it, wait."""
+    with contextlib.suppress(LockedError):
+        folder.create()
+        return folder
+    with progress.phase("Wait for answers", 1):
+        while True:
+            time.sleep(_POLL_S)
+            with contextlib.suppress(LockedError):
+                folder.create()
+                return folder
 
 
 def _content(path: str | None) -> str | None:

@@ -30,10 +30,11 @@ from hwnas.export import picking, proof
 from hwnas.export.artefacts import Library, own_artefact
 from hwnas.export.artefacts import build as build_files
 from hwnas.export.card import card
-from hwnas.export.finishing import Finished, Origin, finish
 from hwnas.export.proving import Bench, Evidence, kept_images, prove
 from hwnas.export.running import KINDS
 from hwnas.figure import Figure
+from hwnas.finishing.teachers import LargestSubnet
+from hwnas.finishing.finish import Finished, Origin, finish
 from hwnas.int8 import tflite
 from hwnas.int8.network import QuantisedNetwork
 from hwnas.op import n_macs, n_params
@@ -193,7 +194,8 @@ def _export(
     of: Station, genotype: Genotype, name: str, order: Order, console: Console, progress: Progress
 ) -> list[str]:
     """Make one folder; return the checks that failed, each with the folder's name."""
-    origin = Origin(of.parts.course, of.evaluator.evaluator, genotype)
+    weights = of.evaluator.evaluator
+    origin = Origin(of.parts.course, weights, genotype, LargestSubnet(weights))
     load = _litert if of.config.target.runtime == "vela" else _onnxruntime
     finished = finish(origin, order.config.finishing, load, progress)
     with folders.building(order.root, name) as folder, _libraries(of) as library:

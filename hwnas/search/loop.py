@@ -217,7 +217,8 @@ def _evaluate(
     if reason := cost.reason or problem.budget.exceeded(cost.figures):
         return Candidate(number, genotype, cost.figures, cost.details, reason)
     met = problem.budget.met(cost.figures)
-    rivals = [c for c in study.candidates if c.right and met <= problem.budget.met(c.figures)]
+    complete = [c for c in study.candidates if c.state == "complete"]
+    rivals = [c for c in complete if met <= problem.budget.met(c.figures)]
     found = rival(rivals, cost.figures, study.objectives)
     score = problem.evaluator.score(genotype, found)
     figures = {"accuracy": score.accuracy, **cost.figures}
@@ -227,7 +228,7 @@ def _evaluate(
         number,
         genotype,
         figures,
-        {**read, **told, **cost.details},
+        {**read, **score.details, **told, **cost.details},
         stopped=score.stopped,
         right=score.right,
     )
