@@ -295,8 +295,10 @@ def _check_options(path: Path, name: str, options: Any) -> None:
         raise SpaceError(f"{where}: options must be numbers or words, got {options!r}.")
     if len({type(o) for o in options}) > 1 or len(set(options)) < len(options):
         raise SpaceError(f"{where}: options must be different and of one type, got {options!r}.")
-    if not isinstance(options[0], str) and sorted(options) != options:
-        raise SpaceError(f"{where}: options must ascend, got {options!r}.")
+    falls = name.rpartition(".")[2] == "stride"  # the first option is the smallest network's
+    if not isinstance(options[0], str) and sorted(options, reverse=falls) != options:
+        order = "descend: a larger stride computes less" if falls else "ascend"
+        raise SpaceError(f"{where}: options must {order}; got {options!r}.")
 
 
 def _check_depths(path: Path, space: SearchSpace) -> None:

@@ -77,7 +77,7 @@ def _change(name: str, value: Any, where: str = "fixed") -> dict[str, Any]:
         (_change("stem.width", [0, 8], "choices"), "whole numbers above 0"),
         (_change("head.width", -1), "whole numbers or 0"),
         (_change("width_multiplier", 0), "numbers above 0"),
-        (_change("depth_multiplier", 2), "'stages.0.blocks.0.kernel' must be said of its stage"),
+        (_change("depth_multiplier", 2), "must be said of its stage or of the space"),
         (_change("head.width", None), "'head.width' is missing"),
         (_change("stem.width", [8.5, 12.0], "choices"), "whole numbers above 0"),
         (_change("stages.0.blocks.0.kind", "fussed"), "Did you mean 'fused'"),

@@ -69,24 +69,19 @@ def _readers(space: SearchSpace, block: str, key: str) -> set[str]:
 
 
 def _check_condition(space: SearchSpace, block: str, key: str) -> None:
-    """Refuse a choice that is absent where a block reads it, or there where its kind does not."""
+    """Refuse a choice of a block that is there where its kind does not read it."""
     names = {*space.choices, *space.fixed}
     name, of = closest(names, block, key), closest(names, block, "kind")
-    if name is None or name not in space.choices:
+    if name not in space.choices or of not in space.choices:
         return
-    kinds, readers = _kinds(space, block), _readers(space, block, key)
-    needs = space.when.get(key, {"kind": tuple(kinds)})
-    active = kinds & {*map(str, needs.get("kind", ()))} if [*needs] == ["kind"] else set()
-    cure = f"say when: {{{key}: {{kind: [{', '.join(k for k in READS if key in READS[k])}]}}}}"
-    if missing := readers - active:
+    if of.rpartition(".")[0] != name.rpartition(".")[0]:
+        return  # it may be read by other blocks
+    allowed = space.when.get(key, {}).get("kind", space.choices[of])
+    if idle := _kinds(space, block).intersection(map(str, allowed)) - _readers(space, block, key):
+        readers = ", ".join(kind for kind in READS if key in READS[kind])
         raise SpaceError(
-            f"Space '{space.name}': '{name}' is absent where '{block}' is {min(missing)}; {cure}."
-        )
-    if of is None or of.rpartition(".")[0] != name.rpartition(".")[0]:
-        return
-    if idle := active - readers:
-        raise SpaceError(
-            f"Space '{space.name}': '{name}' has no effect where '{of}' is {min(idle)}; {cure}."
+            f"Space '{space.name}': '{name}' has no effect where '{of}' is {min(idle)}; say "
+            f"when: {{{key}: {{kind: [{readers}]}}}}."
         )
 
 

@@ -27,7 +27,7 @@ READS: Mapping[str, tuple[str, ...]] = {
     "residual": ("expansion",),
     "separable": (),
 }
-#: A choice that is not active is absent; nothing reads it then.
+#: The same where ``when`` leaves a choice out.
 _ABSENT = {**DEFAULTS, "expansion": 1}
 _MULTIPLE = 8  #: of channels that are a fraction of others
 
