@@ -14,7 +14,7 @@ _NAMES = checks.Names(
     block=("kernel", "expansion", "activation", "kind", "se"),
     optional=("head.features", "kernel_sharing", *_MULTIPLIERS, *DEFAULTS),
     places=("stem.activation", "head.activation"),
-    conditional=("expansion", "se"),
+    conditional=("expansion", "kernel", "se"),
 )
 _WORDS = {
     "activation": ("relu6", "relu", "hardswish"),
@@ -36,7 +36,7 @@ def check(space: SearchSpace) -> None:
         _check_values(space, name)
     checks.check_fixed(space, ["kernel_sharing"])
     for block in blocks:
-        for key in _NAMES.conditional:
+        for key in ("expansion", "se"):
             _check_condition(space, block, key)
     _check_head(space)
     _check_multiplied(space)
@@ -72,7 +72,7 @@ def _check_condition(space: SearchSpace, block: str, key: str) -> None:
     """Refuse a choice of a block that is there where its kind does not read it."""
     names = {*space.choices, *space.fixed}
     name, of = closest(names, block, key), closest(names, block, "kind")
-    if name not in space.choices or of not in space.choices:
+    if name is None or of is None or not {name, of} <= {*space.choices}:
         return
     if of.rpartition(".")[0] != name.rpartition(".")[0]:
         return  # it may be read by other blocks

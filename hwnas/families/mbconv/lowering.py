@@ -27,8 +27,9 @@ READS: Mapping[str, tuple[str, ...]] = {
     "residual": ("expansion",),
     "separable": (),
 }
-#: The same where ``when`` leaves a choice out.
-_ABSENT = {**DEFAULTS, "expansion": 1}
+KERNEL = 3  #: where ``when`` leaves the choice out
+#: What counts where a choice is left out so.
+_ABSENT = {**DEFAULTS, "expansion": 1, "kernel": KERNEL}
 _MULTIPLE = 8  #: of channels that are a fraction of others
 
 

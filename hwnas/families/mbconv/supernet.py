@@ -9,7 +9,7 @@ from hwnas.families.blocks import ConvNormAct, LinearAct
 from hwnas.families.checks import n_stages
 from hwnas.families.elastic import ElasticConv, ElasticLinear, activated
 from hwnas.families.mbconv.elastic_blocks import KINDS, Elastic, ElasticBlock
-from hwnas.families.mbconv.lowering import Block, described, dimensions
+from hwnas.families.mbconv.lowering import KERNEL, Block, described, dimensions
 from hwnas.families.mbconv.network import MBConvNet
 from hwnas.op import Task
 from hwnas.space import Genotype, SearchSpace, closest
@@ -90,14 +90,18 @@ class MBConvSupernet(nn.Module):
             name = closest(names, block.name, key)
             return (default,) if name is None else tuple(map(str, space.options(name)))
 
-        elastic = Elastic(
-            kernels=tuple(map(int, options("kernel", ""))),
-            transforms=options("kernel_sharing", "crop") == ("transform",),
-            projects=block.index == 0 and self._changes(block.stage),
-        )
-        kinds = options("kind", "inverted")
+        kinds, kernels = options("kind", "inverted"), tuple(map(int, options("kernel", "")))
+        varied = space.when.get("kernel", {}).get("kind", kinds)  # the others have one kernel
+
+        def elastic(kind: str) -> Elastic:
+            return Elastic(
+                kernels=kernels if kind in varied else (KERNEL,),
+                transforms=options("kernel_sharing", "crop") == ("transform",),
+                projects=block.index == 0 and self._changes(block.stage),
+            )
+
         return nn.ModuleDict(
-            {kind: KINDS[kind](replace(block, kind=kind), elastic) for kind in kinds}
+            {kind: KINDS[kind](replace(block, kind=kind), elastic(kind)) for kind in kinds}
         )
 
     def _changes(self, stage: int) -> bool:
