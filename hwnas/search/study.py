@@ -298,7 +298,11 @@ class Source:
                 f"{self.where} does not hold its search space: an earlier version wrote it."
             )
         choices = {name: tuple(options) for name, options in raw["choices"].items()}
-        return SearchSpace(raw["name"], raw["family"], choices, raw["fixed"])
+        when = {  # earlier versions had none
+            key: {other: tuple(allowed) for other, allowed in needs.items()}
+            for key, needs in raw.get("when", {}).items()
+        }
+        return SearchSpace(raw["name"], raw["family"], choices, raw["fixed"], when)
 
 
 def read(path: Path) -> Record:
