@@ -198,6 +198,8 @@ def dispatch(configs: Sequence[Any], arguments: Sequence[str]) -> None:
 
     if len(configs) > 1:
         config.check_common(configs)
+    if isinstance(first, config.SearchConfig):
+        configs = config.agreed(configs)
     if isinstance(first, config.WhyConfig):
         from hwnas.commands import why
 
@@ -246,12 +248,13 @@ def _searched(folder: str) -> Any:
 def _searches(folder: str) -> list[Any]:
     """Return the configurations of a search with a supernet, one for each target."""
     from hwnas.commands.arguments import for_targets
+    from hwnas.config import agreed
     from hwnas.results import read_manifest
 
     recorded = read_manifest(Path(folder), "run")["arguments"]
     arguments = [str(a) for a in recorded if not str(a).startswith("run.resume=")]
     composed = [_composed("search", "search", own) for own in for_targets(arguments)]
-    return [config for configs in composed for config in configs]
+    return agreed([config for configs in composed for config in configs])
 
 
 def _refuse_extra(content: Any, schema: type) -> None:

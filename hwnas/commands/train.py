@@ -69,10 +69,11 @@ def run(config: TrainConfig, arguments: Sequence[str]) -> None:
 
 
 def _course(config: TrainConfig, progress: Phases | Silent) -> Course:
-    space, family, data = supernets.read(config.search_space, config.dataset, progress)
-    return Course(
-        space, family, data, config.dataset, config.train, config.seed, Path(config.run.supernets)
-    )
+    read = supernets.read(named(config.search_space), config.dataset, progress)
+    folder = Path(config.run.supernets)
+    training = supernets.Training(config.dataset, config.train, config.seed, folder)
+    (only,) = training.courses(*read).values()
+    return only
 
 
 def _follow(course: Course, config: TrainConfig) -> None:
