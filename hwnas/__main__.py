@@ -198,8 +198,6 @@ def dispatch(configs: Sequence[Any], arguments: Sequence[str]) -> None:
 
     if len(configs) > 1:
         config.check_common(configs)
-    if isinstance(first, config.SearchConfig):
-        configs = config.agreed(configs)
     if isinstance(first, config.WhyConfig):
         from hwnas.commands import why
 
@@ -232,7 +230,7 @@ def dispatch(configs: Sequence[Any], arguments: Sequence[str]) -> None:
     else:
         from hwnas.commands import search
 
-        search.run(configs, arguments)
+        search.run(config.agreed(configs), arguments)
 
 
 def _searched(folder: str) -> Any:

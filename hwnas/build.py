@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Protocol, final
 
 from torch import Tensor, nn
 
@@ -102,7 +102,9 @@ class Parts:
     def digests(self) -> dict[str, str]:
         """Return a digest of everything that decides the outcome, by name."""
         c, members = self.config, self.space.members
-        decisive = {m.name: c.train.decisive(self.networks.families[m.name].recipe) for m in members}
+        decisive = {
+            m.name: c.train.decisive(self.networks.families[m.name].recipe) for m in members
+        }
         origins = [origin for m in members for origin in families.origin(m.family)]
         places = {n: course.checkpoint().path.parent.name for n, course in self.courses.items()}
         return {
@@ -342,13 +344,25 @@ def on_demand(parts: Parts, progress: Progress) -> TrainedOnDemand:
     return TrainedOnDemand({n: partial(trained, course) for n, course in parts.courses.items()})
 
 
-def workbench(parts: Parts, evaluator: TrainedOnDemand, device: Device | None) -> Workbench:
+class Subnets(Protocol):
+    """What has networks with trained weights."""
+
+    def network(self, genotype: Genotype) -> nn.Module:
+        """Return the plain network of a genotype, recalibrated and with batch norm folded."""
+        ...
+
+    def calibration_images(self, genotype: Genotype) -> Tensor:
+        """Return normalised training images at the genotype's resolution, ``(N, C, R, R)``."""
+        ...
+
+
+def workbench(parts: Parts, subnets: Subnets, device: Device | None) -> Workbench:
     """Return what verification needs; the only place that hands out the test split."""
     data = parts.data
     return Workbench(
-        network=evaluator.network,
+        network=subnets.network,
         lower=parts.networks.lower,
-        calibration_images=evaluator.calibration_images,
+        calibration_images=subnets.calibration_images,
         test=lambda genotype: data.batches(
             data.test, parts.networks.resolution(genotype), rounded=True
         ),

@@ -202,8 +202,10 @@ def _named(word: str) -> list[str]:
     root = content.ROOT / "search_spaces"
     if word.endswith((".yaml", ".yml")) or (root / f"{word}.yaml").is_file():
         return [word]
-    inside = [f"{word.rstrip('/')}/{path.stem}" for path in sorted((root / word).glob("*.yaml"))]
-    inside = inside or [str(path) for path in sorted(Path(word).glob("*.yaml"))]
-    if not inside and ((root / word).is_dir() or Path(word).is_dir()):
+    shipped = not Path(word).is_absolute() and (root / word).is_dir()
+    folder = root / word if shipped else Path(word)
+    found = sorted(folder.glob("*.yaml")) if folder.is_dir() else []
+    if folder.is_dir() and not found:
         raise SpaceError(f"search_space={word}: there is no search space (*.yaml) in that folder.")
+    inside = [f"{word.rstrip('/')}/{path.stem}" if shipped else str(path) for path in found]
     return inside or [word]

@@ -47,6 +47,8 @@ from hwnas.runtimes.onnx_writer import write_int8
 from hwnas.runtimes.ort import OrtSession
 from hwnas.search import explanation
 from hwnas.space import Genotype
+from hwnas.target import facts
+from hwnas.union import stem
 
 _RECORDED = (
     "hwnas", "torch", "numpy", "onnx", "onnxruntime", "ai-edge-litert", "ethos-u-vela",
@@ -241,8 +243,8 @@ def _libraries(of: Station) -> Iterator[Library | None]:
 
 
 def _title(of: Station, genotype: Genotype) -> str:
-    data = of.parts.data.name
-    return f"Network {genotype.id} of search space {genotype.space}, trained on {data}, for {of.target}."
+    space, data = genotype.space, of.parts.data.name
+    return f"Network {genotype.id} of search space {space}, trained on {data}, for {of.target}."
 
 
 def _litert(network: QuantisedNetwork) -> Session:

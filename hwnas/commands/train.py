@@ -29,6 +29,7 @@ from hwnas.training import parallel
 from hwnas.training.data import Split
 from hwnas.training.loop import Row as LogRow
 from hwnas.training.loop import Summary
+from hwnas.union import named
 
 _N_RANDOM = 10  # subnets of the closing table
 _EVERY = 50  # rows of the log between two writes of its file

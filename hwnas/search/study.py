@@ -91,9 +91,7 @@ def distributions(space: Space) -> dict[str, BaseDistribution]:
     return {name: _distribution(options) for name, options in space.choices.items()}
 
 
-def create(
-    storage: RDBStorage, name: str, space: Space, objectives: Sequence[str]
-) -> optuna.Study:
+def create(storage: RDBStorage, name: str, space: Space, objectives: Sequence[str]) -> optuna.Study:
     """Return the study of that name, new or as it is."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     directions = [
