@@ -4,11 +4,11 @@ import hashlib
 import json
 import random
 import re
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import yaml
 
@@ -41,6 +41,78 @@ class Genotype:
         return dict(self.options)
 
 
+class Space(Protocol):
+    """What is searched: one ``SearchSpace``, or a ``Union`` of several.
+
+    An assignment names choices as the search does; a genotype, as its own space does.
+    """
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        ...
+
+    @property
+    def digest(self) -> str:
+        """Digest of what it means."""
+        ...
+
+    @property
+    def choices(self) -> Mapping[str, tuple[Option, ...]]:
+        """Choices with their options, smallest first."""
+        ...
+
+    @property
+    def members(self) -> tuple["SearchSpace", ...]:
+        """The spaces that genotypes are of; at least one."""
+        ...
+
+    @property
+    def root(self) -> str:
+        """The choice that says of which member a genotype is; empty where there is one only."""
+        ...
+
+    def member(self, genotype: Genotype) -> "SearchSpace":
+        """Return the space of a genotype."""
+        ...
+
+    def genotype(self, assignment: Mapping[str, Option]) -> Genotype:
+        """Return the genotype of an assignment, which may hold inactive choices."""
+        ...
+
+    def assignment(self, genotype: Genotype) -> dict[str, Option]:
+        """Return the options of a genotype's active choices, by choice of the search."""
+        ...
+
+    def scope(self, assignment: Mapping[str, Option]) -> Sequence[str]:
+        """Return the choices that may matter: all but those of other members."""
+        ...
+
+    def values(self, genotype: Genotype) -> dict[str, Option]:
+        """Return the chosen and the fixed values of a genotype, as its own space names them."""
+        ...
+
+    def sample(self, rng: random.Random) -> Genotype:
+        """Return a genotype with every option drawn evenly."""
+        ...
+
+    def smallest(self) -> Genotype:
+        """Return the genotype of the first option of every choice."""
+        ...
+
+    def largest(self) -> Genotype:
+        """Return the genotype of the last option of every choice."""
+        ...
+
+    def n_genotypes(self) -> int:
+        """Return the number of different genotypes."""
+        ...
+
+    def optional(self) -> tuple[str, ...]:
+        """Return the choices that are not active in every genotype."""
+        ...
+
+
 @dataclass(frozen=True)
 class SearchSpace:
     """Choices with their options, smallest first, and values that are fixed.
@@ -64,6 +136,28 @@ class SearchSpace:
         if self.when:  # spaces without keep the digest that they had before there was any
             meaning.append({key: dict(needs) for key, needs in self.when.items()})
         return hashlib.sha256(json.dumps(meaning, sort_keys=True).encode()).hexdigest()[:16]
+
+    @property
+    def members(self) -> tuple["SearchSpace", ...]:
+        """The space itself."""
+        return (self,)
+
+    @property
+    def root(self) -> str:
+        """Empty: genotypes are of one space."""
+        return ""
+
+    def member(self, genotype: Genotype) -> "SearchSpace":
+        """Return the space itself."""
+        return self
+
+    def assignment(self, genotype: Genotype) -> dict[str, Option]:
+        """Return the options of a genotype by choice."""
+        return genotype.to_dict()
+
+    def scope(self, assignment: Mapping[str, Option]) -> Sequence[str]:
+        """Return all choices."""
+        return tuple(self.choices)
 
     def options(self, name: str) -> tuple[Option, ...]:
         """Return what ``name`` can be, whether it is a choice or fixed."""

@@ -61,7 +61,7 @@ def write_front(
             "members": rows,
         },
     )
-    title = f"{config.search_space} on {config.target.name}, {parts.data.name}"
+    title = f"{config.searched} on {config.target.name}, {parts.data.name}"
     costs = [name for name in config.objectives if name != "accuracy"]
     panel = Panel(candidates, members, costs[0], config.budget, title)
     folder.write_bytes("front.png", front_png(panel))
@@ -70,7 +70,7 @@ def write_front(
         ("cost model", _cost_words(manifest)),
         ("energy", energy_words(config.target)),
         ("budget", ", ".join(f"{n} <= {v:g}" for n, v in config.budget.limits.items()) or "none"),
-        ("search space", f"{config.search_space}, {manifest['n_genotypes']:.3g} genotypes"),
+        ("search space", f"{config.searched}, {manifest['n_genotypes']:.3g} genotypes"),
         (
             "candidates",
             f"{manifest['n_candidates']}, {manifest['n_distinct']} different, "

@@ -34,8 +34,8 @@ DIGITS = DatasetConfig("digits", validation=0.25, shift=0.125)
 
 
 def course(name: str, folder: Path, train: TrainingConfig) -> Course:
-    space, family, data = supernets.read(name, DIGITS, Silent())
-    return Course(space, family, data, DIGITS, train, 0, folder)
+    read = supernets.read([name], DIGITS, Silent())
+    return supernets.Training(DIGITS, train, 0, folder).courses(*read)[name]
 
 
 @pytest.fixture(scope="module")
