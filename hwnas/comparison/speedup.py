@@ -219,13 +219,17 @@ def _levels(own: Front, base: Front) -> list[_Level]:
 def _prices(values: Array, levels: Array) -> Array:
     """Return what each level of the quality costs at least; infinite where it is not reached."""
     good = values[None, :, _QUALITY] >= levels[:, None]
-    return np.where(good, values[None, :, _COST], np.inf).min(axis=1, initial=np.inf)
+    prices: Array = np.where(good, values[None, :, _COST], np.inf).min(axis=1, initial=np.inf)
+    return prices
 
 
 def _reached(values: Array, costs: Array) -> Array:
     """Return the highest quality at no more than each cost; -inf where there is none so cheap."""
     cheap = values[None, :, _COST] <= costs[:, None]
-    return np.where(cheap, values[None, :, _QUALITY], -np.inf).max(axis=1, initial=-np.inf)
+    reached: Array = np.where(cheap, values[None, :, _QUALITY], -np.inf).max(
+        axis=1, initial=-np.inf
+    )
+    return reached
 
 
 def _common(own: Array, base: Array) -> Array:
@@ -235,7 +239,7 @@ def _common(own: Array, base: Array) -> Array:
     cheapest = base[base[:, _COST] == base[:, _COST].min()]
     low = cheapest[:, _QUALITY].max()
     high = min(own[:, _QUALITY].max(), base[:, _QUALITY].max())
-    levels = np.unique(np.concatenate([own[:, _QUALITY], base[:, _QUALITY]]))
+    levels: Array = np.unique(np.concatenate([own[:, _QUALITY], base[:, _QUALITY]]))
     return levels[(levels >= low) & (levels <= high)]
 
 
@@ -279,7 +283,8 @@ def _ratios(own: Array, base: Array, levels: Array) -> Array:
 def _gains(own: Array, base: Array, costs: Array) -> Array:
     mine, theirs = _reached(own, costs), _reached(base, costs)
     known = np.isfinite(mine) & np.isfinite(theirs)
-    return np.where(known, mine - np.where(known, theirs, 0.0), mine)
+    gains: Array = np.where(known, mine - np.where(known, theirs, 0.0), mine)
+    return gains
 
 
 def _step(own: Front, base: Front, level: _Level, i: int, samples: _Samples | None) -> Step:

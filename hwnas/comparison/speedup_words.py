@@ -55,11 +55,14 @@ def _range(found: Speedup, whole: Range, names: Names) -> Iterator[str]:
     if low >= 1 - _SAME and high <= 1 + _SAME:
         yield f"{names.lead}: {span} {names.front} costs the same as {names.baseline}."
         return
-    if low > 1 + _SAME:
+    if low >= 1 - _SAME:
         lowest = f"lowest {ratio_text(low)}{_at(found, whole.worst)}{_interval(whole.lowest)}"
         rest = f"{_mean(whole)}{lowest}" if len(whole.places) > 1 else lowest
-        yield f"{names.lead}: {span} {names.front} is {_times(whole)} {_more(found.cost)} ({rest})."
-        if whole.lowest.interval is not None and whole.lowest.interval[0] <= 1:
+        how = f"{_times(whole)} {_more(found.cost)}"
+        if low <= 1 + _SAME:
+            how = f"{_as(found.cost)} or {_more(found.cost)}, {_times(whole)}"
+        yield f"{names.lead}: {span} {names.front} is {how} ({rest})."
+        if low > 1 + _SAME and whole.lowest.interval is not None and whole.lowest.interval[0] <= 1:
             yield (
                 f"Within the intervals it may be no {_more(found.cost)} at some {_quality(found)}."
             )
