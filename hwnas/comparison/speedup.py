@@ -21,6 +21,7 @@ import numpy as np
 from hwnas.comparison import bootstrap
 from hwnas.comparison.bootstrap import DRAWS, Draws, Interval
 from hwnas.comparison.fronts import Array, Front, Kind, Objective, Run, front
+from hwnas.comparison.tables import parts
 from hwnas.pareto import non_dominated
 from hwnas.results import Row
 
@@ -172,6 +173,25 @@ def in_plane(run: Run, quality: Objective, cost: Objective, kind: Kind) -> Front
     return Front(run, [], none, none, none, none.astype(bool), np.zeros(0, np.bool_))
 
 
+def of_two(
+    runs: Sequence[Run], objectives: Sequence[Objective], kinds: Sequence[Kind], draws: Draws
+) -> Speedup | None:
+    """Hold the first of two runs against the second, in the quality and the first cost.
+
+    ``None`` where that says nothing: of one run or several, where the quality is not maximised or
+    the cost not minimised, or where a cost is not above zero.
+    """
+    quality, costs = parts(objectives)
+    if len(runs) != 2 or not costs or not quality.maximise or costs[0].maximise:
+        return None
+    own, base = (
+        in_plane(run, quality, costs[0], kind) for run, kind in zip(runs, kinds, strict=True)
+    )
+    if min(own.values[:, _COST].min(), base.values[:, _COST].min()) <= 0:
+        return None
+    return speedup(own, base, quality, costs[0], draws)
+
+
 @dataclass(frozen=True)
 class _Level:
     """A row of the table: the accuracy of a member of the baseline, or of the front."""
@@ -239,8 +259,9 @@ def _common(own: Array, base: Array) -> Array:
     cheapest = base[base[:, _COST] == base[:, _COST].min()]
     low = cheapest[:, _QUALITY].max()
     high = min(own[:, _QUALITY].max(), base[:, _QUALITY].max())
-    levels: Array = np.unique(np.concatenate([own[:, _QUALITY], base[:, _QUALITY]]))
-    return levels[(levels >= low) & (levels <= high)]
+    levels = np.unique(np.concatenate([own[:, _QUALITY], base[:, _QUALITY]]))
+    common: Array = levels[(levels >= low) & (levels <= high)]
+    return common
 
 
 def _range(own: Array, base: Array) -> Range | None:

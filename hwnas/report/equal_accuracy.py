@@ -28,9 +28,9 @@ def table(found: Speedup, names: Names, note: str) -> Table:
     ]
     text = (
         f"Of each member of {names.baseline} its {quality.title} and cost; what the cheapest "
-        f"member of {names.front} costs that is at least as good; the ratio of the two, above 1 where "
-        f"{names.front} is cheaper. In brackets: 95 % intervals by bootstrap over the members' "
-        f"intervals; {_NONE}: not reached. {note}"
+        f"member of {names.front} costs that is at least as good; the ratio of the two, above 1 "
+        f"where {names.front} is cheaper. In brackets: 95 % intervals by bootstrap over the "
+        f"members' intervals; {_NONE}: not reached. {note}"
     )
     return Table(TITLE, columns, [_row(step, quality, cost) for step in found.steps], text)
 

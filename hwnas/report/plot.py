@@ -51,8 +51,6 @@ def front_png(*panels: Panel) -> bytes:
 
 def _draw_front(axes: Axes, panel: Panel) -> None:
     candidates, members, cost = panel.candidates, panel.members, panel.cost
-    if panel.beside is not None:
-        _draw_beside(axes, panel.beside, cost)
     on_front = {member.candidate.id for member in members}
     rest = [c for c in candidates if c.state != "infeasible" and c.id not in on_front]
     axes.scatter(
@@ -88,6 +86,8 @@ def _draw_front(axes: Axes, panel: Panel) -> None:
             s=90, facecolors="none", edgecolors=FOR_ALL, marker="s", zorder=4,
             label="fits all targets, on the joint front",
         )  # fmt: skip
+    if panel.beside is not None:
+        _draw_beside(axes, panel.beside, cost)
     if cost in panel.budget.limits:
         limit = panel.budget.limits[cost]
         axes.axvline(limit, color=LIMIT, ls="--", lw=1.2, label="budget")
@@ -111,8 +111,8 @@ def _draw_beside(axes: Axes, beside: Beside, cost: str) -> None:
     errors = [[v - low for v, (low, _) in zip(y, ends, strict=True)],
               [high - v for v, (_, high) in zip(y, ends, strict=True)]]  # fmt: skip
     axes.errorbar(
-        x, y, yerr=errors, fmt="D", ms=4, lw=0.6, capsize=1.5, color=BESIDE, mfc="white", alpha=0.8,
-        label=beside.label, zorder=1.5,
+        x, y, yerr=errors, fmt="D", ms=5.5, lw=0.6, capsize=1.5, color=BESIDE, mfc="white",
+        alpha=0.8, label=beside.label, zorder=1.5,
     )  # fmt: skip
 
 

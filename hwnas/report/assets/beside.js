@@ -47,7 +47,7 @@ class Beside {
         context.stroke();
       }
       context.lineWidth = 1.2;
-      trace(context, "diamond", px, py, 3.6);
+      trace(context, "diamond", px, py, 4.8);
       context.fillStyle = "#fff";
       context.globalAlpha = 1;
       context.fill();
