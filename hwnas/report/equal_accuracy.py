@@ -21,7 +21,7 @@ def table(found: Speedup, names: Names, note: str) -> Table:
     columns = [
         quality.title,
         f"{cost.title}: {names.baseline}",
-        f"{names.front}",
+        names.front,
         "ratio",
         f"{quality.title} of {names.front} at no more than that cost",
         "difference",
@@ -30,7 +30,8 @@ def table(found: Speedup, names: Names, note: str) -> Table:
         f"Of each member of {names.baseline} its {quality.title} and cost; what the cheapest "
         f"member of {names.front} costs that is at least as good; the ratio of the two, above 1 "
         f"where {names.front} is cheaper. In brackets: 95 % intervals by bootstrap over the "
-        f"members' intervals; {_NONE}: not reached. {note}"
+        f"members' intervals (an end at 0: {names.front} may not reach it); {_NONE}: not reached. "
+        f"{note}"
     )
     return Table(TITLE, columns, [_row(step, quality, cost) for step in found.steps], text)
 
