@@ -57,6 +57,7 @@ class SearchConfig:
     objectives: list[str] = field(default_factory=lambda: ["accuracy", "latency_ms", "energy_mj"])
     n_trials: int = 150
     seed: int = 0
+    baseline: str | None = None  #: a finished run, or a CSV file, that the front is held against
 
     def __post_init__(self) -> None:
         if self.accuracy != "supernet":
@@ -108,7 +109,9 @@ def _too_many(n: int) -> str:
 
 
 #: What may differ between the targets of one search.
-_OWN = ("target", "budget", "cost", "objectives", "table", "timing", "tuning", "rpc")
+_OWN = (
+    "target", "budget", "cost", "objectives", "table", "timing", "tuning", "rpc", "baseline",
+)  # fmt: skip
 
 
 def check_common(configs: Sequence[object]) -> None:

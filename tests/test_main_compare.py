@@ -249,3 +249,23 @@ def test_other_data_are_refused_unless_said(
     assert "not scored on the same images" in _refused([runs], capsys)
     assert run(["compare", runs, "allow_mixed=true", "n_bootstrap=0"]) == 0
     assert "are mixed" in capsys.readouterr().out
+
+
+def test_two_runs_are_compared_at_equal_accuracy(
+    searched: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    runs = f"runs=[{searched / 'pareto0'},{searched / 'random0'}]"
+    assert run(["compare", runs, f"run.dir={out}"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "latency [ms] at equal accuracy: random0 over pareto0" in told
+    assert "pareto0 against random0, at equal accuracy: " in told
+    rows = _rows(out / "equal_quality.csv")
+    assert {(row["front"], row["baseline"]) for row in rows} == {("pareto0", "random0")}
+    assert len(json.loads((out / "comparison.json").read_text())["equal_quality"]["levels"]) == len(
+        rows
+    )
+    assert "<h2>Cost at equal accuracy</h2>" in (out / "report.html").read_text()
+    arguments = [f"runs={searched}/random*", f"run.dir={tmp_path / 'three'}"]
+    assert run(["compare", *arguments]) == 0
+    assert not (tmp_path / "three" / "equal_quality.csv").exists()

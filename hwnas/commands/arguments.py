@@ -10,6 +10,7 @@ from hwnas.errors import ConfigError
 #: Options whose values are taken as they are.
 _WORDS = (
     "id", "genotype", "run", "runs", "reference", "true_front", "pick", "export", "data", "dir",
+    "baseline",
 )  # fmt: skip
 #: Options of Hydra's own with a value behind them.
 _TAKE_A_VALUE = ("--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn")
@@ -26,7 +27,7 @@ def for_hydra(argument: str) -> str:
     if key in ("runs", "search_space") and _is_list(value) and not {*value} & {"'", '"'}:
         named = [name.strip() for name in value[1:-1].split(",")]
         return f"{key}=[{','.join(map(_quoted, filter(None, named)))}]"
-    if key in _WORDS and value[:1] not in ("", "'", '"', "["):
+    if argument != "baseline=null" and key in _WORDS and value[:1] not in ("", "'", '"', "["):
         return f"{key}={_quoted(value)}"
     return argument
 

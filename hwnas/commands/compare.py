@@ -2,7 +2,7 @@
 
 import importlib.metadata
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -10,13 +10,16 @@ from rich.console import Console
 
 from hwnas.commands.compared import print_comparison
 from hwnas.commands.console import Phases
-from hwnas.comparison import attainment, foreign, frame, latex, reading, tables, words
+from hwnas.comparison import attainment, foreign, frame, latex, reading, speedup, tables, words
 from hwnas.comparison.bootstrap import Draws
 from hwnas.comparison.fronts import Array, Objective, Run
-from hwnas.comparison.summary import Comparison, chosen_kind, compare, known
+from hwnas.comparison.speedup import Speedup
+from hwnas.comparison.speedup_words import Names
+from hwnas.comparison.speedup_words import sentences as at_equal_quality
+from hwnas.comparison.summary import Comparison, chosen_kind, compare, kind_of, known
 from hwnas.config import CompareConfig, SearchConfig
 from hwnas.errors import RunError
-from hwnas.report import compared
+from hwnas.report import compared, equal_accuracy
 from hwnas.report import comparison as pictures
 from hwnas.report.page import render
 from hwnas.results import Row, RunFolder, begun, opened
@@ -33,6 +36,7 @@ class _Found:
     sentences: list[str]
     tables: dict[str, Sequence[Row]]  #: rows by the name of their CSV file
     figures: dict[str, pictures.Pictures] = field(default_factory=dict)
+    speedup: Speedup | None = None  #: of the first of two runs against the second
 
 
 def run(
@@ -84,27 +88,38 @@ def _found(
     objectives: Sequence[Objective],
     notes: Sequence[str],
 ) -> _Found:
-    kind = chosen_kind(runs, config.figures)
+    kind, draws = chosen_kind(runs, config.figures), Draws(config.n_bootstrap, config.seed)
     comparison = compare(
         runs,
         objectives,
         kind,
         frame.read(Path(config.reference), objectives) if config.reference else None,
         _true_front(Path(config.true_front), objectives) if config.true_front else None,
-        Draws(config.n_bootstrap, config.seed),
+        draws,
     )
     told = _tables(comparison)
+    kinds = [kind_of(run, kind) for run in runs]
+    faster = speedup.of_two(runs, objectives, kinds, draws)
+    if faster is not None:
+        sides = {"front": runs[0].name, "baseline": runs[1].name}
+        told["equal_quality"] = [sides | row for row in faster.rows()]
     sentences = [
         *words.sentences(comparison),
+        *([] if faster is None else at_equal_quality(faster, _names(runs, faster))),
         *words.verified(told["verification"]),
         *words.predicted(told["predictions"]),
         words.shared(told["shared"], sum(bool(run.candidates) for run in runs)),
         *notes,
         *words.method(comparison),
     ]
-    found = _Found(comparison, [line for line in sentences if line], told)
+    found = _Found(comparison, [line for line in sentences if line], told, speedup=faster)
     found.figures = dict(_figures(comparison, told["convergence"]))
     return found
+
+
+def _names(runs: Sequence[Run], found: Speedup) -> Names:
+    a, b = (run.name for run in runs)
+    return Names(f"{a} against {b}, at equal {found.quality.title}", a, b)
 
 
 def _true_front(path: Path, objectives: Sequence[Objective]) -> Array:
@@ -186,12 +201,17 @@ def _write(folder: RunFolder, found: _Found, facts: Sequence[tuple[str, str]]) -
             folder.write_bytes(f"{name}.{suffix}", drawn)
     folder.write_bytes("indicators.tex", latex.indicators(found.comparison).encode())
     content = found.comparison.to_json() | {
+        "equal_quality": known(found.speedup and found.speedup.to_json()),
         "recosted": known(list(found.tables.get("recosted_fronts", ()))),
         "sentences": found.sentences,
     }
     folder.write_json("comparison.json", content)
     drawn_as_svg = {name: picture["svg"].decode() for name, picture in found.figures.items()}
     page = compared.page(found.comparison, found.tables, found.sentences, drawn_as_svg, facts)
+    if found.speedup is not None:
+        names = _names([front.run for front in found.comparison.fronts], found.speedup)
+        table = equal_accuracy.table(found.speedup, names, "All figures: equal_quality.csv.")
+        page = replace(page, tables=[table, *page.tables])
     folder.write_bytes("report.html", render(page).encode())
 
 

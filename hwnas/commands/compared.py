@@ -38,6 +38,9 @@ def print_comparison(
         for table in _ladders(tables["ladder"], comparison.objectives, names):
             console.print()
             console.print(table)
+    if equal := tables.get("equal_quality"):
+        console.print()
+        console.print(_equal(equal, comparison.objectives))
     if recosted := tables.get("recosted_fronts"):
         console.print()
         console.print(_recosted(recosted))
@@ -88,6 +91,26 @@ def _ladders(
         for limit, by in by_group(own, "limit", quality.name).items():
             table.add_row(f"{limit:g}", *("-" if v is None else f"{v:.4f}" for v in by.values()))
         yield table
+
+
+def _equal(rows: Sequence[Row], objectives: Sequence[Objective]) -> Table:
+    """Return what the first of two runs needs for what the second reaches."""
+    quality, (cost, *_) = parts(objectives)
+    a, b = (str(rows[0][side]) for side in ("front", "baseline"))
+    known = ["95 %"] if any(row["ratio_low"] is not None for row in rows) else []
+    table = _table(
+        f"{cost.title} at equal {quality.title}: {b} over {a}", quality.title, b, a, "ratio", *known
+    )
+    for row in rows[:_ROWS]:
+        paid, ratio, low = (row[key] for key in (f"front_{cost.name}", "ratio", "ratio_low"))
+        cells = ["-" if value is None else form.format(value)
+                 for value, form in ((paid, "{:.4g}"), (ratio, "{:.2f}"))]  # fmt: skip
+        interval = "-" if low is None else f"{low:.2f}-{row['ratio_high']:.2f}"
+        own = f"{row[quality.name]:.4f}", f"{row[f'baseline_{cost.name}']:.4g}"
+        table.add_row(*own, *cells, *([interval] if known else []))
+    if len(rows) > _ROWS:
+        table.caption = f"{len(rows) - _ROWS} more in equal_quality.csv"
+    return table
 
 
 def _recosted(rows: Sequence[Row]) -> Table:

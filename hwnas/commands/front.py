@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hwnas import build
+from hwnas.commands.baseline import Against
 from hwnas.commands.console import Phases, print_files, print_lines
 from hwnas.energy import EnergyModel, PowerModel
 from hwnas.figure import column
@@ -22,6 +23,7 @@ from hwnas.target import Target
 FILES = (
     "front.csv", "front.json", "front.png", "report.html", "candidates.parquet", "manifest.json",
 )  # fmt: skip
+BASELINE = "baseline.csv"  #: where a baseline was given
 _TABLE_ROWS = 24
 _SHORT = {"int8": "int8", "float32": "fp32"}
 
@@ -45,9 +47,13 @@ def write_front(
     manifest: Row,
     candidates: list[Candidate],
     members: list[Member],
+    against: Against | None,
 ) -> None:
-    """Write the front as CSV, JSON, picture and page, and the manifest."""
+    """Write the front as CSV, JSON, picture and page, its baseline, and the manifest."""
     config = parts.config
+    write_baseline(folder, against)
+    if against is not None:
+        manifest["baseline"] = told(against)
     rows = [member.row(parts.space) for member in members]
     folder.write_csv("front.csv", rows)
     folder.write_json(
@@ -59,11 +65,13 @@ def write_front(
             "energy_model": asdict(_energy_source(config.target)),
             "budget": config.budget.limits,
             "members": rows,
-        },
+        }
+        | ({} if against is None else {"baseline": against.to_json()}),
     )
     title = f"{config.searched} on {config.target.name}, {parts.data.name}"
     costs = [name for name in config.objectives if name != "accuracy"]
-    panel = Panel(candidates, members, costs[0], config.budget, title)
+    beside = None if against is None else against.beside
+    panel = Panel(candidates, members, costs[0], config.budget, title, beside=beside)
     folder.write_bytes("front.png", front_png(panel))
     facts = [
         ("target", config.target.caveat),
@@ -79,10 +87,28 @@ def write_front(
         ("command", manifest["command"]),
         *((f"version of {name}", version) for name, version in manifest["versions"].items()),
     ]
-    found = searched.Front(candidates, members, config.objectives, config.budget)
-    page = render(searched.single(f"hwnas: {title}", found, facts))
-    folder.write_bytes("report.html", page.encode())
+    found = searched.Front(candidates, members, config.objectives, config.budget, beside)
+    page = searched.single(f"hwnas: {title}", found, facts)
+    page = (
+        page
+        if against is None
+        else searched.with_baseline(page, against.sentences, [against.table()])
+    )
+    folder.write_bytes("report.html", render(page).encode())
     folder.write_json("manifest.json", manifest)
+
+
+def write_baseline(folder: RunFolder, against: Against | None) -> None:
+    """Write the table against the baseline; take away that of an earlier one."""
+    if against is not None:
+        folder.write_csv(BASELINE, against.found.rows())
+    else:
+        (folder.path / BASELINE).unlink(missing_ok=True)
+
+
+def told(against: Against) -> Row:
+    """Return what a manifest says of a baseline."""
+    return {name: value for name, value in against.to_json().items() if name != "levels"}
 
 
 def print_front(
@@ -91,10 +117,13 @@ def print_front(
     folder: RunFolder,
     candidates: list[Candidate],
     members: list[Member],
+    against: Against | None,
 ) -> None:
-    """Print the front, where its figures come from, and where the files are."""
-    print_members(console, parts, candidates, members, "Verified front, fastest first")
-    print_files(console, parts.config.study.storage, folder, [*FILES, "models/"])
+    """Print the front, how it stands against its baseline, and where the files are."""
+    title = "Verified front, fastest first"
+    print_members(console, parts, candidates, members, title, against)
+    own = [BASELINE] if against is not None else []
+    print_files(console, parts.config.study.storage, folder, [*FILES, *own, "models/"])
 
 
 def print_members(
@@ -103,8 +132,9 @@ def print_members(
     candidates: list[Candidate],
     members: list[Member],
     title: str,
+    against: Against | None,
 ) -> None:
-    """Print the front of a target, and where its figures come from."""
+    """Print the front of a target, its baseline, and where its figures come from."""
     table = Table(
         "id", _SHORT[parts.config.target.dtype], "95 %", "searched",
         "ms", "mJ", "SRAM", "flash", "",
@@ -134,6 +164,7 @@ def print_members(
     infeasible = sum(candidate.state == "infeasible" for candidate in candidates)
     lines = [
         f"{len(members) - len(shown)} more members in front.csv." * (len(shown) < len(members)),
+        *([] if against is None else against.sentences),
         f"{len(candidates)} candidates, {infeasible} infeasible; front of {len(members)}, "
         f"{left} left the front or the budget after verification.",
         _reading_words(candidates, len(parts.data.validation)),

@@ -122,6 +122,7 @@ _EXAMPLES = {
         "search +target=npu study.workers=2",
         "search +target=npu study.storage=postgresql://USER@HOST/NAME   # on every machine",
         "search -m +target=npu sampler=pareto,nsga2 seed=0,1,2          # one run each",
+        "search +target=npu baseline=runs/search/<time>      # how much faster, at equal accuracy?",
         "search run.resume=runs/search/<time>",
         "search accuracy=table cost=table table.path=FILE.parquet 'table.genotype=[e0,e1]'"
         " table.accuracy=COLUMN 'table.costs={latency_ms: COLUMN}' sampler=pareto",

@@ -10,17 +10,21 @@ from rich.console import Console
 from rich.table import Table
 
 from hwnas import build
+from hwnas.commands import baseline
+from hwnas.commands.baseline import Against, Baseline
 from hwnas.commands.console import Phases, print_files, print_lines
 from hwnas.commands.front import (
     FILES,
     finished,
     print_members,
+    told,
     write_front,
 )
 from hwnas.commands.station import Station, objectives
 from hwnas.errors import BudgetError
 from hwnas.figure import column
 from hwnas.report import searched
+from hwnas.report.explorer import Beside
 from hwnas.report.page import render
 from hwnas.report.plot import Panel, front_png
 from hwnas.results import Candidate, Row, RunFolder, plain
@@ -39,6 +43,12 @@ class _Front:
     folder: RunFolder
     candidates: list[Candidate]  #: as a search for this target alone would see them
     members: list[Member]
+    against: Against | None
+
+    @property
+    def beside(self) -> Beside | None:
+        """What is drawn beside it."""
+        return None if self.against is None else self.against.beside
 
 
 def described(stations: Sequence[Station]) -> Row:
@@ -62,6 +72,7 @@ def finish(
     manifest: Row,
     candidates: list[Candidate],
     phases: Phases,
+    baselines: Mapping[str, Baseline],
 ) -> Callable[[Console], None]:
     """Verify all fronts and write reports; return what prints them.
 
@@ -78,7 +89,8 @@ def finish(
             missed.append(f"{station.target}: {error}")
             continue
         members = station.verified(found, own, phases, f"Verify on {station.target}")
-        fronts.append(_Front(station, own, views, members))
+        held = baseline.against(baselines.get(station.target), station.config, views, members)
+        fronts.append(_Front(station, own, views, members, held))
     if not fronts:
         folder.write_json("manifest.json", manifest | {"status": "nothing fits the budget"})
         raise BudgetError(" ".join(missed))
@@ -122,7 +134,8 @@ def _write_own(front: _Front, manifest: Row, phases: Phases) -> None:
     own = manifest["targets"][front.station.target]
     inner = {key: value for key, value in manifest.items() if key not in ("targets", "objectives")}
     inner |= {**own, "part_of": ".."} | finished(phases, front.candidates, front.members)
-    write_front(front.station.parts, front.folder, inner, front.candidates, front.members)
+    parts, against = front.station.parts, front.against
+    write_front(parts, front.folder, inner, front.candidates, front.members, against)
 
 
 def _end(
@@ -156,6 +169,9 @@ def _write(
         "budgets": {t: _limits(own) for t, own in manifest["targets"].items()},
         "members": rows,
     }
+    against = {f.station.target: f.against for f in fronts if f.against is not None}
+    if against:
+        manifest["baseline"] = {target: told(held) for target, held in against.items()}
     folder.write_json("front.json", content)
     ids = {member.candidate.id for member in members}
     folder.write_bytes("front.png", front_png(*(_panel(front, ids) for front in fronts)))
@@ -164,11 +180,13 @@ def _write(
     found = {
         front.station.target: searched.Front(
             front.candidates, front.members, front.station.config.objectives,
-            front.station.config.budget,
+            front.station.config.budget, front.beside,
         )
         for front in fronts
     }  # fmt: skip
     page = searched.joint(title, fitting, members, found, missed, _facts(manifest))
+    findings = [f"{target}: {line}" for target, held in against.items() for line in held.sentences]
+    page = searched.with_baseline(page, findings, [])
     folder.write_bytes("report.html", render(page).encode())
     folder.write_json("manifest.json", manifest)
 
@@ -177,7 +195,8 @@ def _panel(front: _Front, ids: set[str]) -> Panel:
     config = front.station.config
     cost = next(name for name in config.objectives if name != "accuracy")
     title = f"{config.searched} on {config.target.name}"
-    return Panel(front.candidates, front.members, cost, config.budget, title, ids)
+    members = front.members
+    return Panel(front.candidates, members, cost, config.budget, title, ids, front.beside)
 
 
 def _limits(own: Mapping[str, Any]) -> dict[str, float]:
@@ -209,7 +228,8 @@ def _print(
 ) -> None:
     for front in fronts:
         title = f"{front.station.target}: verified front, fastest first"
-        print_members(console, front.station.parts, front.candidates, front.members, title)
+        parts, against = front.station.parts, front.against
+        print_members(console, parts, front.candidates, front.members, title, against)
         console.print()
     if members:
         console.print(_table(members))

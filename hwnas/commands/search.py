@@ -4,12 +4,13 @@ import contextlib
 import importlib.metadata
 import os
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from rich.console import Console
 
-from hwnas.commands import joint, station
+from hwnas.commands import baseline, joint, station
+from hwnas.commands.baseline import Baseline
 from hwnas.commands.console import Phases, print_ended, print_notes, print_phases
 from hwnas.commands.front import finished, print_front, write_front
 from hwnas.commands.station import Station
@@ -44,6 +45,7 @@ def run(configs: Sequence[SearchConfig], arguments: Sequence[str]) -> None:
             print_notes(console, stations[0].parts.data.notes)
             for course in stations[0].parts.courses.values():
                 course.check()
+            baselines = baseline.read(stations)
             manifest = _manifest(stations, arguments, folder, earlier)
             search = station.search(stations, manifest["digests"])
             with engine.study(search, config, folder) as study:
@@ -59,7 +61,7 @@ def run(configs: Sequence[SearchConfig], arguments: Sequence[str]) -> None:
                 console.print(f"{outcome.leader} {_LEADS}", highlight=False, soft_wrap=True)
                 return
             finish = _finish_one if len(stations) == 1 else joint.finish
-            show = finish(stations, folder, manifest, outcome.candidates, phases)
+            show = finish(stations, folder, manifest, outcome.candidates, phases, baselines)
         show(console)
         for foreign in {s.device.table.foreign for s in stations if s.device is not None} - {""}:
             console.print(f"Searched with a foreign table: {foreign}.", style="red")
@@ -72,6 +74,7 @@ def _finish_one(
     manifest: Row,
     candidates: list[Candidate],
     phases: Phases,
+    baselines: Mapping[str, Baseline],
 ) -> Callable[[Console], None]:
     """Verify the front of one target and write reports; return what prints it."""
     (only,) = stations
@@ -83,8 +86,9 @@ def _finish_one(
     members = only.verified(front, folder, phases)
     with phases.timed("Write reports"):
         manifest |= finished(phases, candidates, members)
-        write_front(only.parts, folder, manifest, candidates, members)
-    return lambda console: print_front(console, only.parts, folder, candidates, members)
+        held = baseline.against(baselines.get(only.target), only.config, candidates, members)
+        write_front(only.parts, folder, manifest, candidates, members, held)
+    return lambda console: print_front(console, only.parts, folder, candidates, members, held)
 
 
 def _manifest(

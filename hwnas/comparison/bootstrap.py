@@ -81,13 +81,13 @@ def uncertainty(
     samples: list[list[dict[str, float]]] = [[] for _ in fronts]
     own = [np.zeros(len(front.points)) for front in fronts]
     every = np.zeros(sum(len(front.points) for front in fronts))
-    for drawn in _drawn(fronts, draws):
-        points = np.concatenate(drawn)
+    for values_of in drawn(fronts, draws):
+        points = np.concatenate(values_of)
         best = pareto.non_dominated(points, maximise, keep_equal=True)
         every += best
         if not yardstick.is_given:
             yardstick = replace(yardstick, target=np.unique(points[best], axis=0))
-        for i, values in enumerate(drawn):
+        for i, values in enumerate(values_of):
             samples[i].append(yardstick.indicators(values))
             own[i] += pareto.non_dominated(values, maximise)
     ends = np.cumsum([len(front.points) for front in fronts])[:-1]
@@ -98,7 +98,7 @@ def uncertainty(
     )
 
 
-def _drawn(fronts: Sequence[Front], draws: Draws) -> Iterator[list[Array]]:
+def drawn(fronts: Sequence[Front], draws: Draws) -> Iterator[list[Array]]:
     """Yield the values of all fronts, as often as is said.
 
     Below and above a value half a normal distribution each: its median is the value, and its 2.5 %
@@ -112,12 +112,12 @@ def _drawn(fronts: Sequence[Front], draws: Draws) -> Iterator[list[Array]]:
     rng = np.random.default_rng(draws.seed)
     for _ in range(draws.n):
         noise = rng.standard_normal(len(rows))
-        drawn = []
+        values_of = []
         for i, front in enumerate(fronts):
             z = noise[places[i]]
             values = front.values + z * np.where(z < 0, below[i], above[i])
-            drawn.append(np.maximum(values, floors[i]))
-        yield drawn
+            values_of.append(np.maximum(values, floors[i]))
+        yield values_of
 
 
 def _places(front: Front, rows: dict[tuple[object, ...], int]) -> NDArray[np.intp]:

@@ -31,21 +31,25 @@ class _Searched:
     notes: tuple[str, ...] = ()
 
 
-def read(path: Path) -> Run:
+def read(path: Path, option: str = "runs") -> Run:
     """Read the folder of a search: for one target, for several, of one of several, or tabular.
+
+    Args:
+        path: The folder.
+        option: By which the user named it.
 
     Raises:
         RunError: it is not the folder of a search, or nothing is finished in it yet.
     """
-    manifest = read_manifest(path, "runs")
+    manifest = read_manifest(path, option)
     if manifest.get("verb", "search") != "search":
-        raise RunError(f"runs={path} is a run of '{manifest['verb']}', not of 'search'.")
+        raise RunError(f"{option}={path} is a run of '{manifest['verb']}', not of 'search'.")
     if "targets" in manifest:
         return _joint(path, manifest)
     config = manifest["config"]
     budget, target = Budget(**config["budget"]), (config.get("target") or {}).get("name")
     whole = path.absolute().parent if "part_of" in manifest else path
-    searched = _searched(whole, read_manifest(whole, "runs"))
+    searched = _searched(whole, read_manifest(whole, option))
     candidates = searched.candidates
     objectives = config.get("objectives", searched.objectives)
     if whole != path:
@@ -55,7 +59,7 @@ def read(path: Path) -> Run:
         f"{path.absolute().parent.name}/{path.name}" if whole != path else path.absolute().name,
         declared(objectives),
         _scored(candidates),
-        [_verified(member) for member in members if not member.over_budget] if members else None,
+        [verified(member) for member in members if not member.over_budget] if members else None,
         block=str(config["seed"]),
         config=config,
         data=_data(manifest),
@@ -173,7 +177,8 @@ def _members(
     return found
 
 
-def _verified(member: Member) -> Point:
+def verified(member: Member) -> Point:
+    """Return a member by the figures of its artefact."""
     costs = {name: figure for name, figure in member.figures.items() if name in COSTS}
     return Point(member.candidate.id, {"accuracy": member.accuracy, **costs})
 

@@ -93,3 +93,31 @@ def _number(where: str, row: Mapping[str, str], name: str) -> float:
     if not math.isfinite(value):
         raise RunError(f"{where}: {name} is {row[name]}.")
     return value
+
+
+def verified_front(path: Path, objectives: Sequence[Objective]) -> list[Point] | None:
+    """Return the verified members of a file ``front.csv`` that a search has written.
+
+    Those that fit its budget, by the figures of their artefacts. ``None`` where it is another file,
+    whose figures are what they are.
+
+    Raises:
+        RunError: as ``read``.
+    """
+    rows = _rows(path, [])
+    columns = rows[0][1].keys() if rows else ()
+    own = [name for name in ("accuracy_int8", "accuracy_fp32") if f"verified_{name}" in columns]
+    if not own or "verified_fits_budget" not in columns:
+        return None
+    found = []
+    for number, row in rows:
+        renamed = {
+            f"{objective.name}{end}": row.get(f"verified_{source}{end}", "")
+            for objective in objectives
+            for source in [own[0] if objective.name == "accuracy" else objective.name]
+            for end in ("", "_low", "_high")
+        }
+        if row["verified_fits_budget"] == "True":
+            where = f"{path}, line {number}"
+            found.append(_point(where, number, {**renamed, "id": row["id"]}, objectives))
+    return found

@@ -32,7 +32,7 @@ def read(
     """
     paths = expanded(names)
     tables = [path for path in paths if not path.is_dir()]
-    runs = {path: [_folder(path)] for path in paths if path.is_dir()}
+    runs = {path: [of_folder(path)] for path in paths if path.is_dir()}
     chosen = objectives(directions or _common([run for (run,) in runs.values()], tables))
     runs |= {path: foreign.read(path, chosen) for path in tables}
     found = [run for path in paths for run in runs[path]]
@@ -118,12 +118,18 @@ def listed(words: Iterable[str], most: int = 6) -> str:
     return ", ".join(every[:most]) + more
 
 
-def _folder(path: Path) -> Run:
+def of_folder(path: Path, option: str = "runs") -> Run:
+    """Read the folder of a search.
+
+    Raises:
+        RunError: it is none, or not as this version writes it.
+    """
     try:
-        return folder.read(path)
+        return folder.read(path, option)
     except (KeyError, TypeError) as error:
         raise RunError(
-            f"runs={path}: manifest.json or front.json is not as this version writes it: {error}"
+            f"{option}={path}: manifest.json or front.json is not as this version writes it: "
+            f"{error}"
         ) from None
 
 

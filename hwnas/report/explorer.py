@@ -35,6 +35,14 @@ class RunData:
 
 
 @dataclass(frozen=True)
+class Beside:
+    """Networks of another run that are drawn beside a front, in a muted colour."""
+
+    label: str
+    points: Sequence[Figures]  #: those that are known, by the names of columns
+
+
+@dataclass(frozen=True)
 class Explorer:
     """Linked views of runs that have the same objectives."""
 
@@ -46,6 +54,7 @@ class Explorer:
     notes: Sequence[str] = ()
     marked: tuple[str, frozenset[str]] = ("", frozenset())  #: a label, and ids that are framed
     link: tuple[str, str] = ("", "")  #: address and words of a page with more
+    beside: Beside | None = None
 
 
 @dataclass(frozen=True)

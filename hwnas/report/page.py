@@ -17,8 +17,8 @@ from hwnas.report.explorer import Explorer, Line, Page, Picture, Table
 
 _ASSETS = Path(__file__).parent / "assets"
 _SCRIPTS = (
-    "data.js", "elements.js", "scatter.js", "parallel.js", "preferences.js", "members.js",
-    "tables.js", "page.js"
+    "data.js", "elements.js", "beside.js", "scatter.js", "parallel.js", "preferences.js",
+    "members.js", "tables.js", "page.js"
 )  # fmt: skip
 _LOGGED = 3_000  # lines of a log: more make a page slow
 #: Where a section can be added to a page that is written, see ``with_section``.

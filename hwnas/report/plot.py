@@ -7,11 +7,13 @@ from dataclasses import dataclass
 import matplotlib as mpl
 
 mpl.use("Agg")
+import numpy as np
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from hwnas.figure import column
+from hwnas.report.explorer import Beside
 from hwnas.results import Candidate, Row
 from hwnas.search.verify import Member
 from hwnas.target import Budget
@@ -19,6 +21,7 @@ from hwnas.target import Budget
 # Okabe and Ito's palette, which colour-blind people can tell apart.
 SEARCHED, VERIFIED, LEFT, DOMINATED, LIMIT = "#0072B2", "#009E73", "#D55E00", "#BBBBBB", "#CC79A7"
 FOR_ALL = "#000000"
+BESIDE = "#8A6D3B"  # as on the page
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,7 @@ class Panel:
     budget: Budget
     title: str
     for_all: Container[str] = ()  #: ids of models for all targets
+    beside: Beside | None = None
 
 
 def front_png(*panels: Panel) -> bytes:
@@ -82,6 +86,8 @@ def _draw_front(axes: Axes, panel: Panel) -> None:
             s=90, facecolors="none", edgecolors=FOR_ALL, marker="s", zorder=4,
             label="fits all targets, on the joint front",
         )  # fmt: skip
+    if panel.beside is not None:
+        _draw_beside(axes, panel.beside, cost)
     if cost in panel.budget.limits:
         limit = panel.budget.limits[cost]
         axes.axvline(limit, color=LIMIT, ls="--", lw=1.2, label="budget")
@@ -90,6 +96,24 @@ def _draw_front(axes: Axes, panel: Panel) -> None:
     axes.set_title(panel.title, fontsize=10)
     axes.grid(alpha=0.25)
     axes.legend(fontsize=8, loc="lower right")
+
+
+def _draw_beside(axes: Axes, beside: Beside, cost: str) -> None:
+    """Draw the networks of another run, and the highest accuracy of theirs up to each cost."""
+    places = sorted(
+        ((p[cost].value, p["accuracy"].value, p["accuracy"]) for p in beside.points if cost in p),
+        key=lambda place: place[:2],
+    )
+    x, y = [place[0] for place in places], [place[1] for place in places]
+    axes.step(x, np.maximum.accumulate(y), where="post", color=BESIDE, lw=1, alpha=0.6, zorder=1)
+    ends = [(f.value if f.low is None else f.low, f.value if f.high is None else f.high)
+            for _, _, f in places]  # fmt: skip
+    errors = [[v - low for v, (low, _) in zip(y, ends, strict=True)],
+              [high - v for v, (_, high) in zip(y, ends, strict=True)]]  # fmt: skip
+    axes.errorbar(
+        x, y, yerr=errors, fmt="D", ms=5.5, lw=0.6, capsize=1.5, color=BESIDE, mfc="white",
+        alpha=0.8, label=beside.label, zorder=1.5,
+    )  # fmt: skip
 
 
 def prediction_png(networks: Sequence[Row], space: str, title: str) -> bytes:

@@ -1,12 +1,12 @@
 """What a search found, as a page: for one target, or for several at once."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import quote
 
 from hwnas.figure import COLUMNS, Column, Figures, column
 from hwnas.report.decisions import decisions, different
-from hwnas.report.explorer import Explorer, Page, Point, RunData
+from hwnas.report.explorer import Beside, Explorer, Page, Point, RunData, Table
 from hwnas.results import Candidate
 from hwnas.search.joint import JointMember
 from hwnas.search.verify import Member
@@ -35,6 +35,7 @@ class Front:
     members: Sequence[Member]
     objectives: Sequence[str]
     budget: Budget
+    beside: Beside | None = None  #: a baseline
 
 
 def single(title: str, front: Front, facts: Facts) -> Page:
@@ -42,6 +43,11 @@ def single(title: str, front: Front, facts: Facts) -> Page:
     log = decisions(front.candidates, front.members, front.objectives)
     explorer = explorer_of("Front", front)
     return Page(title, [explorer], NOTES, log=log, facts=facts)
+
+
+def with_baseline(page: Page, findings: Sequence[str], tables: Sequence[Table]) -> Page:
+    """Return a page that says, too, how its front stands against a baseline."""
+    return replace(page, findings=[*page.findings, *findings], tables=[*page.tables, *tables])
 
 
 def joint(
@@ -93,8 +99,9 @@ def explorer_of(
     shown = {name: columns[name] for name in columns if name in known}
     marked = ("fits all targets, on the joint front", for_all)
     return Explorer(
-        title, front.objectives, shown, [run], front.budget.limits, marked=marked, link=link
-    )
+        title, front.objectives, shown, [run], front.budget.limits, marked=marked, link=link,
+        beside=front.beside,
+    )  # fmt: skip
 
 
 def run_of(

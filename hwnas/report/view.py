@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from hwnas.figure import Column, Figure, Figures
 from hwnas.report import packing
-from hwnas.report.explorer import Explorer, Point, RunData
+from hwnas.report.explorer import Beside, Explorer, Point, RunData
 from hwnas.report.thinning import thinned
 from hwnas.space import Option
 
@@ -62,7 +62,17 @@ def content(explorer: Explorer, n_runs: int) -> Content:
         "marked": [i for i, member in enumerate(members) if member.id in marked],
         "marks": label,
         "choices": choices.content(explorer.runs, kept),
+        "beside": None if explorer.beside is None else _beside(explorer.beside, explorer.columns),
     }  # fmt: skip
+
+
+def _beside(beside: Beside, columns: Mapping[str, Column]) -> Content:
+    """Return the networks of another run, a column each of what is known of them."""
+    return {
+        "label": beside.label,
+        "n": len(beside.points),
+        "columns": [_column(beside.points, name, ends=True) for name in columns],
+    }
 
 
 def _is_share(name: str, points: Sequence[Point]) -> bool:

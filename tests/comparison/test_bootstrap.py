@@ -100,7 +100,7 @@ def test_half_normals_meet_at_the_value_and_keep_the_interval() -> None:
         own.run, own.points, own.values, own.values - below, own.values + above, own.is_random,
         own.mask,
     )  # fmt: skip
-    drawn = np.array([values[0][0, 0] for values in bootstrap._drawn([skewed], Draws(20000, 0))])
+    drawn = np.array([values[0][0, 0] for values in bootstrap.drawn([skewed], Draws(20000, 0))])
     assert np.quantile(drawn, [0.025, 0.5, 0.975]) == pytest.approx([0.7, 0.9, 0.95], abs=6e-3)
 
 

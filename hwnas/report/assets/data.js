@@ -30,6 +30,7 @@ class Model {
     this.marked = new Set(raw.marked); // members that are framed
     this.marks = raw.marks;
     this.plots = raw.plots;
+    this.beside = raw.beside && new Beside(raw.beside);
     this.member = new Int32Array(raw.n).fill(-1); // of a point: which member, or -1
     raw.front.forEach((point, member) => { this.member[point] = member; });
     this.columns = raw.columns.map((column) => ({

@@ -15,6 +15,7 @@ class App {
       return low > 0 && high > 10 * low;
     });
     this.zoomed = false;
+    this.beside = Boolean(model.beside); // whether it is shown
     this.limits = model.columns
       .filter((column, k) => column.searched.known
         && ((column.objective && k !== model.plots[0]?.y) || column.limit !== null))
@@ -83,6 +84,7 @@ class App {
     }
     if (model.marked.size) keys.push(["frame", model.marks]);
     if (model.columns.some((column) => column.limit !== null)) keys.push(["dash", "budget of the search"]);
+    if (model.beside) keys.push(["beside", model.beside.label]);
     const style = model.groups.length === 1 ? look(model, 0)
       : {searched: "#555", verified: "#555", left: "#555"};
     host.append(element("div", {class: "legend"}, ...keys.map(([kind, text]) =>
@@ -98,7 +100,8 @@ class App {
       return element("label", {}, box, ` ${text}`);
     };
     host.append(element("div", {class: "controls"}, check("logarithmic costs", "log"),
-                        check("zoom to the front", "zoomed"), check("intervals", "bars")));
+                        check("zoom to the front", "zoomed"), check("intervals", "bars"),
+                        ...(model.beside ? [check("baseline", "beside")] : [])));
   }
 
   #swatch(kind, style, mark = "circle") {
@@ -107,14 +110,14 @@ class App {
     context.scale(2, 2);
     context.lineWidth = 1.4;
     context.strokeStyle = context.fillStyle = {open: style.searched, full: style.verified, cross: style.left,
-                                               dot: GREY, frame: "#000", dash: LIMIT}[kind];
+                                               dot: GREY, frame: "#000", dash: LIMIT, beside: BESIDE}[kind];
     if (kind === "dash") {
       context.setLineDash([3, 2]);
       context.beginPath(); context.moveTo(9, 0); context.lineTo(9, 14); context.stroke();
     } else if (kind === "frame") context.strokeRect(3, 1, 12, 12);
     else if (kind === "dot") context.fillRect(7, 5, 3, 3);
     else {
-      trace(context, kind === "cross" ? "cross" : mark, 9, 7, 4);
+      trace(context, {cross: "cross", beside: "diamond"}[kind] ?? mark, 9, 7, 4);
       if (kind === "full") context.fill(); else context.stroke();
     }
     return canvas;

@@ -6,6 +6,7 @@ const REACH = 12; // pixels within which the pointer finds a point
 class Scatter {
   constructor(host, app, plot) {
     this.app = app;
+    this.plot = plot;
     this.x = app.model.columns[plot.x];
     this.y = app.model.columns[plot.y];
     this.own = app.model.columns[plot.verified]; // verified figures of y
@@ -19,7 +20,7 @@ class Scatter {
     const width = Math.max(260, this.layers.box.parentElement.clientWidth);
     const height = Math.round(Math.min(440, Math.max(300, 0.72 * width)));
     [this.context, this.above] = this.layers.size(width, height);
-    const [x0, x1] = this.#range(x, x), [y0, y1] = this.#range(y, this.own);
+    const [x0, x1] = this.#range(x, x, this.plot.x), [y0, y1] = this.#range(y, this.own, this.plot.y);
     this.log = app.log && x0 > 0;
     const pad = (low, high, log) => log ? [low / (high / low) ** 0.03, high * (high / low) ** 0.03]
       : [low - 0.03 * (high - low || high || 1), high + 0.03 * (high - low || high || 1)];
@@ -40,13 +41,14 @@ class Scatter {
     this.#crowd(2, GREY);
     if (app.selection) this.#crowd(2, "#444", app.selection);
     this.#limit();
+    if (app.beside) model.beside.draw(this, this.plot);
     for (const run of model.runs) this.#stairs(run);
     model.front.forEach((point, member) => { if (status[point]) this.#member(point, member); });
     this.#selected();
     this.context.restore();
   }
 
-  #range(column, own) {
+  #range(column, own, number) {
     const {model, status, zoomed} = this.app;
     const accepts = (i) => status[i] && (!zoomed || model.member[i] >= 0);
     const ends = [extent(column.searched.value, accepts),
@@ -55,6 +57,7 @@ class Scatter {
       const seen = (m) => status[model.front[m]];
       ends.push(extent(own.verified.low, seen), extent(own.verified.high, seen));
     }
+    if (this.app.beside && !zoomed) ends.push(...model.beside.extents(number, this.app.bars));
     const low = Math.min(...ends.map((end) => end[0]));
     let high = Math.max(...ends.map((end) => end[1]));
     const near = column.limit !== null && !zoomed && column.limit < 2 * high; // worth its room

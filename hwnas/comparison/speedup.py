@@ -1,0 +1,365 @@
+"""How much less a front costs than a baseline at equal accuracy, or how much more.
+
+What an accuracy costs on a front is what its cheapest member costs that is at least as accurate: a
+staircase. The ratio of two such costs (the baseline's over the front's, above 1 where the front is
+cheaper) is found at every accuracy at which either staircase steps, so that its lowest and highest
+value are those over the whole range: from the accuracy of the baseline's cheapest member to the
+highest that both reach. The geometric mean weighs every accuracy of the range alike, however many
+members are near it.
+
+Intervals are plain percentiles over drawn fronts (see ``bootstrap``). Members that are not on their
+front are not drawn: a maximum over more noisy points is a better front. Noise makes both fronts
+look better, and more so the one with more members.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from hwnas.comparison import bootstrap
+from hwnas.comparison.bootstrap import DRAWS, Draws, Interval
+from hwnas.comparison.fronts import Array, Front, Kind, Objective, Run, front
+from hwnas.comparison.tables import parts
+from hwnas.pareto import non_dominated
+from hwnas.results import Row
+
+_QUALITY, _COST = 0, 1  # columns of what is compared here
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A ratio of costs, the baseline's over the front's, with its 95 % interval where known."""
+
+    value: float
+    interval: Interval | None = None
+
+
+@dataclass(frozen=True)
+class Place:
+    """An accuracy, and what it costs on both sides."""
+
+    quality: float
+    baseline: float
+    front: float
+
+    @property
+    def ratio(self) -> float:
+        """The baseline's cost over the front's."""
+        return self.baseline / self.front
+
+
+@dataclass(frozen=True)
+class Range:
+    """The accuracies that both reach, and how the costs compare over them."""
+
+    places: Sequence[Place]  #: all at which a staircase steps, from the lowest accuracy
+    lowest: Ratio
+    highest: Ratio
+    mean: Ratio  #: geometric, all accuracies weighed alike
+
+    @property
+    def worst(self) -> Place:
+        """Where the front compares worst."""
+        return min(self.places, key=lambda place: place.ratio)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A level of accuracy in the table; ``None`` where the front does not reach it."""
+
+    quality: float
+    baseline_id: str
+    baseline_cost: float
+    front_id: str | None
+    front_cost: float | None
+    ratio: Ratio | None
+    #: What the front reaches at no more than ``baseline_cost``, and how much more than the baseline
+    #: reaches there; ``None`` where it has no member so cheap.
+    quality_at_cost: float | None
+    gain: float | None
+    gain_interval: tuple[float | None, float | None] | None
+
+
+@dataclass(frozen=True)
+class Speedup:
+    """A front against a baseline, in accuracy and one cost."""
+
+    quality: Objective
+    cost: Objective
+    front: Array  #: ``(k, 2)``: accuracy and cost of its members, cheapest first
+    baseline: Array  #: ``(m, 2)``
+    range: Range | None  #: ``None`` where the front reaches no accuracy of the baseline
+    steps: Sequence[Step]  #: a row for each member of the baseline, and for where the front ends
+
+    def rows(self) -> list[Row]:
+        """Return the table as rows of a CSV file."""
+        return [self._row(step) for step in self.steps]
+
+    def _row(self, step: Step) -> Row:
+        quality, cost = self.quality.name, self.cost.name
+        low, high = (step.ratio and step.ratio.interval) or (None, None)
+        gain_low, gain_high = step.gain_interval or (None, None)
+        return {
+            quality: step.quality,
+            "baseline_id": step.baseline_id,
+            f"baseline_{cost}": step.baseline_cost,
+            "front_id": step.front_id,
+            f"front_{cost}": step.front_cost,
+            "ratio": step.ratio and step.ratio.value,
+            "ratio_low": low,
+            "ratio_high": high,
+            f"front_{quality}_at_equal_cost": step.quality_at_cost,
+            f"{quality}_gain": step.gain,
+            f"{quality}_gain_low": gain_low,
+            f"{quality}_gain_high": gain_high,
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what ``front.json`` and the manifest hold."""
+        content: dict[str, Any] = {
+            "quality": self.quality.name,
+            "cost": self.cost.name,
+            "n_front": len(self.front),
+            "n_baseline": len(self.baseline),
+            "range": None,
+        }
+        if (found := self.range) is not None:
+            worst = found.worst
+            content |= {
+                "range": [found.places[0].quality, found.places[-1].quality],
+                "lowest_ratio": _json(found.lowest),
+                "lowest_at": {
+                    self.quality.name: worst.quality,
+                    f"baseline_{self.cost.name}": worst.baseline,
+                    f"front_{self.cost.name}": worst.front,
+                },
+                "highest_ratio": _json(found.highest),
+                "geometric_mean_ratio": _json(found.mean),
+            }
+        return content | {"levels": self.rows()}
+
+
+def speedup(
+    own: Front, base: Front, quality: Objective, cost: Objective, draws: Draws = DRAWS
+) -> Speedup:
+    """Compare a front with a baseline.
+
+    Args:
+        own: What ``in_plane`` returns of the front; may be empty.
+        base: Of the baseline.
+        quality: To be maximised.
+        cost: To be minimised; above zero.
+        draws: For the intervals.
+    """
+    own, base = _members(own), _members(base)
+    levels = _levels(own, base)
+    found = _range(own.values, base.values)
+    samples = None
+    if draws.n and found and bootstrap.has_intervals([own, base]):
+        samples = _sampled(own, base, levels, draws)
+    steps = [_step(own, base, level, i, samples) for i, level in enumerate(levels)]
+    whole = found and _with_intervals(found, samples)
+    return Speedup(quality, cost, own.values, base.values, whole, steps)
+
+
+def in_plane(run: Run, quality: Objective, cost: Objective, kind: Kind) -> Front:
+    """Return what is compared of a run in accuracy and one cost; empty where nothing fits."""
+    points = run.scored if kind == "searched" else run.verified
+    if points:
+        return front(run, (quality, cost), kind)
+    none = np.zeros((0, 2))
+    return Front(run, [], none, none, none, none.astype(bool), np.zeros(0, np.bool_))
+
+
+def of_two(
+    runs: Sequence[Run], objectives: Sequence[Objective], kinds: Sequence[Kind], draws: Draws
+) -> Speedup | None:
+    """Hold the first of two runs against the second, in the quality and the first cost.
+
+    ``None`` where that says nothing: of one run or several, where the quality is not maximised or
+    the cost not minimised, or where a cost is not above zero.
+    """
+    quality, costs = parts(objectives)
+    if len(runs) != 2 or not costs or not quality.maximise or costs[0].maximise:
+        return None
+    own, base = (
+        in_plane(run, quality, costs[0], kind) for run, kind in zip(runs, kinds, strict=True)
+    )
+    if min(own.values[:, _COST].min(), base.values[:, _COST].min()) <= 0:
+        return None
+    return speedup(own, base, quality, costs[0], draws)
+
+
+@dataclass(frozen=True)
+class _Level:
+    """A row of the table: the accuracy of a member of the baseline, or of the front."""
+
+    member: int
+    of_front: bool = False
+
+
+@dataclass(frozen=True)
+class _Samples:
+    """What was drawn, a row for each draw."""
+
+    whole: Array  #: ``(draws, 3)``: lowest, highest and mean ratio
+    ratios: Array  #: ``(draws, levels)``; 0 where the front does not reach the level
+    gains: Array  #: ``(draws, levels)``; -inf where the front has nothing so cheap
+
+
+def _members(own: Front) -> Front:
+    """Return a front without what is dominated in quality and cost, the cheapest first."""
+    order = np.lexsort((-own.values[:, _QUALITY], own.values[:, _COST]))
+    kept = order[non_dominated(own.values[order], [True, False])] if len(order) else order
+    return replace(
+        own,
+        points=[own.points[i] for i in kept],
+        values=own.values[kept],
+        low=own.low[kept],
+        high=own.high[kept],
+        is_random=own.is_random[kept],
+        mask=np.ones(len(kept), np.bool_),
+    )
+
+
+def _levels(own: Front, base: Front) -> list[_Level]:
+    """Return all members of the baseline, and the front's last one where it ends among them."""
+    levels = [_Level(i) for i in range(len(base.values))]
+    if not (len(own.values) and levels):
+        return levels
+    top, qualities = own.values[-1, _QUALITY], base.values[:, _QUALITY]
+    if qualities[0] < top < qualities[-1] and top not in qualities:
+        place = int(np.searchsorted(qualities, top))
+        levels.insert(place, _Level(len(own.values) - 1, of_front=True))
+    return levels
+
+
+def _prices(values: Array, levels: Array) -> Array:
+    """Return what each level of the quality costs at least; infinite where it is not reached."""
+    good = values[None, :, _QUALITY] >= levels[:, None]
+    prices: Array = np.where(good, values[None, :, _COST], np.inf).min(axis=1, initial=np.inf)
+    return prices
+
+
+def _reached(values: Array, costs: Array) -> Array:
+    """Return the highest quality at no more than each cost; -inf where there is none so cheap."""
+    cheap = values[None, :, _COST] <= costs[:, None]
+    reached: Array = np.where(cheap, values[None, :, _QUALITY], -np.inf).max(
+        axis=1, initial=-np.inf
+    )
+    return reached
+
+
+def _common(own: Array, base: Array) -> Array:
+    """Return all levels of the range that both reach at which a staircase steps, ascending."""
+    if not (len(own) and len(base)):
+        return np.zeros(0)
+    cheapest = base[base[:, _COST] == base[:, _COST].min()]
+    low = cheapest[:, _QUALITY].max()
+    high = min(own[:, _QUALITY].max(), base[:, _QUALITY].max())
+    levels = np.unique(np.concatenate([own[:, _QUALITY], base[:, _QUALITY]]))
+    common: Array = levels[(levels >= low) & (levels <= high)]
+    return common
+
+
+def _range(own: Array, base: Array) -> Range | None:
+    levels = _common(own, base)
+    if not len(levels):
+        return None
+    columns = (levels, _prices(base, levels), _prices(own, levels))
+    places = [Place(*row) for row in np.stack(columns, axis=1).tolist()]
+    return Range(places, *map(Ratio, _whole(own, base)))
+
+
+def _whole(own: Array, base: Array) -> tuple[float, float, float]:
+    """Return lowest, highest and mean ratio; zeros where the front reaches nothing."""
+    levels = _common(own, base)
+    if not len(levels):
+        return 0.0, 0.0, 0.0
+    ratios = _prices(base, levels) / _prices(own, levels)
+    widths = np.diff(levels)  # below each level but the first, where its costs hold
+    logs = np.log(ratios)
+    mean = np.average(logs[1:], weights=widths) if len(widths) else logs[0]
+    return float(ratios.min()), float(ratios.max()), float(np.exp(mean))
+
+
+def _sampled(own: Front, base: Front, levels: Sequence[_Level], draws: Draws) -> _Samples:
+    whole, ratios, gains = [], [], []
+    for values, others in bootstrap.drawn([own, base], draws):
+        whole.append(_whole(values, others))
+        at = np.array([(values if x.of_front else others)[x.member] for x in levels])
+        ratios.append(_ratios(values, others, at[:, _QUALITY]))
+        gains.append(_gains(values, others, at[:, _COST]))
+    return _Samples(np.array(whole), np.array(ratios), np.array(gains))
+
+
+def _ratios(own: Array, base: Array, levels: Array) -> Array:
+    """Return ratios: 0 where the front does not reach a level, infinite where it alone does."""
+    mine, theirs = _prices(own, levels), _prices(base, levels)
+    return np.where(np.isinf(mine), 0.0, theirs / np.where(np.isinf(mine), 1.0, mine))
+
+
+def _gains(own: Array, base: Array, costs: Array) -> Array:
+    mine, theirs = _reached(own, costs), _reached(base, costs)
+    known = np.isfinite(mine) & np.isfinite(theirs)
+    gains: Array = np.where(known, mine - np.where(known, theirs, 0.0), mine)
+    return gains
+
+
+def _step(own: Front, base: Front, level: _Level, i: int, samples: _Samples | None) -> Step:
+    quality = float((own if level.of_front else base).values[level.member, _QUALITY])
+    theirs = _cheapest(base, quality)
+    assert theirs is not None  # the front's last member is below the baseline's
+    cost = float(base.values[theirs, _COST])
+    mine = _cheapest(own, quality)
+    ratio, paid = None, None
+    if mine is not None:
+        paid = float(own.values[mine, _COST])
+        ratio = Ratio(cost / paid, None if samples is None else _ends(samples.ratios[:, i]))
+    reached, gain, interval = None, None, None
+    affordable = np.flatnonzero(own.values[:, _COST] <= cost)
+    if len(affordable) and not level.of_front:
+        reached = float(own.values[affordable[-1], _QUALITY])
+        gain = reached - quality
+        if samples is not None:
+            low, high = _ends(samples.gains[:, i])
+            interval = (low if np.isfinite(low) else None, high if np.isfinite(high) else None)
+    return Step(
+        quality, base.points[theirs].id, cost, None if mine is None else own.points[mine].id,
+        paid, ratio, reached, gain, interval,
+    )  # fmt: skip
+
+
+def _cheapest(members: Front, quality: float) -> int | None:
+    """Return the cheapest member that is at least as accurate."""
+    good = np.flatnonzero(members.values[:, _QUALITY] >= quality)
+    return int(good[0]) if len(good) else None
+
+
+def _with_intervals(found: Range, samples: _Samples | None) -> Range:
+    if samples is None:
+        return found
+    lowest, highest, mean = (_ends(column) for column in samples.whole.T)
+    return Range(
+        found.places,
+        Ratio(found.lowest.value, lowest),
+        Ratio(found.highest.value, highest),
+        Ratio(found.mean.value, mean),
+    )
+
+
+def _ends(samples: Array) -> Interval:
+    """Return the 2.5 % and the 97.5 % quantile: values that were drawn, some may be infinite."""
+    ordered = np.sort(samples)
+    last = len(ordered) - 1
+    low, high = int(np.floor(0.025 * last)), int(np.ceil(0.975 * last))
+    return float(ordered[low]), float(ordered[high])
+
+
+def _json(ratio: Ratio) -> list[float | None]:
+    """Return value and ends; ``None`` for an end that is not known or infinite."""
+    low, high = ratio.interval or (None, None)
+    finite = high if high is None or np.isfinite(high) else None
+    return [ratio.value, low, finite]

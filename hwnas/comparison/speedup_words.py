@@ -1,0 +1,163 @@
+"""What a front costs against a baseline at equal accuracy, in sentences."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from hwnas.comparison.fronts import Objective
+from hwnas.comparison.speedup import Place, Range, Ratio, Speedup
+
+_SAME = 1e-9  # of a ratio: what rounding may add
+
+
+@dataclass(frozen=True)
+class Names:
+    """How sentences call the two sides, and how the first one begins."""
+
+    lead: str
+    front: str = "the front"
+    baseline: str = "the baseline"
+
+
+def sentences(found: Speedup, names: Names) -> list[str]:
+    """Return by how much the front is cheaper at equal accuracy, or that it is not.
+
+    Then what only one of the two reaches.
+    """
+    if not len(found.front):
+        return [f"{names.lead}: {names.front} has no network that fits the budget."]
+    if not len(found.baseline):
+        return [f"{names.lead}: {names.baseline} has no network that fits its budget."]
+    if found.range is None:
+        top = amount(found.quality, float(found.front[-1, 0]))
+        bottom = amount(found.quality, float(found.baseline[0, 0]))
+        return [
+            f"{names.lead}: {names.front} reaches no {found.quality.title} of {names.baseline}: "
+            f"its highest is {top}, the lowest there {bottom}."
+        ]
+    return [*_range(found, found.range, names), *_alone(found, names)]
+
+
+def amount(objective: Objective, value: float) -> str:
+    """Return a value with its unit: a fraction in four digits after the point."""
+    if objective.maximise and abs(value) <= 1:
+        return f"{value:.4f}"
+    return f"{value:.3g} {objective.unit}".rstrip()
+
+
+def ratio_text(value: float) -> str:
+    """Return a ratio in three digits or so."""
+    return f"{value:.2f}" if value < 10 else f"{value:.3g}"
+
+
+def _range(found: Speedup, whole: Range, names: Names) -> Iterator[str]:
+    low, high = whole.lowest.value, whole.highest.value
+    span = _span(found, whole)
+    if low >= 1 - _SAME and high <= 1 + _SAME:
+        yield f"{names.lead}: {span} {names.front} costs the same as {names.baseline}."
+        return
+    if low >= 1 - _SAME:
+        lowest = f"lowest {ratio_text(low)}{_at(found, whole.worst)}{_interval(whole.lowest)}"
+        rest = f"{_mean(whole)}{lowest}" if len(whole.places) > 1 else lowest
+        how = f"{_times(whole)} {_more(found.cost)}"
+        if low <= 1 + _SAME:
+            how = f"{_as(found.cost)} or {_more(found.cost)}, {_times(whole)}"
+        yield f"{names.lead}: {span} {names.front} is {how} ({rest})."
+        if low > 1 + _SAME and whole.lowest.interval is not None and whole.lowest.interval[0] <= 1:
+            yield (
+                f"Within the intervals it may be no {_more(found.cost)} at some {_quality(found)}."
+            )
+        return
+    where = "at any" if high <= 1 + _SAME else "at every"
+    worst = whole.worst
+    theirs = amount(found.cost, worst.baseline)
+    yield (
+        f"{names.lead}: {names.front} is not {_more(found.cost)} {where} {_quality(found)}: at "
+        f"{amount(found.quality, worst.quality)} it needs {amount(found.cost, worst.front)}, "
+        f"{names.baseline} {theirs}."
+    )
+    if len(whole.places) > 1:
+        lowest = f"lowest {ratio_text(low)}{_interval(whole.lowest)}"
+        yield (
+            f"{span[0].upper()}{span[1:]} it is {_times(whole)} {_as(found.cost)} "
+            f"({_mean(whole)}{lowest})."
+        )
+
+
+def _span(found: Speedup, whole: Range) -> str:
+    first, last = whole.places[0].quality, whole.places[-1].quality
+    if first == last:
+        return f"at {amount(found.quality, first)} {_quality(found)}"
+    ends = f"{amount(found.quality, first)} to {amount(found.quality, last)}"
+    return f"from {ends} {_quality(found)}"
+
+
+def _times(whole: Range) -> str:
+    low, high = ratio_text(whole.lowest.value), ratio_text(whole.highest.value)
+    return f"{low} times" if low == high else f"{low} to {high} times"
+
+
+def _mean(whole: Range) -> str:
+    return f"geometric mean {ratio_text(whole.mean.value)}{_interval(whole.mean)}; "
+
+
+def _at(found: Speedup, place: Place) -> str:
+    return f" at {amount(found.quality, place.quality)}"
+
+
+def _interval(ratio: Ratio) -> str:
+    if ratio.interval is None:
+        return ""
+    low, high = ratio.interval
+    return f", 95 % {ratio_text(low)} to {ratio_text(high)}"
+
+
+def _quality(found: Speedup) -> str:
+    return found.quality.title
+
+
+def _more(cost: Objective) -> str:
+    return "faster" if _is_time(cost) else f"cheaper in {_label(cost)}"
+
+
+def _as(cost: Objective) -> str:
+    return "as fast" if _is_time(cost) else f"as cheap in {_label(cost)}"
+
+
+def _is_time(cost: Objective) -> bool:
+    return cost.name.rpartition(".")[2] == "latency_ms"
+
+
+def _label(cost: Objective) -> str:
+    return cost.title.partition(" [")[0]
+
+
+def _alone(found: Speedup, names: Names) -> Iterator[str]:
+    """Say what only one of the two reaches."""
+    mine, theirs = found.front, found.baseline
+    (top, price), (their_top, their_price) = mine[-1].tolist(), theirs[-1].tolist()
+    high, their_high = (amount(found.quality, value) for value in (top, their_top))
+    if their_top > top:
+        yield (
+            f"{_capital(names.front)} does not reach {their_high}, which {names.baseline} has at "
+            f"{amount(found.cost, their_price)}; its highest is {high}."
+        )
+    elif top > their_top:
+        yield (
+            f"Above {their_high} only {names.front} goes on, to {high} at "
+            f"{amount(found.cost, price)}."
+        )
+    (bottom, least), (their_bottom, their_least) = mine[0].tolist(), theirs[0].tolist()
+    if least < their_least and bottom < their_bottom:
+        yield _below(found, names.front, their_least, (bottom, least))
+    elif their_least < least and their_bottom < bottom:
+        yield _below(found, names.baseline, least, (their_bottom, their_least))
+
+
+def _below(found: Speedup, name: str, cost: float, cheapest: tuple[float, float]) -> str:
+    quality, least = amount(found.quality, cheapest[0]), amount(found.cost, cheapest[1])
+    return f"Below {amount(found.cost, cost)} only {name} has networks, from {quality} at {least}."
+
+
+def _capital(text: str) -> str:
+    """Return a text with a capital, where it begins with an article and not with a name."""
+    return f"T{text[1:]}" if text.startswith("the ") else text

@@ -1,0 +1,186 @@
+"""``search baseline=RUN`` as its users start it."""
+
+import csv
+import json
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hwnas.__main__ import run
+from hwnas.results import Row
+
+QUICK = ("search_space=tiny", "train.epochs=1", "n_trials=12", "budget=none")
+NPU = ("+target=npu", *QUICK)
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a search in ``b``, one for two targets in ``both``, and supernets."""
+    folder = tmp_path_factory.mktemp("baseline")
+    supernets = f"run.supernets={folder / 'supernets'}"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["hwnas"])
+        options = ("sampler=random", supernets)
+        assert run(["search", *NPU, *options, f"run.dir={folder / 'b'}"]) == 0
+        both = ("+target=[npu,sketch]", *QUICK, *options)
+        assert run(["search", *both, f"run.dir={folder / 'both'}"]) == 0
+    return folder
+
+
+@pytest.fixture
+def search(
+    searched: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> Callable[..., str]:
+    """Search in a fresh folder, with the supernet that is there; return what was printed."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["hwnas"])
+    for name in ("b", "both"):
+        shutil.copytree(searched / name, tmp_path / name)
+
+    def search_(*arguments: str) -> str:
+        assert run(["search", *arguments, f"run.supernets={searched / 'supernets'}"]) == 0
+        return " ".join(capsys.readouterr().out.split())
+
+    return search_
+
+
+def _json(path: str) -> Row:
+    content: Row = json.loads(Path(path).read_text())
+    return content
+
+
+def _rows(path: str) -> list[dict[str, str]]:
+    with Path(path).open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_front_is_held_against_a_run_and_may_be_held_against_another(
+    search: Callable[..., str],
+) -> None:
+    out = search(*NPU, "n_trials=16", "run.dir=a", "baseline=b")
+    assert "Against b (front of " in out
+    assert "the supernet's weights): " in out
+    assert "baseline.csv" in out
+    front, manifest = _json("a/front.json"), _json("a/manifest.json")
+    held = front["baseline"]
+    assert all(sentence in out for sentence in held["sentences"])
+    summary = {name: value for name, value in held.items() if name != "levels"}
+    assert manifest["baseline"] == summary
+    assert "baseline" not in manifest["digests"]
+    rows = _rows("a/baseline.csv")
+    members = {row["id"]: row for row in _rows("b/front.csv")}
+    assert len([row for row in rows if row["accuracy_gain"]]) <= held["n_baseline"] <= len(rows)
+    for row in rows:
+        member = members[row["baseline_id"]]
+        assert row["baseline_latency_ms"] == member["verified_latency_ms"]
+        assert float(row["accuracy"]) <= float(member["verified_accuracy_int8"])
+    page = Path("a/report.html").read_text()
+    assert "Cost at equal accuracy" in page
+    assert '"beside":{"label":"baseline b"' in page
+    with_baseline = Path("a/front.png").read_bytes()
+    # The same run goes on against another one, and against none; its outcome is the same.
+    candidates = Path("a/candidates.parquet").read_bytes()
+    out = search("run.resume=a", "baseline=b/front.csv")
+    assert "Against b/front.csv (front of " in out
+    again = _json("a/front.json")["baseline"]["levels"]  # the same networks
+    assert [row["ratio"] for row in again] == [row["ratio"] for row in held["levels"]]
+    out = search("run.resume=a", "baseline=null")
+    assert "Against" not in out
+    assert not Path("a/baseline.csv").exists()
+    assert "baseline" not in _json("a/manifest.json")
+    assert "Cost at equal accuracy" not in Path("a/report.html").read_text()
+    assert Path("a/front.png").read_bytes() != with_baseline
+    assert Path("a/candidates.parquet").read_bytes() == candidates
+
+
+def test_run_against_itself_costs_the_same(search: Callable[..., str]) -> None:
+    out = search(*NPU, "sampler=random", "run.dir=a", "baseline=b")
+    assert "the front costs the same as the baseline." in out
+    assert _json("a/front.json")["baseline"]["lowest_ratio"][0] == 1
+
+
+def test_each_target_has_the_baseline_of_its_own(search: Callable[..., str]) -> None:
+    both = ("+target=[npu,sketch]", *QUICK)
+    out = search(*both, "run.dir=a", "baseline=both")
+    assert "Against both/npu (front of" in out
+    assert "Against both/sketch (front of" in out
+    manifest = _json("a/manifest.json")
+    assert {*manifest["baseline"]} == {"npu", "sketch"}
+    assert _json("a/npu/manifest.json")["baseline"]["path"] == "both/npu"
+    assert Path("a/sketch/baseline.csv").exists()
+    page = Path("a/report.html").read_text()
+    assert "npu: Against both/npu" in page
+    assert page.count('"beside":{') == 2
+    # One target alone takes its part of a run for several.
+    assert "Against both/npu" in search(*NPU, "run.dir=c", "baseline=both")
+    out = search(*both, "run.dir=d", "npu.baseline=b")
+    assert "Against b (" in out
+    assert {*_json("d/manifest.json")["baseline"]} == {"npu"}
+
+
+def _refused(arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> str:
+    assert run(["search", *arguments, "run.dir=x", "run.supernets=nowhere"]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert not Path("x").exists()
+    assert not Path("nowhere").exists()  # nothing was trained
+    return line
+
+
+def _unfinished(folder: Path) -> None:
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps(manifest | {"status": "running"}))
+
+
+@pytest.mark.usefixtures("search")
+def test_what_cannot_be_a_baseline_is_refused_before_training(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def refused(*arguments: str) -> str:
+        return _refused(arguments, capsys)
+
+    b = (*NPU, "baseline=b")
+    assert "no such folder or file" in refused(*NPU, "baseline=nowhere")
+    assert "no manifest.json there" in refused(*NPU, "baseline=b/models")
+    line = refused("+target=ethos_u55_256", *QUICK, "baseline=b")
+    assert "a run for target 'npu', not for 'ethos_u55_256'" in line
+    line = refused(*b, "target.energy.mac_pj=0.4")
+    assert "was another one there: target.energy.mac_pj=0.3, here 0.4" in line
+    assert "other data: of dataset=digits other images" in refused(*b, "dataset.validation=0.2")
+    assert "none of its networks fits the budget" in refused(*b, "budget.latency_ms=0.0001")
+    line = refused("+target=ethos_u55_256", *QUICK, "baseline=both")
+    assert "Unknown target 'ethos_u55_256'. Allowed: npu, sketch." in line
+    line = refused("+target=[npu,sketch]", *QUICK, "baseline=b")
+    assert "for target 'npu', not for 'sketch'" in line
+    _unfinished(Path("b"))
+    assert "b is still going, or was cut off: finish it with run.resume=b." in refused(*b)
+
+
+@pytest.mark.usefixtures("search")
+def test_tables_that_cannot_be_a_baseline_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    table = Path("t.csv")
+    for content, message in (
+        ("accuracy,energy_mj\n0.5,1\n", "Unknown column 'latency_ms'"),
+        ("accuracy,latency_ms\n50,1\n", "must be fractions, not per cent"),
+        ("accuracy,latency_ms\n0.5,0\n", "latency_ms of line 2 is not above 0"),
+        ("accuracy,latency_ms,run\n0.5,1,a\n0.5,1,b\n", "2 runs are in that file"),
+    ):
+        table.write_text(content)
+        assert message in _refused((*NPU, "baseline=t.csv"), capsys)
+    table.write_text("accuracy,latency_ms\n0.5,1\n")
+    both = ("+target=[npu,sketch]", *QUICK, "baseline=t.csv")
+    assert "write npu.baseline=t.csv" in _refused(both, capsys)
+
+
+def test_table_of_another_tool_is_a_baseline(search: Callable[..., str]) -> None:
+    Path("t.csv").write_text("id,accuracy,latency_ms\nfast,0.01,1\nslow,0.999,9\nover,0.99,99\n")
+    out = search(*NPU, "run.dir=a", "baseline=t.csv", "budget.latency_ms=10")
+    assert "Against t.csv (front of 2 networks): from 0.0100 to" in out
+    assert "The front does not reach 0.9990, which the baseline has at 9 ms; its highest" in out
+    assert "over the budget of this search: 1 network." in out
+    first, *_, last = _rows("a/baseline.csv")
+    assert float(first["ratio"]) > 1
+    assert (last["baseline_id"], last["ratio"]) == ("slow", "")
