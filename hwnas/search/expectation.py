@@ -19,10 +19,10 @@ Array = NDArray[np.float64]
 Knowledge = Callable[[Sequence[Assignment]], Array]
 
 _MOST = 400  # observations that a Gaussian process is given: its time must not grow for ever
-_REFERENCE = 0.85  # quantile of the first errors beyond which an error counts as no result
+REFERENCE = 0.85  # quantile of the first errors beyond which an error counts as no result
 # How far, in logarithms, errors beyond that are told apart: networks that don't work at all would
 # take all the attention of a model of those that do.
-_CLIP = 0.5
+CLIP = 0.5
 
 _CURIOSITY = 0.7  # what uncertainty is multiplied by
 
@@ -80,7 +80,7 @@ class Expectation:
     """What is expected of candidates."""
 
     errors: Surrogate
-    inputs: "_Inputs"
+    inputs: "Inputs"
     costs: Sequence["ModelledCost"]  #: empty where they are known
     front_errors: Array
     front_costs: Array
@@ -132,7 +132,7 @@ class ModelledCost:
 
 
 @final
-class _Inputs:
+class Inputs:
     """What the model of the error reads: choices, costs, and what else is known of candidates.
 
     What a network costs says something of its accuracy.
@@ -194,12 +194,12 @@ class Learner:
             knowledge: What the model of the error reads beside choices and costs.
         """
         startup = evaluated.first(self._n_startup)
-        limit = float(np.quantile(startup.errors, _REFERENCE))
-        inputs = _Inputs(startup, knowledge)
+        limit = float(np.quantile(startup.errors, REFERENCE))
+        inputs = Inputs(startup, knowledge)
 
         def observed(history: History) -> tuple[Array, Array, Array]:
             told = history.only(_most_telling(history))
-            logs = np.minimum(np.log(told.errors), math.log(limit) + _CLIP)
+            logs = np.minimum(np.log(told.errors), math.log(limit) + CLIP)
             return inputs(told), logs, told.stds
 
         parameters = self._fit(0, *observed(evaluated.first(self._n_known(evaluated))))

@@ -21,6 +21,7 @@ from scipy import linalg, optimize
 Array = NDArray[np.float64]
 
 _JITTER = 1e-8
+_NOISE = -4.0  #: of the logarithm of what features don't explain: the mean of its prior
 _STEPS = 60  #: of the optimiser, at most
 _BLOCK = 50_000  #: elements of a kernel that are worked on at once
 
@@ -94,8 +95,8 @@ class Surrogate:
     """A Gaussian process given its observations.
 
     A value is a function of the features, and what these do not explain: another amount for each
-    candidate, of one variance (``noise``), and not known before it is observed. What is observed is
-    the value and, where ``stds`` are given, an error of observation beside it.
+    candidate (rows of equal features are one), of one variance (``noise``). What is observed is the
+    value and, where ``stds`` are given, an error of observation beside it.
 
     Args:
         x: Features, ``(n, d)``.
@@ -108,8 +109,8 @@ class Surrogate:
         self._x, self._y, self._parameters = x, y, parameters
         self._variance = math.exp(parameters.variance)
         self._errors = np.zeros(len(y)) if stds is None else stds**2 / self._variance
-        self._prior = _kernel(x, x, parameters.lengths)
-        self._prior[np.diag_indices_from(self._prior)] += math.exp(parameters.noise) + _JITTER
+        self._prior = _kernel(x, x, parameters.lengths) + math.exp(parameters.noise) * _same(x)
+        self._prior[np.diag_indices_from(self._prior)] += _JITTER
         self._factor = linalg.cholesky(self._prior + np.diag(self._errors), lower=True)
         ones = linalg.cho_solve((self._factor, True), np.ones(len(y)))
         self._mean = float(ones @ y / ones.sum())
@@ -167,13 +168,14 @@ def fit(x: Array, y: Array, stds: Array | None = None) -> Hyperparameters:
     prior = max(float(np.var(y) - errors.mean()), 0.05 * float(np.var(y))) + 1e-12
     centre = math.sqrt(2) + 0.5 * math.log(d)
     used = np.ptp(x, axis=0) > 0  # the others are not told by anything; they keep the prior
-    z = x[:, used]
+    z, same = x[:, used], _same(x)
 
     def loss(values: Array) -> tuple[float, Array]:
         lengths, noise, variance = values[:-2], values[-2], math.exp(values[-1])
         squares = _squares(z, z, lengths)
         kernel, slope = _matern(squares)
-        kernel[np.diag_indices_from(kernel)] += math.exp(noise) + _JITTER + errors / variance
+        kernel += math.exp(noise) * same
+        kernel[np.diag_indices_from(kernel)] += _JITTER + errors / variance
         factor = linalg.cholesky(kernel, lower=True, check_finite=False)
         inverse = linalg.cho_solve((factor, True), np.eye(n), check_finite=False)
         ones = inverse.sum(axis=1)
@@ -191,17 +193,17 @@ def fit(x: Array, y: Array, stds: Array | None = None) -> Hyperparameters:
         spread = 2 * (sums @ scaled**2 - np.einsum("id,id->d", scaled, weighted @ scaled))
         gradient = np.empty_like(values)
         gradient[:-2] = -2 * spread
-        gradient[-2] = np.trace(inner) * math.exp(noise)
+        gradient[-2] = np.sum(inner * same) * math.exp(noise)
         gradient[-1] = 0.5 * n + 1 - misfit / variance - np.diag(inner) @ errors / variance
         from_prior = (lengths - centre) / 3.0  # of variance 3
         value += 0.5 * float(((lengths - centre) ** 2).sum()) / 3.0
         gradient[:-2] += from_prior
-        value += 0.5 * (noise + 6.0) ** 2 / 4.0
-        gradient[-2] += (noise + 6.0) / 4.0
+        value += 0.5 * (noise - _NOISE) ** 2 / 4.0
+        gradient[-2] += (noise - _NOISE) / 4.0
         return value, gradient
 
     at = math.log(prior)
-    first = np.append(np.full(int(used.sum()), centre - 1.0), [-6.0, at])
+    first = np.append(np.full(int(used.sum()), centre - 1.0), [_NOISE, at])
     bounds = [(centre - 6.0, centre + 6.0)] * int(used.sum()) + [(-14.0, 1.0), (at - 6, at + 6)]
     found = optimize.minimize(
         loss, first, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": _STEPS}
@@ -209,6 +211,12 @@ def fit(x: Array, y: Array, stds: Array | None = None) -> Hyperparameters:
     lengths = np.full(d, centre)
     lengths[used] = found[:-2]
     return Hyperparameters(lengths, float(found[-2]), float(found[-1]))
+
+
+def _same(x: Array) -> Array:
+    """Return 1 where rows are equal, and 0 elsewhere, ``(n, n)``."""
+    which = np.unique(x, axis=0, return_inverse=True)[1]
+    return np.asarray(which[:, None] == which[None], np.float64)
 
 
 def _kernel(a: Array, b: Array, lengths: Array) -> Array:
