@@ -22,7 +22,7 @@ from hwnas.space import Genotype, Option, SearchSpace
 Array = NDArray[np.float64]
 
 MIN_CANDIDATES = 8  #: different ones, below which readings are believed as they are
-# Candidates whose readings the process is given, and that it is fitted to: time grows with the cube.
+# Candidates whose readings the process is given, and fitted to: time grows with their cube.
 _MOST, _FITTED = 2_000, 400
 _DRAWS = 512
 _SEED = 0
