@@ -95,7 +95,7 @@ class Surrogate:
     """A Gaussian process given its observations.
 
     A value is a function of the features, and what these do not explain: another amount for each
-    candidate (rows of equal features are one), of one variance (``noise``). What is observed is the
+    candidate, of one variance (``noise``). What is observed is the
     value and, where ``stds`` are given, an error of observation beside it.
 
     Args:
@@ -109,7 +109,8 @@ class Surrogate:
         self._x, self._y, self._parameters = x, y, parameters
         self._variance = math.exp(parameters.variance)
         self._errors = np.zeros(len(y)) if stds is None else stds**2 / self._variance
-        self._prior = _kernel(x, x, parameters.lengths) + math.exp(parameters.noise) * _same(x)
+        own = math.exp(parameters.noise) * _same(x, self._errors)
+        self._prior = _kernel(x, x, parameters.lengths) + own
         self._prior[np.diag_indices_from(self._prior)] += _JITTER
         self._factor = linalg.cholesky(self._prior + np.diag(self._errors), lower=True)
         ones = linalg.cho_solve((self._factor, True), np.ones(len(y)))
@@ -168,7 +169,7 @@ def fit(x: Array, y: Array, stds: Array | None = None) -> Hyperparameters:
     prior = max(float(np.var(y) - errors.mean()), 0.05 * float(np.var(y))) + 1e-12
     centre = math.sqrt(2) + 0.5 * math.log(d)
     used = np.ptp(x, axis=0) > 0  # the others are not told by anything; they keep the prior
-    z, same = x[:, used], _same(x)
+    z, same = x[:, used], _same(x, errors)
 
     def loss(values: Array) -> tuple[float, Array]:
         lengths, noise, variance = values[:-2], values[-2], math.exp(values[-1])
@@ -213,10 +214,16 @@ def fit(x: Array, y: Array, stds: Array | None = None) -> Hyperparameters:
     return Hyperparameters(lengths, float(found[-2]), float(found[-1]))
 
 
-def _same(x: Array) -> Array:
-    """Return 1 where rows are equal, and 0 elsewhere, ``(n, n)``."""
+def _same(x: Array, errors: Array) -> Array:
+    """Return 1 where rows are of the same candidate, and 0 elsewhere, ``(n, n)``.
+
+    Where no error of observation is known, what no feature explains may be one: it is another one
+    in each row.
+    """
     which = np.unique(x, axis=0, return_inverse=True)[1]
-    return np.asarray(which[:, None] == which[None], np.float64)
+    same = (which[:, None] == which[None]) & (errors > 0) & (errors[:, None] > 0)
+    np.fill_diagonal(same, val=True)
+    return np.asarray(same, np.float64)
 
 
 def _kernel(a: Array, b: Array, lengths: Array) -> Array:
