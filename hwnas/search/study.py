@@ -30,6 +30,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from hwnas.errors import RunError
 from hwnas.figure import column
 from hwnas.results import Candidate, without_password
+from hwnas.search.history import STD
 from hwnas.search.proposal import Proposal, recorded
 from hwnas.space import Genotype, Space
 from hwnas.union import from_json, to_json
@@ -132,6 +133,8 @@ def tell(
     own: dict[str, Any] = {_CANDIDATE: candidate.to_json()}
     if candidate.right:
         own[_RIGHT] = base64.b64encode(candidate.right).decode()
+    if "accuracy" in candidate.figures and (std := candidate.figures["accuracy"].std) > 0:
+        own[STD] = std
     for name, content in own.items():
         study._storage.set_trial_system_attr(trial._trial_id, name, content)
     if not _has_costs(candidate.figures, objectives):
