@@ -4,18 +4,20 @@ import contextlib
 import hashlib
 import importlib.metadata
 import json
+import os
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
-from functools import partial
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Protocol, final
+from typing import Any, final
 
 from torch import Tensor, nn
 
 from hwnas import content, families
 from hwnas.accuracy.base import Rival, Score
 from hwnas.accuracy.supernet import SupernetEvaluator
+from hwnas.accuracy.trained import TrainedEvaluator
 from hwnas.config import ProfileConfig, SearchConfig
 from hwnas.cost.base import CostModel
 from hwnas.cost.host import as_run
@@ -24,18 +26,28 @@ from hwnas.cost.roofline import RooflineCostModel
 from hwnas.cost.table import TableCostModel
 from hwnas.cost.vela import VelaCostModel
 from hwnas.families.base import Family
+from hwnas.figure import Figure
+from hwnas.finishing import finish
+from hwnas.finishing.finish import Finished, Load, Origin
+from hwnas.finishing.options import FinishingConfig
+from hwnas.finishing.teachers import Member
+from hwnas.int8 import tflite
 from hwnas.latency_table import Entry, LatencyTable, TableConfig, incomplete
 from hwnas.op import Lowered, OpSpec, Task, distinct
 from hwnas.profiling.subject import Subject
-from hwnas.progress import Progress
+from hwnas.progress import Progress, Silent
 from hwnas.provenance import open_table, own_table
 from hwnas.runtimes import writable
+from hwnas.runtimes.litert import LiteRTSession
+from hwnas.runtimes.onnx_writer import write_int8
+from hwnas.runtimes.ort import OrtSession
 from hwnas.runtimes.pool import Pool, Retrying
 from hwnas.search.artefacts import Artefacts, MeasuredArtefacts, ModelledArtefacts, VelaArtefacts
 from hwnas.search.verify import Workbench
 from hwnas.space import Genotype, Space
 from hwnas.supernets import Course, Training, read
 from hwnas.target import Target, facts
+from hwnas.training.checkpoint import Checkpoint
 from hwnas.training.data import ImageData
 
 #: Packages whose version decides the outcome of a run, beside torch's, which decides the supernet.
@@ -119,6 +131,8 @@ class Parts:
             "objectives": _digest(c.objectives),
             "sampler": _digest(asdict(c.sampler)),
             "train": _digest(self._one_or_by_space(decisive)),
+            "accuracy": _digest(asdict(c.trained) if c.accuracy == "trained" else c.accuracy),
+            "finish": _digest(asdict(c.finish)),
             "scoring": _digest(asdict(c.scoring)),
             "seed": _digest(c.seed),
             "versions": _digest([*map(importlib.metadata.version, DECISIVE), *origins]),
@@ -151,14 +165,33 @@ class Parts:
 
 
 def parts(config: SearchConfig, progress: Progress) -> Parts:
-    """Read the search spaces and the data."""
+    """Read the search spaces and the data, and settle what is left open until they are known."""
     found, data = networks(config, progress)
-    return Parts(config, found, data)
+    return Parts(settled(config, data), found, data)
+
+
+#: Pixels of an epoch up to which candidates are trained alone: about ten seconds of a small network
+#: on one core. Where both were tried in equal time (``experiments/worth_it``), that found better
+#: networks than a supernet.
+_TRAINED_PIXELS = 100e6
+
+
+def settled(config: SearchConfig, data: ImageData) -> SearchConfig:
+    """Return a configuration that says what finds accuracies, and how many processes do."""
+    accuracy, workers = config.accuracy, config.study.workers
+    if accuracy is None:
+        pixels = len(data.train) * data.train.side**2 * data.task.in_channels
+        accuracy = "trained" if pixels <= _TRAINED_PIXELS else "supernet"
+    if workers is None:
+        many = accuracy == "trained" and config.cost != "measured"
+        workers = (os.cpu_count() or 1) if many else 1
+    return replace(config, accuracy=accuracy, study=replace(config.study, workers=workers))
 
 
 def retargeted(parts: Parts, config: SearchConfig) -> Parts:
     """Return the same space and data for another target."""
-    return Parts(config, replace(parts.networks, target=config.target), parts.data)
+    networks = replace(parts.networks, target=config.target)
+    return Parts(settled(config, parts.data), networks, parts.data)
 
 
 def networks(
@@ -328,14 +361,27 @@ class TrainedOnDemand:
         """Return the plain network of a genotype, recalibrated and with batch norm folded."""
         return self.of(genotype).network(genotype)
 
+    def extracted(self, genotype: Genotype) -> nn.Module:
+        """Return the plain network of a genotype, recalibrated."""
+        return self.of(genotype).extracted(genotype)
+
     def calibration_images(self, genotype: Genotype) -> Tensor:
         """Return normalised training images at the genotype's resolution, ``(N, C, R, R)``."""
         return self.of(genotype).calibration_images(genotype)
 
+    def origin(self, genotype: Genotype) -> str:
+        """Return where the weights of a network come from."""
+        return self.of(genotype).origin(genotype)
 
-def on_demand(parts: Parts, progress: Progress) -> TrainedOnDemand:
+
+Accuracies = TrainedOnDemand | TrainedEvaluator  #: what scores candidates and has their weights
+
+
+def accuracies(parts: Parts, progress: Progress) -> Accuracies:
     """Return what says accuracies; it trains what is not trained yet when that is needed."""
     scoring = parts.config.scoring
+    if parts.config.accuracy == "trained":
+        return TrainedEvaluator(parts.courses, parts.config.trained)
 
     def trained(course: Course) -> SupernetEvaluator:
         supernet, _ = course.trained(progress)
@@ -344,25 +390,67 @@ def on_demand(parts: Parts, progress: Progress) -> TrainedOnDemand:
     return TrainedOnDemand({n: partial(trained, course) for n, course in parts.courses.items()})
 
 
-class Subnets(Protocol):
-    """What has networks with trained weights."""
+@dataclass(frozen=True)
+class Finisher:
+    """Finishes networks of a search; all use the same answers of one teacher."""
 
-    def network(self, genotype: Genotype) -> nn.Module:
-        """Return the plain network of a genotype, recalibrated and with batch norm folded."""
-        ...
+    parts: Parts
+    weights: Accuracies
+    teacher: Genotype | None = None  #: the most accurate network; ``None``: nobody teaches
+    progress: Progress = field(default_factory=Silent)
 
-    def calibration_images(self, genotype: Genotype) -> Tensor:
-        """Return normalised training images at the genotype's resolution, ``(N, C, R, R)``."""
-        ...
+    @property
+    def config(self) -> FinishingConfig:
+        """How networks are finished."""
+        config = self.parts.config
+        if config.accuracy == "trained":
+            return config.finish.of_one(config.train.epochs, 1.0)
+        return config.finish.of_one(FinishingConfig().epochs, FinishingConfig().rate)
+
+    def tuned(self, genotype: Genotype) -> Figure:
+        """Train a network, or go on; return its accuracy on the validation split."""
+        return finish.tuned(self._origin(genotype), self.config, self.progress).accuracy
+
+    def finished(self, genotype: Genotype) -> Finished:
+        """Return a network that is ready for the target; train what is not trained yet."""
+        target = self.parts.config.target
+        load = int8_session(target) if target.dtype == "int8" else None
+        return finish.finish(self._origin(genotype), self.config, load, self.progress)
+
+    def checkpoint(self, genotype: Genotype) -> Checkpoint:
+        """Return where a network that ``tuned`` trains is kept."""
+        return finish.checkpoint(self._origin(genotype), self.config)
+
+    def prepare(self, genotype: Genotype) -> None:
+        """Have the teacher's answers at hand, for this network and all others."""
+        finish.prepare(self._origin(genotype), self.config)
+
+    def _origin(self, genotype: Genotype) -> Origin:
+        taught = self.teacher is not None and genotype.id != self.teacher.id
+        course = self.parts.course_of(genotype)
+        return Origin(course, self.weights, genotype, self._tutor if taught else None)
+
+    @cached_property
+    def _tutor(self) -> Member:
+        assert self.teacher is not None
+        course = self.parts.course_of(self.teacher)
+        origin = Origin(course, self.weights, self.teacher)
+        network = finish.tuned(origin, self.config, self.progress)
+        return Member(network.network, self.teacher, course, network.past, self.progress)
 
 
-def workbench(parts: Parts, subnets: Subnets, device: Device | None) -> Workbench:
+def int8_session(target: Target) -> Load:
+    """Return what loads an int8 network into the runtime that stands for a target here."""
+    if target.runtime == "vela":
+        return lambda network: LiteRTSession(tflite.write(network))
+    return lambda network: OrtSession(write_int8(network, any_batch=True))
+
+
+def workbench(parts: Parts, finisher: Finisher, device: Device | None) -> Workbench:
     """Return what verification needs; the only place that hands out the test split."""
     data = parts.data
     return Workbench(
-        network=subnets.network,
-        lower=parts.networks.lower,
-        calibration_images=subnets.calibration_images,
+        finished=finisher.finished,
         test=lambda genotype: data.batches(
             data.test, parts.networks.resolution(genotype), rounded=True
         ),

@@ -9,10 +9,11 @@ from omegaconf import MISSING
 
 from hwnas.accuracy.audit import MIN_NETWORKS
 from hwnas.accuracy.supernet import ScoringConfig
+from hwnas.accuracy.trained import TrainedConfig
 from hwnas.errors import ConfigError, unknown
 from hwnas.export.options import VerifyConfig
 from hwnas.figure import COLUMNS
-from hwnas.finishing.options import FinishingConfig
+from hwnas.finishing.options import FinishConfig, FinishingConfig
 from hwnas.latency_table import TableConfig
 from hwnas.profiling.networks import NetworksConfig
 from hwnas.runtimes.base import TuningConfig
@@ -24,6 +25,8 @@ from hwnas.timing import TimingConfig
 from hwnas.training.config import TrainingConfig
 from hwnas.training.data import DatasetConfig
 from hwnas.union import named
+
+EVALUATORS = ("trained", "supernet")
 
 
 @dataclass
@@ -51,19 +54,26 @@ class SearchConfig:
     timing: TimingConfig = field(default_factory=TimingConfig)
     tuning: TuningConfig = field(default_factory=TuningConfig)
     rpc: Remote = field(default_factory=Remote)
-    accuracy: str = "supernet"  #: what says the accuracy; or a benchmark table: accuracy=table
+    trained: TrainedConfig = field(default_factory=TrainedConfig)
+    finish: FinishConfig = field(default_factory=FinishConfig)
+    #: what says it: trained (each candidate alone), supernet, or table (a benchmark's); default:
+    #: trained where an epoch has at most 100 million pixels, else supernet
+    accuracy: str | None = None
     cost: str | None = None  #: what says the costs; default: what suits the target's runtime
     search_space: Any = None  #: one or a list; default: those that suit the target
     objectives: list[str] = field(default_factory=lambda: ["accuracy", "latency_ms", "energy_mj"])
     n_trials: int = 150
+    minutes: float | None = None  #: after which no other trial is begun
     seed: int = 0
     baseline: str | None = None  #: a finished run, or a CSV file, that the front is held against
 
     def __post_init__(self) -> None:
-        if self.accuracy != "supernet":
-            raise ConfigError(unknown("accuracy", self.accuracy, ("supernet", "table")))
+        if self.accuracy not in (None, *EVALUATORS):
+            raise ConfigError(unknown("accuracy", str(self.accuracy), (*EVALUATORS, "table")))
         self.cost = checked_cost(self.cost, self.target)
-        if self.cost == "measured" and self.study.workers > 1:
+        if self.minutes is not None and not self.minutes > 0:
+            raise ConfigError(f"minutes must be above 0, got {self.minutes}.")
+        if self.cost == "measured" and (self.study.workers or 1) > 1:
             raise ConfigError(
                 f"study.workers={self.study.workers}: with cost=measured, processes of one machine "
                 "would disturb each other's measurements; start one on each machine instead."
@@ -162,6 +172,7 @@ class TabularConfig:
     accuracy: str = "table"
     cost: str = "table"
     n_trials: int = 200
+    minutes: float | None = None  #: after which no other trial is begun
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -37,6 +37,10 @@ class Outlook:
         """Return the probability of at least this accuracy."""
         return float(ndtr((log_error(accuracy) - self.mean) / self.std))
 
+    def widened(self, std: float) -> "Outlook":
+        """Return it with one more source of error."""
+        return Outlook(self.mean, math.hypot(self.std, std))
+
     @property
     def figure(self) -> Figure:
         """The median accuracy with its 95 % interval."""
@@ -66,6 +70,11 @@ def outlook(accuracy: float, known: Sequence[tuple[float, float]]) -> Outlook:
         variance = (left + _WORTH * _RESIDUAL**2) / (len(y) + _WORTH)
     # At the network itself the second column is zero.
     return Outlook(at + float(weights[0]), math.sqrt(variance + float(covariance[0, 0])))
+
+
+def log_std(figure: Figure) -> float:
+    """Return the standard deviation of the logarithm of the error that a figure's interval says."""
+    return figure.std / max(1 - figure.value, _LEAST_ERROR)
 
 
 def log_error(accuracy: float) -> float:

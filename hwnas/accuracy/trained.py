@@ -88,6 +88,9 @@ class TrainedEvaluator:
                     return Score(expected.figure, stopped=True, details=details)
         return Score(figure, details=details)
 
+    def train(self) -> None:
+        """Do nothing: each candidate is trained when it is scored."""
+
     def _expected(self, figure: Figure, i: int, rival: Rival) -> fidelity.Outlook | None:
         """Return what is expected of a network after the last fidelity, where that is known."""
         config = self._config

@@ -35,17 +35,11 @@ from hwnas.export.running import KINDS
 from hwnas.figure import Figure
 from hwnas.finishing.finish import Finished, Origin, finish
 from hwnas.finishing.teachers import LargestSubnet
-from hwnas.int8 import tflite
-from hwnas.int8.network import QuantisedNetwork
 from hwnas.op import n_macs, n_params
 from hwnas.progress import Progress
 from hwnas.results import Row, RunFolder, default_path, read_candidates, read_manifest
 from hwnas.results import without_password as public
-from hwnas.runtimes.base import Session
-from hwnas.runtimes.litert import LiteRTSession
 from hwnas.runtimes.onnx_check import checked_opset
-from hwnas.runtimes.onnx_writer import write_int8
-from hwnas.runtimes.ort import OrtSession
 from hwnas.search import explanation
 from hwnas.space import Genotype
 from hwnas.target import facts
@@ -198,9 +192,9 @@ def _export(
     of: Station, genotype: Genotype, name: str, order: Order, console: Console, progress: Progress
 ) -> list[str]:
     """Make one folder; return the checks that failed, each with the folder's name."""
-    weights = of.evaluator.of(genotype)
+    weights = of.evaluator
     origin = Origin(of.parts.course_of(genotype), weights, genotype, LargestSubnet(weights))
-    load = _litert if of.config.target.runtime == "vela" else _onnxruntime
+    load = build.int8_session(of.config.target)
     finished = finish(origin, order.config.finishing, load, progress)
     with folders.building(order.root, name) as folder, _libraries(of) as library:
         content = build_files(
@@ -247,14 +241,6 @@ def _libraries(of: Station) -> Iterator[Library | None]:
 def _title(of: Station, genotype: Genotype) -> str:
     space, data = genotype.space, of.parts.data.name
     return f"Network {genotype.id} of search space {space}, trained on {data}, for {of.target}."
-
-
-def _litert(network: QuantisedNetwork) -> Session:
-    return LiteRTSession(tflite.write(network))
-
-
-def _onnxruntime(network: QuantisedNetwork) -> Session:
-    return OrtSession(write_int8(network, any_batch=True))
 
 
 def _proof(

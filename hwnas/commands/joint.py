@@ -10,9 +10,10 @@ from rich.console import Console
 from rich.table import Table
 
 from hwnas import build
-from hwnas.commands import baseline
+from hwnas.commands import baseline, finishing
 from hwnas.commands.baseline import Against, Baseline
 from hwnas.commands.console import Phases, print_files, print_lines
+from hwnas.commands.finishing import Finish
 from hwnas.commands.front import (
     FILES,
     finished,
@@ -79,24 +80,31 @@ def finish(
     Raises:
         BudgetError: nothing fits any target.
     """
-    fronts, missed = [], []
+    fronts, fitted, missed = [], [], []
     for station in stations:
-        own = _own_folder(folder, station.target)
-        views = [on_target(c, station.target, station.config.budget) for c in candidates]
         try:
-            found = station.front(views, folder)
+            station.front(_seen(candidates, station), folder)
+            fitted.append(station)
         except BudgetError as error:
             missed.append(f"{station.target}: {error}")
-            continue
-        members = station.verified(found, own, phases, f"Verify on {station.target}")
-        held = baseline.against(baselines.get(station.target), station.config, views, members)
-        fronts.append(_Front(station, own, views, members, held))
-    if not fronts:
+    if not fitted:
         folder.write_json("manifest.json", manifest | {"status": "nothing fits the budget"})
         raise BudgetError(" ".join(missed))
+    views = {s.target: s.view_among_others for s in fitted}
+    found = finishing.finish(fitted, views, candidates, phases)
+    for station in fitted:
+        own = _own_folder(folder, station.target)
+        views_of = found.known[station.target].candidates
+        band, phase = found.members(station.target), f"Verify on {station.target}"
+        members = station.verified(band, found.finisher, own, phases, phase)
+        held = baseline.against(baselines.get(station.target), station.config, views_of, members)
+        fronts.append(_Front(station, own, views_of, members, held))
+        own.write_parquet("candidates.parquet", [c.row(station.parts.space) for c in views_of])
+    manifest |= found.facts()
     budgets = {s.target: s.config.budget for s in stations}
     fitting = [] if missed else [c for c in candidates if fits_all(c, budgets)]
-    joint = _for_all(stations, folder, fitting, phases) if fitting else []
+    fitting = [c for c in fitting if c.id in found.finished]
+    joint = _for_all(stations, folder, fitting, found, phases) if fitting else []
     with phases.timed("Write reports"):
         for front in fronts:
             _write_own(front, manifest, phases)
@@ -111,17 +119,25 @@ def _own_folder(folder: RunFolder, target: str) -> RunFolder:
     return own
 
 
+def _seen(candidates: Sequence[Candidate], station: Station) -> list[Candidate]:
+    return [station.view_among_others.seen(candidate) for candidate in candidates]
+
+
 def _for_all(
-    stations: Sequence[Station], folder: RunFolder, fitting: list[Candidate], phases: Phases
+    stations: Sequence[Station],
+    folder: RunFolder,
+    fitting: list[Candidate],
+    finish: Finish,
+    phases: Phases,
 ) -> list[JointMember]:
-    """Return the verified front of what fits every target's budget."""
+    """Return the verified front of what was finished and fits every target's budget."""
     names = objectives(stations)
-    found = loop.front(fitting, names)
+    found = loop.front([finish.as_finished(c) for c in fitting], names)
     by_target: dict[str, list[Member]] = {}
     for s in stations:
         views = [on_target(c, s.target, s.config.budget) for c in found]
         own, phase = _own_folder(folder, s.target), f"Verify on {s.target}"
-        by_target[s.target] = s.verified(views, own, phases, phase)
+        by_target[s.target] = s.verified(views, finish.finisher, own, phases, phase)
     members = [
         JointMember(c, {target: parts[i] for target, parts in by_target.items()})
         for i, c in enumerate(found)

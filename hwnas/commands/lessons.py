@@ -2,10 +2,12 @@
 
 import multiprocessing
 import signal
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar
 
 from hwnas import host
 from hwnas.errors import TrainingError
@@ -14,23 +16,26 @@ from hwnas.space import Genotype
 from hwnas.supernets import Course, Lesson
 from hwnas.training.config import TrainingConfig
 
+C = TypeVar("C")
+T = TypeVar("T")
+
 _POLL_S = 1.0
 
-_courses: Mapping[str, Course]  # of this process: what its lessons have in common, by space
+_context: Any  # of this process: what all its tasks have in common
 
 
 def train_together(
     lessons: Sequence[Lesson],
-    again: Callable[[Progress], Mapping[str, Course]],
+    again: Callable[[Progress], dict[str, Course]],
     n: int,
     advance: Callable[[int], None],
 ) -> None:
     """Train networks, or go on with them; each is kept where its lesson keeps it.
 
     Args:
-        lessons: From nothing, all of one data set.
-        again: Returns their courses by the name of the space, but for training and seed; called by
-            each process, so pickled.
+        lessons: From nothing, all on the same data.
+        again: Returns the course of each space by name, but for training and seed; called by each
+            process, so pickled.
         n: Processes.
         advance: Called with the number of steps made since the last call.
 
@@ -39,24 +44,47 @@ def train_together(
         TrainingError: a process was killed.
     """
     checkpoints = [lesson.checkpoint() for lesson in lessons]
+    tasks = [
+        partial(_train, lesson.course.train, lesson.course.seed, lesson.genotype)
+        for lesson in lessons
+    ]
+    together(tasks, again, n, lambda: sum(c.n_steps() for c in checkpoints), advance)
+
+
+def together(
+    tasks: Sequence[Callable[[C], T]],
+    again: Callable[[Progress], C],
+    n: int,
+    done: Callable[[], int],
+    advance: Callable[[int], None],
+) -> list[T]:
+    """Return the results of tasks, worked on by several processes in their order.
+
+    Args:
+        tasks: Each is called with what ``again`` returns, in another process: pickled.
+        again: Makes what the tasks of a process have in common; pickled.
+        n: Processes.
+        done: How far all tasks are.
+        advance: Called with how much further they are since the last call.
+
+    Raises:
+        HwnasError: what a task ended with; the others go on first.
+        TrainingError: a process was killed.
+    """
     context = multiprocessing.get_context("spawn")  # threads don't survive a fork
     with (
         host.shared_by(n),
-        ProcessPoolExecutor(min(n, len(lessons)), context, _begin, (again,)) as pool,
+        ProcessPoolExecutor(min(n, len(tasks)), context, _begin, (again,)) as pool,
     ):
-        futures = [
-            pool.submit(_train, lesson.course.train, lesson.course.seed, lesson.genotype)
-            for lesson in lessons
-        ]
+        futures: list[Future[T]] = [pool.submit(_do, task) for task in tasks]
         shown, open_ones = 0, {*futures}
         try:
             while open_ones:
                 open_ones = wait(open_ones, _POLL_S, FIRST_EXCEPTION).not_done
-                done = sum(checkpoint.n_steps() for checkpoint in checkpoints)
-                advance(done - shown)
-                shown = done
-            for future in futures:
-                future.result()
+                now = done()
+                advance(now - shown)
+                shown = now
+            return [future.result() for future in futures]
         except BrokenProcessPool:
             raise TrainingError(
                 "A process that trained a network was killed; perhaps memory ran out. The same "
@@ -68,14 +96,20 @@ def train_together(
             raise
 
 
-def _begin(again: Callable[[Progress], Mapping[str, Course]]) -> None:
-    global _courses
+def _begin(again: Callable[[Progress], Any]) -> None:
+    global _context
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the command
     host.tune()
     host.end_with_parent()
-    _courses = again(Silent())
+    _context = again(Silent())
 
 
-def _train(train: TrainingConfig, seed: int, genotype: Genotype) -> None:
-    course = replace(_courses[genotype.space], train=train, seed=seed)
+def _do(task: Callable[[Any], T]) -> T:
+    return task(_context)
+
+
+def _train(
+    train: TrainingConfig, seed: int, genotype: Genotype, courses: dict[str, Course]
+) -> None:
+    course = replace(courses[genotype.space], train=train, seed=seed)
     Lesson(course, genotype).trained(Silent())

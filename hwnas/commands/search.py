@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from rich.console import Console
 
-from hwnas.commands import baseline, joint, station
+from hwnas.commands import baseline, finishing, joint, station
 from hwnas.commands.baseline import Baseline
 from hwnas.commands.console import Phases, print_ended, print_notes, print_phases
 from hwnas.commands.front import finished, print_front, write_front
@@ -47,12 +47,12 @@ def run(configs: Sequence[SearchConfig], arguments: Sequence[str]) -> None:
                 course.check()
             baselines = baseline.read(stations)
             manifest = _manifest(stations, arguments, folder, earlier)
-            search = station.search(stations, manifest["digests"])
+            search, config = station.search(stations, manifest["digests"]), stations[0].config
             with engine.study(search, config, folder) as study:
                 folder.write_json("manifest.json", manifest)
                 console.print(f"Run folder: [bold]{folder.path}[/]", highlight=False)
                 phases.note("Search", Watch(study, station.views(stations)))
-                if config.study.workers > 1:
+                if (config.study.workers or 1) > 1:
                     stations[0].evaluator.train()  # once, on all cores, before all want it
                 outcome = engine.run(search, config, folder, study, phases)
             print_ended(console, outcome.ended)
@@ -79,11 +79,15 @@ def _finish_one(
     """Verify the front of one target and write reports; return what prints it."""
     (only,) = stations
     try:
-        front = only.front(candidates, folder)
+        only.front(candidates, folder)
     except BudgetError:
         folder.write_json("manifest.json", manifest | {"status": "nothing fits the budget"})
         raise
-    members = only.verified(front, folder, phases)
+    finish = finishing.finish(stations, {only.target: only.view}, candidates, phases)
+    candidates = finish.known[only.target].candidates
+    members = only.verified(finish.members(only.target), finish.finisher, folder, phases)
+    manifest |= finish.facts()
+    folder.write_parquet("candidates.parquet", [c.row(only.parts.space) for c in candidates])
     with phases.timed("Write reports"):
         manifest |= finished(phases, candidates, members)
         held = baseline.against(baselines.get(only.target), only.config, candidates, members)

@@ -11,7 +11,7 @@ from hwnas.commands.watch import View
 from hwnas.config import SearchConfig
 from hwnas.progress import Progress, Silent
 from hwnas.results import Candidate, RunFolder
-from hwnas.search import engine, loop
+from hwnas.search import band, engine, loop
 from hwnas.search.joint import JointBudget, JointCostModel, on_target
 from hwnas.search.verify import Member, verify
 
@@ -22,7 +22,7 @@ class Station:
 
     parts: build.Parts
     device: build.Device | None
-    evaluator: build.TrainedOnDemand
+    evaluator: build.Accuracies
 
     @property
     def config(self) -> SearchConfig:
@@ -33,6 +33,17 @@ class Station:
     def target(self) -> str:
         """The name of the target."""
         return self.config.target.name
+
+    @property
+    def view(self) -> band.View:
+        """How the target sees candidates of a search for it alone."""
+        return band.View(self.config.objectives)
+
+    @property
+    def view_among_others(self) -> band.View:
+        """How the target sees candidates of a search for several."""
+        seen = functools.partial(on_target, target=self.target, budget=self.config.budget)
+        return band.View(self.config.objectives, seen)
 
     def front(self, candidates: Sequence[Candidate], where: RunFolder) -> list[Candidate]:
         """Return the searched front.
@@ -47,22 +58,24 @@ class Station:
 
     def verified(
         self,
-        front: Sequence[Candidate],
+        members: Sequence[Candidate],
+        finisher: build.Finisher,
         folder: RunFolder,
         progress: Progress,
         phase: str = "Verify front",
     ) -> list[Member]:
-        """Verify candidates, keeping their files in the folder."""
-        bench = build.workbench(self.parts, self.evaluator, self.device)
-        bench, config = replace(bench, phase=phase), self.config
-        return verify(front, bench, config.budget, config.objectives, folder, progress)
+        """Verify candidates with the weights that are delivered, keeping their files."""
+        config = self.config
+        finisher = replace(finisher, parts=self.parts)
+        bench = replace(build.workbench(self.parts, finisher, self.device), phase=phase)
+        return verify(members, bench, config.budget, config.objectives, folder, progress)
 
 
 @contextlib.contextmanager
 def opened(configs: Sequence[SearchConfig], progress: Progress) -> Iterator[list[Station]]:
     """Give a station for each configuration; the data are read, nothing is trained yet."""
     first = build.parts(configs[0], progress)
-    evaluator = build.on_demand(first, progress)
+    evaluator = build.accuracies(first, progress)
     with contextlib.ExitStack() as stack:
         stations = []
         for config in configs:

@@ -27,6 +27,8 @@ from hwnas.runtimes.onnx_writer import check_int8
 from hwnas.space import Genotype
 from hwnas.supernets import Course
 from hwnas.training.alone import Pupil
+from hwnas.training.checkpoint import Checkpoint
+from hwnas.training.config import TrainingConfig
 
 Load = Callable[[QuantisedNetwork], Session]  #: an int8 network into the runtime that it is for
 
@@ -98,7 +100,9 @@ class Origin:
         return proportion(int(found.sum()), len(found))
 
 
-def finish(origin: Origin, config: FinishingConfig, load: Load, progress: Progress) -> Finished:
+def finish(
+    origin: Origin, config: FinishingConfig, load: Load | None, progress: Progress
+) -> Finished:
     """Finish the weights that search scored a network by.
 
     Trainings are kept beside supernets; one that was cut off goes on, to the same weights.
@@ -106,7 +110,7 @@ def finish(origin: Origin, config: FinishingConfig, load: Load, progress: Progre
     Args:
         origin: Whose weights, and what they learned from.
         config: What is done to them.
-        load: Loads an int8 network, whose accuracy is its own then.
+        load: Loads an int8 network, whose accuracy is its own then; ``None`` where none is wanted.
         progress: Of the trainings.
 
     Raises:
@@ -120,6 +124,8 @@ def finish(origin: Origin, config: FinishingConfig, load: Load, progress: Progre
     if config.prune:
         network, lowered = finishing.prune(network, lowered)
     network = fold_batch_norm(network)
+    if load is None:
+        return Finished(network, lowered, None, None, finishing.record(None))
     try:
         check_int8(lowered)
     except CompileError as error:
@@ -128,11 +134,20 @@ def finish(origin: Origin, config: FinishingConfig, load: Load, progress: Progre
     return Finished(network, lowered, int8, simulated, finishing.record(how))
 
 
-def tuned(origin: Origin, config: FinishingConfig, progress: Progress) -> tuple[nn.Module, Figure]:
-    """Return a network after its fine-tuning alone, and its accuracy on the validation split."""
+@dataclass(frozen=True)
+class Tuned:
+    """A network after its fine-tuning, not yet in int8."""
+
+    network: nn.Module
+    accuracy: Figure  #: on the validation split
+    past: str  #: all that decides its weights, beside the course
+
+
+def tuned(origin: Origin, config: FinishingConfig, progress: Progress) -> Tuned:
+    """Fine-tune a network; a training that was cut off goes on."""
     finishing = _Finishing(origin, config, progress)
     network = finishing.tuned()
-    return network, finishing.steps[-1].accuracy
+    return Tuned(network, finishing.steps[-1].accuracy, finishing.past)
 
 
 @dataclass(frozen=True)
@@ -158,6 +173,11 @@ class _Finishing:
         self.steps: list[Step] = []
         # All that decides the weights, beside the course.
         self._past: list[str] = [origin.weights.origin(origin.genotype)]
+
+    @property
+    def past(self) -> str:
+        """What decides the weights so far."""
+        return "; ".join(self._past)
 
     def tuned(self) -> nn.Module:
         """Return the network, fine-tuned if so it is wanted; append the steps."""
@@ -236,17 +256,41 @@ class _Finishing:
     def _learn(self, network: nn.Module, training: _Training) -> float:
         """Train a network in place; return the seconds that it took."""
         origin, config, course = self._origin, self._config, self._origin.course
-        recipe, rate = course.train.recipe(course.family.recipe), config.rate * training.gentleness
-        recipe = replace(recipe, lr=recipe.lr * rate)
-        left_open: dict[str, Any] = dict.fromkeys(("optimiser", "lr", "weight_decay"))
-        options = replace(course.train, epochs=config.epochs, **left_open)
-        words = f"{training.name}: {config.epochs} epochs, rate x {rate:g}"
+        options = _options(course, config)
+        recipe = course.train.recipe(course.family.recipe)
+        recipe = replace(recipe, lr=recipe.lr * config.rate * training.gentleness)
+        self._past.append(_words(training, origin, config))
+        checkpoint = course.network_checkpoint(origin.genotype, self.past)
         teacher = None
         if origin.tutor is not None and config.alpha:
-            words += f", alpha {config.alpha}{origin.tutor.words}"
             teacher = origin.tutor.teacher(course, options, config.alpha)
         pupil = Pupil(network, origin.resolution, recipe, teacher, phase=training.phase)
-        self._past.append(words)
-        checkpoint = course.network_checkpoint(origin.genotype, "; ".join(self._past))
         summary = course.teach(pupil, options, checkpoint, self._progress)
         return summary.seconds if summary.n_steps else 0.0
+
+
+def checkpoint(origin: Origin, config: FinishingConfig) -> Checkpoint:
+    """Return where a network is kept that ``tuned`` trains."""
+    past = f"{origin.weights.origin(origin.genotype)}; {_words(_FINE_TUNED, origin, config)}"
+    return origin.course.network_checkpoint(origin.genotype, past)
+
+
+def prepare(origin: Origin, config: FinishingConfig) -> None:
+    """Have what teaches a network at hand before its training, or that of others, begins."""
+    if origin.tutor is not None and config.epochs and config.alpha:
+        origin.tutor.teacher(origin.course, _options(origin.course, config), config.alpha)
+
+
+def _options(course: Course, config: FinishingConfig) -> TrainingConfig:
+    """Return how finishing trains; what the family's recipe leaves open is in the pupil."""
+    left_open: dict[str, Any] = dict.fromkeys(("optimiser", "lr", "weight_decay"))
+    return replace(course.train, epochs=config.epochs, **left_open)
+
+
+def _words(training: _Training, origin: Origin, config: FinishingConfig) -> str:
+    """Return what decides the outcome of a training, beside the course and what was before."""
+    rate = config.rate * training.gentleness
+    words = f"{training.name}: {config.epochs} epochs, rate x {rate:g}"
+    if origin.tutor is not None and config.alpha:
+        words += f", alpha {config.alpha}{origin.tutor.words}"
+    return words

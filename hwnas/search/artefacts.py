@@ -6,14 +6,14 @@ from typing import Protocol, final
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from hwnas.cost.base import Cost
 from hwnas.cost.host import host_cost
 from hwnas.cost.roofline import network_cost
 from hwnas.cost.vela import compile_tflite
 from hwnas.families.blocks import weights_of
-from hwnas.int8.quantise import quantise
+from hwnas.int8.network import QuantisedNetwork
 from hwnas.int8.tflite import write
 from hwnas.op import Lowered, OpSpec
 from hwnas.runtimes.base import Session
@@ -29,13 +29,15 @@ Files = Mapping[str, Path]  #: by suffix
 class Artefacts(Protocol):
     """Makes the files of a network for one target, and judges them."""
 
-    def build(self, network: nn.Module, lowered: Lowered, images: Tensor) -> Mapping[str, bytes]:
+    def build(
+        self, network: nn.Module, lowered: Lowered, int8: QuantisedNetwork | None
+    ) -> Mapping[str, bytes]:
         """Return the files of a network by suffix.
 
         Args:
             network: Plain, its batch norm folded.
             lowered: Its operators as the family lowers them.
-            images: Normalised training images, for quantisation.
+            int8: The same in int8, for targets that compute in it.
         """
         ...
 
@@ -57,9 +59,12 @@ class VelaArtefacts:
     def __init__(self, target: Target):
         self._target = target
 
-    def build(self, network: nn.Module, lowered: Lowered, images: Tensor) -> Mapping[str, bytes]:
+    def build(
+        self, network: nn.Module, lowered: Lowered, int8: QuantisedNetwork | None
+    ) -> Mapping[str, bytes]:
         """Return the TFLite file before and after Vela."""
-        tflite = write(quantise(network, lowered, images))
+        assert int8 is not None
+        tflite = write(int8)
         compiled = compile_tflite(tflite, lowered, self._target)
         return {".tflite": tflite, "_vela.tflite": compiled.artefact}
 
@@ -86,10 +91,13 @@ class MeasuredArtefacts:
         self._target, self._worker = target, worker
         self._fused, self._plan = fused, plan
 
-    def build(self, network: nn.Module, lowered: Lowered, images: Tensor) -> Mapping[str, bytes]:
+    def build(
+        self, network: nn.Module, lowered: Lowered, int8: QuantisedNetwork | None
+    ) -> Mapping[str, bytes]:
         """Return an ONNX file, and for TVM the library and its weights."""
         if self._target.dtype == "int8":
-            return {".onnx": write_int8(quantise(network, lowered, images))}
+            assert int8 is not None
+            return {".onnx": write_int8(int8)}
         fused = self._fused(lowered)
         weights = weights_of(network, fused)
         files = {".onnx": write_fp32(fused, weights)}
@@ -119,10 +127,13 @@ class ModelledArtefacts:
     def __init__(self, target: Target, fused: Callable[[Lowered], Lowered]):
         self._target, self._fused = target, fused
 
-    def build(self, network: nn.Module, lowered: Lowered, images: Tensor) -> Mapping[str, bytes]:
+    def build(
+        self, network: nn.Module, lowered: Lowered, int8: QuantisedNetwork | None
+    ) -> Mapping[str, bytes]:
         """Return an ONNX file: int8 for targets that compute in int8, else float32."""
         if self._target.dtype == "int8":
-            return {".onnx": write_int8(quantise(network, lowered, images))}
+            assert int8 is not None
+            return {".onnx": write_int8(int8)}
         return {".onnx": write_fp32(lowered, weights_of(network, lowered))}
 
     def judge(

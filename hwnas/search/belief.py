@@ -6,7 +6,7 @@ how likely it is that none of the others beats it.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +17,7 @@ from hwnas.pareto import non_dominated
 from hwnas.results import Candidate
 from hwnas.search.expectation import CLIP, REFERENCE, History, Inputs
 from hwnas.search.surrogate import Features, Surrogate, fit
-from hwnas.space import Genotype, Option, SearchSpace
+from hwnas.space import Genotype, Space
 
 Array = NDArray[np.float64]
 
@@ -48,7 +48,7 @@ class _Readings:
 
 
 def beliefs(
-    space: SearchSpace, candidates: Sequence[Candidate], objectives: Sequence[str]
+    space: Space, candidates: Sequence[Candidate], objectives: Sequence[str]
 ) -> list[Belief]:
     """Return what is believed of scored candidates, in their order.
 
@@ -106,11 +106,6 @@ def scored(candidates: Sequence[Candidate], objectives: Sequence[str]) -> list[C
     ]
 
 
-def assignment(genotype: Genotype) -> Mapping[str, Option]:
-    """Return the options of a genotype by choice, as the model reads them."""
-    return genotype.to_dict()
-
-
 def _readings(groups: Sequence[Sequence[Candidate]], objectives: Sequence[str]) -> _Readings:
     accuracies = [[c.figures["accuracy"] for c in group] for group in groups]
     per_cent = max(figure.value for own in accuracies for figure in own) > 1
@@ -135,7 +130,7 @@ def _combined(readings: Sequence[Figure]) -> tuple[float, float]:
 
 
 def _posterior(
-    space: SearchSpace, genotypes: Sequence[Genotype], readings: _Readings
+    space: Space, genotypes: Sequence[Genotype], readings: _Readings
 ) -> tuple[Array, Array, Array]:
     """Return mean, standard deviation and draws of logarithms of errors: ``(n,)``, ``(draws, n)``.
 
@@ -143,7 +138,7 @@ def _posterior(
     predicts and by their own readings, and drawn independently.
     """
     n = len(genotypes)
-    assignments = [assignment(genotype) for genotype in genotypes]
+    assignments = [space.assignment(genotype) for genotype in genotypes]
     features = Features(space.choices, space.optional())(assignments)
     history = History(
         range(n), assignments, features, readings.errors, readings.costs, readings.stds, ()

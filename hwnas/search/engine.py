@@ -41,7 +41,7 @@ def study(search: Search, config: EngineConfig, folder: RunFolder) -> Iterator[A
         RunError: the database does not answer, or holds a study of another search.
     """
     space, own = search.problem.space, config.study.storage is None
-    if own and config.study.workers == 1 and not is_shared(folder.study):
+    if own and (config.study.workers or 1) == 1 and not is_shared(folder.study):
         opened: AnyStudy = Study(folder.study, space, search.objectives)
     else:
         opened = SharedStudy(_membership(search, config, folder), space)
@@ -69,13 +69,13 @@ def run(
         RunError: the database does not answer, or all processes ended early.
     """
     ended: list[str] = []
-    if config.study.workers > 1:
+    if (config.study.workers or 1) > 1:
         assert isinstance(opened, SharedStudy)
         job = workers.Job(search.again, config, _membership(search, config, folder))
         ended = workers.search(job, opened, progress)
     else:
-        n = config.n_trials
-        loop.search(search.problem, opened, config.sampler, config.seed, n, progress)
+        n, limit_s = config.n_trials, workers.limit_s(config)
+        loop.search(search.problem, opened, config.sampler, config.seed, n, progress, limit_s)
     leader = ""
     if isinstance(opened, SharedStudy) and config.study.storage is not None:
         commands = opened.workers()

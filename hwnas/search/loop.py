@@ -83,6 +83,11 @@ class Study(Protocol):
     distributions: dict[str, BaseDistribution]
     candidates: list[Candidate]  #: what became of finished trials, in their order
 
+    @property
+    def spent_s(self) -> float:
+        """The seconds that finished trials took, of all processes together."""
+        ...
+
     def find(self, genotype: Genotype) -> Candidate | None:
         """Return what became of a genotype, if it was tried before."""
         ...
@@ -103,6 +108,7 @@ def search(
     seed: int,
     n_trials: int,
     progress: Progress,
+    limit_s: float = math.inf,
 ) -> list[Candidate]:
     """Evaluate candidates until ``n_trials`` are finished, by this process or others.
 
@@ -118,6 +124,7 @@ def search(
         seed: Of the sampler.
         n_trials: How many trials there are in the end.
         progress: Is told of every trial.
+        limit_s: Seconds of all processes together after which no other trial is begun.
     """
     cost = _remembered(problem.cost_model)
     ladder = rungs(problem.space)
@@ -125,7 +132,7 @@ def search(
     run_sampler = RunSampler(sampler, seed, _known(problem, study, cost), first)
     shown = len(study.candidates)
     with progress.phase("Search", n_trials, shown) as advance:
-        while (trial := study.ask(run_sampler, n_trials)) is not None:
+        while study.spent_s < limit_s and (trial := study.ask(run_sampler, n_trials)) is not None:
             genotype = problem.space.genotype(trial.params)
             known = study.find(genotype)
             if known is not None:

@@ -50,12 +50,13 @@ class StudyConfig:
 
     storage: str | None = None  #: a database that workers share: postgresql://USER@HOST/NAME
     name: str = studies.NAME  #: of the study in that database
-    workers: int = 1  #: processes of this command
+    #: processes of this command; default: one, or one a core where candidates are trained alone
+    workers: int | None = None
     grace_s: int = 60  #: a worker without a sign of life for so long is dead; its trial is retried
     patience_s: int = 60  #: how long a database that does not answer is waited for
 
     def __post_init__(self) -> None:
-        if self.workers < 1 or self.grace_s < 1 or self.patience_s < 0:
+        if (self.workers or 1) < 1 or self.workers == 0 or self.grace_s < 1 or self.patience_s < 0:
             raise ConfigError(
                 "study.workers and study.grace_s must be at least 1, study.patience_s at least 0."
             )
@@ -155,6 +156,11 @@ class SharedStudy:
                 self._known[trial.number] = self._by_id[known.id] = known
         self.candidates = [self._known[number] for number in sorted(self._known)]
         return counted
+
+    @property
+    def spent_s(self) -> float:
+        """The seconds that finished trials took, of all processes together."""
+        return studies.spent_s(self._patiently(lambda: self._study.get_trials(deepcopy=False)))
 
     def workers(self) -> list[str]:
         """Return which commands finished trials, in the order of their last ones."""

@@ -82,9 +82,20 @@ class Study:
         self.candidates.append(candidate)
         self._by_id[candidate.id] = candidate
 
+    @property
+    def spent_s(self) -> float:
+        """The seconds that finished trials took."""
+        return spent_s(self._memory.get_trials(deepcopy=False))
+
     def close(self) -> None:
         """Close the file."""
         self._storage.engine.dispose()
+
+
+def spent_s(trials: Sequence[FrozenTrial]) -> float:
+    """Return the seconds that finished trials took, one after the other."""
+    took = (trial.duration for trial in trials if trial.state.is_finished())
+    return sum(duration.total_seconds() for duration in took if duration is not None)
 
 
 def distributions(space: Space) -> dict[str, BaseDistribution]:

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
 from hwnas.accuracy.supernet import right
 from hwnas.cost.base import LayerCost
 from hwnas.figure import COSTS, Figure, Figures, column, proportion
-from hwnas.op import Lowered
+from hwnas.finishing.finish import Finished
 from hwnas.pareto import non_dominated
 from hwnas.progress import Progress
 from hwnas.results import Candidate, Row, RunFolder
@@ -81,9 +80,7 @@ class Member:
 class Workbench:
     """What verification needs to make an artefact of a genotype and to judge it."""
 
-    network: Callable[[Genotype], nn.Module]  #: recalibrated, batch norm folded
-    lower: Callable[[Genotype], Lowered]
-    calibration_images: Callable[[Genotype], Tensor]  #: normalised training images
+    finished: Callable[[Genotype], Finished]  #: the network with the weights that are delivered
     #: normalised test images and their labels, at the genotype's resolution, in batches
     test: Callable[[Genotype], Iterable[Batch]]
     artefacts: Artefacts
@@ -129,8 +126,9 @@ def _verify(
     candidate: Candidate, bench: Workbench, folder: RunFolder
 ) -> tuple[Member, tuple[LayerCost, ...]]:
     genotype = candidate.genotype
-    network, lowered = bench.network(genotype), bench.lower(genotype)
-    files = bench.artefacts.build(network, lowered, bench.calibration_images(genotype))
+    finished = bench.finished(genotype)
+    network, lowered = finished.network, finished.lowered
+    files = bench.artefacts.build(network, lowered, finished.int8)
     paths = {
         suffix: folder.write_bytes(f"models/{candidate.id}{suffix}", content)
         for suffix, content in files.items()

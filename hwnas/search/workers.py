@@ -1,5 +1,6 @@
 """Processes of one command that evaluate candidates of one study."""
 
+import math
 import multiprocessing
 import sys
 import time
@@ -27,6 +28,13 @@ class EngineConfig(Protocol):
     sampler: SamplerConfig
     seed: int
     n_trials: int
+    minutes: float | None
+
+
+def limit_s(config: EngineConfig) -> float:
+    """Return the seconds of all processes together after which no other trial is begun."""
+    minutes = math.inf if config.minutes is None else config.minutes
+    return 60 * minutes * (config.study.workers or 1)
 
 
 @dataclass(frozen=True)
@@ -46,7 +54,7 @@ def search(job: Job, study: SharedStudy, progress: Progress) -> list[str]:
     """
     context = multiprocessing.get_context("spawn")
     messages: multiprocessing.SimpleQueue[str] = context.SimpleQueue()
-    n = job.config.study.workers
+    n = job.config.study.workers or 1
     processes: list[BaseProcess] = [
         context.Process(target=_work, args=(job, messages), name=f"worker {i}") for i in range(n)
     ]
@@ -70,7 +78,7 @@ def search(job: Job, study: SharedStudy, progress: Progress) -> list[str]:
     while not messages.empty():
         ended.append(messages.get())
     study.refresh()
-    if len(study.candidates) < job.config.n_trials:
+    if len(study.candidates) < job.config.n_trials and study.spent_s < limit_s(job.config):
         raise RunError(f"All workers ended: {'; '.join(ended)}")
     return ended
 
@@ -84,7 +92,8 @@ def _work(job: Job, messages: "multiprocessing.SimpleQueue[str]") -> None:
             c = job.config
             study = SharedStudy(job.membership, problem.space)
             try:
-                loop.search(problem, study, c.sampler, c.seed, c.n_trials, Silent())
+                n, limit = c.n_trials, limit_s(c)
+                loop.search(problem, study, c.sampler, c.seed, n, Silent(), limit)
             finally:
                 study.close()
     except HwnasError as error:

@@ -1,0 +1,148 @@
+"""The end of a search: candidates that may be on the front get the weights that are delivered."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from hwnas import build
+from hwnas.commands.console import Phases
+from hwnas.commands.lessons import together
+from hwnas.commands.station import Station
+from hwnas.config import SearchConfig
+from hwnas.figure import Figure
+from hwnas.progress import Progress
+from hwnas.results import Candidate, Row
+from hwnas.search import band
+from hwnas.search.band import Known, View
+from hwnas.space import Genotype
+from hwnas.training.batches import steps_per_epoch
+
+_ROUNDS = 6  # of finishing what became probable by what was finished before
+
+
+@dataclass
+class Finish:
+    """What finishing came to."""
+
+    known: dict[str, Known]  #: by target
+    finisher: build.Finisher
+    finished: dict[str, Figure] = field(default_factory=dict)  #: on the validation split, by id
+
+    def facts(self) -> Row:
+        """Return what a manifest says of it."""
+        config, teacher = self.finisher.config, self.finisher.teacher
+        return {
+            "finishing": {
+                "epochs": config.epochs,
+                "rate": config.rate,
+                "alpha": config.alpha,
+                "teacher": None if teacher is None else teacher.id,
+                "finished": {name: figure.to_json() for name, figure in self.finished.items()},
+            }
+        }
+
+    def as_finished(self, candidate: Candidate) -> Candidate:
+        """Return a finished candidate with the accuracy that it has then."""
+        figures = {**candidate.figures, "accuracy": self.finished[candidate.id]}
+        return replace(candidate, figures=figures, stopped=False)
+
+    def members(self, target: str) -> list[Candidate]:
+        """Return what is verified: finished candidates that may be on the front, fastest first."""
+        config, known = self.finisher.parts.config.finish, self.known[target]
+        probable = known.band(config.probability, config.n_least)
+        return sorted(
+            (c for c in probable if c.id in self.finished),
+            key=lambda c: (c.figures["latency_ms"].value, c.id),
+        )
+
+
+def finish(
+    stations: Sequence[Station],
+    views: Mapping[str, View],
+    candidates: Sequence[Candidate],
+    phases: Phases,
+) -> Finish:
+    """Finish the candidates that may be on the front of a target, the most probable ones first.
+
+    The most accurate one is finished first and teaches the others. What is finished says more of
+    the others, too, so that some may become probable: they are finished then.
+
+    Args:
+        stations: One for each target.
+        views: How each target sees the candidates.
+        candidates: All of the search.
+        phases: Of the command.
+    """
+    parts = stations[0].parts
+    config, began = parts.config.finish, time.monotonic()
+    finisher = build.Finisher(parts, stations[0].evaluator)
+    state = Finish({}, finisher)
+
+    def look() -> list[Candidate]:
+        """Return what is to be finished, the most probable ones first."""
+        state.known = {
+            s.target: band.known(parts.space, candidates, views[s.target], state.finished)
+            for s in stations
+        }
+        wanted = [k.band(config.probability, config.n_least) for k in state.known.values()]
+        distinct = {c.id: c for candidates in wanted for c in candidates}
+        return [c for c in distinct.values() if c.id not in state.finished]
+
+    def is_late() -> bool:
+        return config.minutes is not None and time.monotonic() - began > 60 * config.minutes
+
+    wanted = look()
+    if wanted and finisher.config.epochs and config.alpha:
+        teacher = max(wanted, key=lambda c: (c.figures["accuracy"].value, c.id)).genotype
+        state.finisher = build.Finisher(parts, stations[0].evaluator, teacher, phases)
+        state.finished |= _finished(state.finisher, [teacher], phases, "Train the teacher")
+    for _ in range(_ROUNDS):
+        left = [c.genotype for c in look()]
+        if not left or is_late():
+            break
+        n = len(left) if config.minutes is None else max(2, parts.config.study.workers or 1)
+        for start in range(0, len(left), n):
+            if not is_late():
+                some = left[start : start + n]
+                state.finished |= _finished(state.finisher, some, phases, "Finish members")
+    look()
+    return state
+
+
+def _finished(
+    finisher: build.Finisher, genotypes: Sequence[Genotype], phases: Phases, phase: str
+) -> dict[str, Figure]:
+    """Finish networks; return their accuracies on the validation split by id."""
+    parts, epochs = finisher.parts, finisher.config.epochs
+    n_workers = min(parts.config.study.workers or 1, len(genotypes))
+    n_steps = max(1, epochs * steps_per_epoch(parts.config.train.batch_size, len(parts.data.train)))
+    if finisher.teacher is not None and genotypes != [finisher.teacher]:
+        finisher.prepare(next(g for g in genotypes if g.id != finisher.teacher.id))
+    paths = [finisher.checkpoint(genotype) for genotype in genotypes] if epochs else []
+
+    def n_done() -> int:
+        return sum(path.n_steps() for path in paths)
+
+    before = n_done()
+    with phases.phase(phase, len(genotypes) * n_steps, before) as advance:
+        if n_workers > 1 and before < len(genotypes) * n_steps:
+            again = partial(_again, parts.config, finisher.teacher)
+            tasks = [partial(_tuned, genotype) for genotype in genotypes]
+            figures = together(tasks, again, n_workers, lambda: n_done() - before, advance)
+        else:
+            figures = []
+            for i, genotype in enumerate(genotypes, 1):
+                figures.append(finisher.tuned(genotype))
+                advance(max(0, i * n_steps - before))
+                before = max(before, i * n_steps)
+    return {g.id: figure for g, figure in zip(genotypes, figures, strict=True)}
+
+
+def _again(config: SearchConfig, teacher: Genotype | None, progress: Progress) -> build.Finisher:
+    parts = build.parts(config, progress)
+    return build.Finisher(parts, build.accuracies(parts, progress), teacher, progress)
+
+
+def _tuned(genotype: Genotype, finisher: build.Finisher) -> Figure:
+    return finisher.tuned(genotype)

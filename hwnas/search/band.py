@@ -1,0 +1,96 @@
+"""Which candidates are worth finishing: those that may be on the front.
+
+What search reads of a candidate is noisy, and of another training than the one that is delivered.
+Once some candidates are finished, what search read of the others is translated into what finishing
+would make of them (``accuracy.fidelity``). ``belief`` then says how likely each is on the front.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from hwnas.accuracy import fidelity
+from hwnas.figure import Figure
+from hwnas.results import Candidate
+from hwnas.search.belief import Belief, beliefs, scored
+from hwnas.space import Space
+
+READ = "accuracy_read"  #: what search itself read, by column
+FINISHED = "accuracy_finished"  #: after finishing, on the validation split
+
+
+@dataclass(frozen=True)
+class View:
+    """A search as one target sees it."""
+
+    objectives: Sequence[str]
+    seen: Callable[[Candidate], Candidate] = lambda candidate: candidate
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of all candidates of a search on one target."""
+
+    candidates: list[Candidate]  #: all, with what is believed of their accuracy
+    on_front: Mapping[str, float]  #: probability, by id, of those that were scored
+
+    def band(self, probability: float, n_least: int = 0) -> list[Candidate]:
+        """Return the candidates that are at least so probable, or else the most probable ones.
+
+        Returns:
+            Each genotype once, the most probable first.
+        """
+        distinct = {c.id: c for c in reversed(self.candidates) if c.id in self.on_front}
+        order = sorted(distinct.values(), key=lambda c: (-self.on_front[c.id], c.id))
+        n = sum(self.on_front[c.id] >= probability for c in order)
+        return order[: max(n, n_least)]
+
+
+def known(
+    space: Space, candidates: Sequence[Candidate], view: View, finished: Mapping[str, Figure]
+) -> Known:
+    """Return what is believed of all candidates, given what some are after finishing.
+
+    Args:
+        space: Of the candidates.
+        candidates: As search read them.
+        view: Of the target.
+        finished: Accuracies after finishing, on the validation split, by id.
+    """
+    seen = [view.seen(candidate) for candidate in candidates]
+    of_use = scored(seen, view.objectives)
+    pairs = [
+        (c.figures["accuracy"].value, finished[c.id].value)
+        for c in {c.id: c for c in of_use}.values()
+        if c.id in finished
+    ]
+    translated = len(pairs) >= fidelity.ENOUGH
+
+    def reading(candidate: Candidate) -> Candidate:
+        figure = candidate.figures["accuracy"]
+        if translated:
+            expected = fidelity.outlook(figure.value, pairs)
+            spread = 0.0 if candidate.state == "complete" else fidelity.log_std(figure)
+            figure = finished.get(candidate.id) or expected.widened(spread).figure
+        return replace(candidate, figures={**candidate.figures, "accuracy": figure})
+
+    readings = [reading(candidate) for candidate in of_use]
+    found = dict(
+        zip((c.id for c in readings), beliefs(space, readings, view.objectives), strict=True)
+    )
+    return Known(
+        [_believed(candidate, found, finished) for candidate in seen],
+        {name: belief.on_front for name, belief in found.items()},
+    )
+
+
+def _believed(
+    candidate: Candidate, found: Mapping[str, Belief], finished: Mapping[str, Figure]
+) -> Candidate:
+    """Return a candidate with what is believed of its accuracy beside what was read."""
+    if candidate.id not in found or "accuracy" not in candidate.figures:
+        return candidate
+    details = {**candidate.details, READ: candidate.figures["accuracy"].value}
+    if candidate.id in finished:
+        details[FINISHED] = finished[candidate.id].value
+    figures = {**candidate.figures, "accuracy": found[candidate.id].accuracy}
+    return replace(candidate, figures=figures, details=details)
