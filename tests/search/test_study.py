@@ -1,3 +1,6 @@
+import json
+import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ from hwnas.target import Budget
 from tests.search.fakes import SizeAccuracy, SizeCost
 
 OBJECTIVES = ("accuracy", "latency_ms")
+_KEYED = "WHERE key = 'space'"
 
 
 def _search(space: SearchSpace, path: Path, name: str, n_trials: int) -> Study:
@@ -47,6 +51,24 @@ def test_file_alone_tells_candidates_and_why_they_were_proposed(
     assert (outline.objectives, outline.seconds) == (record.objectives, record.seconds)
     assert outline.space == tiny
     assert [record.proposals[number].phase for number in range(20)] == phases
+
+
+def test_conditions_of_choices_are_read_back_and_earlier_files_have_none(
+    tiny: SearchSpace, tmp_path: Path
+) -> None:
+    found = replace(tiny, when={"expansion": {"kernel": (3,)}})
+    opened = _search(found, tmp_path / "study.db", "pareto", 20)
+    opened.close()
+    read = study.in_file(tmp_path / "study.db")
+    assert read.outline().space == found
+    assert read.read().candidates == opened.candidates
+    with sqlite3.connect(tmp_path / "study.db") as file:
+        ((raw,),) = file.execute(f"SELECT value_json FROM study_user_attributes {_KEYED}")
+        earlier = {key: value for key, value in json.loads(raw).items() if key != "when"}
+        file.execute(
+            f"UPDATE study_user_attributes SET value_json = ? {_KEYED}", [json.dumps(earlier)]
+        )
+    assert study.in_file(tmp_path / "study.db").outline().space == tiny
 
 
 def test_file_without_trials_or_study_is_refused(tiny: SearchSpace, tmp_path: Path) -> None:
