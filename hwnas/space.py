@@ -222,8 +222,8 @@ class SearchSpace:
         place, _, key = name.rpartition(".")
         for other, allowed in self.when.get(key, {}).items():
             found = closest({*self.choices, *self.fixed}, place, other)
-            assert found is not None  # load() checks it
-            yield found, frozenset(allowed)
+            if found is not None:  # a stem's kernel does not depend on the kind of blocks
+                yield found, frozenset(allowed)
 
     def _is_active(self, name: str, assignment: Mapping[str, Option]) -> bool:
         return all(
@@ -350,13 +350,15 @@ def _check_when(
         for name in names:
             found = closest({*space.choices, *space.fixed}, name.rpartition(".")[0], other)
             if found is None:
-                raise SpaceError(f"{where}, but nothing says '{other}' for '{name}'.")
+                continue
             if not {*space.options(found)} & {*allowed}:
                 raise SpaceError(
                     f"{where}, but '{found}' is never {' or '.join(map(str, allowed))}: "
                     f"'{name}' would have no effect."
                 )
             possible |= {*space.options(found)}
+        if not possible:
+            raise SpaceError(f"{where}, but nothing says '{other}' for any '{key}'.")
         if strange := [option for option in allowed if option not in possible]:
             raise SpaceError(f"{where}: {unknown(other, str(strange[0]), map(str, possible))}")
 

@@ -55,12 +55,7 @@ def check_names(space: SearchSpace, names: Names) -> None:
             read.add(found)
         elif key not in names.optional and name not in names.optional:
             missing.add(name)
-    for key in space.when:
-        if key not in names.conditional:
-            raise SpaceError(
-                f"{_where(space)}: when: '{key}' is always read by family '{space.family}'; "
-                f"it may depend on others: {', '.join(names.conditional) or 'nothing'}."
-            )
+    _check_conditions(space, names, required)
     for name in sorted(given - known):
         raise SpaceError(f"{_where(space)}: {unknown('name', name, known)}")
     for name in sorted(missing):
@@ -71,6 +66,20 @@ def check_names(space: SearchSpace, names: Names) -> None:
     for name in sorted(given - read):
         raise SpaceError(
             f"{_where(space)}: nothing reads '{name}': what stands closer to each block counts."
+        )
+
+
+def _check_conditions(space: SearchSpace, names: Names, required: set[str]) -> None:
+    for key in space.when:
+        if key not in names.conditional:
+            raise SpaceError(
+                f"{_where(space)}: when: '{key}' is always read by family '{space.family}'; "
+                f"it may depend on others: {', '.join(names.conditional) or 'nothing'}."
+            )
+    if absent := sorted({*space.optional()} & required):
+        raise SpaceError(
+            f"{_where(space)}: when: '{absent[0]}' is always read; say what it depends on of "
+            "stages or blocks only."
         )
 
 

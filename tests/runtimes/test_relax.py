@@ -33,6 +33,15 @@ from tests.runtimes.rpc_lab import HOST
 
 TOLERANCE = 2e-5
 TINY, VIT = (space.load(space.find(name)) for name in ("tiny", "vit_small"))
+CPU_SMALL = space.load(space.find("cpu_small"))
+#: A network of separable, plain, inverted and residual blocks.
+KINDS = CPU_SMALL.genotype(
+    {
+        **{name: options[0] for name, options in CPU_SMALL.choices.items()},
+        **{"stages.0.depth": 2, "stages.0.blocks.1.kind": "plain"},
+        **{"stages.1.blocks.0.kind": "inverted", "stages.2.blocks.0.kind": "residual"},
+    }
+)
 
 needs_linker = pytest.mark.skipif(
     not any(map(shutil.which, ("g++", "clang++", "gcc", "clang"))), reason="no C++ compiler"
@@ -105,7 +114,7 @@ def _images(lowered: Lowered, n: int) -> NDArray[np.float32]:
 class TestTvm(SessionContract):
     """A network of each family, its weights from torch, batch norm folded."""
 
-    @pytest.fixture(params=[(TINY.sample(random.Random(1)), 1), (VIT.smallest(), 3)])
+    @pytest.fixture(params=[(TINY.sample(random.Random(1)), 1), (KINDS, 2), (VIT.smallest(), 3)])
     def session(
         self,
         request: pytest.FixtureRequest,

@@ -1,3 +1,6 @@
+import json
+import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import optuna
@@ -14,6 +17,7 @@ from hwnas.target import Budget
 from tests.search.fakes import SizeAccuracy, SizeCost
 
 OBJECTIVES = ("accuracy", "latency_ms")
+_KEYED = "WHERE key = 'space'"
 
 
 def _search(space: SearchSpace, path: Path, name: str, n_trials: int) -> Study:
@@ -60,6 +64,24 @@ def test_trials_say_how_noisily_their_accuracy_was_read(tiny: SearchSpace, tmp_p
     stds = [c.figures["accuracy"].std for c in opened.candidates]
     assert [trial.system_attrs[STD] for trial in told] == stds
     assert min(stds) > 0.001
+
+
+def test_conditions_of_choices_are_read_back_and_earlier_files_have_none(
+    tiny: SearchSpace, tmp_path: Path
+) -> None:
+    found = replace(tiny, when={"expansion": {"kernel": (3,)}})
+    opened = _search(found, tmp_path / "study.db", "pareto", 20)
+    opened.close()
+    read = study.in_file(tmp_path / "study.db")
+    assert read.outline().space == found
+    assert read.read().candidates == opened.candidates
+    with sqlite3.connect(tmp_path / "study.db") as file:
+        ((raw,),) = file.execute(f"SELECT value_json FROM study_user_attributes {_KEYED}")
+        earlier = {key: value for key, value in json.loads(raw).items() if key != "when"}
+        file.execute(
+            f"UPDATE study_user_attributes SET value_json = ? {_KEYED}", [json.dumps(earlier)]
+        )
+    assert study.in_file(tmp_path / "study.db").outline().space == tiny
 
 
 def test_file_without_trials_or_study_is_refused(tiny: SearchSpace, tmp_path: Path) -> None:
