@@ -24,7 +24,6 @@ from hwnas import build, config, content
 from hwnas.accuracy import supernet
 from hwnas.accuracy.base import Evaluator, Rival, Score
 from hwnas.accuracy.early_stopping import Bits, read, unpacked, whole
-from hwnas.accuracy.supernet import SupernetEvaluator
 from hwnas.cost.base import Cost, CostModel
 from hwnas.errors import CompileError
 from hwnas.figure import COLUMNS, Figure
@@ -111,9 +110,9 @@ class Evaluations:
         return build.cost_model(self.parts, None)
 
     @cached_property
-    def evaluator(self) -> SupernetEvaluator:
-        """The evaluator behind, with its supernet."""
-        return build.trained_evaluator(self.parts, Silent())
+    def evaluator(self) -> build.TrainedOnDemand:
+        """The evaluator behind, with its supernets."""
+        return build.on_demand(self.parts, Silent())
 
     def cost(self, genotype: Genotype) -> Cost:
         """Return the cost of a genotype, without its layers.

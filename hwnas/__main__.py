@@ -230,7 +230,7 @@ def dispatch(configs: Sequence[Any], arguments: Sequence[str]) -> None:
     else:
         from hwnas.commands import search
 
-        search.run(configs, arguments)
+        search.run(config.agreed(configs), arguments)
 
 
 def _searched(folder: str) -> Any:
@@ -246,12 +246,13 @@ def _searched(folder: str) -> Any:
 def _searches(folder: str) -> list[Any]:
     """Return the configurations of a search with a supernet, one for each target."""
     from hwnas.commands.arguments import for_targets
+    from hwnas.config import agreed
     from hwnas.results import read_manifest
 
     recorded = read_manifest(Path(folder), "run")["arguments"]
     arguments = [str(a) for a in recorded if not str(a).startswith("run.resume=")]
     composed = [_composed("search", "search", own) for own in for_targets(arguments)]
-    return [config for configs in composed for config in configs]
+    return agreed([config for configs in composed for config in configs])
 
 
 def _refuse_extra(content: Any, schema: type) -> None:

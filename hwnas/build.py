@@ -5,10 +5,13 @@ import hashlib
 import importlib.metadata
 import json
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Protocol, final
+
+from torch import Tensor, nn
 
 from hwnas import content, families
 from hwnas.accuracy.base import Rival, Score
@@ -30,10 +33,9 @@ from hwnas.runtimes import writable
 from hwnas.runtimes.pool import Pool, Retrying
 from hwnas.search.artefacts import Artefacts, MeasuredArtefacts, ModelledArtefacts, VelaArtefacts
 from hwnas.search.verify import Workbench
-from hwnas.space import Genotype, SearchSpace
-from hwnas.supernets import Course, read
-from hwnas.target import Target
-from hwnas.training.checkpoint import Checkpoint
+from hwnas.space import Genotype, Space
+from hwnas.supernets import Course, Training, read
+from hwnas.target import Target, facts
 from hwnas.training.data import ImageData
 
 #: Packages whose version decides the outcome of a run, beside torch's, which decides the supernet.
@@ -47,27 +49,31 @@ SHIPPED = content.ROOT / "latency_tables"
 
 @dataclass(frozen=True)
 class Networks:
-    """The networks of a space on a target, for one task.
+    """The networks of a space, or of several, on a target, for one task.
 
     Raises:
-        CompileError: none of them can be written for the target.
+        CompileError: none of a space can be written for the target.
     """
 
     target: Target
-    space: SearchSpace
-    family: Family
+    space: Space
+    families: Mapping[str, Family]  #: by the name of the space
     task: Task
 
     def __post_init__(self) -> None:
-        writable.check_space(self.space, self.lower, self.target)
+        for member in self.space.members:
+            writable.check_space(member, self.lower, self.target)
 
     def lower(self, genotype: Genotype) -> Lowered:
         """Return the operators of a genotype."""
-        return self.family.lower(self.space, genotype, self.task)
+        return self._family(genotype).lower(self.space.member(genotype), genotype, self.task)
 
     def resolution(self, genotype: Genotype) -> int:
         """Return the height and width of the images that a genotype reads."""
-        return self.family.resolution(self.space, genotype)
+        return self._family(genotype).resolution(self.space.member(genotype), genotype)
+
+    def _family(self, genotype: Genotype) -> Family:
+        return self.families[genotype.space]
 
     def as_run(self, genotype: Genotype) -> Lowered:
         """Return the operators of a genotype as the target runs them."""
@@ -89,47 +95,63 @@ class Parts:
     data: ImageData
 
     @property
-    def space(self) -> SearchSpace:
-        """The search space."""
+    def space(self) -> Space:
+        """What is searched."""
         return self.networks.space
 
     def digests(self) -> dict[str, str]:
         """Return a digest of everything that decides the outcome, by name."""
-        c = self.config
+        c, members = self.config, self.space.members
+        decisive = {
+            m.name: c.train.decisive(self.networks.families[m.name].recipe) for m in members
+        }
+        origins = [origin for m in members for origin in families.origin(m.family)]
+        places = {n: course.checkpoint().path.parent.name for n, course in self.courses.items()}
         return {
             "search_space": self.space.digest,
             "data": self.data.digest,
             "augmentation": _digest(c.dataset.augmentation),
             "target": _digest(
-                [asdict(c.target), _text(c.target.vela.config if c.target.vela else "")]
+                [facts(c.target), _text(c.target.vela.config if c.target.vela else "")]
             ),
             "cost": _digest(c.cost),
             "budget": _digest(asdict(c.budget)),
             "objectives": _digest(c.objectives),
             "sampler": _digest(asdict(c.sampler)),
-            "train": _digest(c.train.decisive(self.networks.family.recipe)),
+            "train": _digest(self._one_or_by_space(decisive)),
             "scoring": _digest(asdict(c.scoring)),
             "seed": _digest(c.seed),
-            "versions": _digest(
-                [*map(importlib.metadata.version, DECISIVE), *families.origin(self.space.family)]
+            "versions": _digest([*map(importlib.metadata.version, DECISIVE), *origins]),
+            **(
+                {f"supernet of {name}": place for name, place in places.items()}
+                if self.space.root
+                else {"supernet": self._one_or_by_space(places)}
             ),
-            "supernet": self.checkpoint().path.parent.name,
         }
 
     @property
-    def course(self) -> Course:
-        """How the supernet is trained."""
+    def courses(self) -> dict[str, Course]:
+        """How the supernet of each space is trained, by the name of the space."""
         c, n = self.config, self.networks
-        whole = Course(n.space, n.family, self.data, c.dataset, c.train, c.seed)
-        return replace(whole, supernets=Path(c.run.supernets))
+        training = Training(c.dataset, c.train, c.seed, Path(c.run.supernets))
+        return training.courses(n.space, n.families, self.data)
 
-    def checkpoint(self) -> Checkpoint:
-        """Return where the supernet of this space, data, training and seed is kept."""
-        return self.course.checkpoint()
+    def course_of(self, genotype: Genotype) -> Course:
+        """Return how the supernet of a genotype is trained."""
+        return self.courses[genotype.space]
+
+    def checkpoint(self) -> str | dict[str, str]:
+        """Return where the supernet is kept; of several spaces by name."""
+        found = {name: str(course.checkpoint().path) for name, course in self.courses.items()}
+        kept: str | dict[str, str] = self._one_or_by_space(found)
+        return kept
+
+    def _one_or_by_space(self, values: Mapping[str, Any]) -> Any:
+        return values if self.space.root else values[self.space.name]
 
 
 def parts(config: SearchConfig, progress: Progress) -> Parts:
-    """Read the search space and the data."""
+    """Read the search spaces and the data."""
     found, data = networks(config, progress)
     return Parts(config, found, data)
 
@@ -142,9 +164,9 @@ def retargeted(parts: Parts, config: SearchConfig) -> Parts:
 def networks(
     config: SearchConfig | ProfileConfig, progress: Progress
 ) -> tuple[Networks, ImageData]:
-    """Read the search space, and the data, which decide the first and the last operator."""
-    found, family, data = read(config.search_space, config.dataset, progress)
-    return Networks(config.target, found, family, data.task), data
+    """Read the search spaces, and the data, which decide the first and the last operator."""
+    found, by_name, data = read(config.spaces, config.dataset, progress)
+    return Networks(config.target, found, by_name, data.task), data
 
 
 @final
@@ -203,7 +225,7 @@ def device(config: SearchConfig, networks: Networks) -> Device | None:
         ops = distinct(networks.as_run(genotype) for genotype in drawn)
         if missing := [op for op in ops if op not in table.entries]:
             raise incomplete(missing, config.target, command)
-        TableCostModel(table, config.target, networks.as_run, networks.space.name, command)
+        TableCostModel(table, config.target, networks.as_run, _names(networks.space), command)
         return Device(config, table)
     return Device(config, own_table(config.target, config.rpc, Path(config.table.dir), SHIPPED))
 
@@ -227,7 +249,9 @@ def profile_command(config: SearchConfig | ProfileConfig) -> str:
     words = ["python", "-m", "hwnas", "profile", f"+target={target.name}"]
     for name in ("runtime", "dtype", "threads", "batch"):
         words.append(f"target.{name}={getattr(target, name)}")
-    words += [f"search_space={config.search_space}", f"dataset={config.dataset.name}"]
+    spaces = config.spaces
+    searched = spaces[0] if len(spaces) == 1 else f"[{','.join(spaces)}]"
+    words += [f"search_space={searched}", f"dataset={config.dataset.name}"]
     if config.dataset.path:
         words.append(f"dataset.path={config.dataset.path}")
     if config.table.dir != TableConfig().dir:
@@ -248,7 +272,12 @@ def cost_model(parts: Parts, device: Device | None) -> CostModel:
     if config.cost == "measured":
         return MeasuredCostModel(device.worker, target, parts.networks.as_written, device.plan)
     command = profile_command(config)
-    return TableCostModel(device.table, target, parts.networks.as_run, parts.space.name, command)
+    spaces = _names(parts.space)
+    return TableCostModel(device.table, target, parts.networks.as_run, spaces, command)
+
+
+def _names(space: Space) -> list[str]:
+    return [member.name for member in space.members]
 
 
 def artefacts(parts: Parts, device: Device | None) -> Artefacts:
@@ -265,45 +294,75 @@ def artefacts(parts: Parts, device: Device | None) -> Artefacts:
 
 @final
 class TrainedOnDemand:
-    """An evaluator that trains its supernet, or loads it, when the first accuracy is asked for.
+    """An evaluator that trains a supernet, or loads it, when its first accuracy is asked for.
 
     A budget that nothing meets is then found out without any training.
+
+    Args:
+        train: Trains and returns the evaluator of each space, by the name of the space.
     """
 
-    def __init__(self, train: Callable[[], SupernetEvaluator]):
+    def __init__(self, train: Mapping[str, Callable[[], SupernetEvaluator]]):
         self._train = train
-        self._evaluator: SupernetEvaluator | None = None
+        self._trained: dict[str, SupernetEvaluator] = {}
 
-    @property
-    def evaluator(self) -> SupernetEvaluator:
-        """The evaluator behind."""
-        if self._evaluator is None:
-            self._evaluator = self._train()
-        return self._evaluator
+    def of(self, genotype: Genotype) -> SupernetEvaluator:
+        """Return the evaluator of the genotype's space."""
+        return self._of(genotype.space)
+
+    def _of(self, space: str) -> SupernetEvaluator:
+        if space not in self._trained:
+            self._trained[space] = self._train[space]()
+        return self._trained[space]
 
     def train(self) -> None:
-        """Train the supernet, or load it, now."""
-        _ = self.evaluator
+        """Train all supernets, or load them, now."""
+        for space in self._train:
+            self._of(space)
 
     def score(self, genotype: Genotype, rival: Rival | None = None) -> Score:
         """Return the accuracy on the validation split, with its interval."""
-        return self.evaluator.score(genotype, rival)
+        return self.of(genotype).score(genotype, rival)
+
+    def network(self, genotype: Genotype) -> nn.Module:
+        """Return the plain network of a genotype, recalibrated and with batch norm folded."""
+        return self.of(genotype).network(genotype)
+
+    def calibration_images(self, genotype: Genotype) -> Tensor:
+        """Return normalised training images at the genotype's resolution, ``(N, C, R, R)``."""
+        return self.of(genotype).calibration_images(genotype)
 
 
-def trained_evaluator(parts: Parts, progress: Progress) -> SupernetEvaluator:
-    """Return an evaluator on the trained supernet; trains what is not trained yet."""
-    course = parts.course
-    supernet, _ = course.trained(progress)
-    return course.evaluator(supernet, parts.config.scoring)
+def on_demand(parts: Parts, progress: Progress) -> TrainedOnDemand:
+    """Return what says accuracies; it trains what is not trained yet when that is needed."""
+    scoring = parts.config.scoring
+
+    def trained(course: Course) -> SupernetEvaluator:
+        supernet, _ = course.trained(progress)
+        return course.evaluator(supernet, scoring)
+
+    return TrainedOnDemand({n: partial(trained, course) for n, course in parts.courses.items()})
 
 
-def workbench(parts: Parts, evaluator: SupernetEvaluator, device: Device | None) -> Workbench:
+class Subnets(Protocol):
+    """What has networks with trained weights."""
+
+    def network(self, genotype: Genotype) -> nn.Module:
+        """Return the plain network of a genotype, recalibrated and with batch norm folded."""
+        ...
+
+    def calibration_images(self, genotype: Genotype) -> Tensor:
+        """Return normalised training images at the genotype's resolution, ``(N, C, R, R)``."""
+        ...
+
+
+def workbench(parts: Parts, subnets: Subnets, device: Device | None) -> Workbench:
     """Return what verification needs; the only place that hands out the test split."""
     data = parts.data
     return Workbench(
-        network=evaluator.network,
+        network=subnets.network,
         lower=parts.networks.lower,
-        calibration_images=evaluator.calibration_images,
+        calibration_images=subnets.calibration_images,
         test=lambda genotype: data.batches(
             data.test, parts.networks.resolution(genotype), rounded=True
         ),

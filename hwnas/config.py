@@ -1,7 +1,7 @@
 """What each verb accepts: the Hydra schemas. Most are the domain types themselves."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
@@ -10,8 +10,9 @@ from omegaconf import MISSING
 from hwnas.accuracy.audit import MIN_NETWORKS
 from hwnas.accuracy.supernet import ScoringConfig
 from hwnas.errors import ConfigError, unknown
-from hwnas.export.options import FinishingConfig, VerifyConfig
+from hwnas.export.options import VerifyConfig
 from hwnas.figure import COLUMNS
+from hwnas.finishing.options import FinishingConfig
 from hwnas.latency_table import TableConfig
 from hwnas.profiling.networks import NetworksConfig
 from hwnas.runtimes.base import TuningConfig
@@ -22,6 +23,7 @@ from hwnas.target import Budget, Remote, Target
 from hwnas.timing import TimingConfig
 from hwnas.training.config import TrainingConfig
 from hwnas.training.data import DatasetConfig
+from hwnas.union import named
 
 
 @dataclass
@@ -51,7 +53,7 @@ class SearchConfig:
     rpc: Remote = field(default_factory=Remote)
     accuracy: str = "supernet"  #: what says the accuracy; or a benchmark table: accuracy=table
     cost: str | None = None  #: what says the costs; default: what suits the target's runtime
-    search_space: str = "mbconv_small"
+    search_space: Any = None  #: one or a list; default: those that suit the target
     objectives: list[str] = field(default_factory=lambda: ["accuracy", "latency_ms", "energy_mj"])
     n_trials: int = 150
     seed: int = 0
@@ -77,6 +79,23 @@ class SearchConfig:
             raise ConfigError(f"n_trials must be at least 1, got {self.n_trials}.")
         if self.sampler.name == "pareto" and len(self.objectives) > _MOST:
             raise ConfigError(_too_many(len(self.objectives)))
+
+    @property
+    def spaces(self) -> list[str]:
+        """The names and paths of the search spaces: one, or several that are searched at once."""
+        return _spaces(self.search_space, self.target)
+
+    @property
+    def searched(self) -> str:
+        """What is searched, in words."""
+        return " + ".join(self.spaces)
+
+
+_SPACE = "mbconv_small"  # where neither the user nor the target names one
+
+
+def _spaces(search_space: object, target: Target) -> list[str]:
+    return named(target.spaces or _SPACE if search_space is None else search_space)
 
 
 _MOST = 3  # objectives of sampler=pareto
@@ -116,6 +135,19 @@ def check_common(configs: Sequence[object]) -> None:
     n = 1 + sum(len(config.objectives) - 1 for config in checked)
     if first.sampler.name == "pareto" and n > _MOST:
         raise ConfigError(_too_many(n))
+
+
+def agreed(configs: Sequence[SearchConfig]) -> list[SearchConfig]:
+    """Return the configurations of a search's targets with one ``search_space``, spelt out.
+
+    It is what was given, else all spaces that suit one of the targets, each once.
+
+    Raises:
+        SpaceError: two spaces have the same name.
+    """
+    names = named(list(dict.fromkeys(name for config in configs for name in config.spaces)))
+    only = names[0] if len(names) == 1 else names
+    return [replace(config, search_space=only) for config in configs]
 
 
 @dataclass
@@ -182,7 +214,7 @@ class ProfileConfig:
     tuning: TuningConfig = field(default_factory=TuningConfig)
     networks: NetworksConfig = field(default_factory=NetworksConfig)
     rpc: Remote = field(default_factory=Remote)
-    search_space: str = "mbconv_small"
+    search_space: Any = None  #: one or a list; default: those that suit the target
     genotype: str | None = None  #: show where the time of one network goes, instead
     transfer_from: str | None = None  #: a target whose table stands in, instead of tuning all
     n_samples: int = 30  #: networks that are measured to transfer a table
@@ -196,6 +228,18 @@ class ProfileConfig:
             )
         if self.n_samples < 10:
             raise ConfigError(f"n_samples must be at least 10, got {self.n_samples}.")
+        for name in ("genotype", "transfer_from"):
+            if getattr(self, name) is not None and len(self.spaces) > 1:
+                raise ConfigError(f"profile {name}=... takes one search space{_not(self.spaces)}")
+
+    @property
+    def spaces(self) -> list[str]:
+        """The names and paths of the search spaces whose networks are profiled."""
+        return _spaces(self.search_space, self.target)
+
+
+def _not(spaces: Sequence[str]) -> str:
+    return f", not {len(spaces)}: say search_space={spaces[0]}."
 
 
 @dataclass
@@ -206,7 +250,7 @@ class TrainConfig:
     train: TrainingConfig = field(default_factory=TrainingConfig)
     scoring: ScoringConfig = field(default_factory=ScoringConfig)
     run: RunConfig = field(default_factory=RunConfig)
-    search_space: str = "mbconv_small"
+    search_space: Any = _SPACE
     #: one network alone instead of the supernet: smallest, largest, random, an id or JSON
     genotype: str | None = None
     seed: int = 0
@@ -217,6 +261,8 @@ class TrainConfig:
                 "train.from_supernet=true is for one network: name it with genotype=..., for "
                 "example genotype=largest."
             )
+        if len(spaces := named(self.search_space)) > 1:
+            raise ConfigError(f"train takes one search space at a time{_not(spaces)}")
 
 
 @dataclass

@@ -8,6 +8,9 @@ from typing import Literal
 Source = Literal["measured", "compiler-estimate", "table", "modelled"]
 Figures = Mapping[str, "Figure"]
 
+#: Standard deviations that 95 % of a normal distribution are within, on either side.
+NORMAL_95 = 1.959963984540054
+
 
 @dataclass(frozen=True)
 class Column:
@@ -64,6 +67,13 @@ class Figure:
         """The end of the interval that a limit is held against."""
         return self.value if self.high is None else self.high
 
+    @property
+    def std(self) -> float:
+        """The standard deviation that an interval of 95 % says; 0 where there is none."""
+        if self.low is None or self.high is None:
+            return 0.0
+        return (self.high - self.low) / (2 * NORMAL_95)
+
     def columns(self, name: str) -> dict[str, float | str | None]:
         """Return the figure as columns ``name``, ``name_low``, ``name_high``, ``name_source``."""
         return {
@@ -84,7 +94,7 @@ def proportion(successes: float, n: float) -> Figure:
     Source: Wilson, "Probable inference, the law of succession, and statistical inference", 1927,
     https://doi.org/10.1080/01621459.1927.10502953.
     """
-    z = 1.959963984540054
+    z = NORMAL_95
     p = successes / n
     centre = (p + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))

@@ -4,7 +4,6 @@ import ast
 import hashlib
 import importlib.metadata
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from hwnas import __version__, machine
 from hwnas.errors import TableError
 from hwnas.latency_table import LatencyTable, find, load, setting
 from hwnas.target import Remote, Target
+from hwnas.target import facts as target_facts
 
 _PACKAGES = {"tvm": ("apache-tvm", "apache-tvm-ffi"), "onnxruntime": ("onnxruntime",)}
 _SCHEDULES = ("operators.py", "templates.py")  # a change of these changes what plans mean
@@ -23,7 +23,7 @@ def facts(target: Target, remote: Remote) -> dict[str, Any]:
     found: dict[str, Any] = {
         "device": device,
         "versions": {name: importlib.metadata.version(name) for name in _PACKAGES[target.runtime]},
-        "target": asdict(target),
+        "target": target_facts(target),
         "hwnas": __version__,
     }
     if target.runtime == "tvm":

@@ -20,7 +20,8 @@ import pyarrow.parquet as pq
 from hwnas import files
 from hwnas.errors import RunError
 from hwnas.figure import COSTS, Figure, Figures
-from hwnas.space import Genotype, SearchSpace
+from hwnas.space import Genotype, Space
+from hwnas.union import ROOT
 
 State = Literal["complete", "stopped", "infeasible"]
 Row = dict[str, Any]
@@ -71,9 +72,9 @@ class Candidate:
             trial, genotype, figures, dict(raw["details"]), raw["reason"], stopped, right
         )
 
-    def row(self, space: SearchSpace) -> Row:
+    def row(self, space: Space) -> Row:
         """Return the candidate as one row: identity, choices (inactive ones empty), figures."""
-        options = self.genotype.to_dict()
+        options = space.assignment(self.genotype)
         row: Row = {"trial": self.trial, "id": self.id, "state": self.state, "reason": self.reason}
         row |= {name: options.get(name) for name in space.choices}
         targets = dict.fromkeys(name.rpartition(".")[0] for name in self.figures if "." in name)
@@ -285,12 +286,12 @@ def stays(folder: RunFolder, genotype_id: str) -> bool | None:
     return next((bool(m["verified_on_front"]) for m in members if m["id"] == genotype_id), None)
 
 
-def read_candidates(folder: RunFolder, space: str) -> list[Candidate] | None:
+def read_candidates(folder: RunFolder, spaces: Sequence[str]) -> list[Candidate] | None:
     """Return the candidates of ``candidates.parquet``; ``None`` where there is none.
 
     Args:
         folder: Of a search.
-        space: The name of its search space.
+        spaces: The names of its search spaces.
 
     Raises:
         RunError: it is not such a file.
@@ -303,17 +304,23 @@ def read_candidates(folder: RunFolder, space: str) -> list[Candidate] | None:
         columns: list[str] = table.column_names
         choices = columns[columns.index("reason") + 1 : columns.index("accuracy")]
         known = [name for name in columns if f"{name}_source" in columns]
-        return _candidates(table.to_pydict(), space, sorted(choices), known)
+        return _candidates(table.to_pydict(), spaces, sorted(choices), known)
     except (OSError, pa.ArrowException, ValueError, KeyError) as error:
         (reason, *_) = str(error).splitlines() or [type(error).__name__]
         raise RunError(f"{path} cannot be read: {reason}") from None
 
 
 def _candidates(
-    columns: Mapping[str, Sequence[Any]], space: str, choices: Sequence[str], known: Sequence[str]
+    columns: Mapping[str, Sequence[Any]],
+    spaces: Sequence[str],
+    choices: Sequence[str],
+    known: Sequence[str],
 ) -> list[Candidate]:
     """Return the candidates of a table by its columns, which is quicker than by its rows."""
     options = zip(*(columns[name] for name in choices), strict=True)
+    several = len(spaces) > 1
+    of = columns[ROOT] if several else [spaces[0]] * len(columns["trial"])
+    places = {space: _places(f"{space}." if several else "", choices) for space in spaces}
     figures = [
         _figures(*(columns[f"{name}{part}"] for part in ("", "_source", "_low", "_high")))
         for name in known
@@ -322,18 +329,21 @@ def _candidates(
     return [
         Candidate(
             trial,
-            Genotype(
-                space, tuple((n, o) for n, o in zip(choices, row, strict=True) if o is not None)
-            ),
+            Genotype(space, tuple((n, row[i]) for n, i in places[space] if row[i] is not None)),
             {n: figure for n, figure in zip(known, own, strict=True) if figure is not None},
             {},
             reason,
             state == "stopped",
         )
-        for (trial, state, reason), row, own in zip(
-            identity, options, zip(*figures, strict=True), strict=True
+        for (trial, state, reason), space, row, own in zip(
+            identity, of, options, zip(*figures, strict=True), strict=True
         )
     ]
+
+
+def _places(prefix: str, choices: Sequence[str]) -> list[tuple[str, int]]:
+    """Return the choices of one space, as it calls them, with their positions."""
+    return [(n.removeprefix(prefix), i) for i, n in enumerate(choices) if n.startswith(prefix)]
 
 
 def _figures(*parts: Sequence[Any]) -> list[Figure | None]:

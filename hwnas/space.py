@@ -2,14 +2,13 @@
 
 import hashlib
 import json
-import math
 import random
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import yaml
 
@@ -18,7 +17,10 @@ from hwnas.errors import SpaceError, unknown
 
 Option = int | float | str
 
-_KEYS = ("family", "choices", "fixed")
+#: For keys of choices, the options that others must have for these choices to count.
+When = Mapping[str, Mapping[str, tuple[Option, ...]]]
+
+_KEYS = ("family", "choices", "fixed", "when")
 _BLOCK = re.compile(r"(?P<stage>.+)\.blocks\.(?P<index>\d+)\..+")
 
 
@@ -39,24 +41,123 @@ class Genotype:
         return dict(self.options)
 
 
+class Space(Protocol):
+    """What is searched: one ``SearchSpace``, or a ``Union`` of several.
+
+    An assignment names choices as the search does; a genotype, as its own space does.
+    """
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        ...
+
+    @property
+    def digest(self) -> str:
+        """Digest of what it means."""
+        ...
+
+    @property
+    def choices(self) -> Mapping[str, tuple[Option, ...]]:
+        """Choices with their options, smallest first."""
+        ...
+
+    @property
+    def members(self) -> tuple["SearchSpace", ...]:
+        """The spaces that genotypes are of; at least one."""
+        ...
+
+    @property
+    def root(self) -> str:
+        """The choice that says of which member a genotype is; empty where there is one only."""
+        ...
+
+    def member(self, genotype: Genotype) -> "SearchSpace":
+        """Return the space of a genotype."""
+        ...
+
+    def genotype(self, assignment: Mapping[str, Option]) -> Genotype:
+        """Return the genotype of an assignment, which may hold inactive choices."""
+        ...
+
+    def assignment(self, genotype: Genotype) -> dict[str, Option]:
+        """Return the options of a genotype's active choices, by choice of the search."""
+        ...
+
+    def scope(self, assignment: Mapping[str, Option]) -> Sequence[str]:
+        """Return the choices that may matter: all but those of other members."""
+        ...
+
+    def values(self, genotype: Genotype) -> dict[str, Option]:
+        """Return the chosen and the fixed values of a genotype, as its own space names them."""
+        ...
+
+    def sample(self, rng: random.Random) -> Genotype:
+        """Return a genotype with every option drawn evenly."""
+        ...
+
+    def smallest(self) -> Genotype:
+        """Return the genotype of the first option of every choice."""
+        ...
+
+    def largest(self) -> Genotype:
+        """Return the genotype of the last option of every choice."""
+        ...
+
+    def n_genotypes(self) -> int:
+        """Return the number of different genotypes."""
+        ...
+
+    def optional(self) -> tuple[str, ...]:
+        """Return the choices that are not active in every genotype."""
+        ...
+
+
 @dataclass(frozen=True)
 class SearchSpace:
     """Choices with their options, smallest first, and values that are fixed.
 
-    A choice ``<stage>.blocks.<i>.<...>`` is active where ``<stage>.depth`` is above ``i``;
-    a genotype holds active choices only, so that one network has one id.
+    A choice ``<stage>.blocks.<i>.<...>`` is active where ``<stage>.depth`` is above ``i``, and one
+    of a key in ``when`` where what is closest to it is as said there: by ``{"expansion": {"kind":
+    ("inverted", "fused")}}`` a choice ``<place>.expansion`` is, where the ``kind`` of the place is
+    one of these. A genotype holds active choices only, so that one network has one id.
     """
 
     name: str
     family: str
     choices: Mapping[str, tuple[Option, ...]]
     fixed: Mapping[str, Option]
+    when: When = field(default_factory=dict)
 
     @property
     def digest(self) -> str:
         """Digest of what the space means (not of its comments)."""
-        meaning = [self.name, self.family, dict(self.choices), dict(self.fixed)]
+        meaning: list[Any] = [self.name, self.family, dict(self.choices), dict(self.fixed)]
+        if self.when:  # spaces without keep the digest that they had before there was any
+            meaning.append({key: dict(needs) for key, needs in self.when.items()})
         return hashlib.sha256(json.dumps(meaning, sort_keys=True).encode()).hexdigest()[:16]
+
+    @property
+    def members(self) -> tuple["SearchSpace", ...]:
+        """The space itself."""
+        return (self,)
+
+    @property
+    def root(self) -> str:
+        """Empty: genotypes are of one space."""
+        return ""
+
+    def member(self, genotype: Genotype) -> "SearchSpace":
+        """Return the space itself."""
+        return self
+
+    def assignment(self, genotype: Genotype) -> dict[str, Option]:
+        """Return the options of a genotype by choice."""
+        return genotype.to_dict()
+
+    def scope(self, assignment: Mapping[str, Option]) -> Sequence[str]:
+        """Return all choices."""
+        return tuple(self.choices)
 
     def options(self, name: str) -> tuple[Option, ...]:
         """Return what ``name`` can be, whether it is a choice or fixed."""
@@ -98,44 +199,74 @@ class SearchSpace:
 
     def n_genotypes(self) -> int:
         """Return the number of different genotypes."""
-        blocks: dict[str, dict[int, int]] = {}
-        for name, options in self.choices.items():
-            if match := _BLOCK.fullmatch(name):
-                stage = blocks.setdefault(match["stage"], {})
-                stage[int(match["index"])] = stage.get(int(match["index"]), 1) * len(options)
-        total = 1
-        for name, options in self.choices.items():
-            stage = blocks.get(name.removesuffix(".depth"), {}) if name.endswith(".depth") else {}
-            if stage:
-                total *= sum(
-                    math.prod(n for i, n in stage.items() if i < int(depth)) for depth in options
-                )
-            elif not _BLOCK.fullmatch(name):
-                total *= len(options)
-        for stage_name, stage in blocks.items():
-            if f"{stage_name}.depth" not in self.choices:
-                total *= math.prod(stage.values())
-        return total
+        return self._count(self.choices, {})
 
     def optional(self) -> tuple[str, ...]:
         """Return the choices that are not active in every genotype."""
-        always = self.smallest().to_dict()
-        return tuple(name for name in self.choices if name not in always)
+        return tuple(
+            name
+            for name in self.choices
+            if any(not allowed.issuperset(self.options(n)) for n, allowed in self._needs[name])
+        )
+
+    @cached_property
+    def _needs(self) -> Mapping[str, tuple[tuple[str, frozenset[Option]], ...]]:
+        """For each choice, the names on which it depends, and the values that activate it."""
+        return {name: tuple(self._needed(name)) for name in self.choices}
+
+    def _needed(self, name: str) -> Iterable[tuple[str, frozenset[Option]]]:
+        if match := _BLOCK.fullmatch(name):
+            depth = f"{match['stage']}.depth"
+            deep = (n for n in self.options(depth) if int(n) > int(match["index"]))
+            yield depth, frozenset(deep)
+        place, _, key = name.rpartition(".")
+        for other, allowed in self.when.get(key, {}).items():
+            found = closest({*self.choices, *self.fixed}, place, other)
+            assert found is not None  # load() checks it
+            yield found, frozenset(allowed)
 
     def _is_active(self, name: str, assignment: Mapping[str, Option]) -> bool:
-        place = _place(name)
-        if place is None:
-            return True
-        depth, index = place
-        value = assignment[depth] if depth in self.choices else self.fixed[depth]
-        return index < int(value)
+        return all(
+            (assignment.get(n) if n in self.choices else self.fixed[n]) in allowed
+            for n, allowed in self._needs[name]
+        )
+
+    def _count(self, names: Iterable[str], known: Mapping[str, Option]) -> int:
+        """Return in how many ways choices can be made, where some others have been made."""
+        undecided: dict[str, set[str]] = {}
+        for name in names:
+            needs = [(n, ok) for n, ok in self._needs[name] if n in known or n in self.fixed]
+            if all((known[n] if n in known else self.fixed[n]) in ok for n, ok in needs):
+                undecided[name] = {n for n, _ in self._needs[name]} - {n for n, _ in needs}
+        total = 1
+        for group in _connected(undecided):
+            # What others depend on, and itself on nothing; without others, any.
+            asked = {n for name in group for n in undecided[name]}
+            root = next((n for n in group if n in asked and not undecided[n]), group[0])
+            rest = [name for name in group if name != root]
+            options = self.choices[root]
+            total *= (
+                sum(self._count(rest, {**known, root: option}) for option in options)
+                if rest
+                else len(options)
+            )
+        return total
 
 
-@lru_cache(4096)
-def _place(name: str) -> tuple[str, int] | None:
-    """Return the depth on which a choice depends, and its block's index; ``None`` if on none."""
-    match = _BLOCK.fullmatch(name)
-    return (f"{match['stage']}.depth", int(match["index"])) if match else None
+def closest(names: Container[str], place: str, key: str) -> str | None:
+    """Return the name that says ``key`` for a block: its own, its stage's or the space's."""
+    stage = place.partition(".blocks.")[0]
+    return next((n for n in (f"{place}.{key}", f"{stage}.{key}", key) if n in names), None)
+
+
+def _connected(needs: Mapping[str, set[str]]) -> list[list[str]]:
+    """Return names in groups that do not depend on each other."""
+    groups: list[set[str]] = []
+    for name, others in needs.items():
+        touched = [group for group in groups if group & {name, *others}]
+        groups = [group for group in groups if group not in touched]
+        groups.append({name, *others}.union(*touched))
+    return [[name for name in needs if name in group] for group in groups]
 
 
 def find(name: str) -> Path:
@@ -175,9 +306,59 @@ def load(path: Path) -> SearchSpace:
             raise SpaceError(f"{path}: '{name}' is both a choice and fixed; keep one of them.")
         if isinstance(value, bool) or not isinstance(value, int | float | str):
             raise SpaceError(f"{path}: fixed '{name}' must be a number or a word, got {value!r}.")
-    space = SearchSpace(path.stem, raw["family"], {n: tuple(o) for n, o in choices.items()}, fixed)
+    every = {name: tuple(options) for name, options in choices.items()}
+    when = _when(path, raw.get("when"))
+    space = SearchSpace(path.stem, raw["family"], every, fixed, when)
     _check_depths(path, space)
+    for key, needs in when.items():
+        _check_when(path, space, key, needs)
     return space
+
+
+def _when(path: Path, raw: Any) -> When:
+    """Return what a file says under ``when``, if it says anything."""
+    try:
+        return {
+            str(key): {str(other): _listed(allowed) for other, allowed in needs.items()}
+            for key, needs in (raw or {}).items()
+        }
+    except (AttributeError, TypeError):
+        raise SpaceError(
+            f"{path}: 'when' must say for keys of choices which options others must have, as in "
+            f"{{expansion: {{kind: [inverted, fused]}}}}; got {raw!r}."
+        ) from None
+
+
+def _listed(allowed: Any) -> tuple[Option, ...]:
+    if not isinstance(allowed, list) or not allowed:
+        raise TypeError
+    return tuple(allowed)
+
+
+def _check_when(
+    path: Path, space: SearchSpace, key: str, needs: Mapping[str, tuple[Option, ...]]
+) -> None:
+    """Refuse conditions of choices that do not exist, or that can never or always hold."""
+    names = [name for name in space.choices if name.rpartition(".")[2] == key]
+    if not names:
+        raise SpaceError(f"{path}: when: there is no choice of '{key}'.")
+    for other, allowed in needs.items():
+        where = f"{path}: when: '{key}' depends on '{other}'"
+        if other in space.when:
+            raise SpaceError(f"{where}, which depends on something itself; name that instead.")
+        possible: set[Option] = set()
+        for name in names:
+            found = closest({*space.choices, *space.fixed}, name.rpartition(".")[0], other)
+            if found is None:
+                raise SpaceError(f"{where}, but nothing says '{other}' for '{name}'.")
+            if not {*space.options(found)} & {*allowed}:
+                raise SpaceError(
+                    f"{where}, but '{found}' is never {' or '.join(map(str, allowed))}: "
+                    f"'{name}' would have no effect."
+                )
+            possible |= {*space.options(found)}
+        if strange := [option for option in allowed if option not in possible]:
+            raise SpaceError(f"{where}: {unknown(other, str(strange[0]), map(str, possible))}")
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -208,8 +389,10 @@ def _check_options(path: Path, name: str, options: Any) -> None:
         raise SpaceError(f"{where}: options must be numbers or words, got {options!r}.")
     if len({type(o) for o in options}) > 1 or len(set(options)) < len(options):
         raise SpaceError(f"{where}: options must be different and of one type, got {options!r}.")
-    if not isinstance(options[0], str) and sorted(options) != options:
-        raise SpaceError(f"{where}: options must ascend, got {options!r}.")
+    falls = name.rpartition(".")[2] == "stride"  # the first option is the smallest network's
+    if not isinstance(options[0], str) and sorted(options, reverse=falls) != options:
+        order = "descend: a larger stride computes less" if falls else "ascend"
+        raise SpaceError(f"{where}: options must {order}; got {options!r}.")
 
 
 def _check_depths(path: Path, space: SearchSpace) -> None:

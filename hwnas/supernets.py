@@ -5,7 +5,7 @@ import copy
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,10 @@ from hwnas.errors import LockedError, RunError
 from hwnas.families.base import Family, Recipe, Supernet
 from hwnas.progress import Progress
 from hwnas.results import RunFolder
-from hwnas.space import Genotype, SearchSpace
+from hwnas.space import Genotype, SearchSpace, Space
 from hwnas.training import loop, parallel
 from hwnas.training.alone import Pupil, train_alone
+from hwnas.training.answers import Answers, Views, record
 from hwnas.training.batches import Material
 from hwnas.training.checkpoint import Checkpoint
 from hwnas.training.config import TrainingConfig, fine_tuning
@@ -29,6 +30,7 @@ from hwnas.training.data import DatasetConfig, ImageData, load
 from hwnas.training.initial import initialise
 from hwnas.training.loop import Row, Saving, Summary, Trainee
 from hwnas.training.sandwich import Sandwich
+from hwnas.union import joined
 
 Log = Callable[[Row], None]
 
@@ -38,14 +40,22 @@ _GLANCE_CALIBRATION = 512
 
 
 def read(
-    search_space: str, dataset: DatasetConfig, progress: Progress
-) -> tuple[SearchSpace, Family, ImageData]:
-    """Return a search space, its family and the data."""
-    found = space.load(space.find(search_space))
-    family = families.get(found.family)
-    family.check(found)
-    data = load(dataset, family.resolution(found, found.largest()), progress)
-    return found, family, data
+    names: Sequence[str], dataset: DatasetConfig, progress: Progress
+) -> tuple[Space, dict[str, Family], ImageData]:
+    """Return what is searched, the family of each space by its name, and the data.
+
+    Args:
+        names: Names or paths of the search spaces.
+        dataset: Which data; they are read at the largest resolution of any of the spaces.
+        progress: Is told of what takes time.
+    """
+    found = joined([space.load(space.find(name)) for name in names])
+    by_name = {member.name: families.get(member.family) for member in found.members}
+    resolutions = []
+    for member in found.members:
+        by_name[member.name].check(member)
+        resolutions.append(by_name[member.name].resolution(member, member.largest()))
+    return found, by_name, load(dataset, max(resolutions), progress)
 
 
 @dataclass(frozen=True)
@@ -160,6 +170,33 @@ class Course:
             saving = Saving(checkpoint, log=log)
             return train_alone(pupil, self.material, options, self.seed, saving, progress)
 
+    def answers(
+        self,
+        network: nn.Module,
+        genotype: Genotype,
+        start: str,
+        options: TrainingConfig,
+        progress: Progress,
+    ) -> Answers | None:
+        """Return what a trained network answers to all batches of a training.
+
+        They are computed where they are not kept yet; where another process does so, wait for that.
+
+        Args:
+            network: That answers.
+            genotype: Its genotype.
+            start: What decides its weights, beside the course.
+            options: Of the training.
+            progress: Is told of images.
+        """
+        drawn = ("epochs", "batch_size", "mixup", "unaugmented", "dtype")
+        what = self.network_checkpoint(genotype, start).path.parent.name
+        known = [what, *(getattr(options, name) for name in drawn)]
+        folder = RunFolder(Path(self.supernets, _digest(known)))
+        with contextlib.closing(_waited(folder, progress)):
+            views = Views(self.material, options, self.seed, self.resolution(genotype))
+            return record(network, folder.path, views, progress)
+
     def evaluator(self, supernet: Supernet, scoring: ScoringConfig) -> SupernetEvaluator:
         """Return what says the accuracy of subnets."""
         return SupernetEvaluator(supernet, self.family, self.space, self.data, scoring)
@@ -180,6 +217,47 @@ class Course:
         part = self.data.validation.take(torch.arange(min(_GLANCE, len(self.data.validation))))
         prepared = self.data.prepare(part.images, resolution)
         return float(right(network, prepared, part.labels).mean())
+
+
+@dataclass(frozen=True)
+class Training:
+    """How supernets are trained, whatever their space."""
+
+    dataset: DatasetConfig
+    train: TrainingConfig
+    seed: int
+    supernets: Path
+
+    def courses(
+        self, space: Space, families: Mapping[str, Family], data: ImageData
+    ) -> dict[str, Course]:
+        """Return the training of the supernet of each space, by the name of the space."""
+        return {
+            member.name: Course(
+                member, families[member.name], data,
+                self.dataset, self.train, self.seed, self.supernets,
+            )
+            for member in space.members
+        }  # fmt: skip
+
+
+def checkpoints(recorded: str | Mapping[str, str], space: Space) -> dict[str, Path]:
+    """Return where a manifest says that the supernet of each space is kept.
+
+    Args:
+        recorded: ``checkpoint`` of the manifest; of several spaces by name.
+        space: What was searched.
+    """
+    if isinstance(recorded, str):
+        (only,) = space.members
+        return {only.name: Path(recorded)}
+    return {name: Path(path) for name, path in recorded.items()}
+
+
+def folder_of(recorded: str | Mapping[str, str]) -> Path:
+    """Return the folder of all supernets of a manifest's ``checkpoint``."""
+    first = recorded if isinstance(recorded, str) else next(iter(recorded.values()))
+    return Path(first).parent.parent
 
 
 def check_kept(course: Course, kept: Path) -> None:
@@ -277,6 +355,19 @@ def _locked(checkpoint: Checkpoint, n_steps: int, progress: Progress) -> RunFold
                 except LockedError:
                     continue
     return folder
+
+
+def _waited(folder: RunFolder, progress: Progress) -> RunFolder:
+    """Return a folder, locked; while another process works in it, wait."""
+    with contextlib.suppress(LockedError):
+        folder.create()
+        return folder
+    with progress.phase("Wait for answers", 1):
+        while True:
+            time.sleep(_POLL_S)
+            with contextlib.suppress(LockedError):
+                folder.create()
+                return folder
 
 
 def _content(path: str | None) -> str | None:

@@ -1,7 +1,8 @@
 """A target is facts about a device; a budget is what its user allows. Both are Hydra schemas."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from hwnas.energy import EnergyModel, PowerModel
 from hwnas.errors import ConfigError, unknown
@@ -94,6 +95,7 @@ class Target:
     roofline: Roofline | None = None
     energy: EnergyModel | None = None  #: energies of arithmetic and accesses
     power: PowerModel | None = None  #: power while it computes, where there is no meter
+    spaces: list[str] = field(default_factory=list)  #: search spaces that suit it: the default
 
     def __post_init__(self) -> None:
         where = f"Target '{self.name}'"
@@ -120,6 +122,11 @@ class Target:
         for name in needs[self.runtime]:
             if getattr(self, name) is None:
                 raise ConfigError(f"{where}: target.runtime={self.runtime} needs target.{name}.")
+
+
+def facts(target: Target) -> dict[str, Any]:
+    """Return all that is known of a device: not which search spaces suit it."""
+    return {name: value for name, value in asdict(target).items() if name != "spaces"}
 
 
 @dataclass

@@ -44,6 +44,7 @@ LAYERS = {
     "families.mbconv.once_for_all": 3,
     "families.elastic": 3,
     "families.synchronised": 3,
+    "families.mbconv.elastic_blocks": 3,
     "families.mbconv.network": 3,
     "families.mbconv.supernet": 3,
     "families.resnet.network": 3,

@@ -109,3 +109,109 @@ def test_shipped_spaces_have_a_description() -> None:
     entries = content.entries(content.ROOT / "search_spaces")
     assert entries
     assert all(entries.values())
+
+
+WHEN: dict[str, Any] = {
+    "family": "any",
+    "choices": {
+        "kind": ["a", "b"],
+        "size": [1, 2, 3],
+        "stages.0.depth": [1, 2],
+        "stages.0.kind": ["a", "b", "c"],
+        "stages.0.size": [1, 2],
+        "stages.0.blocks.0.kind": ["b", "c"],
+        "stages.0.blocks.0.size": [1, 2, 3, 4],
+        "stages.0.blocks.1.size": [1, 2],
+        "stages.0.blocks.1.kernel": [3, 5],
+        "stages.1.blocks.0.size": [1, 2],
+        "stages.1.blocks.0.kernel": [3, 5],
+    },
+    "fixed": {"stages.1.depth": 1, "stages.1.blocks.0.kind": "c"},
+    "when": {"size": {"kind": ["a", "c"]}, "kernel": {"kind": ["b", "c"], "size": [2]}},
+}
+
+
+def _written(folder: Path, raw: dict[str, Any]) -> Path:
+    path = folder / "some.yaml"
+    path.write_text(yaml.safe_dump(raw))
+    return path
+
+
+def _without(key: str) -> dict[str, Any]:
+    return {**WHEN, "when": {name: needs for name, needs in WHEN["when"].items() if name != key}}
+
+
+@pytest.mark.parametrize("raw", [_without("kernel"), _without("size")])
+def test_genotypes_of_a_space_with_conditions_are_counted_exactly(
+    tmp_path: Path, raw: dict[str, Any]
+) -> None:
+    found = space.load(_written(tmp_path, raw))
+    names, options = zip(*found.choices.items(), strict=True)
+    every = [
+        found.genotype(dict(zip(names, combination, strict=True)))
+        for combination in itertools.product(*options)
+    ]
+    assert found.n_genotypes() == len({genotype.id for genotype in every}) < len(every)
+    absent = {name for genotype in every for name in names if name not in genotype.to_dict()}
+    assert {*found.optional()} == absent
+
+
+def test_choice_is_active_where_what_is_closest_to_it_is_as_asked(tmp_path: Path) -> None:
+    found = space.load(_written(tmp_path, _without("kernel")))
+    first = {name: options[0] for name, options in found.choices.items()}
+    active = found.genotype({**first, "kind": "b", "stages.0.depth": 2}).to_dict()
+    assert "size" not in active
+    assert "stages.0.size" in active
+    assert "stages.0.blocks.0.size" not in active
+    assert "stages.0.blocks.1.size" in active  # by the kind of its stage
+    assert "stages.1.blocks.0.size" in active  # by a fixed one
+    assert "size" in found.genotype(first).to_dict()
+
+
+def test_inactive_options_do_not_change_the_id_and_the_condition_changes_the_digest(
+    tmp_path: Path,
+) -> None:
+    found = space.load(_written(tmp_path, _without("kernel")))
+    first = {**{name: options[0] for name, options in found.choices.items()}, "kind": "b"}
+    assert found.genotype(first).id == found.genotype({**first, "size": 3}).id
+    without = space.load(_written(tmp_path, {**WHEN, "when": {}}))
+    assert without.digest != found.digest
+    assert without.optional() == ("stages.0.blocks.1.size", "stages.0.blocks.1.kernel")
+
+
+@pytest.mark.parametrize(
+    ("when", "message"),
+    [
+        (["size"], "must say for keys of choices"),
+        ({"size": ["a"]}, "must say for keys of choices"),
+        ({"size": {"kind": "a"}}, "must say for keys of choices"),
+        ({"size": {"kind": []}}, "must say for keys of choices"),
+        ({"width": {"kind": ["a"]}}, "there is no choice of 'width'"),
+        ({"size": {"colour": ["a"]}}, "nothing says 'colour' for 'size'"),
+        ({"size": {"kind": ["a", "d"]}}, "would have no effect"),
+        ({"size": {"kind": ["a", "b", "c", "d"]}}, "Unknown kind 'd'"),
+        ({"size": {"kind": ["a"]}, "kernel": {"size": [2]}}, "depends on something itself"),
+    ],
+)
+def test_condition_that_cannot_be_is_refused_in_one_line(
+    tmp_path: Path, when: Any, message: str
+) -> None:
+    with pytest.raises(SpaceError, match=message) as error:
+        space.load(_written(tmp_path, {**WHEN, "when": when}))
+    assert "\n" not in str(error.value)
+
+
+def test_strides_descend(tiny: SearchSpace, tmp_path: Path) -> None:
+    raw = space_yaml(tiny)
+    del raw["fixed"]["stem.stride"]
+    raw["choices"]["stem.stride"] = [2, 1]
+    assert space.load(_written(tmp_path, raw)).smallest().to_dict()["stem.stride"] == 2
+    raw["choices"]["stem.stride"] = [1, 2]
+    with pytest.raises(SpaceError, match="must descend"):
+        space.load(_written(tmp_path, raw))
+
+
+def test_space_in_a_folder_is_found_by_its_path() -> None:
+    assert space.load(space.find("baselines/resnet8")).name == "resnet8"
+    folder = content.ROOT / "search_spaces" / "baselines"
+    assert all(content.entries(folder).values())

@@ -29,7 +29,6 @@ from hwnas.int8.network import Scale
 from hwnas.int8.quantise import Choose, calibrate, in_int8, least_error
 from hwnas.int8.tflite import write
 from hwnas.runtimes.litert import LiteRTSession
-from hwnas.supernets import Course
 
 _BINS = 2048
 
@@ -99,9 +98,11 @@ METHODS: Mapping[str, Choose] = {
 
 
 def _read(found: TrainConfig, n: int, phases: Phases) -> list[dict[str, Any]]:
-    space, family, data = supernets.read(found.search_space, found.dataset, phases)
+    read = supernets.read([found.search_space], found.dataset, phases)
     kept = Path(found.run.supernets)
-    course = Course(space, family, data, found.dataset, found.train, found.seed, kept)
+    training = supernets.Training(found.dataset, found.train, found.seed, kept)
+    (course,) = training.courses(*read).values()
+    space, family, data = course.space, course.family, course.data
     evaluator = course.evaluator(course.trained(phases)[0], found.scoring)
     rng = random.Random(f"calibration {found.seed}")
     rows = []

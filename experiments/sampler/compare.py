@@ -2,10 +2,11 @@
 
     python experiments/sampler/compare.py FILE.parquet --genotype edge_0 edge_1 --accuracy COLUMN
         --costs latency_a latency_b --samplers pareto nsga2 tpe gp random --seeds 10
-        --trials 200 --at 100 200 --worst-accuracy 60 --out results.csv
+        --trials 200 --at 25 50 100 200 --worst-accuracy 60 --out results.csv
 
 Every column of ``--costs`` is a device, searched by itself. Prints, for each sampler and device,
-the mean over seeds with a 95 % bootstrap interval, and the seconds of a proposal.
+the mean over seeds with a 95 % bootstrap interval, what part of the sampler's own 95 % intervals
+held, and the seconds of a proposal.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -24,18 +26,18 @@ import numpy as np
 from hwnas import tabular
 from hwnas.progress import Silent
 from hwnas.search import loop
+from hwnas.search.explanation import kept_within
 from hwnas.search.sampler import SamplerConfig
-from hwnas.search.study import Study
+from hwnas.search.study import Study, read
 from hwnas.tabular import BenchmarkConfig
 from hwnas.target import Budget
-
-_STARTUP = {"pareto": 16}
 
 
 def main() -> None:
     """Run all searches and print and keep what they reached."""
     arguments = _parse()
-    tasks = list(itertools.product(arguments.samplers, arguments.costs, range(arguments.seeds)))
+    seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
+    tasks = list(itertools.product(arguments.samplers, arguments.costs, seeds))
     rows = []
     with multiprocessing.get_context("spawn").Pool(arguments.jobs) as pool:
         for row in pool.imap(partial(_run, arguments), tasks):
@@ -46,7 +48,15 @@ def main() -> None:
         chosen = [r for r in rows if (r["sampler"], r["device"]) == (sampler, device)]
         cells = [f"{n}: {_interval([float(r[f'at_{n}']) for r in chosen])}" for n in arguments.at]
         pause = statistics.median(float(r["seconds_a_proposal"]) for r in chosen)
-        print(f"{sampler:<8} {device:<26} {'  '.join(cells)}  {pause:.3f} s", flush=True)
+        print(f"{sampler:<8} {device:<26} {'  '.join(cells)}  {_kept(chosen)}  {pause:.3f} s")
+    for sampler in arguments.samplers:
+        chosen = [r for r in rows if r["sampler"] == sampler]
+        lowest = {n: min(float(r[f"at_{n}"]) for r in chosen) for n in arguments.at}
+        cells = [
+            f"{n}: {_interval([float(r[f'at_{n}']) for r in chosen])}, lowest {lowest[n]:.3f}"
+            for n in arguments.at
+        ]
+        print(f"{sampler:<8} all  {'  '.join(cells)}  {_kept(chosen)}")
 
 
 def _run(arguments: argparse.Namespace, task: tuple[str, str, int]) -> dict[str, str]:
@@ -58,15 +68,20 @@ def _run(arguments: argparse.Namespace, task: tuple[str, str, int]) -> dict[str,
     )  # fmt: skip
     benchmark = tabular.load(config)
     problem = loop.Problem(benchmark.space, Budget(), benchmark, benchmark)
-    sampler = SamplerConfig(name, n_startup_trials=_STARTUP.get(name, 20))
+    sampler = SamplerConfig(name)
+    if arguments.startup is not None:
+        sampler = replace(sampler, n_startup_trials=arguments.startup)
     with tempfile.TemporaryDirectory() as folder:
-        study = Study(Path(folder, "study.db"), benchmark.space, benchmark.names)
+        path = Path(folder, "study.db")
+        study = Study(path, benchmark.space, benchmark.names)
         start = time.perf_counter()
         candidates = loop.search(problem, study, sampler, seed, arguments.trials, Silent())
         took = time.perf_counter() - start
         study.close()
+        kept, n_intervals = kept_within(candidates, read(path).proposals)
     genotypes = [candidate.genotype for candidate in candidates]
     row = {"sampler": name, "device": device, "seed": str(seed)}
+    row |= {"kept": str(kept), "intervals": str(n_intervals)}
     row |= {f"at_{n}": f"{benchmark.share(genotypes[:n], config):.5f}" for n in arguments.at}
     return row | {"seconds_a_proposal": f"{took / arguments.trials:.4f}"}
 
@@ -76,6 +91,12 @@ def _interval(values: Sequence[float]) -> str:
     means = rng.choice(values, (4000, len(values))).mean(axis=1)
     low, high = np.quantile(means, [0.025, 0.975])
     return f"{statistics.mean(values):.4f} ({low:.4f}, {high:.4f})"
+
+
+def _kept(rows: Sequence[dict[str, str]]) -> str:
+    """Return in words what part of the intervals of 95 % held, by all proposals that had one."""
+    n = sum(int(row["intervals"]) for row in rows)
+    return f"kept {sum(int(row['kept']) for row in rows) / n:.1%}" if n else "no intervals"
 
 
 def _write(path: Path, rows: Sequence[dict[str, str]]) -> None:
@@ -93,8 +114,10 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--costs", nargs="+", required=True, metavar="COLUMN")
     parser.add_argument("--samplers", nargs="+", default=["pareto", "nsga2", "random"])
     parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--trials", type=int, default=200)
-    parser.add_argument("--at", nargs="+", type=int, default=[100, 200])
+    parser.add_argument("--at", nargs="+", type=int, default=[25, 50, 100, 200])
+    parser.add_argument("--startup", type=int, help="trials before the model; default: as set")
     parser.add_argument("--worst-accuracy", type=float, help="nothing below counts")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--out", help="a CSV file")

@@ -26,7 +26,6 @@ from hwnas.commands.console import Phases
 from hwnas.config import TrainConfig
 from hwnas.figure import Figure, proportion
 from hwnas.space import Genotype
-from hwnas.supernets import Course
 
 _DRAWS = 10_000  # of networks, for the interval of their median
 
@@ -54,8 +53,10 @@ def main() -> None:
 
 
 def _read(found: TrainConfig, kept: Path, n: int, phases: Phases) -> list[dict[str, Any]]:
-    space, family, data = supernets.read(found.search_space, found.dataset, phases)
-    course = Course(space, family, data, found.dataset, found.train, found.seed, kept)
+    read = supernets.read([found.search_space], found.dataset, phases)
+    training = supernets.Training(found.dataset, found.train, found.seed, kept)
+    (course,) = training.courses(*read).values()
+    space, data = course.space, course.data
     evaluator = course.evaluator(course.trained(phases)[0], found.scoring)
 
     def accuracy(genotype: Genotype) -> Figure:

@@ -166,7 +166,8 @@ def _in_space(arguments: argparse.Namespace) -> list[Row]:
         names = tuple(filter(None, words.split("+")))
         path = folder / f"{'+'.join(names) or 'none'}-{seed}.json"
         if not path.exists():
-            known = ZeroCost(names, parts.networks.family, parts.space, parts.data)
+            (course,) = parts.courses.values()
+            known = ZeroCost(names, course.family, course.space, parts.data)
             timed = _Timed(known) if names else None
             done = searched(
                 arguments, parts, found, found, name="pareto", seed=seed, knowledge=timed

@@ -15,7 +15,7 @@ import numpy as np
 from scipy import stats
 
 from hwnas.figure import Figure
-from hwnas.space import Genotype, SearchSpace
+from hwnas.space import Genotype, Space
 
 Group = Literal["front", "space"]
 
@@ -86,7 +86,7 @@ class Verdict:
 
 def choose(
     front: Sequence[Genotype],
-    space: SearchSpace,
+    space: Space,
     n: int,
     size: Callable[[Genotype], float],
     seed: int,

@@ -72,7 +72,7 @@ class SupernetEvaluator:
         if self._confidence is None:
             found = self._read(network, resolution)
             return Score(proportion(int(found.sum()), len(found)), len(found))
-        if rival is None:
+        if rival is None or not all((rival.right, *rival.earlier)):
             return early_stopping.whole(self._read(network, resolution))
 
         def read(index: Index) -> Bits:
@@ -102,6 +102,10 @@ class SupernetEvaluator:
         network = self._supernet.extract(genotype)
         recalibrate(network, self.calibration_images(genotype))
         return network
+
+    def origin(self, genotype: Genotype) -> str:
+        """Return where the weights of a subnet come from."""
+        return "supernet"
 
     def calibration_images(self, genotype: Genotype) -> Tensor:
         """Return normalised training images at the genotype's resolution, ``(N, C, R, R)``."""

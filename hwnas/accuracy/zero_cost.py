@@ -83,6 +83,22 @@ class ZeroCost:
         return self._prepared[resolution]
 
 
+@final
+class OfSpaces:
+    """The same of the networks of several spaces, by the names of these."""
+
+    def __init__(self, by_space: Mapping[str, ZeroCost]):
+        self._by_space = by_space
+
+    def features(self, genotype: Genotype) -> Sequence[float]:
+        """Return all that was asked for, in its order; sizes as their logarithms."""
+        return self._by_space[genotype.space].features(genotype)
+
+    def scores(self, genotype: Genotype) -> Mapping[str, float]:
+        """Return what was asked for and figures don't hold, by name."""
+        return self._by_space[genotype.space].scores(genotype)
+
+
 def naswot(network: nn.Module, images: Tensor) -> float:
     """Return how differently images ``(N, C, R, R)`` activate the units of a network.
 

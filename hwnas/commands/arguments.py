@@ -24,7 +24,7 @@ def for_hydra(argument: str) -> str:
         return f"++{argument}"
     # An id such as 12e456789012 would be a number, and infinite.
     key, _, value = argument.partition("=")
-    if key == "runs" and value[:1] == "[" and value[-1:] == "]" and not {*value} & {"'", '"'}:
+    if key in ("runs", "search_space") and _is_list(value) and not {*value} & {"'", '"'}:
         named = [name.strip() for name in value[1:-1].split(",")]
         return f"{key}=[{','.join(map(_quoted, filter(None, named)))}]"
     if argument != "baseline=null" and key in _WORDS and value[:1] not in ("", "'", '"', "["):
@@ -60,6 +60,11 @@ def of_target(arguments: Sequence[str], position: int) -> list[str]:
     for option, value in itertools.pairwise(arguments):
         found += [option, value] if option in ("--config-dir", "-cd") else []
     return found
+
+
+def _is_list(value: str) -> bool:
+    """Return whether a value is one list, and not several that ``-m`` goes through."""
+    return value[:1] == "[" and value.find("]") == len(value) - 1 and "[" not in value[1:]
 
 
 def _quoted(text: str) -> str:

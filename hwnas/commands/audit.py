@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,15 +20,18 @@ from hwnas.commands.console import Phases, print_notes, print_phases
 from hwnas.commands.lessons import train_together
 from hwnas.config import AuditConfig, SearchConfig
 from hwnas.errors import ConfigError, RunError
+from hwnas.families.base import Family
 from hwnas.figure import Figure, proportion
 from hwnas.op import n_macs
 from hwnas.pareto import non_dominated
 from hwnas.progress import Progress, Silent
 from hwnas.report.audit import audit_png, with_audit
 from hwnas.results import Row, RunFolder
-from hwnas.space import Genotype
+from hwnas.space import Genotype, Space
 from hwnas.supernets import Course, Lesson
 from hwnas.training import loop
+from hwnas.training.data import ImageData
+from hwnas.union import joined
 
 
 def run(config: AuditConfig, searched: SearchConfig) -> None:
@@ -43,22 +46,23 @@ def run(config: AuditConfig, searched: SearchConfig) -> None:
     with contextlib.closing(folder), Phases(console) as phases:
         members = _members(folder)
         with phases.timed("Load data"):
-            course = _course(searched, manifest, phases)
-        print_notes(console, course.data.notes)
-        front = [(_genotype(course, row), row) for row in members.rows]
+            trained = _trained(searched, manifest, phases)
+        print_notes(console, trained.data.notes)
+        front = [(trained.genotype(row), row) for row in members.rows]
         subjects = choose(
             [genotype for genotype, _ in front],
-            course.space,
+            trained.space,
             config.k,
-            lambda g: n_macs(course.family.lower(course.space, g, course.data.task)),
+            trained.size,
             config.seed,
         )
-        findings = _findings(subjects, course, searched, config, phases)
+        findings = _findings(subjects, trained, searched, config, phases)
         verdict = judge(findings)
         leaving = _leaving(findings, {g.id: row for g, row in front}, members)
-        epochs = _alone(course, config).train.epochs
-        words = _words(findings, verdict, leaving, epochs, len(course.data.validation))
-        _write(folder, findings, verdict, leaving, words, epochs)
+        epochs = _alone(next(iter(trained.courses.values())), config).train.epochs
+        words = _words(findings, verdict, leaving, epochs, len(trained.data.validation))
+        rows = [_row(finding, leaving, trained.space) for finding in findings]
+        _write(folder, findings, verdict, rows, words, epochs)
     console.print(_table(findings, leaving))
     for line in words:
         console.print(line, highlight=False, soft_wrap=True)
@@ -86,20 +90,61 @@ def _members(folder: RunFolder) -> _Members:
     return _Members(rows, costs)
 
 
-def _course(searched: SearchConfig, manifest: Row, phases: Phases) -> Course:
-    """Return how the supernet of the search was trained; refuse if it is not there any more."""
-    kept = Path(manifest["checkpoint"])
-    course = _again(searched, str(kept.parent.parent), phases)
-    supernets.check_kept(course, kept)
-    return course
+@dataclass(frozen=True)
+class _Trained:
+    """The spaces of a search, with their supernets."""
+
+    space: Space
+    courses: Mapping[str, Course]  #: by the name of the space
+
+    @property
+    def data(self) -> ImageData:
+        """What all were trained on."""
+        return next(iter(self.courses.values())).data
+
+    def of(self, genotype: Genotype) -> Course:
+        """Return how the supernet of a genotype was trained."""
+        return self.courses[genotype.space]
+
+    def genotype(self, row: Row) -> Genotype:
+        """Return the genotype of a member of the front."""
+        choices = self.space.choices
+        return self.space.genotype({n: row[n] for n in choices if row.get(n) is not None})
+
+    def size(self, genotype: Genotype) -> float:
+        """Return multiply-accumulates."""
+        course = self.of(genotype)
+        return n_macs(course.family.lower(course.space, genotype, course.data.task))
 
 
-def _again(searched: SearchConfig, supernets_dir: str, progress: Progress) -> Course:
-    """Return how the supernet of a search was trained, from its configuration."""
-    space, family, data = supernets.read(searched.search_space, searched.dataset, progress)
-    return Course(
-        space, family, data, searched.dataset, searched.train, searched.seed, Path(supernets_dir)
-    )
+def _trained(searched: SearchConfig, manifest: Row, phases: Phases) -> _Trained:
+    """Return the spaces of the search whose supernets were trained.
+
+    Raises:
+        RunError: a supernet is not there any more.
+    """
+    recorded = manifest["checkpoint"]
+    folder = supernets.folder_of(recorded)
+    read = supernets.read(searched.spaces, searched.dataset, phases)
+    courses, kept = _courses(searched, folder, read), supernets.checkpoints(recorded, read[0])
+    # Of several spaces, one of which nothing fits the budget has no supernet.
+    needed = [m for m in read[0].members if kept[m.name].is_file()] or [*read[0].members]
+    for member in needed:
+        supernets.check_kept(courses[member.name], kept[member.name])
+    return _Trained(joined(needed), {m.name: courses[m.name] for m in needed})
+
+
+def _again(searched: SearchConfig, folder: Path, progress: Progress) -> dict[str, Course]:
+    """Return how the supernets of a search were trained, from its configuration."""
+    read = supernets.read(searched.spaces, searched.dataset, progress)
+    return _courses(searched, folder, read)
+
+
+def _courses(
+    searched: SearchConfig, folder: Path, read: tuple[Space, Mapping[str, Family], ImageData]
+) -> dict[str, Course]:
+    training = supernets.Training(searched.dataset, searched.train, searched.seed, folder)
+    return training.courses(*read)
 
 
 def _alone(course: Course, config: AuditConfig, seed: int = 0) -> Course:
@@ -111,38 +156,39 @@ def _alone(course: Course, config: AuditConfig, seed: int = 0) -> Course:
     return replace(course, train=train, seed=config.seed + seed)
 
 
-def _genotype(course: Course, row: Row) -> Genotype:
-    options = {name: row[name] for name in course.space.choices if row.get(name) is not None}
-    return course.space.genotype(options)
-
-
 def _findings(
     subjects: Sequence[Subject],
-    course: Course,
+    trained: _Trained,
     searched: SearchConfig,
     config: AuditConfig,
     phases: Phases,
 ) -> list[Finding]:
-    supernet, _ = course.trained(phases)
-    evaluator = course.evaluator(supernet, replace(searched.scoring, confidence=None))
+    scoring = replace(searched.scoring, confidence=None)
+    evaluators = {
+        name: course.evaluator(course.trained(phases)[0], scoring)
+        for name, course in trained.courses.items()
+    }
     with phases.phase("Score in supernet", len(subjects)) as advance:
         inherited = []
         for subject in subjects:
+            evaluator = evaluators[subject.genotype.space]
             inherited.append(evaluator.score(subject.genotype).accuracy)
             advance(1)
     plan = [(i, 0) for i in range(len(subjects))]
     plan += [(i, 1) for i in repeated(len(subjects), config.n_repeated)]
-    lessons = [Lesson(_alone(course, config, seed), subjects[i].genotype) for i, seed in plan]
-    total = sum(loop.n_steps(lesson.options, len(course.data.train)) for lesson in lessons)
+    pairs = [(subjects[i].genotype, seed) for i, seed in plan]
+    lessons = [Lesson(_alone(trained.of(g), config, seed), g) for g, seed in pairs]
+    data = trained.data
+    total = sum(loop.n_steps(lesson.options, len(data.train)) for lesson in lessons)
     accuracies: list[list[Figure]] = [[] for _ in subjects]
     with phases.phase(f"Train {len(plan)} alone", total) as advance:
         if config.workers > 1:
-            again = partial(_again, searched, str(course.supernets))
+            again = partial(_again, searched, lessons[0].course.supernets)
             train_together(lessons, again, config.workers, advance)
         for (i, _), lesson in zip(plan, lessons, strict=True):
             network, _ = lesson.trained(Silent() if config.workers > 1 else _Within(advance))
-            resolution = course.resolution(lesson.genotype)
-            batches = course.data.batches(course.data.validation, resolution)
+            resolution = lesson.course.resolution(lesson.genotype)
+            batches = data.batches(data.validation, resolution)
             answers = np.concatenate([right(network, *batch) for batch in batches])
             accuracies[i].append(proportion(int(answers.sum()), len(answers)))
     return [
@@ -219,15 +265,14 @@ def _write(
     folder: RunFolder,
     findings: Sequence[Finding],
     verdict: Verdict,
-    leaving: dict[str, str],
+    rows: Sequence[Row],
     words: Sequence[str],
     epochs: int,
 ) -> None:
     png = audit_png(findings, verdict, epochs)
     folder.write_bytes("audit/audit.png", png)
-    rows = [_row(finding, leaving) for finding in findings]
     folder.write_csv("audit/networks.csv", rows)
-    content = {"epochs": epochs, **verdict.to_json(), "words": list(words), "networks": rows}
+    content = {"epochs": epochs, **verdict.to_json(), "words": list(words), "networks": [*rows]}
     folder.write_json("audit/audit.json", content)
     report = folder.path / "report.html"
     if report.is_file():
@@ -235,7 +280,7 @@ def _write(
         folder.write_bytes("report.html", page.encode())
 
 
-def _row(finding: Finding, leaving: dict[str, str]) -> Row:
+def _row(finding: Finding, leaving: dict[str, str], space: Space) -> Row:
     genotype = finding.subject.genotype
     row: Row = {"id": genotype.id, "group": finding.subject.group}
     row |= finding.supernet.columns("accuracy_supernet")
@@ -243,7 +288,7 @@ def _row(finding: Finding, leaving: dict[str, str]) -> Row:
     row["accuracy_alone_mean"] = finding.mean_alone
     row["accuracy_alone_second_seed"] = finding.alone[1].value if len(finding.alone) > 1 else None
     row["leaves_front"] = genotype.id in leaving if finding.subject.group == "front" else None
-    return row | genotype.to_dict()
+    return row | space.assignment(genotype)
 
 
 def _table(findings: Sequence[Finding], leaving: dict[str, str]) -> Table:

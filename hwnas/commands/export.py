@@ -30,10 +30,11 @@ from hwnas.export import picking, proof
 from hwnas.export.artefacts import Library, own_artefact
 from hwnas.export.artefacts import build as build_files
 from hwnas.export.card import card
-from hwnas.export.finishing import Finished, Origin, finish
 from hwnas.export.proving import Bench, Evidence, kept_images, prove
 from hwnas.export.running import KINDS
 from hwnas.figure import Figure
+from hwnas.finishing.finish import Finished, Origin, finish
+from hwnas.finishing.teachers import LargestSubnet
 from hwnas.int8 import tflite
 from hwnas.int8.network import QuantisedNetwork
 from hwnas.op import n_macs, n_params
@@ -47,6 +48,8 @@ from hwnas.runtimes.onnx_writer import write_int8
 from hwnas.runtimes.ort import OrtSession
 from hwnas.search import explanation
 from hwnas.space import Genotype
+from hwnas.target import facts
+from hwnas.union import stem
 
 _RECORDED = (
     "hwnas", "torch", "numpy", "onnx", "onnxruntime", "ai-edge-litert", "ethos-u-vela",
@@ -102,8 +105,10 @@ def run(config: ExportConfig, searches: Sequence[SearchConfig], arguments: Seque
         with phases.timed("Load data"):
             stations = stack.enter_context(station.opened(searches, phases))
         print_notes(console, stations[0].parts.data.notes)
-        kept = Path(manifest["checkpoint"])
-        supernets.check_kept(stations[0].parts.course, kept)
+        kept = supernets.checkpoints(manifest["checkpoint"], stations[0].parts.space)
+        for genotype in genotypes:
+            own = stations[0].parts.course_of(genotype)
+            supernets.check_kept(own, kept[genotype.space])
         known, targets = {g.id: g for g in genotypes}, {s.target: s for s in stations}
         with phases.phase("Export", len(names)) as advance:
             for (target, genotype_id), name in names.items():
@@ -155,7 +160,7 @@ def _for(
     names = [search.target.name for search in searches]
     if config.only is not None and config.only not in names:
         raise ConfigError(unknown("target", config.only, names))
-    folder = str(Path(manifest["checkpoint"]).parent.parent)
+    folder = str(supernets.folder_of(manifest["checkpoint"]))
     return [
         dataclasses.replace(search, run=dataclasses.replace(search.run, supernets=folder))
         for search in searches
@@ -172,7 +177,7 @@ def _picked(
         ConfigError: nothing is as it was asked for.
         RunError: the search has no front yet.
     """
-    candidates = read_candidates(source, Path(searches[0].search_space).stem) or []
+    candidates = read_candidates(source, [stem(name) for name in searches[0].spaces]) or []
     known = {candidate.id: candidate.genotype for candidate in candidates}
     own = config.only is not None and (source.path / config.only).is_dir()
     where = RunFolder(source.path / str(config.only)) if own else source
@@ -193,7 +198,8 @@ def _export(
     of: Station, genotype: Genotype, name: str, order: Order, console: Console, progress: Progress
 ) -> list[str]:
     """Make one folder; return the checks that failed, each with the folder's name."""
-    origin = Origin(of.parts.course, of.evaluator.evaluator, genotype)
+    weights = of.evaluator.of(genotype)
+    origin = Origin(of.parts.course_of(genotype), weights, genotype, LargestSubnet(weights))
     load = _litert if of.config.target.runtime == "vela" else _onnxruntime
     finished = finish(origin, order.config.finishing, load, progress)
     with folders.building(order.root, name) as folder, _libraries(of) as library:
@@ -239,7 +245,7 @@ def _libraries(of: Station) -> Iterator[Library | None]:
 
 
 def _title(of: Station, genotype: Genotype) -> str:
-    space, data = of.parts.space.name, of.parts.data.name
+    space, data = genotype.space, of.parts.data.name
     return f"Network {genotype.id} of search space {space}, trained on {data}, for {of.target}."
 
 
@@ -261,6 +267,8 @@ def _proof(
 ) -> Row:
     """Return all that a proof says but its files."""
     parts, config, lowered = of.parts, of.config, finished.lowered
+    space = parts.space.member(genotype)
+    kept = supernets.checkpoints(order.manifest["checkpoint"], parts.space)[space.name]
     data, verify = parts.data, f"python -m hwnas verify {shlex.quote(str(place))}"
     position = list(order.manifest.get("targets", [of.target])).index(of.target)
     costs = shlex.join(of_target(order.manifest["arguments"], position))
@@ -275,10 +283,10 @@ def _proof(
         },
         "model": {
             "id": genotype.id,
-            "name": f"{parts.space.name}-{data.name}-{of.target}-{genotype.id}",
+            "name": f"{space.name}-{data.name}-{of.target}-{genotype.id}",
             "genotype": genotype.to_dict(),
-            "search_space": parts.space.name,
-            "family": parts.space.family,
+            "search_space": space.name,
+            "family": space.family,
             "input": list(lowered[0].op.in_shape),
             "n_classes": len(data.classes),
             "macs_m": n_macs(lowered) / 1e6,
@@ -290,8 +298,8 @@ def _proof(
             "run": str(order.config.run),
             "pick": order.config.wanted,
             "command": order.manifest["command"],
-            "supernet": Path(order.manifest["checkpoint"]).parent.name,
-            "search_space_digest": parts.space.digest,
+            "supernet": kept.parent.name,
+            "search_space_digest": space.digest,
             "reported": _reported(order, of.target, genotype.id),
         },
         "seed": config.seed,
@@ -300,11 +308,11 @@ def _proof(
         "dataset": {
             **asdict(config.dataset),
             "digest": data.digest,
-            "max_resolution": parts.networks.resolution(parts.space.largest()),
+            "max_resolution": parts.networks.resolution(space.largest()),
             "images": {n: len(getattr(data, n)) for n in ("train", "validation", "test")},
             "normalisation": {"mean": list(data.mean), "std": list(data.std)},
         },
-        "target": asdict(config.target),
+        "target": facts(config.target),
         "energy_source": energy_words(config.target),
         "reference": {"accuracy": evidence.reference.to_json()},
         "artefacts": evidence.artefacts(),

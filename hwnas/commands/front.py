@@ -68,7 +68,7 @@ def write_front(
         }
         | ({} if against is None else {"baseline": against.to_json()}),
     )
-    title = f"{config.search_space} on {config.target.name}, {parts.data.name}"
+    title = f"{config.searched} on {config.target.name}, {parts.data.name}"
     costs = [name for name in config.objectives if name != "accuracy"]
     beside = None if against is None else against.beside
     panel = Panel(candidates, members, costs[0], config.budget, title, beside=beside)
@@ -78,7 +78,7 @@ def write_front(
         ("cost model", _cost_words(manifest)),
         ("energy", energy_words(config.target)),
         ("budget", ", ".join(f"{n} <= {v:g}" for n, v in config.budget.limits.items()) or "none"),
-        ("search space", f"{config.search_space}, {manifest['n_genotypes']:.3g} genotypes"),
+        ("search space", f"{config.searched}, {manifest['n_genotypes']:.3g} genotypes"),
         (
             "candidates",
             f"{manifest['n_candidates']}, {manifest['n_distinct']} different, "

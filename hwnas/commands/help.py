@@ -5,6 +5,8 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
+import yaml
+
 from hwnas import __version__, content
 from hwnas.figure import COLUMNS
 
@@ -170,9 +172,7 @@ def verb_help(verb: str, schema: type) -> str:
             folder = content.ROOT / "conf" / group
             lines += ["", f"{title}:", *_lines(option, content.entries(folder))]
     if "search_space" in known:
-        spaces = content.entries(content.ROOT / "search_spaces")
-        lines += ["", "search spaces (a path to a YAML file works too):"]
-        lines += _lines("search_space=", spaces)
+        lines += _spaces(by_target="target.spaces" in known)
     if "objectives" in known and "cost" in known:
         lines += ["", f"objectives ('objectives=[accuracy,latency_ms]'): {', '.join(COLUMNS)}"]
         lines += ["", "cost: vela (compiler estimate), table, measured, roofline (modelled);"]
@@ -187,6 +187,28 @@ def verb_help(verb: str, schema: type) -> str:
     lines += ["", "examples:", *(f"  python -m hwnas {example}" for example in _EXAMPLES[verb])]
     lines += ["", "The configuration is Hydra's: --cfg job prints it, --hydra-help tells more."]
     return "\n".join(lines)
+
+
+def _spaces(*, by_target: bool) -> list[str]:
+    """Return the search spaces, folders of them, and what suits which target."""
+    root = content.ROOT / "search_spaces"
+    several = ", or a list: search_space='[A,B]'" if by_target else ""
+    lines = ["", f"search spaces (a path to a YAML file works too{several}):"]
+    lines += _lines("search_space=", content.entries(root))
+    for folder in sorted(path for path in root.iterdir() if path.is_dir()):
+        inner = {f"{folder.name}/{n}": text for n, text in content.entries(folder).items()}
+        lines += [f"  search_space={folder.name}  all of:"] if inner and by_target else []
+        lines += _lines("search_space=", inner) if inner else []
+    if by_target:
+        lines += ["  by default those that suit the target:"]
+        targets: dict[str, list[str]] = {}
+        for path in sorted((content.ROOT / "conf" / "target").glob("*.yaml")):
+            named = yaml.safe_load(path.read_text(encoding="utf-8")).get("spaces") or [
+                "mbconv_small"
+            ]
+            targets.setdefault(", ".join(named), []).append(path.stem)
+        lines += [f"    {names}: {', '.join(own)}" for names, own in targets.items()]
+    return lines
 
 
 def options(schema: type, prefix: str = "") -> list[tuple[str, Any]]:

@@ -176,7 +176,7 @@ def _write(
     ids = {member.candidate.id for member in members}
     folder.write_bytes("front.png", front_png(*(_panel(front, ids) for front in fronts)))
     data = station.parts.data.name
-    title = f"hwnas: {station.config.search_space} on {', '.join(manifest['targets'])}, {data}"
+    title = f"hwnas: {station.config.searched} on {', '.join(manifest['targets'])}, {data}"
     found = {
         front.station.target: searched.Front(
             front.candidates, front.members, front.station.config.objectives,
@@ -194,7 +194,7 @@ def _write(
 def _panel(front: _Front, ids: set[str]) -> Panel:
     config = front.station.config
     cost = next(name for name in config.objectives if name != "accuracy")
-    title = f"{config.search_space} on {config.target.name}"
+    title = f"{config.searched} on {config.target.name}"
     members = front.members
     return Panel(front.candidates, members, cost, config.budget, title, ids, front.beside)
 

@@ -105,7 +105,8 @@ def find_genotype(space: SearchSpace, text: str) -> Genotype:
 def _find(networks: build.Networks, text: str) -> tuple[str, Lowered]:
     """Return the name and the operators of the network that is meant, a genotype or a model."""
     if not text.endswith(".onnx"):
-        genotype = find_genotype(networks.space, text)
+        (space,) = networks.space.members
+        genotype = find_genotype(space, text)
         return genotype.id, networks.lower(genotype)
     try:
         return Path(text).name, onnx_reader.read(Path(text).read_bytes())[0]

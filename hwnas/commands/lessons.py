@@ -2,7 +2,7 @@
 
 import multiprocessing
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
@@ -10,26 +10,27 @@ from dataclasses import replace
 from hwnas import host
 from hwnas.errors import TrainingError
 from hwnas.progress import Progress, Silent
-from hwnas.space import Option
+from hwnas.space import Genotype
 from hwnas.supernets import Course, Lesson
 from hwnas.training.config import TrainingConfig
 
 _POLL_S = 1.0
 
-_course: Course  # of this process: what all its lessons have in common
+_courses: Mapping[str, Course]  # of this process: what its lessons have in common, by space
 
 
 def train_together(
     lessons: Sequence[Lesson],
-    again: Callable[[Progress], Course],
+    again: Callable[[Progress], Mapping[str, Course]],
     n: int,
     advance: Callable[[int], None],
 ) -> None:
     """Train networks, or go on with them; each is kept where its lesson keeps it.
 
     Args:
-        lessons: From nothing, all of one space and data.
-        again: Returns their course, but for training and seed; called by each process, so pickled.
+        lessons: From nothing, all of one data set.
+        again: Returns their courses by the name of the space, but for training and seed; called by
+            each process, so pickled.
         n: Processes.
         advance: Called with the number of steps made since the last call.
 
@@ -44,7 +45,7 @@ def train_together(
         ProcessPoolExecutor(min(n, len(lessons)), context, _begin, (again,)) as pool,
     ):
         futures = [
-            pool.submit(_train, lesson.course.train, lesson.course.seed, lesson.genotype.to_dict())
+            pool.submit(_train, lesson.course.train, lesson.course.seed, lesson.genotype)
             for lesson in lessons
         ]
         shown, open_ones = 0, {*futures}
@@ -67,14 +68,14 @@ def train_together(
             raise
 
 
-def _begin(again: Callable[[Progress], Course]) -> None:
-    global _course
+def _begin(again: Callable[[Progress], Mapping[str, Course]]) -> None:
+    global _courses
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the command
     host.tune()
     host.end_with_parent()
-    _course = again(Silent())
+    _courses = again(Silent())
 
 
-def _train(train: TrainingConfig, seed: int, genotype: dict[str, Option]) -> None:
-    course = replace(_course, train=train, seed=seed)
-    Lesson(course, course.space.genotype(genotype)).trained(Silent())
+def _train(train: TrainingConfig, seed: int, genotype: Genotype) -> None:
+    course = replace(_courses[genotype.space], train=train, seed=seed)
+    Lesson(course, genotype).trained(Silent())

@@ -40,22 +40,36 @@ def run(config: ProfileConfig, arguments: Sequence[str]) -> None:
             return
         table = own_table(config.target, config.rpc, Path(config.table.dir), build.SHIPPED)
         _describe(table, config, arguments)
-        subject = Subject(parts.space, parts.as_run)
+        subjects = [Subject(member, parts.as_run) for member in parts.space.members]
         with table.locked(), _open_pool(config) as pool:
             if config.transfer_from is not None:
-                report = _transfer(config, table, subject, pool, phases)
+                (only,) = subjects
+                report = _transfer(config, table, only, pool, phases)
                 _print_transfer(console, table, report)
                 return
-            wholes = _measure(config, table, subject, pool, phases)
-            networks.report_error(table, wholes, config.networks, parts.space.name)
-        held_out = wholes[config.networks.fit + config.networks.interval :]
-        title = f"{config.target.name}, {table.path.name}, {parts.space.name}"
-        png = prediction_png(table.networks, parts.space.name, title)
-        (table.path / "error.png").write_bytes(png)
+            measured = {s.space.name: _measured(config, table, s, pool, phases) for s in subjects}
+        held_out = next(iter(measured.values()))
         extras = _extras(config, parts, held_out, phases) if not config.rpc.tracker else []
-    _print(console, table, parts.space.name, extras)
+    for name in measured:
+        _print(console, table, name, f" of {name}" * (len(measured) > 1))
+    for line in extras:
+        console.print(line, highlight=False, soft_wrap=True)
     took = ", ".join(f"{name.lower()} {s:.1f} s" for name, s in phases.seconds.items())
     console.print(f"Took {took}.", highlight=False, soft_wrap=True)
+
+
+def _measured(
+    config: ProfileConfig, table: LatencyTable, subject: Subject, pool: Pool, phases: Phases
+) -> list[Whole]:
+    """Measure and calibrate for one space; plot the error and return what shows it."""
+    space, counts = subject.space.name, config.networks
+    wholes = _measure(config, table, subject, pool, phases)
+    networks.report_error(table, wholes, counts, space)
+    title = f"{config.target.name}, {table.path.name}, {space}"
+    png = prediction_png(table.networks, space, title)
+    several = f"_{space}" if len(config.spaces) > 1 else ""
+    (table.path / f"error{several}.png").write_bytes(png)
+    return wholes[counts.fit + counts.interval :]
 
 
 def _open_pool(config: ProfileConfig) -> Pool:
@@ -199,11 +213,11 @@ def _runtimes(
     ]
 
 
-def _print(console: Console, table: LatencyTable, space: str, extras: Sequence[str]) -> None:
+def _print(console: Console, table: LatencyTable, space: str, of: str) -> None:
     found = table.calibration[space]["error"]
     lines = [
         f"{len(table.entries)} operators in {table.path}.",
-        f"Error on {found['n']} networks that neither fit nor interval has seen:",
+        f"Error on {found['n']} networks{of} that neither fit nor interval has seen:",
     ]
     for name in ("table", "macs"):
         e = found[name]
@@ -216,7 +230,7 @@ def _print(console: Console, table: LatencyTable, space: str, extras: Sequence[s
         f"{found['table']['coverage']:.1%} of them (95 % wanted). "
         f"{found['drifted']} were measured while the machine drifted."
     )
-    for line in (*lines, *extras):
+    for line in lines:
         console.print(line, highlight=False, soft_wrap=True)
 
 

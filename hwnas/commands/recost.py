@@ -70,13 +70,16 @@ def _is_able(front: Front, names: Sequence[str]) -> bool:
 
 
 def _differ(first: Front, second: Front) -> bool:
-    spaces = {front.run.config["search_space"] for front in (first, second)}
-    return len(spaces) == 1 and _key(first) != _key(second)
+    same = first.run.config["search_space"] == second.run.config["search_space"]
+    return bool(same) and _key(first) != _key(second)
 
 
 def _key(front: Front) -> str:
     """Return what decides the costs of a run."""
-    return json.dumps({name: front.run.config.get(name) for name in _OWN_TARGET}, sort_keys=True)
+    found = {name: front.run.config.get(name) for name in _OWN_TARGET}
+    # Which spaces suit a target changes no cost; earlier versions did not record it.
+    found["target"] = {n: value for n, value in (found["target"] or {}).items() if n != "spaces"}
+    return json.dumps(found, sort_keys=True)
 
 
 @contextlib.contextmanager

@@ -43,7 +43,8 @@ def run(configs: Sequence[SearchConfig], arguments: Sequence[str]) -> None:
             with phases.timed("Load data"):
                 stations = stack.enter_context(station.opened(configs, phases))
             print_notes(console, stations[0].parts.data.notes)
-            stations[0].parts.course.check()
+            for course in stations[0].parts.courses.values():
+                course.check()
             baselines = baseline.read(stations)
             manifest = _manifest(stations, arguments, folder, earlier)
             search = station.search(stations, manifest["digests"])
@@ -104,7 +105,7 @@ def _manifest(
         **begun("search", arguments, earlier, parts.config),
         "seed": parts.config.seed,
         "digests": digests,
-        "checkpoint": str(parts.checkpoint().path),
+        "checkpoint": parts.checkpoint(),
         "versions": {name: importlib.metadata.version(name) for name in _RECORDED},
         "python": platform.python_version(),
         "machine": {

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hwnas import build
-from hwnas.accuracy.zero_cost import ZeroCost
+from hwnas.accuracy.zero_cost import OfSpaces, ZeroCost
 from hwnas.commands.watch import View
 from hwnas.config import SearchConfig
 from hwnas.progress import Progress, Silent
@@ -18,7 +18,7 @@ from hwnas.search.verify import Member, verify
 
 @dataclass(frozen=True)
 class Station:
-    """One target. Several share a search space, the data and a supernet."""
+    """One target. Several share search spaces, the data and supernets."""
 
     parts: build.Parts
     device: build.Device | None
@@ -53,7 +53,7 @@ class Station:
         phase: str = "Verify front",
     ) -> list[Member]:
         """Verify candidates, keeping their files in the folder."""
-        bench = build.workbench(self.parts, self.evaluator.evaluator, self.device)
+        bench = build.workbench(self.parts, self.evaluator, self.device)
         bench, config = replace(bench, phase=phase), self.config
         return verify(front, bench, config.budget, config.objectives, folder, progress)
 
@@ -62,7 +62,7 @@ class Station:
 def opened(configs: Sequence[SearchConfig], progress: Progress) -> Iterator[list[Station]]:
     """Give a station for each configuration; the data are read, nothing is trained yet."""
     first = build.parts(configs[0], progress)
-    evaluator = build.TrainedOnDemand(lambda: build.trained_evaluator(first, progress))
+    evaluator = build.on_demand(first, progress)
     with contextlib.ExitStack() as stack:
         stations = []
         for config in configs:
@@ -78,13 +78,21 @@ def problem(stations: Sequence[Station]) -> loop.Problem:
     """Return what is searched for, on one target or on several."""
     (first, *others) = stations
     parts, names = first.parts, first.config.sampler.features
-    known = ZeroCost(names, parts.networks.family, parts.space, parts.data) if names else None
+    known = _known(parts, names) if names else None
     models = {s.target: build.cost_model(s.parts, s.device) for s in stations}
     if not others:
         only = models[first.target]
         return loop.Problem(parts.space, first.config.budget, only, first.evaluator, known)
     budget = JointBudget({s.target: s.config.budget for s in stations})
     return loop.Problem(parts.space, budget, JointCostModel(models), first.evaluator, known)
+
+
+def _known(parts: build.Parts, names: Sequence[str]) -> loop.Knowledge:
+    """Return what is known of the networks of each space before any training."""
+    families, data = parts.networks.families, parts.data
+    return OfSpaces(
+        {m.name: ZeroCost(names, families[m.name], m, data) for m in parts.space.members}
+    )
 
 
 def objectives(stations: Sequence[Station]) -> tuple[str, ...]:

@@ -29,6 +29,7 @@ from hwnas.training import parallel
 from hwnas.training.data import Split
 from hwnas.training.loop import Row as LogRow
 from hwnas.training.loop import Summary
+from hwnas.union import named
 
 _N_RANDOM = 10  # subnets of the closing table
 _EVERY = 50  # rows of the log between two writes of its file
@@ -69,10 +70,11 @@ def run(config: TrainConfig, arguments: Sequence[str]) -> None:
 
 
 def _course(config: TrainConfig, progress: Phases | Silent) -> Course:
-    space, family, data = supernets.read(config.search_space, config.dataset, progress)
-    return Course(
-        space, family, data, config.dataset, config.train, config.seed, Path(config.run.supernets)
-    )
+    read = supernets.read(named(config.search_space), config.dataset, progress)
+    folder = Path(config.run.supernets)
+    training = supernets.Training(config.dataset, config.train, config.seed, folder)
+    (only,) = training.courses(*read).values()
+    return only
 
 
 def _follow(course: Course, config: TrainConfig) -> None:

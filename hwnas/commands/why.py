@@ -55,6 +55,11 @@ class _Run:
         return Verified(figures, stays(self.folder, genotype_id)) if figures else None
 
     @property
+    def has_several(self) -> bool:
+        """Whether several search spaces were searched at once."""
+        return isinstance(self.manifest["config"].get("search_space"), list)
+
+    @property
     def sampler(self) -> str:
         """The name of the sampler."""
         return str(self.manifest["config"]["sampler"]["name"])
@@ -81,7 +86,7 @@ def run(config: WhyConfig) -> None:
     proposal = found.record.proposals[explained.candidate.trial]
     console.print(_headline(explained, found, verified), style="bold")
     sections: list[tuple[str, list[RenderableType]]] = [
-        ("Choices", [*_choices(explained.candidate)]),
+        ("Choices", [*_choices(explained.candidate, several=found.has_several)]),
         ("Why it was proposed", [*_proposed(explained.candidate, proposal, found)]),
         ("Figures", [_figures(explained.candidate, verified)]),
         ("Limits", [*_limits(explained.candidate, found.limits, verified)]),
@@ -134,14 +139,18 @@ def _headline(explained: Explanation, found: _Run, verified: Verified | None) ->
     return f"{candidate.id}: {state} ({came}; {found.progress})"
 
 
-def _choices(candidate: Candidate) -> list[str]:
-    """Return the choices, those of one part of a network (``stages.0``) on one line."""
+def _choices(candidate: Candidate, *, several: bool) -> list[str]:
+    """Return the choices, those of one part of a network (``stages.0``) on one line.
+
+    Where several spaces were searched, the first line says of which the network is.
+    """
     parts: dict[str, dict[str, list[str]]] = {}
     for name, value in candidate.genotype.options:
         *path, choice = name.split(".")
         inner = parts.setdefault(".".join(path[:2]), {})
         inner.setdefault(".".join(path[2:]), []).append(f"{choice}={value}")
-    return [
+    space = [f"search space {candidate.genotype.space}"] if several else []
+    return space + [
         f"{part} ".lstrip() + "; ".join(" ".join([n, *w]).lstrip() for n, w in sorted(all.items()))
         for part, all in sorted(parts.items())
     ]

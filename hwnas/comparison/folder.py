@@ -14,7 +14,9 @@ from hwnas.results import Candidate, Row, RunFolder, read_candidates, read_manif
 from hwnas.search import study
 from hwnas.search.joint import fits_all, on_target
 from hwnas.search.verify import VERIFIED, Member
+from hwnas.space import Space
 from hwnas.target import Budget
+from hwnas.union import stem
 
 _OWN_ACCURACY = ("accuracy_int8", "accuracy_fp32")  # of an artefact, what it computes in first
 
@@ -104,14 +106,14 @@ def _searched(path: Path, manifest: Row) -> _Searched:
     if manifest.get("status") != "running" and source is not None:
         with contextlib.suppress(RunError):
             outline = source.outline()
-            if (candidates := read_candidates(folder, outline.space.name)) is not None:
+            if (candidates := read_candidates(folder, _names(outline.space))) is not None:
                 return _Searched(outline.objectives, candidates, outline.seconds)
     try:
         if source is None:
             raise RunError(f"runs={path}: no trial is finished yet.")
         record = source.read()
     except RunError:
-        if (candidates := read_candidates(folder, _space(config))) is None:
+        if (candidates := read_candidates(folder, _spaces(config))) is None:
             raise
         note = "its study cannot be read: candidates.parquet instead, which has no times"
         return _Searched(_objectives(manifest), candidates, {}, (note,))
@@ -126,9 +128,15 @@ def _source(folder: RunFolder, config: Mapping[str, Any]) -> study.Source | None
     return study.in_file(folder.study) if folder.study.exists() else None
 
 
-def _space(config: Mapping[str, Any]) -> str:
-    """Return the name of the search space; of a benchmark table, what its file is called."""
-    return str(config.get("search_space") or Path(config["table"]["path"]).name.partition(".")[0])
+def _names(space: Space) -> list[str]:
+    return [member.name for member in space.members]
+
+
+def _spaces(config: Mapping[str, Any]) -> list[str]:
+    """Return the names of the search spaces; of a benchmark table, what its file is called."""
+    if not (named := config.get("search_space")):
+        return [Path(config["table"]["path"]).name.partition(".")[0]]
+    return [stem(str(name)) for name in (named if isinstance(named, list) else [named])]
 
 
 def _objectives(manifest: Row) -> Sequence[str]:

@@ -1,6 +1,6 @@
 """Costs from a latency table: operators are looked up, and their sum is calibrated."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import final
 
 from hwnas.cost.base import Cost
@@ -25,21 +25,24 @@ class TableCostModel:
         table: LatencyTable,
         target: Target,
         lower: Callable[[Genotype], Lowered],
-        space: str,
+        spaces: Sequence[str],
         command: str,
     ):
-        """Use a table for one space.
+        """Use a table for the spaces of these names.
 
         Raises:
-            TableError: it is not calibrated for that space.
+            TableError: it is not calibrated for one of them.
         """
-        if space not in table.calibration:
-            raise TableError(
-                f"Latency table {table.path} is not calibrated for search space '{space}'. "
-                f"Do so with: {command}"
-            )
+        for space in spaces:
+            if space not in table.calibration:
+                raise TableError(
+                    f"Latency table {table.path} is not calibrated for search space '{space}'. "
+                    f"Do so with: {command}"
+                )
         self._target, self._lower, self._command = target, lower, command
-        self._calibration = Calibration(**table.calibration[space]["coefficients"])
+        self._calibrations = {
+            space: Calibration(**table.calibration[space]["coefficients"]) for space in spaces
+        }
         self._latencies = {op: entry.timing.median_ms for op, entry in table.entries.items()}
 
     def cost(self, genotype: Genotype) -> Cost:
@@ -49,14 +52,14 @@ class TableCostModel:
             TableError: the table lacks operators of it.
         """
         lowered = self._lower(genotype)
-        return host_cost(lowered, self._target, self.latency(lowered))
+        return host_cost(lowered, self._target, self.latency(lowered, genotype.space))
 
-    def latency(self, lowered: Lowered) -> Figure:
-        """Return the latency of a fused network in ms, with its interval."""
+    def latency(self, lowered: Lowered, space: str) -> Figure:
+        """Return the latency of a fused network of a space in ms, with its interval."""
         try:
             known = features(lowered, self._latencies)
         except KeyError:
             missing = [node.op for node in lowered if node.op not in self._latencies]
             raise incomplete(list(dict.fromkeys(missing)), self._target, self._command) from None
-        value, low, high = self._calibration.predict(known)
+        value, low, high = self._calibrations[space].predict(known)
         return Figure(value, "table", low, high)

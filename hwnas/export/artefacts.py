@@ -12,9 +12,9 @@ from torch.nn import functional as F
 
 from hwnas.cost.vela import compile_tflite
 from hwnas.export import running, standalone
-from hwnas.export.finishing import Finished
 from hwnas.export.runners import runners
 from hwnas.families.blocks import weights_of
+from hwnas.finishing.finish import Finished
 from hwnas.int8 import tflite
 from hwnas.op import Lowered, OpSpec, fuse
 from hwnas.runtimes.onnx_writer import write_fp32, write_int8

@@ -13,7 +13,6 @@ from hwnas.accuracy.supernet import right
 from hwnas.cost.base import Cost
 from hwnas.export import running
 from hwnas.export.artefacts import pixels_of
-from hwnas.export.finishing import Finished
 from hwnas.export.proof import (
     N_IMAGES,
     Agreement,
@@ -26,6 +25,7 @@ from hwnas.export.proof import (
     within_budget,
 )
 from hwnas.figure import Figure, proportion
+from hwnas.finishing.finish import Finished
 from hwnas.runtimes.base import Session
 from hwnas.runtimes.pool import Retrying
 from hwnas.search.artefacts import Artefacts

@@ -1,22 +1,16 @@
 """What families ask of the names and values of a space; each refusal names them in one line."""
 
-from collections.abc import Collection, Container, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from hwnas.errors import SpaceError, unknown
-from hwnas.space import Option, SearchSpace
+from hwnas.space import Option, SearchSpace, closest
 
 
 def n_stages(space: SearchSpace) -> int:
     """Return how many stages the space describes."""
     names = {*space.choices, *space.fixed}
     return len({name.split(".")[1] for name in names if name.startswith("stages.")})
-
-
-def closest(names: Container[str], place: str, key: str) -> str | None:
-    """Return the name that says ``key`` for a block: its own, its stage's or the space's."""
-    stage = place.partition(".blocks.")[0]
-    return next((n for n in (f"{place}.{key}", f"{stage}.{key}", key) if n in names), None)
 
 
 def said(values: Mapping[str, Option], place: str, key: str) -> Option:
@@ -33,8 +27,10 @@ class Names:
     network: tuple[str, ...]  #: such as ``stem.width``
     stage: tuple[str, ...]  #: what each ``stages.<i>.`` gives beside its depth
     block: tuple[str, ...]  #: what each ``stages.<i>.blocks.<j>.`` gives, or its stage or the space
-    optional: tuple[str, ...] = ()  #: of the network, or of blocks: those that have a default
+    #: Of the network, of blocks, or of one block by its full name: those that have a default.
+    optional: tuple[str, ...] = ()
     places: tuple[str, ...] = ()  #: other places that read what blocks do: ``stem.activation``
+    conditional: tuple[str, ...] = ()  #: keys of ``when``: those that may be absent
 
 
 def check_names(space: SearchSpace, names: Names) -> None:
@@ -51,14 +47,20 @@ def check_names(space: SearchSpace, names: Names) -> None:
     known = {*required, *names.optional, *names.block, *names.places}
     known |= {f"stages.{i}.{key}" for i in stages for key in names.block}
     read, missing = {*required, *names.optional} & given, required - given
-    told = [f"{block}.{key}" for block in _blocks(space) for key in names.block]
+    told = [f"{block}.{key}" for block in blocks(space) for key in names.block]
     for name in (*told, *names.places):
         known.add(name)
         place, _, key = name.rpartition(".")
         if (found := closest(given, place, key)) is not None:
             read.add(found)
-        elif key not in names.optional:
+        elif key not in names.optional and name not in names.optional:
             missing.add(name)
+    for key in space.when:
+        if key not in names.conditional:
+            raise SpaceError(
+                f"{_where(space)}: when: '{key}' is always read by family '{space.family}'; "
+                f"it may depend on others: {', '.join(names.conditional) or 'nothing'}."
+            )
     for name in sorted(given - known):
         raise SpaceError(f"{_where(space)}: {unknown('name', name, known)}")
     for name in sorted(missing):
@@ -72,7 +74,7 @@ def check_names(space: SearchSpace, names: Names) -> None:
         )
 
 
-def _blocks(space: SearchSpace) -> list[str]:
+def blocks(space: SearchSpace) -> list[str]:
     """Return the names of all blocks of the stages whose depth is given."""
     depths = [f"stages.{i}.depth" for i in range(n_stages(space))]
     return [
@@ -124,12 +126,13 @@ def check_share(space: SearchSpace, name: str) -> None:
         )
 
 
-def whole_numbers(space: SearchSpace, name: str) -> tuple[int, ...]:
-    """Return what ``name`` can be; raise ``SpaceError`` if that is not whole and above 0."""
+def whole_numbers(space: SearchSpace, name: str, least: int = 1) -> tuple[int, ...]:
+    """Return what ``name`` can be; raise ``SpaceError`` if that is not whole or below ``least``."""
     options = space.options(name)
-    if not all(isinstance(option, int) and option > 0 for option in options):
+    if not all(isinstance(option, int) and option >= least for option in options):
+        allowed = f"above {least - 1}" if least else "or 0"
         raise SpaceError(
-            f"{_where(space)}: '{name}' needs whole numbers above 0, got {list(options)}."
+            f"{_where(space)}: '{name}' needs whole numbers {allowed}, got {list(options)}."
         )
     return tuple(int(option) for option in options)
 

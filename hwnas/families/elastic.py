@@ -41,7 +41,7 @@ class ElasticConv(nn.Module):
         Args:
             shape: Channels in and out.
             kernel: The largest, or all that can be chosen.
-            stride: Of the convolution.
+            stride: Of the convolution, unless a call names another.
             depthwise: Whether each channel is convolved alone.
             act: The activation, unless a call names another.
             transforms: Whether kernels are mapped.
@@ -63,11 +63,19 @@ class ElasticConv(nn.Module):
         self._kernels = kernels
         self._act = act
 
-    def forward(self, x: Tensor, c_out: int, kernel: int, act: str | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        c_out: int,
+        kernel: int,
+        act: str | None = None,
+        stride: int | None = None,
+    ) -> Tensor:
         """``(N, C, H, W)`` to ``(N, c_out, ceil(H / stride), ceil(W / stride))``."""
+        stride = self.stride if stride is None else stride
         groups = c_out if self.depthwise else 1
         weight = self._chosen(x.shape[1], c_out, kernel)
-        x = F.conv2d(x, weight, None, self.stride, padding(kernel, self.stride), 1, groups)
+        x = F.conv2d(x, weight, None, stride, padding(kernel, stride), 1, groups)
         return activated(self.norm(x), self._act if act is None else act)
 
     def copy_to(self, layer: ConvNormAct) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hwnas.op import Lowered, OpSpec
-from hwnas.space import Genotype, SearchSpace
+from hwnas.space import Genotype, Space
 
 _PATIENCE = 1000  #: networks without a new operator after which a space is exhausted
 
@@ -14,7 +14,7 @@ _PATIENCE = 1000  #: networks without a new operator after which a space is exha
 class Subject:
     """What is profiled: a space as one target runs it."""
 
-    space: SearchSpace
+    space: Space
     lower: Callable[[Genotype], Lowered]  #: fused for the target
 
     def operators(self, seed: int) -> tuple[OpSpec, ...]:

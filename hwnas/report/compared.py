@@ -13,6 +13,7 @@ from hwnas.report.answers import answers
 from hwnas.report.decisions import different
 from hwnas.report.explorer import Explorer, Page, Picture, Point, RunData
 from hwnas.results import Row
+from hwnas.union import shown
 
 #: A member's probability of being on the front of all that is compared.
 _ON_ALL = "p_on_front_of_all"
@@ -87,8 +88,12 @@ def _explorer(comparison: Comparison) -> Explorer:
 
 
 def _spaces(fronts: Sequence[Front]) -> set[str]:
-    """Return the search spaces of all runs; CSV files name none."""
-    return {f.run.candidates[0].genotype.space for f in fronts if f.run.candidates}
+    """Return the search spaces of each run, several joined; CSV files name none."""
+    return {
+        " + ".join(sorted({candidate.genotype.space for candidate in front.run.candidates}))
+        for front in fronts
+        if front.run.candidates
+    }
 
 
 def _about_choices(fronts: Sequence[Front], spaces: set[str]) -> str:
@@ -161,6 +166,7 @@ def _points(front: Front, kind: Kind) -> list[Point]:
     than were searched in, is none here.
     """
     candidates = {c.id: c for c in different(front.run.candidates)}
+    options = shown(c.genotype for c in candidates.values())
     members = {p.id: p.figures for p, on in zip(front.points, front.mask, strict=True) if on}
     found: dict[str, Point] = {}
     for point in front.run.scored:
@@ -169,7 +175,8 @@ def _points(front: Front, kind: Kind) -> list[Point]:
         candidate = candidates.get(point.id)
         plain = Point(point.id, point.figures)
         if candidate is not None:
-            plain = replace(plain, options=candidate.genotype.options, trial=candidate.trial)
+            chosen = options(candidate.genotype)
+            plain = replace(plain, options=chosen, trial=candidate.trial)
         if point.id in members:
             verified: Figures = members[point.id] if kind == "verified" else {}
             plain = replace(plain, on_front=True, verified=verified)

@@ -10,7 +10,9 @@ from hwnas.report.explorer import Beside, Explorer, Page, Point, RunData, Table
 from hwnas.results import Candidate
 from hwnas.search.joint import JointMember
 from hwnas.search.verify import Member
+from hwnas.space import Option
 from hwnas.target import Budget
+from hwnas.union import shown
 
 NOTES = (
     "Each point is a network. Open: its accuracy as search saw it (supernet weights, validation "
@@ -22,6 +24,7 @@ NOTES = (
 )
 _FP32 = {"accuracy_fp32": Column("fp32 accuracy", "", maximise=True)}
 Facts = Sequence[tuple[str, str]]
+Options = Sequence[tuple[str, Option]]
 
 
 @dataclass(frozen=True)
@@ -108,12 +111,12 @@ def run_of(
     front = {member.candidate.id: member for member in members}
     networks = different(candidates)
     scored = [candidate for candidate in networks if candidate.state != "infeasible"]
-    points = [_point(candidate, front.get(candidate.id)) for candidate in scored]
+    options = shown(candidate.genotype for candidate in networks)
+    points = [_point(c, front.get(c.id), options(c.genotype)) for c in scored]
     return RunData(name, points, group, len(networks) - len(scored))
 
 
-def _point(candidate: Candidate, member: Member | None) -> Point:
-    options = candidate.genotype.options
+def _point(candidate: Candidate, member: Member | None, options: Options) -> Point:
     if member is None:
         stopped = candidate.stopped
         return Point(
@@ -139,9 +142,8 @@ def _for_all(
     missed: Sequence[str],
 ) -> Explorer:
     by_id = {member.candidate.id: member for member in members}
-    points = [
-        _joint_point(candidate, by_id.get(candidate.id)) for candidate in different(candidates)
-    ]
+    options, networks = shown(c.genotype for c in candidates), different(candidates)
+    points = [_joint_point(c, by_id.get(c.id), options(c.genotype)) for c in networks]
     costs = [
         f"{target}.{name}"
         for target, front in fronts.items()
@@ -166,8 +168,7 @@ def _for_all(
     )  # fmt: skip
 
 
-def _joint_point(candidate: Candidate, member: JointMember | None) -> Point:
-    options = candidate.genotype.options
+def _joint_point(candidate: Candidate, member: JointMember | None, options: Options) -> Point:
     if member is None:
         return Point(candidate.id, candidate.figures, options, candidate.trial)
     found = {

@@ -31,6 +31,8 @@ class Choices:
     options: Mapping[str, Sequence[Any]]
     active: Callable[[Assignment], Assignment]
     features: Features
+    root: str = ""  #: the choice that decides which others matter; empty: there is none
+    scope: Callable[[Assignment], Sequence[str]] | None = None  #: those that do; default: all
 
     @property
     def size(self) -> int:
@@ -55,6 +57,24 @@ class Choices:
         """Return the assignment of the first option of every choice."""
         return {name: options[0] for name, options in self.options.items()}
 
+    def branches(self) -> list[Any]:
+        """Return the options of the root; where there is none, one."""
+        return list(self.options[self.root]) if self.root else [None]
+
+    def branch(self, assignment: Assignment) -> Any:
+        """Return the option of the root."""
+        return assignment[self.root] if self.root else None
+
+    def ends(self) -> list[tuple[Assignment, Assignment]]:
+        """Return the assignments of first and of last options, for each option of the root."""
+        largest = {name: options[-1] for name, options in self.options.items()}
+        if not self.root:
+            return [(self.smallest(), largest)]
+        return [
+            ({**self.smallest(), self.root: option}, {**largest, self.root: option})
+            for option in self.branches()
+        ]
+
     def draw(self, rng: random.Random) -> Assignment:
         """Return an assignment with every option drawn evenly."""
         return {name: rng.choice(options) for name, options in self.options.items()}
@@ -68,6 +88,7 @@ class Choices:
         if rng.random() < 0.5:
             child |= {name: b.assignment[name] for name in names if rng.random() < 0.5}
             ancestors |= b.ancestors
+        names = names if self.scope is None else list(self.scope(child))
         for name in rng.sample(names, min(len(names), rng.choice((1, 1, 2, 3)))):
             options = self.options[name]
             if all(isinstance(option, (int, float)) for option in options):

@@ -8,6 +8,7 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
+from hwnas.figure import NORMAL_95
 from hwnas.pareto import hypervolume, non_dominated
 from hwnas.search.acquisition import expected_improvement, log_normal_improvement
 from hwnas.search.choices import Assignment
@@ -18,11 +19,11 @@ Array = NDArray[np.float64]
 Knowledge = Callable[[Sequence[Assignment]], Array]
 
 _MOST = 400  # observations that a Gaussian process is given: its time must not grow for ever
-_REFERENCE = 0.85  # quantile of the first errors beyond which an error counts as no result
+REFERENCE = 0.85  # quantile of the first errors beyond which an error counts as no result
 # How far, in logarithms, errors beyond that are told apart: networks that don't work at all would
 # take all the attention of a model of those that do.
-_CLIP = 0.5
-_NORMAL_95 = 1.96  # standard deviations that 95 % of a normal distribution are within
+CLIP = 0.5
+
 _CURIOSITY = 0.7  # what uncertainty is multiplied by
 
 
@@ -37,7 +38,7 @@ class Known:
 
 @dataclass(frozen=True)
 class History:
-    """What is known of trials: ``(n, d)`` features, ``(n,)`` errors, ``(n, m)`` costs.
+    """What is known of trials: ``(n, d)`` features, ``(n,)`` errors and stds, ``(n, m)`` costs.
 
     The error of what broke a limit is NaN: it may not have been evaluated.
     """
@@ -47,6 +48,7 @@ class History:
     features: Array
     errors: Array
     costs: Array
+    stds: Array  #: of the logarithms of errors, by how they were read; 0: exactly, or not known
     pending: Sequence[Assignment]  #: under evaluation by other workers
     n_ahead: int = 0  #: earlier trials whose workers choose a candidate just now, from the same
 
@@ -67,6 +69,7 @@ class History:
             self.features[rows],
             self.errors[rows],
             self.costs[rows],
+            self.stds[rows],
             self.pending,
             self.n_ahead,
         )
@@ -77,11 +80,12 @@ class Expectation:
     """What is expected of candidates."""
 
     errors: Surrogate
-    inputs: "_Inputs"
+    inputs: "Inputs"
     costs: Sequence["ModelledCost"]  #: empty where they are known
     front_errors: Array
     front_costs: Array
     reference: Sequence[float]
+    reading: float  #: the standard deviation of a reading of the logarithm of an error
 
     def gains(self, known: Known) -> Array:
         """Return the expected gain of hypervolume of candidates, ``(n,)``."""
@@ -92,9 +96,12 @@ class Expectation:
         )
 
     def intervals(self, known: Known) -> Array:
-        """Return the median error of candidates and the ends of its 95 % interval, ``(n, 3)``."""
+        """Return the median error of candidates and the ends of its 95 % interval, ``(n, 3)``.
+
+        Of the error as it will be read, with what a reading of the usual kind adds.
+        """
         mean, std = self._predict(known)
-        half = _NORMAL_95 * np.hypot(std, self.errors.noise)
+        half = NORMAL_95 * np.sqrt(std**2 + self.errors.noise**2 + self.reading**2)
         return np.exp(np.column_stack([mean, mean - half, mean + half]))
 
     @property
@@ -125,7 +132,7 @@ class ModelledCost:
 
 
 @final
-class _Inputs:
+class Inputs:
     """What the model of the error reads: choices, costs, and what else is known of candidates.
 
     What a network costs says something of its accuracy.
@@ -164,8 +171,8 @@ class Learner:
         for which, costs in enumerate(history.costs.T, 1):
             first = history.first(self._n_known(history))
             told = _most_telling(first)
-            values = _logs(costs[: len(first.errors)])
-            parameters = self._fit(which, first.features[told], values[told])
+            values = _logs(costs[: len(first.errors)])[told]
+            parameters = self._fit(which, first.features[told], values, np.zeros(len(values)))
             found.append(ModelledCost(features, costs[chosen], parameters))
         return found
 
@@ -187,28 +194,31 @@ class Learner:
             knowledge: What the model of the error reads beside choices and costs.
         """
         startup = evaluated.first(self._n_startup)
-        limit = float(np.quantile(startup.errors, _REFERENCE))
-        inputs = _Inputs(startup, knowledge)
+        limit = float(np.quantile(startup.errors, REFERENCE))
+        inputs = Inputs(startup, knowledge)
 
-        def observed(history: History) -> tuple[Array, Array]:
+        def observed(history: History) -> tuple[Array, Array, Array]:
             told = history.only(_most_telling(history))
-            return inputs(told), np.minimum(np.log(told.errors), math.log(limit) + _CLIP)
+            logs = np.minimum(np.log(told.errors), math.log(limit) + CLIP)
+            return inputs(told), logs, told.stds
 
         parameters = self._fit(0, *observed(evaluated.first(self._n_known(evaluated))))
-        x, y = observed(evaluated)
-        errors = Surrogate(x, y, parameters)
-        points = np.column_stack([evaluated.errors, evaluated.costs])
+        x, y, stds = observed(evaluated)
+        errors = Surrogate(x, y, parameters, stds)
+        points = np.column_stack([_denoised(evaluated, y, errors), evaluated.costs])
         if pending is not None:
             expected = errors.predict(inputs(pending))[0]
             both = np.vstack([x, inputs(pending)])
-            errors = Surrogate(both, np.append(y, expected), parameters)
+            all_stds = np.append(stds, np.zeros(len(expected)))
+            errors = Surrogate(both, np.append(y, expected), parameters, all_stds)
             points = np.vstack([points, np.column_stack([np.exp(expected), pending.costs])])
         if everything is None or len(everything) == 0:
             everything = points[:, 1:]
         worst = everything.max(axis=0)
         front = points[non_dominated(points, [False] * points.shape[1])]
         reference = (limit, *(worst + 1e-3 * np.abs(worst)))
-        return Expectation(errors, inputs, costs, front[:, 0], front[:, 1:], reference)
+        reading = float(np.median(evaluated.stds))
+        return Expectation(errors, inputs, costs, front[:, 0], front[:, 1:], reference, reading)
 
     def _n_known(self, history: History) -> int:
         """Return to how many trials is fitted: again whenever a tenth more are known."""
@@ -217,11 +227,31 @@ class Learner:
             n = more
         return min(n, len(history.errors))
 
-    def _fit(self, which: int, x: Array, y: Array) -> Hyperparameters:
-        key = (which, x.shape[1], y.tobytes())
+    def _fit(self, which: int, x: Array, y: Array, stds: Array) -> Hyperparameters:
+        key = (which, x.shape[1], y.tobytes() + stds.tobytes())
         if key not in self._fitted:
-            self._fitted[key] = fit(x, y)
+            self._fitted[key] = fit(x, y, stds)
         return self._fitted[key]
+
+
+def _denoised(evaluated: History, told: Array, errors: Surrogate) -> Array:
+    """Return errors as they are believed to be, where readings of them are known to be noisy.
+
+    The lowest of many noisy readings was lucky: a front of readings would ask too much of
+    candidates. What was read exactly is as it was read.
+
+    Args:
+        evaluated: Trials with an error.
+        told: Logarithms of errors as the model was told them, ``(n_told,)``.
+        errors: The model.
+    """
+    if not evaluated.stds.any():
+        return evaluated.errors
+    chosen = _most_telling(evaluated)
+    found = evaluated.errors.copy()
+    # Of errors that count as lower than they were read, the rest is taken as read.
+    found[chosen] *= np.exp(errors.observed()[0] - told)
+    return found
 
 
 def _logs(values: Array) -> Array:

@@ -16,6 +16,10 @@ from hwnas.search.expectation import History
 
 Array = NDArray[np.float64]
 
+#: System attribute of trials: the standard deviation, in the units of the expensive objective, of
+#: its value as it was told; none: it is exact, or nobody knows.
+STD = "pareto:std"
+
 
 @dataclass(frozen=True)
 class Scale:
@@ -25,9 +29,12 @@ class Scale:
     maximised: bool  #: the expensive objective
     costs_maximised: Sequence[bool]
 
-    def errors(self, values: Array) -> Array:
-        """Return the errors of values to be minimised."""
-        return np.maximum(values - self.best, 1e-9)
+    def errors(self, values: Array, stds: Array) -> Array:
+        """Return the errors of values to be minimised, told with standard deviations ``stds``.
+
+        An error below its standard deviation cannot be told from that.
+        """
+        return np.maximum(values - self.best, np.maximum(stds, 1e-9))
 
     def value(self, error: float) -> float:
         """Return the expensive objective's value of an error."""
@@ -59,7 +66,7 @@ class Trials:
         self._numbers: list[int] = []
         self._assignments: list[Assignment] = []
         self._features, self._costs = np.zeros((0, 0)), np.zeros((0, 0))
-        self._values = np.zeros(0)
+        self._values, self._stds = np.zeros(0), np.zeros(0)
         self.taken: set[Hashable] = set()  #: keys of the candidates of finished trials
 
     def history(self, study: optuna.Study, trial: FrozenTrial) -> tuple[History, Scale]:
@@ -81,9 +88,9 @@ class Trials:
         if new := [other for other in finished[n:] if self._is_within(other)]:
             self._add(study, new)
         scale = self._scale(self._values, study)
-        errors = scale.errors(self._values)
+        errors = scale.errors(self._values, self._stds)
         known = (self._numbers, self._assignments, self._features, errors, self._costs)
-        return History(*known, pending, n_ahead), scale
+        return History(*known, self._stds / errors, pending, n_ahead), scale
 
     def _add(self, study: optuna.Study, trials: Sequence[FrozenTrial]) -> None:
         assignments = [self._assignment(trial) for trial in trials]
@@ -92,12 +99,15 @@ class Trials:
         broken = [any(value > 0 for value in trial.constraints.values()) for trial in trials]
         values = np.where(broken, math.nan, signed[:, self._expensive])
         costs = np.delete(signed, self._expensive, axis=1)
+        stds = np.array([float(trial.system_attrs.get(STD, 0.0)) for trial in trials])
         features = self._space.vectors(assignments)
         if self._numbers:
             features = np.concatenate([self._features, features])
             costs = np.concatenate([self._costs, costs])
             values = np.concatenate([self._values, values])
-        self._features, self._costs, self._values = features, costs, values
+            stds = np.concatenate([self._stds, stds])
+        self._features, self._costs = features, costs
+        self._values, self._stds = values, stds
         self._numbers += [trial.number for trial in trials]
         self._assignments += assignments
         self.taken |= {self._space.key(assignment) for assignment in assignments}

@@ -12,7 +12,7 @@ from hwnas.figure import Figure, Figures, column
 from hwnas.pareto import non_dominated
 from hwnas.results import Candidate, Row
 from hwnas.search.verify import Member
-from hwnas.space import Genotype, SearchSpace
+from hwnas.space import Genotype, Space
 from hwnas.target import Budget
 
 T = TypeVar("T")
@@ -129,7 +129,7 @@ class JointMember:
             return "; ".join(f"over {name}" for name in self.over_budget)
         return "" if self.on_front else "left the front"
 
-    def row(self, space: SearchSpace) -> Row:
+    def row(self, space: Space) -> Row:
         """Return searched figures, and those verified on each target, as one row."""
         row = self.candidate.row(space)
         for target, member in self.members.items():

@@ -22,7 +22,7 @@ from hwnas.results import Candidate
 from hwnas.search.choices import Assignment
 from hwnas.search.rival import rival
 from hwnas.search.sampler import Known, RunSampler, SamplerConfig
-from hwnas.space import Genotype, Option, SearchSpace
+from hwnas.space import Genotype, Option, Space
 from hwnas.target import Budget
 
 # The first trials: genotypes at these fractions of the way from the smallest to the largest. Random
@@ -69,7 +69,7 @@ class Knowledge(Protocol):
 class Problem:
     """What is searched for."""
 
-    space: SearchSpace
+    space: Space
     budget: Limits
     cost_model: CostModel
     evaluator: Evaluator
@@ -120,7 +120,7 @@ def search(
         progress: Is told of every trial.
     """
     cost = _remembered(problem.cost_model)
-    ladder = [_rung(problem.space, fraction) for fraction in _LADDER]
+    ladder = rungs(problem.space)
     first = [] if sampler.name == "pareto" else ladder
     run_sampler = RunSampler(sampler, seed, _known(problem, study, cost), first)
     shown = len(study.candidates)
@@ -138,7 +138,22 @@ def search(
     return list(study.candidates)
 
 
-def _rung(space: SearchSpace, fraction: float) -> dict[str, Option]:
+def rungs(space: Space) -> list[dict[str, Option]]:
+    """Return the assignments of the first trials; of several spaces, each has its share.
+
+    Each has its smallest and its largest genotype; there are more only as far as ``_LADDER`` goes.
+    """
+    if not space.root:
+        return [_rung(space, fraction) for fraction in _LADDER]
+    found: dict[str, dict[str, Option]] = {}
+    for fraction in _LADDER:
+        for member in space.members:
+            rung = {**_rung(space, fraction), space.root: member.name}
+            found.setdefault(space.genotype(rung).id, rung)
+    return list(found.values())[: max(len(_LADDER), 2 * len(space.members))]
+
+
+def _rung(space: Space, fraction: float) -> dict[str, Option]:
     """Return the assignment in which every choice is this far up its options."""
     return {
         name: options[round(fraction * (len(options) - 1))]
@@ -192,8 +207,10 @@ def _known(problem: Problem, study: Study, cost: Callable[[Genotype], Cost]) -> 
     affordable = problem.cost_model.n_affordable
     return Known(
         search_space=study.distributions,
-        active=lambda assignment: space.genotype(assignment).to_dict(),
+        active=lambda assignment: space.assignment(space.genotype(assignment)),
         optional=space.optional(),
+        root=space.root,
+        scope=space.scope,
         costs=None if affordable == 0 else costs,
         n_costs=affordable or None,
         expensive=study.objectives.index("accuracy"),
@@ -217,7 +234,8 @@ def _evaluate(
     if reason := cost.reason or problem.budget.exceeded(cost.figures):
         return Candidate(number, genotype, cost.figures, cost.details, reason)
     met = problem.budget.met(cost.figures)
-    rivals = [c for c in study.candidates if c.right and met <= problem.budget.met(c.figures)]
+    complete = [c for c in study.candidates if c.state == "complete"]
+    rivals = [c for c in complete if met <= problem.budget.met(c.figures)]
     found = rival(rivals, cost.figures, study.objectives)
     score = problem.evaluator.score(genotype, found)
     figures = {"accuracy": score.accuracy, **cost.figures}
@@ -227,7 +245,7 @@ def _evaluate(
         number,
         genotype,
         figures,
-        {**read, **told, **cost.details},
+        {**read, **score.details, **told, **cost.details},
         stopped=score.stopped,
         right=score.right,
     )

@@ -65,6 +65,8 @@ class ParetoSampler(BaseSampler):
         search_space: What is searched; default: what all trials of the study have in common.
         active: Returns what of an assignment has an effect; equal results are the same candidate.
         optional: Choices that may have no effect.
+        root: A choice that decides which others matter; the first trials cover its options.
+        scope: Returns the choices that may matter in an assignment; default: all.
         expensive: The number of the expensive objective.
         bound: The best value that it can have; default: 1 or 100 if values are fractions or per
             cent of something maximised, 0 if something positive is minimised.
@@ -84,6 +86,8 @@ class ParetoSampler(BaseSampler):
         search_space: Mapping[str, BaseDistribution] | None = None,
         active: Callable[[Assignment], Assignment] = dict,
         optional: Sequence[str] = (),
+        root: str = "",
+        scope: Callable[[Assignment], Sequence[str]] | None = None,
         expensive: int = 0,
         bound: float | None = None,
         n_startup: int = 16,
@@ -92,6 +96,7 @@ class ParetoSampler(BaseSampler):
     ):
         self._costs, self._seed = costs, seed
         self._search_space, self._active, self._optional = search_space, active, optional
+        self._root, self._scope = root, scope
         self._expensive, self._bound = expensive, bound
         self._n_startup, self._n_costs = n_startup, n_costs
         self._features = features
@@ -122,7 +127,8 @@ class ParetoSampler(BaseSampler):
             return {}
         if self._space is None or self._space.options.keys() != search_space.keys():
             choices = {name: _options(d) for name, d in search_space.items()}
-            self._space = Choices(choices, self._active, Features(choices, self._optional))
+            features = Features(choices, self._optional)
+            self._space = Choices(choices, self._active, features, self._root, self._scope)
             self._trials = Trials(self._space, self._expensive, self._bound)
             self._all = None
         assert self._trials is not None
@@ -207,19 +213,20 @@ class ParetoSampler(BaseSampler):
         known = self._enumerated(space) if self._enumerates(space) else self._first(space, rng)
         free = [i for i, a in enumerate(known.assignments) if space.key(a) not in taken]
         if not free:  # nothing fits, as far as is known; if anything does, it is small
-            smallest = space.smallest()
-            if space.key(smallest) not in taken:
-                return smallest, Proposal("smallest")
+            for smallest, _ in space.ends():
+                if space.key(smallest) not in taken:
+                    return smallest, Proposal("smallest")
             return _other(space, taken, rng), Proposal("random")
         if known.costs.shape[1] == 0:
             return known.assignments[rng.choice(free)], Proposal("startup", len(free))
-        by_cost = np.argsort(known.costs[free, 0], kind="stable")
         number = len(history.errors) + len(history.pending) + history.n_ahead
-        width = max(1, len(free) // self._n_startup)
+        number, free = _of_branch(space, known.assignments, free, number)
+        by_cost = np.argsort(known.costs[free, 0], kind="stable")
+        width = max(1, len(free) * len(space.branches()) // self._n_startup)
         # The cheapest, the dearest, and then always the middle of what is widest.
         share = float(number) if number < 2 else _radical_inverse(number - 1)
-        start = share * (len(free) - width)
-        chosen: int = free[by_cost[round(start) + rng.randrange(width)]]
+        start = share * max(0, len(free) - width)
+        chosen: int = free[by_cost[round(start) + rng.randrange(min(width, len(free)))]]
         return known.assignments[chosen], Proposal("startup", len(free), len(free))
 
     def _first(self, space: Choices, rng: random.Random) -> Known:
@@ -229,11 +236,15 @@ class ParetoSampler(BaseSampler):
         these don't, what is found by taking smaller and smaller options.
         """
         pool = [space.draw(rng) for _ in range(self._n_costs or _POOL)]
-        pool[-1] = {name: options[-1] for name, options in space.options.items()}
-        pool[-2] = smallest = space.smallest()
+        ends = [end for both in space.ends() for end in both]
+        pool[-len(ends) :] = ends
+        smallest = space.smallest()
         for share in (0.0, 0.5, 0.75, 0.9, 0.97):
             mixed = [
-                {n: smallest[n] if rng.random() < share else option for n, option in a.items()}
+                {
+                    n: smallest[n] if rng.random() < share and n != space.root else option
+                    for n, option in a.items()
+                }
                 for a in pool
             ]
             known = self._costed(space, mixed)
@@ -335,6 +346,20 @@ def _other(space: Choices, taken: Container[Hashable], rng: random.Random) -> As
     """Return a random candidate; in all likelihood, one that was not proposed yet."""
     drawn = [space.draw(rng) for _ in range(_DRAWN)]
     return next((a for a in drawn if space.key(a) not in taken), drawn[0])
+
+
+def _of_branch(
+    space: Choices, assignments: Sequence[Assignment], free: Sequence[int], number: int
+) -> tuple[int, list[int]]:
+    """Return which of the first trials of its branch a trial is, and what is free there.
+
+    Branches take turns; where nothing is left of one, the next has its turn.
+    """
+    branches = space.branches()
+    for branch in (branches[(number + i) % len(branches)] for i in range(len(branches))):
+        if own := [i for i in free if space.branch(assignments[i]) == branch]:
+            return number // len(branches), own
+    raise AssertionError("nothing is free")
 
 
 def _options(distribution: BaseDistribution) -> list[Any]:

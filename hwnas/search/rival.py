@@ -18,10 +18,17 @@ def rival(
     What is less accurate than it is dominated. ``None`` where nothing is as cheap, or where too few
     were read whole to predict from.
     """
-    whole = [c for c in candidates if c.right]
+    complete = (c for c in reversed(candidates) if c.state == "complete")
+    whole = [*{c.id: c for c in complete}.values()][::-1]  # a repeated one counts once, read first
     names = [name for name in objectives if name != "accuracy"]
     cheaper = [c for c in whole if all(c.figures[n].value <= costs[n].value for n in names)]
     if len(whole) < _ENOUGH or not cheaper:
         return None
     best = max(cheaper, key=lambda c: c.figures["accuracy"].value)
-    return Rival(best.right, tuple(c.right for c in whole[-_KEPT:]))
+    latest = whole[-_KEPT:]
+    return Rival(
+        best.right,
+        tuple(c.right for c in latest),
+        best.figures["accuracy"].value,
+        tuple(c.details for c in latest),
+    )

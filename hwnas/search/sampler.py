@@ -66,6 +66,8 @@ class Known:
     search_space: Mapping[str, BaseDistribution]
     active: Callable[[Assignment], Assignment]
     optional: Sequence[str]
+    root: str
+    scope: Callable[[Assignment], Sequence[str]]
     costs: Costs | None
     n_costs: int | None
     expensive: int
@@ -95,6 +97,8 @@ class RunSampler(BaseSampler):
             search_space=known.search_space,
             active=known.active,
             optional=known.optional,
+            root=known.root,
+            scope=known.scope,
             expensive=known.expensive,
             n_startup=config.n_startup_trials,
             n_costs=known.n_costs,

@@ -33,7 +33,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 from hwnas.errors import ConfigError, RunError
 from hwnas.results import Candidate, without_password
 from hwnas.search import study as studies
-from hwnas.space import Genotype, SearchSpace
+from hwnas.space import Genotype, Space
 
 T = TypeVar("T")
 
@@ -91,7 +91,7 @@ class SharedStudy:
         RunError: it does not answer, or its study is of another search.
     """
 
-    def __init__(self, membership: Membership, space: SearchSpace):
+    def __init__(self, membership: Membership, space: Space):
         self._config, self._space = membership.config, space
         self.objectives, self.worker = membership.objectives, membership.worker
         self.distributions = studies.distributions(space)

@@ -11,7 +11,7 @@ import sqlite3
 import warnings
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, final
@@ -30,8 +30,10 @@ from sqlalchemy.exc import SQLAlchemyError
 from hwnas.errors import RunError
 from hwnas.figure import column
 from hwnas.results import Candidate, without_password
+from hwnas.search.history import STD
 from hwnas.search.proposal import Proposal, recorded
-from hwnas.space import Genotype, SearchSpace
+from hwnas.space import Genotype, Space
+from hwnas.union import from_json, to_json
 
 NAME = "hwnas"  #: of the study in a file
 SHARED = "digests"  #: attribute of studies that processes share: what decides the outcome
@@ -51,7 +53,7 @@ SQLITE: dict[str, Any] = {"connect_args": {"timeout": 60}}  #: of engines
 class Study:
     """Asks a sampler for candidates and keeps what became of them; one process works on it."""
 
-    def __init__(self, path: Path, space: SearchSpace, objectives: Sequence[str]):
+    def __init__(self, path: Path, space: Space, objectives: Sequence[str]):
         self._space, self.objectives = space, tuple(objectives)
         self.distributions = distributions(space)
         self._storage = open_file(path)
@@ -85,14 +87,12 @@ class Study:
         self._storage.engine.dispose()
 
 
-def distributions(space: SearchSpace) -> dict[str, BaseDistribution]:
+def distributions(space: Space) -> dict[str, BaseDistribution]:
     """Return what Optuna draws from for each choice."""
     return {name: _distribution(options) for name, options in space.choices.items()}
 
 
-def create(
-    storage: RDBStorage, name: str, space: SearchSpace, objectives: Sequence[str]
-) -> optuna.Study:
+def create(storage: RDBStorage, name: str, space: Space, objectives: Sequence[str]) -> optuna.Study:
     """Return the study of that name, new or as it is."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     directions = [
@@ -106,7 +106,7 @@ def create(
         warnings.simplefilter("ignore", ExperimentalWarning)  # names for optuna-dashboard
         study.set_metric_names(list(objectives))
     if _SPACE not in study.user_attrs:  # so that the study can be read without the space's file
-        study.set_user_attr(_SPACE, asdict(space))
+        study.set_user_attr(_SPACE, to_json(space))
     return study
 
 
@@ -133,6 +133,8 @@ def tell(
     own: dict[str, Any] = {_CANDIDATE: candidate.to_json()}
     if candidate.right:
         own[_RIGHT] = base64.b64encode(candidate.right).decode()
+    if "accuracy" in candidate.figures and (std := candidate.figures["accuracy"].std) > 0:
+        own[STD] = std
     for name, content in own.items():
         study._storage.set_trial_system_attr(trial._trial_id, name, content)
     if not _has_costs(candidate.figures, objectives):
@@ -169,7 +171,7 @@ def is_finished(trial: FrozenTrial, objectives: Sequence[str]) -> bool:
     return told is not None and not _has_costs(told["figures"], objectives)
 
 
-def candidate(trial: FrozenTrial, space: SearchSpace) -> Candidate:
+def candidate(trial: FrozenTrial, space: Space) -> Candidate:
     """Return the candidate of a finished trial."""
     genotype = space.genotype(trial.params)
     right = base64.b64decode(_kept(trial, _RIGHT) or "")
@@ -230,7 +232,7 @@ class Outline:
     """What a study says without its candidates: quickly read, however many there are."""
 
     objectives: Sequence[str]
-    space: SearchSpace
+    space: Space
     seconds: Mapping[int, float]  #: as of a ``Record``, of all trials that ended
 
 
@@ -292,13 +294,12 @@ class Source:
             message = f"{self.where} cannot be read, or holds nothing yet: {reason}"
             raise RunError(message) from None
 
-    def _space(self, study: optuna.Study) -> SearchSpace:
+    def _space(self, study: optuna.Study) -> Space:
         if (raw := study.user_attrs.get(_SPACE)) is None:
             raise RunError(
                 f"{self.where} does not hold its search space: an earlier version wrote it."
             )
-        choices = {name: tuple(options) for name, options in raw["choices"].items()}
-        return SearchSpace(raw["name"], raw["family"], choices, raw["fixed"])
+        return from_json(raw)
 
 
 def read(path: Path) -> Record:

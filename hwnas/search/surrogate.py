@@ -21,6 +21,7 @@ from scipy import linalg, optimize
 Array = NDArray[np.float64]
 
 _JITTER = 1e-8
+_NOISE = -4.0  #: of the logarithm of what features don't explain: the mean of its prior
 _STEPS = 60  #: of the optimiser, at most
 _BLOCK = 50_000  #: elements of a kernel that are worked on at once
 
@@ -85,61 +86,105 @@ class Hyperparameters:
     """What is fitted, as logarithms."""
 
     lengths: Array  #: ``(d,)``
-    noise: float  #: its variance over the signal's
+    noise: float  #: of the variance that no feature explains over the signal's
+    variance: float  #: of the signal's variance
 
 
 @final
 class Surrogate:
-    """A Gaussian process given its observations."""
+    """A Gaussian process given its observations.
 
-    def __init__(self, x: Array, y: Array, parameters: Hyperparameters):
-        self._x, self._parameters = x, parameters
-        kernel = _kernel(x, x, parameters.lengths)
-        kernel[np.diag_indices_from(kernel)] += math.exp(parameters.noise) + _JITTER
-        self._factor = linalg.cholesky(kernel, lower=True)
+    A value is a function of the features, and what these do not explain: another amount for each
+    candidate, of one variance (``noise``). What is observed is the
+    value and, where ``stds`` are given, an error of observation beside it.
+
+    Args:
+        x: Features, ``(n, d)``.
+        y: Observations, ``(n,)``.
+        parameters: As fitted.
+        stds: Standard deviations of the errors of observation, ``(n,)``; default: none.
+    """
+
+    def __init__(self, x: Array, y: Array, parameters: Hyperparameters, stds: Array | None = None):
+        self._x, self._y, self._parameters = x, y, parameters
+        self._variance = math.exp(parameters.variance)
+        self._errors = np.zeros(len(y)) if stds is None else stds**2 / self._variance
+        own = math.exp(parameters.noise) * _same(x, self._errors)
+        self._prior = _kernel(x, x, parameters.lengths) + own
+        self._prior[np.diag_indices_from(self._prior)] += _JITTER
+        self._factor = linalg.cholesky(self._prior + np.diag(self._errors), lower=True)
         ones = linalg.cho_solve((self._factor, True), np.ones(len(y)))
         self._mean = float(ones @ y / ones.sum())
-        residual = y - self._mean
-        self._weights = linalg.cho_solve((self._factor, True), residual)
-        # The signal's variance that is most likely, with a weak prior of that of the observations.
-        prior = float(np.var(y)) + 1e-12
-        self._variance = (float(residual @ self._weights) + 2 * prior) / (len(y) + 2)
+        self._weights = linalg.cho_solve((self._factor, True), y - self._mean)
 
     @property
     def noise(self) -> float:
-        """The standard deviation that evaluations have beside that of ``predict``."""
+        """The standard deviation that values have beside that of ``predict``."""
         return math.sqrt(self._variance) * math.exp(self._parameters.noise / 2)
 
     def predict(self, x: Array) -> tuple[Array, Array]:
-        """Return mean and standard deviation, each ``(n,)``, without noise."""
+        """Return mean and standard deviation of what features explain, each ``(n,)``."""
         kernel = _kernel(x, self._x, self._parameters.lengths)
         mean = self._mean + kernel @ self._weights
-        solved = linalg.solve_triangular(
-            self._factor, kernel.T, lower=True, check_finite=False, overwrite_b=True
-        )
-        left = 1.0 - np.einsum("ij,ij->j", solved, solved)
+        n = len(self._y)
+        inverse = linalg.solve_triangular(self._factor, np.eye(n), lower=True, check_finite=False)
+        solved = kernel @ inverse.T  # in much less time than by a triangular solver
+        left = 1.0 - np.einsum("ij,ij->i", solved, solved)
         return mean, np.sqrt(self._variance * np.maximum(left, 1e-9))
 
+    def observed(self) -> tuple[Array, Array]:
+        """Return mean and standard deviation of the observed candidates' values, each ``(n,)``.
 
-def fit(x: Array, y: Array, start: Hyperparameters | None = None) -> Hyperparameters:
-    """Return the most probable hyperparameters for observations ``y (n,)`` at ``x (n, d)``."""
+        Their own observations count: where these have no error the values are what was observed.
+        """
+        mean = self._y - self._errors * self._weights
+        n = len(self._y)
+        inverse = linalg.solve_triangular(self._factor, np.eye(n), lower=True, check_finite=False)
+        left = self._errors - self._errors**2 * np.einsum("ij,ij->j", inverse, inverse)
+        return mean, np.sqrt(self._variance * np.maximum(left, 0.0))
+
+    def draws(self, n: int, rng: np.random.Generator) -> Array:
+        """Return ``n`` draws of all observed candidates' values, ``(n, n_observed)``.
+
+        A draw from the prior is moved by what its own observations would have missed the real ones
+        by (Matheron's rule). Source: Wilson et al., "Pathwise conditioning of Gaussian processes",
+        JMLR 2021, https://arxiv.org/abs/2011.04026.
+        """
+        std = math.sqrt(self._variance)
+        shape = (len(self._y), n)
+        values = linalg.cholesky(self._prior, lower=True) @ rng.normal(0.0, std, shape)
+        seen = values + np.sqrt(self._errors)[:, None] * rng.normal(0.0, std, shape)
+        missed = linalg.cho_solve((self._factor, True), (self._y - self._mean)[:, None] - seen)
+        return np.asarray((self._mean + values + self._prior @ missed).T)
+
+
+def fit(x: Array, y: Array, stds: Array | None = None) -> Hyperparameters:
+    """Return the most probable hyperparameters for observations ``y (n,)`` at ``x (n, d)``.
+
+    ``stds`` are those of errors of observation, ``(n,)``, as ``Surrogate`` takes them.
+    """
     n, d = x.shape
+    errors = np.zeros(n) if stds is None else stds**2
+    # Weakly expected of the signal's variance: that of observations, less what is error in it.
+    prior = max(float(np.var(y) - errors.mean()), 0.05 * float(np.var(y))) + 1e-12
     centre = math.sqrt(2) + 0.5 * math.log(d)
     used = np.ptp(x, axis=0) > 0  # the others are not told by anything; they keep the prior
-    z = x[:, used]
+    z, same = x[:, used], _same(x, errors)
 
     def loss(values: Array) -> tuple[float, Array]:
-        lengths, noise = values[:-1], values[-1]
+        lengths, noise, variance = values[:-2], values[-2], math.exp(values[-1])
         squares = _squares(z, z, lengths)
         kernel, slope = _matern(squares)
-        kernel[np.diag_indices_from(kernel)] += math.exp(noise) + _JITTER
+        kernel += math.exp(noise) * same
+        kernel[np.diag_indices_from(kernel)] += _JITTER + errors / variance
         factor = linalg.cholesky(kernel, lower=True, check_finite=False)
         inverse = linalg.cho_solve((factor, True), np.eye(n), check_finite=False)
         ones = inverse.sum(axis=1)
         residual = y - float(ones @ y / ones.sum())
         weights = inverse @ residual
-        variance = float(residual @ weights) / n + 1e-12
-        value = 0.5 * n * math.log(variance) + float(np.log(np.diag(factor)).sum())
+        misfit = 0.5 * float(residual @ weights) + prior
+        value = (0.5 * n + 1) * values[-1] + float(np.log(np.diag(factor)).sum())
+        value += misfit / variance
         # d value / d kernel = (inverse - weights weights' / variance) / 2
         inner = 0.5 * (inverse - np.outer(weights, weights) / variance)
         scaled = z / np.exp(lengths)
@@ -148,25 +193,37 @@ def fit(x: Array, y: Array, start: Hyperparameters | None = None) -> Hyperparame
         # sum_ab w_ab (z_a - z_b)^2, for every feature at once
         spread = 2 * (sums @ scaled**2 - np.einsum("id,id->d", scaled, weighted @ scaled))
         gradient = np.empty_like(values)
-        gradient[:-1] = -2 * spread
-        gradient[-1] = np.trace(inner) * math.exp(noise)
+        gradient[:-2] = -2 * spread
+        gradient[-2] = np.sum(inner * same) * math.exp(noise)
+        gradient[-1] = 0.5 * n + 1 - misfit / variance - np.diag(inner) @ errors / variance
         from_prior = (lengths - centre) / 3.0  # of variance 3
         value += 0.5 * float(((lengths - centre) ** 2).sum()) / 3.0
-        gradient[:-1] += from_prior
-        value += 0.5 * (noise + 6.0) ** 2 / 4.0
-        gradient[-1] += (noise + 6.0) / 4.0
+        gradient[:-2] += from_prior
+        value += 0.5 * (noise - _NOISE) ** 2 / 4.0
+        gradient[-2] += (noise - _NOISE) / 4.0
         return value, gradient
 
-    first = np.append(np.full(int(used.sum()), centre - 1.0), -6.0)
-    if start is not None:
-        first = np.append(start.lengths[used], start.noise)
-    bounds = [(centre - 6.0, centre + 6.0)] * int(used.sum()) + [(-14.0, 1.0)]
+    at = math.log(prior)
+    first = np.append(np.full(int(used.sum()), centre - 1.0), [_NOISE, at])
+    bounds = [(centre - 6.0, centre + 6.0)] * int(used.sum()) + [(-14.0, 1.0), (at - 6, at + 6)]
     found = optimize.minimize(
         loss, first, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": _STEPS}
     ).x
     lengths = np.full(d, centre)
-    lengths[used] = found[:-1]
-    return Hyperparameters(lengths, float(found[-1]))
+    lengths[used] = found[:-2]
+    return Hyperparameters(lengths, float(found[-2]), float(found[-1]))
+
+
+def _same(x: Array, errors: Array) -> Array:
+    """Return 1 where rows are of the same candidate, and 0 elsewhere, ``(n, n)``.
+
+    Where no error of observation is known, what no feature explains may be one: it is another one
+    in each row.
+    """
+    which = np.unique(x, axis=0, return_inverse=True)[1]
+    same = (which[:, None] == which[None]) & (errors > 0) & (errors[:, None] > 0)
+    np.fill_diagonal(same, val=True)
+    return np.asarray(same, np.float64)
 
 
 def _kernel(a: Array, b: Array, lengths: Array) -> Array:

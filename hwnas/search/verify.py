@@ -17,7 +17,7 @@ from hwnas.pareto import non_dominated
 from hwnas.progress import Progress
 from hwnas.results import Candidate, Row, RunFolder
 from hwnas.search.artefacts import Artefacts
-from hwnas.space import Genotype, SearchSpace
+from hwnas.space import Genotype, Space
 from hwnas.target import Budget
 from hwnas.training.data import Batch
 
@@ -61,7 +61,7 @@ class Member:
             return "; ".join(f"over budget.{name}" for name in self.over_budget)
         return "" if self.on_front else "left the front"
 
-    def row(self, space: SearchSpace) -> Row:
+    def row(self, space: Space) -> Row:
         """Return searched and verified figures as one row."""
         row = self.candidate.row(space)
         for name in VERIFIED:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import final
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hwnas.accuracy.supernet import recalibrate
@@ -13,6 +13,7 @@ from hwnas.errors import ConfigError
 from hwnas.families.base import Recipe
 from hwnas.progress import Progress
 from hwnas.training import loop, parallel
+from hwnas.training.answers import Answers
 from hwnas.training.batches import Batch, Material, Moment
 from hwnas.training.config import TrainingConfig
 from hwnas.training.loop import Outcome, Row, Saving, Summary, Trainee
@@ -32,6 +33,15 @@ class Teacher:
     network: nn.Module
     resolution: int  #: of the images it reads
     alpha: float = 0.5  #: share of the loss that is on its answers; the rest is on the labels
+    recorded: Answers | None = None  #: what it answers to the very batches of the training
+
+    def answers(self, batch: Batch, moment: Moment, dtype: str) -> Tensor:
+        """Return its probabilities for the images of a batch, ``(N, n_classes)``."""
+        if self.recorded is not None:
+            return self.recorded.of(batch, moment)
+        seen = batch.at(self.resolution)
+        with torch.no_grad():
+            return forward(lambda: self.network(seen), seen, dtype).softmax(1)
 
 
 @dataclass(frozen=True)
@@ -98,9 +108,7 @@ class _Alone:
         smoothing = self.config.label_smoothing
         loss = F.cross_entropy(logits, batch.targets, label_smoothing=smoothing)
         if (teacher := self.teacher) is not None:
-            seen = batch.at(teacher.resolution)
-            with torch.no_grad():
-                answers = forward(lambda: teacher.network(seen), seen, self.config.dtype).softmax(1)
+            answers = teacher.answers(batch, moment, self.config.dtype)
             loss = torch.lerp(loss, F.cross_entropy(logits, answers), teacher.alpha)
         torch.autograd.backward(loss)
         return Outcome({"loss": float(loss.detach())}, batch.n_right(logits), 1)

@@ -46,12 +46,18 @@ class Batch:
     labels: Tensor  #: ``(N,)``; of mixed images, of what they show most of
     targets: Tensor  #: ``labels``, or probabilities ``(N, n_classes)`` where images are mixed
     data: ImageData
+    #: where the images are as they are in the training split: their places in it, ``(N,)``
+    places: Tensor | None = None
     _prepared: dict[int, Tensor] = field(default_factory=dict)
 
     def to(self, device: torch.device) -> "Batch":
         """Return the batch in the memory of a device."""
         return Batch(
-            self.images.to(device), self.labels.to(device), self.targets.to(device), self.data
+            self.images.to(device),
+            self.labels.to(device),
+            self.targets.to(device),
+            self.data,
+            self.places,
         )
 
     def at(self, resolution: int) -> Tensor:
@@ -91,7 +97,8 @@ def draw(material: Material, config: TrainingConfig, moment: Moment, processes: 
     own = torch.arange(n)[processes.rows(n)]
     part = train.take(index[own], changes.at(own))
     if as_they_are or not config.mixup:
-        return Batch(part.images, part.labels, part.labels, material.data)
+        places = index[own] if changes.none else None
+        return Batch(part.images, part.labels, part.labels, material.data, places)
     other = n - 1 - own
     partner = part.take(other) if len(own) == n else train.take(index[other], changes.at(other))
     share = moment.rng("mixup").betavariate(config.mixup, config.mixup)

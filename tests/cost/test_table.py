@@ -36,7 +36,7 @@ def table(profiled: Subject) -> LatencyTable:
 
 
 def _model(table: LatencyTable, profiled: Subject, space: str = "tiny") -> TableCostModel:
-    return TableCostModel(table, CPU, profiled.lower, space, COMMAND)
+    return TableCostModel(table, CPU, profiled.lower, [space], COMMAND)
 
 
 class TestTable(CostModelContract):

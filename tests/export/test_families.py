@@ -23,9 +23,9 @@ from hwnas.cost.host import as_run
 from hwnas.errors import CompileError
 from hwnas.export import artefacts, running
 from hwnas.export.artefacts import Library
-from hwnas.export.finishing import Finished
 from hwnas.export.proof import agreement, prepared
 from hwnas.families.blocks import fold_batch_norm
+from hwnas.finishing.finish import Finished
 from hwnas.int8.quantise import quantise
 from hwnas.op import Lowered, Task
 from hwnas.runtimes.base import BATCH

@@ -141,11 +141,11 @@ def test_profile_of_a_device_predicts_its_new_networks(
     worker = FakeWorker(device)
     wholes = measure_networks(table, profiled, profiled.sample(60, 0), pool(worker), Silent())
     report_error(table, wholes, NetworksConfig(20, 25, 15), "tiny")
-    model = TableCostModel(load(table.path), CPU, profiled.lower, "tiny", "")
+    model = TableCostModel(load(table.path), CPU, profiled.lower, ["tiny"], "")
     quiet = Device(scale=1.25, operator_ms=0.0002)
     for genotype in profiled.sample(40, 7):
         net = profiled.lower(genotype)
-        assert model.latency(net).value == pytest.approx(quiet.network(net), rel=0.02)
+        assert model.latency(net, "tiny").value == pytest.approx(quiet.network(net), rel=0.02)
     found = table.calibration["tiny"]["error"]
     assert found["n"] == 15
     assert found["table"]["mape"] < 0.02 < found["macs"]["mape"]

@@ -143,9 +143,9 @@ def test_filled_table_predicts_new_networks_as_well_as_it_says(
     device = Device(SLOW_DEPTHWISE, scale=scale, operator_ms=0.003, noise=0.02)
     table, report = _filled(device, profiled, ops, tmp_path, n)
     table.save()
-    model = TableCostModel(load(table.path), CPU, profiled.lower, profiled.space.name, "")
+    model = TableCostModel(load(table.path), CPU, profiled.lower, [profiled.space.name], "")
     known = [net for net in new if not set(distinct([net])) - set(table.entries)]
-    figures = [model.latency(net) for net in known]
+    figures = [model.latency(net, profiled.space.name) for net in known]
     measured = [device.network(net) for net in known]
     agreed = agreement([figure.value for figure in figures], measured)
     assert len(known) > 100

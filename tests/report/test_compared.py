@@ -204,7 +204,7 @@ def test_choices_of_csv_files_are_left_out_and_said(
     assert "choices the networks of CSV files made is not known" in page.tab.content()
     assert {"x", "y"} < {*page.ids()}
     assert "z" not in page.ids()
-    candidates = read_candidates(RunFolder(tmp_path / "ours"), tiny.name)
+    candidates = read_candidates(RunFolder(tmp_path / "ours"), [tiny.name])
     different = len({candidate.id for candidate in candidates or ()})
     assert f"among all {different} candidates" in page.tab.content()
     assert page.tab.locator(".card").first.locator("tr").first.locator(".bar").count() == 2

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
 
 from hwnas.pareto import hypervolume
+from hwnas.search.history import STD
 from hwnas.search.pareto_sampler import ParetoSampler
 from hwnas.search.proposal import ATTRIBUTE, Proposal, recorded
 
@@ -363,3 +364,42 @@ def test_trials_with_given_options_are_not_called_proposals() -> None:
     _run(ParetoSampler(_costs(latency), search_space=SMALL), 2, study=study)
     assert ATTRIBUTE not in study.trials[0].system_attrs
     assert [p.phase for p in _proposals(study)] == ["ladder", "startup"]
+
+
+def _read_noisily(sampler: ParetoSampler, n: int, study: optuna.Study, told: bool) -> None:
+    """Run trials of which every third is read well, the others badly."""
+    study.sampler = sampler
+    while len(study.trials) < n:
+        trial = study.ask(SMALL)
+        std = 0.002 if trial.number % 3 == 0 else 0.03
+        if told:
+            study._storage.set_trial_system_attr(trial._trial_id, STD, std)
+        noise = random.Random(str(trial.params)).gauss(0, std)
+        study.tell(trial, [accuracy(trial.params) + noise, latency(trial.params)])
+
+
+def test_noisy_readings_are_not_chased_where_their_noise_is_told() -> None:
+    volumes: list[list[float]] = [[], []]
+    for seed in range(4):
+        for told in (False, True):
+            study = optuna.create_study(directions=[MAXIMISE, MINIMISE])
+            sampler = ParetoSampler(_costs(latency), seed=seed, search_space=SMALL)
+            _read_noisily(sampler, 50, study, told)
+            true = optuna.create_study(directions=[MAXIMISE, MINIMISE])
+            true.add_trials([optuna.trial.create_trial(values=[accuracy(t.params), t.values[1]])
+                             for t in study.trials])  # fmt: skip
+            volumes[told].append(_volume(true, [0.5, 4.0]))
+    assert np.mean(volumes[1]) > np.mean(volumes[0])
+
+
+def test_resumed_noisy_study_proposes_the_same() -> None:
+    def sampler() -> ParetoSampler:
+        return ParetoSampler(_costs(latency), search_space=SMALL)
+
+    whole = optuna.create_study(directions=[MAXIMISE, MINIMISE])
+    _read_noisily(sampler(), 35, whole, told=True)
+    cut = optuna.create_study(directions=[MAXIMISE, MINIMISE])
+    for n in (19, 27, 35):
+        _read_noisily(sampler(), n, cut, told=True)
+    assert [t.params for t in cut.trials] == [t.params for t in whole.trials]
+    assert [t.system_attrs for t in cut.trials] == [t.system_attrs for t in whole.trials]

@@ -33,8 +33,17 @@ def test_rival_is_the_most_accurate_of_those_that_cost_no_more_in_any_objective(
 def test_there_is_no_rival_where_nothing_is_as_cheap_or_little_was_read() -> None:
     assert rival(CANDIDATES, _candidate(9, 0, -1.0).figures, OBJECTIVES) is None
     assert rival(CANDIDATES[:4], _candidate(9, 0, 4.0).figures, OBJECTIVES) is None
-    unread = [replace(c, right=b"") for c in CANDIDATES]
-    assert rival(unread, _candidate(9, 0, 4.0).figures, OBJECTIVES) is None
+    stopped = [replace(c, stopped=True) for c in CANDIDATES]
+    assert rival(stopped, _candidate(9, 0, 4.0).figures, OBJECTIVES) is None
+
+
+def test_a_candidate_that_came_again_counts_once() -> None:
+    again = [replace(c, trial=c.trial + 8, right=b"") for c in CANDIDATES]
+    found = rival([*CANDIDATES, *again], _candidate(9, 0, 4.0).figures, OBJECTIVES)
+    assert found is not None
+    assert found.right == bytes([2])
+    assert found.accuracy == 0.7
+    assert found.earlier == tuple(bytes([i]) for i in range(8))
 
 
 def test_the_latest_are_what_is_predicted_from() -> None:

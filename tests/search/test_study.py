@@ -1,10 +1,12 @@
 from pathlib import Path
 
+import optuna
 import pytest
 
 from hwnas.errors import RunError
 from hwnas.progress import Silent
 from hwnas.search import loop, study
+from hwnas.search.history import STD
 from hwnas.search.sampler import SamplerConfig
 from hwnas.search.study import Study
 from hwnas.space import SearchSpace
@@ -47,6 +49,17 @@ def test_file_alone_tells_candidates_and_why_they_were_proposed(
     assert (outline.objectives, outline.seconds) == (record.objectives, record.seconds)
     assert outline.space == tiny
     assert [record.proposals[number].phase for number in range(20)] == phases
+
+
+def test_trials_say_how_noisily_their_accuracy_was_read(tiny: SearchSpace, tmp_path: Path) -> None:
+    opened = _search(tiny, tmp_path / "study.db", "pareto", 4)
+    opened.close()
+    trials = study.open_file(tmp_path / "study.db")
+    told = optuna.load_study(study_name=study.NAME, storage=trials).trials
+    trials.engine.dispose()
+    stds = [c.figures["accuracy"].std for c in opened.candidates]
+    assert [trial.system_attrs[STD] for trial in told] == stds
+    assert min(stds) > 0.001
 
 
 def test_file_without_trials_or_study_is_refused(tiny: SearchSpace, tmp_path: Path) -> None:

@@ -32,11 +32,16 @@ def _smooth(x: np.ndarray) -> np.ndarray:
     return np.asarray(np.sin(3 * x[:, 0]) + 0.5 * x[:, 1] ** 2)
 
 
+@pytest.mark.parametrize("noisy", [False, True])
 @pytest.mark.parametrize("seed", range(3))
-def test_gradient_is_that_of_the_loss(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradient_is_that_of_the_loss(
+    seed: int, noisy: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rng = np.random.default_rng(seed)
     x = rng.uniform(size=(15, 4))
     x[:, 3] = 0.5  # tells nothing
+    x[14] = x[13]  # the same candidate again
+    stds = rng.uniform(0, 0.5, 15) if noisy else None
     checked = []
 
     def check(loss, first, **options):  # type: ignore[no-untyped-def]
@@ -48,7 +53,7 @@ def test_gradient_is_that_of_the_loss(seed: int, monkeypatch: pytest.MonkeyPatch
         return optimize.OptimizeResult(x=first)
 
     monkeypatch.setattr(optimize, "minimize", check)
-    fitted = fit(x, _smooth(x) + rng.normal(0, 0.05, 15))
+    fitted = fit(x, _smooth(x) + rng.normal(0, 0.05, 15), stds)
     assert len(checked) == 3
     assert len(fitted.lengths) == 4
 
@@ -88,3 +93,46 @@ def test_equal_values_are_no_problem() -> None:
     mean, std = Surrogate(x, np.ones(5), fit(x, np.ones(5))).predict(x)
     assert mean == pytest.approx(1.0)
     assert np.isfinite(std).all()
+
+
+def test_rough_observations_count_less_than_precise_ones() -> None:
+    better = []
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        x, new = rng.uniform(size=(60, 2)), rng.uniform(size=(200, 2))
+        stds = np.where(np.arange(60) % 2, 0.01, 1.0)
+        y = _smooth(x) + rng.normal(0, stds)
+        told, all_alike = fit(x, y, stds), fit(x, y)
+        with_stds = Surrogate(x, y, told, stds).predict(new)[0]
+        without = Surrogate(x, y, all_alike).predict(new)[0]
+        better.append([np.std(_smooth(new) - with_stds), np.std(_smooth(new) - without)])
+    knowing, not_knowing = np.mean(better, axis=0)
+    assert knowing < 0.5 * not_knowing
+
+
+def test_observed_values_are_between_observation_and_expectation() -> None:
+    rng = np.random.default_rng(2)
+    x = rng.uniform(size=(50, 2))
+    stds = np.where(np.arange(50) < 5, 0.0, 0.3)
+    y = _smooth(x) + rng.normal(0, stds)
+    model = Surrogate(x, y, fit(x, y, stds), stds)
+    mean, std = model.observed()
+    assert mean[:5] == pytest.approx(y[:5])
+    assert std[:5] == pytest.approx(0.0)
+    assert np.std(mean[5:] - _smooth(x)[5:]) < 0.5 * np.std(y[5:] - _smooth(x)[5:])
+    draws = model.draws(4000, rng)
+    assert draws.shape == (4000, 50)
+    assert draws.mean(axis=0) == pytest.approx(mean, abs=0.02)
+    assert draws.std(axis=0) == pytest.approx(std, abs=0.01)
+
+
+def test_readings_of_the_same_candidate_are_taken_together() -> None:
+    """Its own part, that no feature explains, is read twice."""
+    x = np.repeat(np.random.default_rng(3).uniform(size=(20, 2)), 2, axis=0)
+    own = np.repeat(np.random.default_rng(4).normal(0, 1, 20), 2)
+    y = own + np.random.default_rng(5).normal(0, 0.2, 40)
+    stds = np.full(40, 0.2)
+    mean, std = Surrogate(x, y, fit(x, y, stds), stds).observed()
+    assert mean[::2] == pytest.approx(mean[1::2], abs=1e-5)
+    assert mean[::2] == pytest.approx((y[::2] + y[1::2]) / 2, abs=0.1)
+    assert std == pytest.approx(0.2 / np.sqrt(2), abs=0.02)

@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from hwnas import build
-from hwnas.accuracy.supernet import SupernetEvaluator
 from hwnas.config import SearchConfig
 from hwnas.progress import Silent
 from hwnas.results import Candidate, RunFolder
@@ -28,10 +27,10 @@ def parts(npu: Target) -> build.Parts:
 @pytest.fixture(scope="module")
 def bench(parts: build.Parts) -> Workbench:
     torch.manual_seed(0)
-    family = parts.networks.family
-    supernet = family.supernet(parts.space, parts.data.task)
+    (course,) = parts.courses.values()
+    supernet = course.untrained()
     supernet.module.eval()
-    evaluator = SupernetEvaluator(supernet, family, parts.space, parts.data, parts.config.scoring)
+    evaluator = course.evaluator(supernet, parts.config.scoring)
     return build.workbench(parts, evaluator, None)
 
 
@@ -127,7 +126,7 @@ def test_search_never_reads_the_test_split(parts: build.Parts, tmp_path: Path) -
         run=dataclasses.replace(parts.config.run, supernets=str(tmp_path)),
     )
     blind = dataclasses.replace(parts, data=data, config=config)
-    evaluator = build.TrainedOnDemand(lambda: build.trained_evaluator(blind, Silent()))
+    evaluator = build.on_demand(blind, Silent())
     problem = loop.Problem(blind.space, Budget(), build.cost_model(blind, None), evaluator)
     from hwnas.search.sampler import SamplerConfig
     from hwnas.search.study import Study

@@ -1,1 +1,1 @@
-"""The family of inverted residuals."""
+"""The family of convolutional networks of blocks of several kinds."""

@@ -1,42 +1,104 @@
 """Which spaces are of this family."""
 
-from hwnas.families import checks
-from hwnas.families.mbconv.lowering import DEFAULTS
-from hwnas.space import SearchSpace
+from dataclasses import replace
 
+from hwnas.errors import SpaceError
+from hwnas.families import checks
+from hwnas.families.mbconv.lowering import DEFAULTS, READS
+from hwnas.space import SearchSpace, closest
+
+_MULTIPLIERS = ("width_multiplier", "depth_multiplier")
 _NAMES = checks.Names(
     network=("resolution", "head.width", "stem.width", "stem.kernel", "stem.stride"),
     stage=("width", "stride"),
     block=("kernel", "expansion", "activation", "kind", "se"),
-    optional=("head.features", "kernel_sharing", *DEFAULTS),
+    optional=("head.features", "kernel_sharing", *_MULTIPLIERS, *DEFAULTS),
     places=("stem.activation", "head.activation"),
+    conditional=("expansion", "kernel", "se"),
 )
 _WORDS = {
     "activation": ("relu6", "relu", "hardswish"),
-    "kind": ("inverted", "fused"),
+    "kind": tuple(READS),
     "kernel_sharing": ("crop", "transform"),
 }
-_INELASTIC = ("stem.kernel", "kernel_sharing", "stride")
 
 
 def check(space: SearchSpace) -> None:
-    """Refuse a space that does not describe inverted residuals.
+    """Refuse a space that does not describe networks of this family.
 
     Raises:
         SpaceError: with the name that is missing, unknown or out of range.
     """
-    checks.check_names(space, _NAMES)
-    names = sorted({*space.choices, *space.fixed})
-    for name in names:
-        key = name.rpartition(".")[2]
-        if key in _WORDS:
-            checks.check_one_of(space, name, _WORDS[key])
-        elif key == "se":
-            checks.check_share(space, name)
-        elif key == "kernel":
-            checks.check_odd(space, name)
-        elif key == "stride":
-            checks.check_one_of(space, name, (1, 2))
-        else:
-            checks.whole_numbers(space, name)
-    checks.check_fixed(space, [name for name in names if name.endswith(_INELASTIC)])
+    blocks = checks.blocks(space)
+    unread = [f"{b}.expansion" for b in blocks if not _readers(space, b, "expansion")]
+    checks.check_names(space, replace(_NAMES, optional=(*_NAMES.optional, *unread)))
+    for name in sorted({*space.choices, *space.fixed}):
+        _check_values(space, name)
+    checks.check_fixed(space, ["kernel_sharing"])
+    for block in blocks:
+        for key in ("expansion", "se"):
+            _check_condition(space, block, key)
+    _check_head(space)
+    _check_multiplied(space)
+
+
+def _check_values(space: SearchSpace, name: str) -> None:
+    key = name.rpartition(".")[2]
+    if key in _WORDS:
+        checks.check_one_of(space, name, _WORDS[key])
+    elif key == "se":
+        checks.check_share(space, name)
+    elif key == "kernel":
+        checks.check_odd(space, name)
+    elif key == "stride":
+        checks.check_one_of(space, name, (1, 2))
+    elif key in _MULTIPLIERS:
+        checks.check_positive(space, name)
+    else:
+        checks.whole_numbers(space, name, least=0 if name == "head.width" else 1)
+
+
+def _kinds(space: SearchSpace, block: str) -> set[str]:
+    name = closest({*space.choices, *space.fixed}, block, "kind")
+    return set(map(str, [DEFAULTS["kind"]] if name is None else space.options(name)))
+
+
+def _readers(space: SearchSpace, block: str, key: str) -> set[str]:
+    """Return the kinds that a block can be of and that read a key."""
+    return {kind for kind in _kinds(space, block) if key in READS.get(kind, (key,))}
+
+
+def _check_condition(space: SearchSpace, block: str, key: str) -> None:
+    """Refuse a choice of a block that is there where its kind does not read it."""
+    names = {*space.choices, *space.fixed}
+    name, of = closest(names, block, key), closest(names, block, "kind")
+    if name is None or of is None or not {name, of} <= {*space.choices}:
+        return
+    if of.rpartition(".")[0] != name.rpartition(".")[0]:
+        return  # it may be read by other blocks
+    allowed = space.when.get(key, {}).get("kind", space.choices[of])
+    if idle := _kinds(space, block).intersection(map(str, allowed)) - _readers(space, block, key):
+        readers = ", ".join(kind for kind in READS if key in READS[kind])
+        raise SpaceError(
+            f"Space '{space.name}': '{name}' has no effect where '{of}' is {min(idle)}; say "
+            f"when: {{{key}: {{kind: [{readers}]}}}}."
+        )
+
+
+def _check_head(space: SearchSpace) -> None:
+    """Refuse a layer behind the pooling without a convolution before it."""
+    if "head.features" in {*space.choices, *space.fixed} and 0 in space.options("head.width"):
+        raise SpaceError(
+            f"Space '{space.name}': 'head.features' needs a 'head.width' above 0, got "
+            f"{list(space.options('head.width'))}."
+        )
+
+
+def _check_multiplied(space: SearchSpace) -> None:
+    """Refuse choices of single blocks where a multiplier says how many there are."""
+    own = [name for name in space.choices if ".blocks." in name]
+    if own and "depth_multiplier" in {*space.choices, *space.fixed}:
+        raise SpaceError(
+            f"Space '{space.name}': beside 'depth_multiplier', '{own[0]}' must be said of its "
+            "stage or of the space."
+        )

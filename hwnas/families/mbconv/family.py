@@ -1,4 +1,4 @@
-"""Inverted and fused residuals as a family."""
+"""Convolutional networks of several kinds of blocks as a family."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @final
 class MBConv:
-    """Inverted and fused residuals; torch is imported only where a module is built."""
+    """Networks of several kinds of blocks; torch is imported only where a module is built."""
 
     @property
     def recipe(self) -> Recipe:
@@ -26,7 +26,7 @@ class MBConv:
         return Recipe("sgd", lr=0.3, weight_decay=5e-5)
 
     def check(self, space: SearchSpace) -> None:
-        """Raise ``SpaceError`` if the space does not describe inverted residuals."""
+        """Raise ``SpaceError`` if the space does not describe such networks."""
         check(space)
 
     def resolution(self, space: SearchSpace, genotype: Genotype) -> int:

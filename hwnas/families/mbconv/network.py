@@ -1,5 +1,6 @@
-"""Inverted and fused residuals: the plain network of one genotype."""
+"""Convolutional networks of several kinds of blocks: the plain network of one genotype."""
 
+from collections.abc import Callable, Mapping
 from typing import final
 
 from torch import Tensor, nn
@@ -47,6 +48,64 @@ class FusedResidual(nn.Module):
 
 
 @final
+class Plain(nn.Module):
+    """A dense convolution alone."""
+
+    def __init__(self, block: Block):
+        super().__init__()
+        b = block
+        self.conv = ConvNormAct((b.c_in, b.c_out), b.kernel, b.stride, 1, b.activation)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(N, C, H, W)`` to ``(N, C', ceil(H / stride), ceil(W / stride))``."""
+        out: Tensor = self.conv(x)
+        return out
+
+
+@final
+class BasicResidual(nn.Module):
+    """Two dense convolutions, and the input or its projection added to their result."""
+
+    def __init__(self, block: Block):
+        super().__init__()
+        b, shape = block, (block.c_in, block.c_out)
+        self.shortcut = nn.Identity() if b.residual else ConvNormAct(shape, 1, b.stride, 1, "")
+        self.first = ConvNormAct((b.c_in, b.c_mid), b.kernel, b.stride, 1, b.activation)
+        self.second = ConvNormAct((b.c_mid, b.c_out), b.kernel, 1, 1, "")
+        self.add = Add(b.activation)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(N, C, H, W)`` to ``(N, C', ceil(H / stride), ceil(W / stride))``."""
+        out: Tensor = self.add(self.shortcut(x), self.second(self.first(x)))
+        return out
+
+
+@final
+class Separable(nn.Module):
+    """Depthwise convolution, and one of each pixel."""
+
+    def __init__(self, block: Block):
+        super().__init__()
+        b, act = block, block.activation
+        self.depthwise = ConvNormAct((b.c_in, b.c_in), b.kernel, b.stride, b.c_in, act)
+        self.pointwise = ConvNormAct((b.c_in, b.c_out), 1, 1, 1, act)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(N, C, H, W)`` to ``(N, C', ceil(H / stride), ceil(W / stride))``."""
+        out: Tensor = self.pointwise(self.depthwise(x))
+        return out
+
+
+_KINDS: Mapping[str, Callable[[Block], nn.Module]] = {
+    "inverted": InvertedResidual,
+    "fused": FusedResidual,
+    "plain": Plain,
+    "residual": BasicResidual,
+    "separable": Separable,
+}
+
+
+@final
 class MBConvNet(nn.Module):
     """The network of one genotype; its modules have the names of the lowered operators."""
 
@@ -56,18 +115,19 @@ class MBConvNet(nn.Module):
         self.stem = ConvNormAct(stem, dims.stem_kernel, dims.stem_stride, 1, dims.stem_activation)
         stages: dict[int, list[nn.Module]] = {}
         for block in dims.blocks:
-            kind = FusedResidual if block.kind == "fused" else InvertedResidual
-            stages.setdefault(block.stage, []).append(kind(block))
+            stages.setdefault(block.stage, []).append(_KINDS[block.kind](block))
         self.stages = nn.ModuleList(
             nn.ModuleDict({"blocks": nn.ModuleList(blocks)}) for blocks in stages.values()
         )
         last, head = dims.blocks[-1].c_out, dims.head
-        self.head = ConvNormAct((last, head.width), 1, 1, 1, head.activation)
+        self.head: nn.Module = nn.Identity()
+        if head.width:
+            self.head = ConvNormAct((last, head.width), 1, 1, 1, head.activation)
         self.pool = Mean()
         self.features: nn.Module = nn.Identity()
         if head.features:
-            self.features = LinearAct((head.width, head.features), head.activation)
-        self.classifier = nn.Linear(head.features or head.width, task.n_classes)
+            self.features = LinearAct((dims.pooled, head.features), head.activation)
+        self.classifier = nn.Linear(head.features or dims.pooled, task.n_classes)
 
     def forward(self, images: Tensor) -> Tensor:
         """``(N, C, R, R)`` to logits ``(N, n_classes)``."""

@@ -49,6 +49,11 @@ class Changes:
     mirrored: Tensor | None = None  #: bool, ``(N,)``
     moved: Tensor | None = None  #: rows and columns in pixels, int64, ``(2, N)``
 
+    @property
+    def none(self) -> bool:
+        """Whether nothing is changed about any image."""
+        return self.crops is None and self.mirrored is None and self.moved is None
+
     def at(self, index: Tensor) -> "Changes":
         """Return the changes of some of the images."""
         crops = self.crops and replace(self.crops, draws=self.crops.draws[index.numpy()])

@@ -63,7 +63,9 @@ def streamed(npu: Target, path: Path) -> build.Parts:
 
 @pytest.fixture(scope="module")
 def evaluators(kept: build.Parts, streamed: build.Parts) -> tuple[SupernetEvaluator, ...]:
-    return tuple(build.trained_evaluator(parts, Silent()) for parts in (kept, streamed))
+    return tuple(
+        build.on_demand(parts, Silent()).of(parts.space.smallest()) for parts in (kept, streamed)
+    )
 
 
 @pytest.fixture(autouse=True)

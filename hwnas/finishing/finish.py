@@ -8,12 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from hwnas.accuracy.supernet import SupernetEvaluator, recalibrate, right
+from hwnas.accuracy.base import Weights
+from hwnas.accuracy.supernet import recalibrate, right
 from hwnas.errors import CompileError
-from hwnas.export import pruning
-from hwnas.export.options import FinishingConfig
 from hwnas.families.blocks import fold_batch_norm
 from hwnas.figure import Figure, proportion
+from hwnas.finishing import pruning
+from hwnas.finishing.options import FinishingConfig
+from hwnas.finishing.teachers import Tutor
 from hwnas.int8.network import QuantisedNetwork
 from hwnas.int8.quantise import calibrate, in_int8
 from hwnas.int8.simulated import Simulated
@@ -24,7 +26,7 @@ from hwnas.runtimes.base import Session
 from hwnas.runtimes.onnx_writer import check_int8
 from hwnas.space import Genotype
 from hwnas.supernets import Course
-from hwnas.training.alone import Pupil, Teacher
+from hwnas.training.alone import Pupil
 
 Load = Callable[[QuantisedNetwork], Session]  #: an int8 network into the runtime that it is for
 
@@ -65,9 +67,10 @@ class Finished:
 class Origin:
     """Where the weights of a network come from."""
 
-    course: Course  #: data, options and seed of the supernet's training
-    evaluator: SupernetEvaluator  #: that search scored the network by
+    course: Course  #: data, options and seed of the training
+    weights: Weights  #: that search scored the network by
     genotype: Genotype
+    tutor: Tutor | None = None  #: whose answers are learned, beside the labels
 
     @property
     def resolution(self) -> int:
@@ -76,18 +79,12 @@ class Origin:
 
     @property
     def images(self) -> Tensor:
-        """The normalised training images that search recalibrates and calibrates on."""
-        return self.evaluator.calibration_images(self.genotype)
+        """The normalised training images that search calibrates on."""
+        return self.weights.calibration_images(self.genotype)
 
     def lowered(self) -> Lowered:
         """Return the operators of the network as the family lowers them."""
         return self.course.family.lower(self.course.space, self.genotype, self.course.data.task)
-
-    def teacher(self, alpha: float) -> Teacher:
-        """Return the supernet's largest subnet."""
-        largest = self.course.space.largest()
-        network = self.evaluator.extracted(largest)
-        return Teacher(network, self.course.resolution(largest), alpha)
 
     def accuracy(self, answers: Callable[[Tensor, Tensor], NDArray[np.bool_]]) -> Figure:
         """Return the accuracy on the validation split.
@@ -102,7 +99,7 @@ class Origin:
 
 
 def finish(origin: Origin, config: FinishingConfig, load: Load, progress: Progress) -> Finished:
-    """Finish the weights that a network inherits from a trained supernet.
+    """Finish the weights that search scored a network by.
 
     Trainings are kept beside supernets; one that was cut off goes on, to the same weights.
 
@@ -119,10 +116,7 @@ def finish(origin: Origin, config: FinishingConfig, load: Load, progress: Progre
     if config.prune:
         pruning.check(config.prune, lowered)
     finishing = _Finishing(origin, config, progress)
-    network = origin.evaluator.extracted(origin.genotype)
-    finishing.note("inherited", network)
-    if config.epochs:
-        finishing.train(network, _FINE_TUNED)
+    network = finishing.tuned()
     if config.prune:
         network, lowered = finishing.prune(network, lowered)
     network = fold_batch_norm(network)
@@ -134,18 +128,25 @@ def finish(origin: Origin, config: FinishingConfig, load: Load, progress: Progre
     return Finished(network, lowered, int8, simulated, finishing.record(how))
 
 
+def tuned(origin: Origin, config: FinishingConfig, progress: Progress) -> tuple[nn.Module, Figure]:
+    """Return a network after its fine-tuning alone, and its accuracy on the validation split."""
+    finishing = _Finishing(origin, config, progress)
+    network = finishing.tuned()
+    return network, finishing.steps[-1].accuracy
+
+
 @dataclass(frozen=True)
 class _Training:
     """One training of a network that has learned before."""
 
     name: str  #: of the step
     phase: str  #: what progress calls it
-    lr: float  #: in fractions of the rate that trains from scratch
+    gentleness: float = 1.0  #: fraction of the finishing's rate
 
 
-_FINE_TUNED = _Training("fine-tuned", "Fine-tune", 0.1)
-_PRUNED = _Training("pruned", "Fine-tune the pruned", 0.1)
-_FOR_INT8 = _Training("int8-trained", "Train for int8", 0.03)
+_FINE_TUNED = _Training("fine-tuned", "Fine-tune")
+_PRUNED = _Training("pruned", "Fine-tune the pruned")
+_FOR_INT8 = _Training("int8-trained", "Train for int8", 0.3)
 
 
 @final
@@ -155,7 +156,16 @@ class _Finishing:
     def __init__(self, origin: Origin, config: FinishingConfig, progress: Progress):
         self._origin, self._config, self._progress = origin, config, progress
         self.steps: list[Step] = []
-        self._past: list[str] = ["supernet"]  # all that decides the weights, beside the course
+        # All that decides the weights, beside the course.
+        self._past: list[str] = [origin.weights.origin(origin.genotype)]
+
+    def tuned(self) -> nn.Module:
+        """Return the network, fine-tuned if so it is wanted; append the steps."""
+        network = self._origin.weights.extracted(self._origin.genotype)
+        self.note("inherited", network)
+        if self._config.epochs:
+            self.train(network, _FINE_TUNED)
+        return network
 
     def note(self, name: str, network: nn.Module, epochs: int = 0, seconds: float = 0.0) -> None:
         """Append a step that led to a network."""
@@ -207,7 +217,7 @@ class _Finishing:
         """
         config, done = self._config, {step.name for step in self.steps}
         tuned = f"fine-tuned for {config.epochs} epochs"
-        words = ["supernet, batch norm recalibrated"]
+        words = [f"{self._past[0]}, batch norm recalibrated"]
         words += [tuned] * ("fine-tuned" in done)
         words += [f"{config.prune:.0%} of the channels pruned, {tuned}"] * ("pruned" in done)
         steps = [step.row() for step in self.steps]
@@ -226,15 +236,17 @@ class _Finishing:
     def _learn(self, network: nn.Module, training: _Training) -> float:
         """Train a network in place; return the seconds that it took."""
         origin, config, course = self._origin, self._config, self._origin.course
-        teacher = origin.teacher(config.alpha)
-        recipe = course.train.recipe(course.family.recipe)
-        recipe = replace(recipe, lr=recipe.lr * training.lr)
+        recipe, rate = course.train.recipe(course.family.recipe), config.rate * training.gentleness
+        recipe = replace(recipe, lr=recipe.lr * rate)
         left_open: dict[str, Any] = dict.fromkeys(("optimiser", "lr", "weight_decay"))
         options = replace(course.train, epochs=config.epochs, **left_open)
+        words = f"{training.name}: {config.epochs} epochs, rate x {rate:g}"
+        teacher = None
+        if origin.tutor is not None and config.alpha:
+            words += f", alpha {config.alpha}{origin.tutor.words}"
+            teacher = origin.tutor.teacher(course, options, config.alpha)
         pupil = Pupil(network, origin.resolution, recipe, teacher, phase=training.phase)
-        self._past.append(
-            f"{training.name}: {config.epochs} epochs, rate x {training.lr}, alpha {config.alpha}"
-        )
+        self._past.append(words)
         checkpoint = course.network_checkpoint(origin.genotype, "; ".join(self._past))
         summary = course.teach(pupil, options, checkpoint, self._progress)
         return summary.seconds if summary.n_steps else 0.0

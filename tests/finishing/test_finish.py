@@ -11,9 +11,10 @@ import torch
 from hwnas import supernets
 from hwnas.accuracy.supernet import ScoringConfig
 from hwnas.errors import ConfigError
-from hwnas.export.finishing import Finished, Origin, finish
-from hwnas.export.options import FinishingConfig
 from hwnas.families.blocks import weights_of
+from hwnas.finishing.finish import Finished, Origin, finish
+from hwnas.finishing.options import FinishingConfig
+from hwnas.finishing.teachers import LargestSubnet
 from hwnas.int8.network import QuantisedNetwork
 from hwnas.int8.tflite import write
 from hwnas.op import fuse, n_macs
@@ -33,8 +34,8 @@ DIGITS = DatasetConfig("digits", validation=0.25, shift=0.125)
 
 
 def course(name: str, folder: Path, train: TrainingConfig) -> Course:
-    space, family, data = supernets.read(name, DIGITS, Silent())
-    return Course(space, family, data, DIGITS, train, 0, folder)
+    read = supernets.read([name], DIGITS, Silent())
+    return supernets.Training(DIGITS, train, 0, folder).courses(*read)[name]
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +44,8 @@ def origin(tmp_path_factory: pytest.TempPathFactory) -> Origin:
     train = TrainingConfig(epochs=8, batch_size=64)
     learned = course("tiny", tmp_path_factory.mktemp("supernets"), train)
     evaluator = learned.evaluator(learned.trained(Silent())[0], ScoringConfig())
-    return Origin(learned, evaluator, learned.space.sample(random.Random(1)))
+    genotype = learned.space.sample(random.Random(1))
+    return Origin(learned, evaluator, genotype, LargestSubnet(evaluator))
 
 
 def elsewhere(origin: Origin, folder: Path) -> Origin:
@@ -82,7 +84,7 @@ def test_fine_tuning_pays_and_int8_is_what_its_file_says(origin: Origin, tmp_pat
 
 def test_without_epochs_the_weights_are_those_that_search_scored(origin: Origin) -> None:
     finished = finish(origin, FinishingConfig(epochs=0, max_int8_drop=0), litert, Silent())
-    score = origin.evaluator.score(origin.genotype)
+    score = origin.weights.score(origin.genotype)
     steps = finished.record["steps"]
     assert [step["step"] for step in steps] == ["inherited", "int8"]
     assert steps[0]["accuracy"] == score.accuracy.to_json()
@@ -112,7 +114,7 @@ def test_pruned_network_is_trained_again_and_described_by_its_operators(
 def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
     """Calibrate so badly that int8 loses much: as if it had four bits."""
 
-    monkeypatch.setattr("hwnas.export.finishing.calibrate", partial(coarsely, times=16))
+    monkeypatch.setattr("hwnas.finishing.finish.calibrate", partial(coarsely, times=16))
 
 
 @pytest.mark.usefixtures("coarse")
@@ -169,7 +171,7 @@ def test_finishing_that_was_killed_ends_with_the_same_weights(
 def untrained(name: str, folder: Path) -> Origin:
     found = course(name, folder, TrainingConfig(epochs=1, batch_size=512))
     evaluator = found.evaluator(found.untrained(), ScoringConfig(n_recalibration=64))
-    return Origin(found, evaluator, found.space.smallest())
+    return Origin(found, evaluator, found.space.smallest(), LargestSubnet(evaluator))
 
 
 @pytest.mark.parametrize("name", ["mbconv_mixed", "resnet_small", "vit_small"])

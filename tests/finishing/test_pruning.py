@@ -8,8 +8,8 @@ from hwnas import families, space
 from hwnas.accuracy.supernet import recalibrate
 from hwnas.cost.vela import compile_tflite
 from hwnas.errors import ConfigError
-from hwnas.export.pruning import check, prune, resized
 from hwnas.families.blocks import fold_batch_norm, weights_of
+from hwnas.finishing.pruning import check, prune, resized
 from hwnas.int8.network import stand_in
 from hwnas.int8.tflite import write
 from hwnas.op import Task, n_macs

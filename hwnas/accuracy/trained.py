@@ -1,0 +1,174 @@
+"""Accuracy of a genotype whose network is trained alone, in successive fidelities.
+
+The network is trained for a few epochs, to the end of their schedule, and read on the validation
+split. Where it may still become as accurate as one that costs no more, it goes on from its weights
+with a longer schedule. What it learned is kept: the same network costs nothing a second time, in
+another search, for another target, or after a kill.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from hwnas.accuracy import fidelity
+from hwnas.accuracy.base import Rival, Score
+from hwnas.accuracy.supernet import right
+from hwnas.errors import ConfigError
+from hwnas.families.blocks import fold_batch_norm
+from hwnas.figure import Figure, proportion
+from hwnas.progress import Progress, Silent
+from hwnas.space import Genotype
+from hwnas.supernets import Course
+from hwnas.training import loop
+from hwnas.training.alone import Pupil
+from hwnas.training.checkpoint import Checkpoint
+from hwnas.training.config import TrainingConfig
+
+_CALIBRATION = 512  # training images, for quantisation
+
+
+@dataclass
+class TrainedConfig:
+    """How candidates are trained alone."""
+
+    #: epochs of each training in a row; the last one says the accuracy
+    fidelities: list[int] = field(default_factory=lambda: [1, 4])
+    #: that a candidate stays less accurate than one that costs no more, before its training stops
+    #: between two fidelities; null: all are trained to the end
+    confidence: float | None = 0.9
+
+    def __post_init__(self) -> None:
+        if not self.fidelities or min(self.fidelities) < 1:
+            raise ConfigError(
+                f"trained.fidelities needs epochs of at least 1, got {list(self.fidelities)}."
+            )
+        if self.confidence is not None and not 0.5 <= self.confidence < 1:
+            raise ConfigError(
+                f"trained.confidence must lie in [0.5, 1), got {self.confidence}; null stops none."
+            )
+
+    def column(self, i: int) -> str:
+        """Return what the accuracy after a fidelity is called."""
+        return f"accuracy_after_{sum(self.fidelities[: i + 1])}_epochs"
+
+
+@final
+class TrainedEvaluator:
+    """Trains a network, or goes on with it, and reads the validation split.
+
+    Args:
+        courses: Data, options and seed, for each space by name.
+        config: For how long.
+        progress: Of single trainings.
+    """
+
+    def __init__(
+        self, courses: Mapping[str, Course], config: TrainedConfig, progress: Progress | None = None
+    ):
+        self._courses, self._config = courses, config
+        self._progress = progress or Silent()
+        self._images: dict[int, Tensor] = {}
+
+    def score(self, genotype: Genotype, rival: Rival | None = None) -> Score:
+        """Return the accuracy after the last fidelity, or what is expected of it."""
+        config, details = self._config, dict[str, float]()
+        last = len(config.fidelities) - 1
+        for i in range(last + 1):
+            figure = self._read(self._trained(genotype, i), genotype)
+            details[config.column(i)] = figure.value
+            if i < last and rival is not None and config.confidence is not None:
+                expected = self._expected(figure, i, rival)
+                if (
+                    expected is not None
+                    and expected.reaches(rival.accuracy) < 1 - config.confidence
+                ):
+                    return Score(expected.figure, stopped=True, details=details)
+        return Score(figure, details=details)
+
+    def _expected(self, figure: Figure, i: int, rival: Rival) -> fidelity.Outlook | None:
+        """Return what is expected of a network after the last fidelity, where that is known."""
+        config = self._config
+        names = config.column(i), config.column(len(config.fidelities) - 1)
+        pairs = [
+            (of[names[0]], of[names[1]])
+            for of in rival.details
+            if names[0] in of and names[1] in of
+        ]
+        return None if len(pairs) < fidelity.ENOUGH else fidelity.outlook(figure.value, pairs)
+
+    def extracted(self, genotype: Genotype) -> nn.Module:
+        """Return the network with the weights that search left it; it can be trained on."""
+        return self._trained(genotype, self._n_done(genotype) - 1)
+
+    def network(self, genotype: Genotype) -> nn.Module:
+        """Return the network with batch norm folded."""
+        return fold_batch_norm(self.extracted(genotype))
+
+    def origin(self, genotype: Genotype) -> str:
+        """Return where the weights of ``extracted`` come from, in words that decide them."""
+        return self._words(self._n_done(genotype) - 1)
+
+    def calibration_images(self, genotype: Genotype) -> Tensor:
+        """Return normalised training images at the genotype's resolution, ``(N, C, R, R)``."""
+        course = self._courses[genotype.space]
+        resolution, train = course.resolution(genotype), course.data.train
+        if resolution not in self._images:
+            order = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))
+            images = train.take(order[:_CALIBRATION]).images
+            self._images[resolution] = course.data.prepare(images, resolution)
+        return self._images[resolution]
+
+    def _n_done(self, genotype: Genotype) -> int:
+        """Return how many fidelities the network has behind it, or is given now: at least one."""
+        course = self._courses[genotype.space]
+        n = 0
+        while n < len(self._config.fidelities):
+            total = loop.n_steps(self._options(course, n), len(course.data.train))
+            if self._checkpoint(course, genotype, n).n_steps() < total:
+                break
+            n += 1
+        return max(1, n)
+
+    def _trained(self, genotype: Genotype, i: int) -> nn.Module:
+        """Return the network after a fidelity, ready for use; train what is not trained yet."""
+        course = self._courses[genotype.space]
+        options, checkpoint = self._options(course, i), self._checkpoint(course, genotype, i)
+        network = self._untrained(course, genotype)
+        if i and checkpoint.n_steps() == 0:
+            network.load_state_dict(self._checkpoint(course, genotype, i - 1).weights())
+        recipe = course.train.recipe(course.family.recipe)
+        pupil = Pupil(network, course.resolution(genotype), recipe)
+        course.teach(pupil, options, checkpoint, self._progress)
+        return network
+
+    @staticmethod
+    def _untrained(course: Course, genotype: Genotype) -> nn.Module:
+        with torch.random.fork_rng():
+            torch.manual_seed(course.seed)
+            return course.family.build(course.space, genotype, course.data.task)
+
+    def _options(self, course: Course, i: int) -> TrainingConfig:
+        """Return how a fidelity trains; what the family's recipe leaves open is in the pupil."""
+        left_open: dict[str, Any] = dict.fromkeys(("optimiser", "lr", "weight_decay"))
+        return replace(course.train, epochs=self._config.fidelities[i], **left_open)
+
+    def _checkpoint(self, course: Course, genotype: Genotype, i: int) -> Checkpoint:
+        alone = replace(course, train=replace(course.train, epochs=1))  # epochs are in the words
+        return alone.network_checkpoint(genotype, self._words(i))
+
+    def _words(self, i: int) -> str:
+        return f"scratch, epochs: {' + '.join(map(str, self._config.fidelities[: i + 1]))}"
+
+    def _read(self, network: nn.Module, genotype: Genotype) -> Figure:
+        course = self._courses[genotype.space]
+        return accuracy(network, course, genotype)
+
+
+def accuracy(network: nn.Module, course: Course, genotype: Genotype) -> Figure:
+    """Return the accuracy of a plain network on the validation split."""
+    batches = course.data.batches(course.data.validation, course.resolution(genotype))
+    answers: Sequence[Any] = [right(network, *batch) for batch in batches]
+    return proportion(sum(int(each.sum()) for each in answers), sum(map(len, answers)))

@@ -1,0 +1,1 @@
+"""The weights of a network get ready for the device."""

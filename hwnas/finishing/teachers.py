@@ -1,0 +1,71 @@
+"""Who teaches the networks that are finished."""
+
+from dataclasses import dataclass
+from typing import Protocol, final
+
+from torch import nn
+
+from hwnas.accuracy.base import Weights
+from hwnas.progress import Progress
+from hwnas.space import Genotype
+from hwnas.supernets import Course
+from hwnas.training.alone import Teacher
+from hwnas.training.config import TrainingConfig
+
+
+class Tutor(Protocol):
+    """Has a trained network whose answers others learn."""
+
+    @property
+    def words(self) -> str:
+        """Which network it is, to be told from others; empty for a supernet's largest subnet."""
+        ...
+
+    def teacher(self, course: Course, options: TrainingConfig, alpha: float) -> Teacher:
+        """Return the network for one training.
+
+        Args:
+            course: Of the network that is taught.
+            options: Of its training.
+            alpha: Share of the loss that is on the answers.
+        """
+        ...
+
+
+@final
+@dataclass(frozen=True)
+class LargestSubnet:
+    """The largest subnet of the supernet that a network comes from."""
+
+    weights: Weights
+    words: str = ""
+
+    def teacher(self, course: Course, options: TrainingConfig, alpha: float) -> Teacher:
+        """Return it with the supernet's weights."""
+        largest = course.space.largest()
+        return Teacher(self.weights.extracted(largest), course.resolution(largest), alpha)
+
+
+@final
+@dataclass(frozen=True)
+class Member:
+    """A finished network of the same search; its answers are computed once for all it teaches."""
+
+    network: nn.Module
+    genotype: Genotype
+    course: Course  #: of that network
+    origin: str  #: how its weights came to be
+    progress: Progress
+
+    @property
+    def words(self) -> str:
+        """Which network it is."""
+        return f", taught by {self.genotype.id} ({self.origin})"
+
+    def teacher(self, course: Course, options: TrainingConfig, alpha: float) -> Teacher:
+        """Return it with its answers to the batches of the training."""
+        resolution = self.course.resolution(self.genotype)
+        recorded = self.course.answers(
+            self.network, self.genotype, self.origin, options, self.progress
+        )
+        return Teacher(self.network, resolution, alpha, recorded)

@@ -1,0 +1,152 @@
+"""What a teacher answers to the batches of a training: computed once, learned from by many.
+
+A batch follows from the seed and the step's number alone, so all networks that are trained by the
+same options see the same images. What the teacher says of them is kept in files: of changed images
+step by step, of images as they are one by one.
+
+Source: Beyer et al., "Knowledge distillation: A good teacher is patient and consistent", CVPR 2022,
+https://arxiv.org/abs/2106.05237: the teacher must see the very views that are learned from; Shen &
+Xing, "A Fast Knowledge Distillation Framework for Visual Recognition", ECCV 2022,
+https://arxiv.org/abs/2112.01528: its answers may be kept.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import final
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from hwnas import files
+from hwnas.progress import Progress
+from hwnas.training import batches
+from hwnas.training.batches import Batch, Material, Moment
+from hwnas.training.config import TrainingConfig
+from hwnas.training.crew import Crew
+from hwnas.training.parallel import Processes
+from hwnas.training.precision import forward
+
+_LARGEST = 1 << 30  # bytes, of all files: where answers take more, they are computed each time
+_AS_THEY_ARE = "as_they_are"
+_BATCH = 256  # images as they are
+
+
+@final
+@dataclass
+class Answers:
+    """Reads the answers that ``record`` wrote.
+
+    Args:
+        folder: Where they are.
+        n_steps: Of an epoch.
+    """
+
+    folder: Path
+    n_steps: int
+    _loaded: dict[str, Tensor] = field(default_factory=dict)
+
+    def of(self, batch: Batch, moment: Moment) -> Tensor:
+        """Return probabilities for the images of a step's batch, ``(N, n_classes)``."""
+        if batch.places is not None:
+            logits = self._file(_AS_THEY_ARE)[batch.places]
+        else:
+            epoch, position = divmod(moment.step, self.n_steps)
+            logits = self._file(str(epoch))[position]
+        return logits.float().softmax(1).to(batch.labels.device)
+
+    def _file(self, name: str) -> Tensor:
+        if name not in self._loaded:
+            self._loaded.clear()  # epochs follow each other
+            self._loaded[name] = load_file(self.folder / f"{name}.safetensors")["logits"]
+        return self._loaded[name]
+
+
+@final
+@dataclass(frozen=True)
+class Views:
+    """The images that a training shows, as a teacher reads them: ``(N, C, R, R)``."""
+
+    material: Material
+    config: TrainingConfig
+    seed: int
+    resolution: int
+
+    @property
+    def n_steps(self) -> int:
+        """Steps of an epoch."""
+        return batches.steps_per_epoch(self.config.batch_size, len(self.material.data.train))
+
+    @property
+    def n_changed(self) -> int:
+        """Epochs that show changed images, about."""
+        return round(self.config.epochs * (1 - self.config.unaugmented))
+
+    def changed(self, epoch: int) -> Iterator[Tensor]:
+        """Yield the images of an epoch, step by step, until they are shown as they are."""
+        for step in range(epoch * self.n_steps, (epoch + 1) * self.n_steps):
+            batch = self._batch(step)
+            if batch.places is not None:  # and so are all that come later
+                return
+            yield batch.at(self.resolution)
+
+    def as_they_are(self) -> Iterator[Tensor]:
+        """Yield all training images, unless the training never shows them so."""
+        data = self.material.data
+        if self._batch(self.config.epochs * self.n_steps - 1).places is None:
+            return
+        n = len(data.train)
+        for start in range(0, n, _BATCH):
+            part = data.train.take(torch.arange(start, min(n, start + _BATCH)))
+            yield data.prepare(part.images, self.resolution)
+
+    def _batch(self, step: int) -> Batch:
+        moment = Moment(self.seed, step, step / (self.config.epochs * self.n_steps))
+        return batches.draw(self.material, self.config, moment, Processes())
+
+
+def record(network: nn.Module, folder: Path, views: Views, progress: Progress) -> Answers | None:
+    """Return the answers of a teacher to all batches of a training; compute those not kept yet.
+
+    Args:
+        network: The teacher; it is put into evaluation mode.
+        folder: Whose name stands for all that decides the answers.
+        views: What the training shows.
+        progress: Is told of images.
+
+    Returns:
+        ``None`` where they would take more than 1 GiB.
+    """
+    data, config = views.material.data, views.config
+    n_images = len(data.train) * (views.n_changed + 1)
+    if 2 * data.task.n_classes * n_images > _LARGEST:
+        return None
+    network.eval()
+    crew = Crew(torch.get_num_threads())
+
+    def logits(images: Tensor) -> Tensor:
+        with torch.inference_mode():
+            return forward(lambda: network(images), images, config.dtype).half()
+
+    def answered(shown: Iterator[Tensor], advance: Callable[[int], None]) -> list[Tensor]:
+        found: list[Tensor] = []
+        while together := list(islice(shown, crew.n_threads)):
+            found += crew.run([partial(logits, images) for images in together])
+            advance(sum(map(len, together)))
+        return found
+
+    parts = {_AS_THEY_ARE: (views.as_they_are, torch.cat)}
+    parts |= {str(e): (partial(views.changed, e), torch.stack) for e in range(config.epochs)}
+    with progress.phase("Teacher answers", n_images) as advance:
+        for name, (shown, together) in parts.items():
+            path = folder / f"{name}.safetensors"
+            if not path.is_file() and (found := answered(shown(), advance)):
+                _keep(path, together(found))
+    return Answers(folder, views.n_steps)
+
+
+def _keep(path: Path, logits: Tensor) -> None:
+    files.write_by(path, lambda temporary: save_file({"logits": logits}, temporary))

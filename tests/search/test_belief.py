@@ -1,0 +1,231 @@
+import itertools
+import math
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hwnas.figure import Figure, proportion
+from hwnas.results import Candidate
+from hwnas.search import belief
+from hwnas.search.belief import Belief, beliefs
+from hwnas.search.loop import front
+from hwnas.space import Genotype, SearchSpace
+
+OBJECTIVES = ("accuracy", "latency_ms")
+SPACE = SearchSpace(
+    "s", "f", {f"c{i}": ("a", "b", "c") for i in range(6)} | {"width": (1, 2, 3, 4)}, {}
+)
+
+
+def _truth(genotype: Genotype) -> float:
+    """Return what choices explain of the accuracy, and a part of its own."""
+    options = genotype.to_dict()
+    work = sum("abc".index(str(options[f"c{i}"])) * (1 + 0.3 * i) for i in range(6)) / 10
+    own = 0.05 * math.sin(int(genotype.id, 16))
+    return 1 - 0.25 * math.exp(-0.4 * work * float(options["width"]) / 2 + own)
+
+
+def _costs(genotype: Genotype) -> dict[str, Figure]:
+    options = genotype.to_dict()
+    work = sum(1 + "abc".index(str(options[f"c{i}"])) for i in range(6))
+    latency = work * float(options["width"])
+    figures = {"latency_ms": latency, "energy_mj": latency**0.5 + work, "flash_kib": 1.0 + work}
+    return {name: Figure(value, "modelled") for name, value in figures.items()}
+
+
+def _candidates(n: int, n_images: int, seed: int = 0) -> list[Candidate]:
+    rng, noise = random.Random(seed), np.random.default_rng(seed)
+    distinct: dict[str, Genotype] = {}
+    while len(distinct) < n:
+        genotype = SPACE.sample(rng)
+        distinct[genotype.id] = genotype
+    found = []
+    for trial, genotype in enumerate(distinct.values()):
+        accuracy = Figure(_truth(genotype), "table")
+        if n_images:
+            accuracy = proportion(float(noise.binomial(n_images, _truth(genotype))), n_images)
+        found.append(Candidate(trial, genotype, {"accuracy": accuracy, **_costs(genotype)}))
+    return found
+
+
+def _interval(found: Belief) -> tuple[float, float]:
+    assert found.accuracy.low is not None
+    assert found.accuracy.high is not None
+    return found.accuracy.low, found.accuracy.high
+
+
+def _errors(candidates: Sequence[Candidate], values: Sequence[float]) -> float:
+    truth = np.array([_truth(c.genotype) for c in candidates])
+    return float(np.sqrt(np.mean((np.array(values) - truth) ** 2)))
+
+
+def test_beliefs_are_nearer_to_the_truth_than_readings_and_their_intervals_hold() -> None:
+    inside, believed, read = [], [], []
+    for seed in range(4):
+        candidates = _candidates(80, 500, seed)
+        found = beliefs(SPACE, candidates, OBJECTIVES)
+        ends = [_interval(b) for b in found]
+        truths = [_truth(c.genotype) for c in candidates]
+        inside += [low <= t <= high for (low, high), t in zip(ends, truths, strict=True)]
+        believed.append(_errors(candidates, [b.accuracy.value for b in found]))
+        read.append(_errors(candidates, [c.figures["accuracy"].value for c in candidates]))
+        assert all(b.accuracy.source == "modelled" for b in found)
+        assert all(low <= b.accuracy.value <= high for b, (low, high) in zip(found, ends))  # noqa: B905
+    assert np.mean(believed) < 0.75 * np.mean(read)
+    assert np.mean(inside) > 0.88
+
+
+def test_luckiest_readings_are_not_believed() -> None:
+    over_read, over_believed = [], []
+    for seed in range(4):
+        candidates = _candidates(80, 500, seed)
+        found = {c.id: b for c, b in zip(candidates, beliefs(SPACE, candidates, OBJECTIVES),
+                                         strict=True)}  # fmt: skip
+        for member in front(candidates, OBJECTIVES):
+            truth = _truth(member.genotype)
+            over_read.append(member.figures["accuracy"].value - truth)
+            over_believed.append(found[member.id].accuracy.value - truth)
+    assert np.mean(over_read) > 0.005  # luck
+    assert abs(np.mean(over_believed)) < 0.5 * np.mean(over_read)
+
+
+def test_probability_of_the_front_is_what_it_says() -> None:
+    said, happened = [], []
+    for seed in range(6):
+        candidates = _candidates(60, 500, seed)
+        true = [
+            replace(c, figures={**c.figures, "accuracy": Figure(_truth(c.genotype), "table")})
+            for c in candidates
+        ]
+        members = {c.id for c in front(true, OBJECTIVES)}
+        said += [b.on_front for b in beliefs(SPACE, candidates, OBJECTIVES)]
+        happened += [c.id in members for c in candidates]
+    likely = np.array(said) > 0.5
+    assert np.mean(said) == pytest.approx(np.mean(happened), abs=0.05)
+    assert np.mean(np.array(happened)[likely]) > 0.65
+    assert np.mean(np.array(happened)[~likely]) < 0.25
+
+
+@pytest.mark.parametrize(
+    "objectives",
+    [
+        OBJECTIVES,
+        ("latency_ms", "accuracy", "energy_mj"),
+        ("accuracy", "latency_ms", "energy_mj", "flash_kib"),
+    ],
+)
+@pytest.mark.parametrize("n", [5, 60])
+def test_exact_accuracies_are_believed_and_their_front_is_certain(
+    n: int, objectives: tuple[str, ...]
+) -> None:
+    candidates = _candidates(n, 0)
+    found = beliefs(SPACE, candidates, objectives)
+    members = {c.id for c in front(candidates, objectives)}
+    assert [b.on_front for b in found] == [float(c.id in members) for c in candidates]
+    values = [c.figures["accuracy"].value for c in candidates]
+    assert [b.accuracy.value for b in found] == pytest.approx(values, abs=1e-9)
+
+
+def test_precise_reading_holds_and_a_rough_one_follows_the_others() -> None:
+    candidates = _candidates(60, 2000)
+    index = 7
+    truth = _truth(candidates[index].genotype)
+
+    def told(std: float) -> Figure:
+        wrong = truth - 0.03
+        figure = Figure(wrong, "measured", wrong - 1.96 * std, wrong + 1.96 * std)
+        other = {**candidates[index].figures, "accuracy": figure}
+        changed = [*candidates]
+        changed[index] = replace(candidates[index], figures=other)
+        return beliefs(SPACE, changed, OBJECTIVES)[index].accuracy
+
+    assert told(0.0005).value == pytest.approx(truth - 0.03, abs=0.002)
+    assert abs(told(0.1).value - truth) < 0.02
+
+
+def test_another_reading_of_the_same_genotype_counts_and_a_copy_does_not() -> None:
+    candidates = _candidates(30, 500)
+    first = candidates[0]
+    plain = beliefs(SPACE, candidates, OBJECTIVES)
+    assert beliefs(SPACE, [*candidates, replace(first, trial=99)], OBJECTIVES)[:30] == plain
+    better = {**first.figures, "accuracy": Figure(0.9, "measured", 0.899, 0.901)}
+    *_, again = found = beliefs(SPACE, [*candidates, replace(first, figures=better)], OBJECTIVES)
+    assert found[0] == again
+    assert again.accuracy.value == pytest.approx(0.9, abs=0.002)
+
+
+def test_few_candidates_are_believed_as_they_were_read() -> None:
+    candidates = _candidates(belief.MIN_CANDIDATES - 1, 500)
+    found = beliefs(SPACE, candidates, OBJECTIVES)
+    assert [b.accuracy for b in found] == [c.figures["accuracy"] for c in candidates]
+    cheapest = min(range(len(found)), key=lambda i: candidates[i].figures["latency_ms"].value)
+    assert found[cheapest].on_front == 1
+    assert any(0 < b.on_front < 1 for b in found)
+    assert beliefs(SPACE, [], OBJECTIVES) == []
+
+
+def test_networks_that_do_not_work_are_believed_not_to() -> None:
+    candidates = _candidates(40, 500)
+    dead = {**candidates[3].figures, "accuracy": proportion(50, 500)}
+    candidates[3] = replace(candidates[3], figures=dead)
+    assert beliefs(SPACE, candidates, OBJECTIVES)[3].accuracy.value == pytest.approx(0.1, abs=0.08)
+
+
+def test_all_right_is_not_believed_to_be_perfect() -> None:
+    candidates = _candidates(40, 500)
+    perfect = {**candidates[3].figures, "accuracy": proportion(500, 500)}
+    candidates[3] = replace(candidates[3], figures=perfect)
+    low, high = _interval(beliefs(SPACE, candidates, OBJECTIVES)[3])
+    assert 0.8 < low < high < 1
+
+
+def test_accuracies_in_per_cent_are_believed_in_per_cent() -> None:
+    candidates = _candidates(30, 0)
+    per_cent = [
+        replace(c, figures={**c.figures, "accuracy": Figure(100 * _truth(c.genotype), "table")})
+        for c in candidates
+    ]
+    found = beliefs(SPACE, per_cent, OBJECTIVES)
+    values = [100 * _truth(c.genotype) for c in candidates]
+    assert [b.accuracy.value for b in found] == pytest.approx(values)
+
+
+def test_what_was_not_scored_is_refused_and_can_be_left_out() -> None:
+    candidates = _candidates(10, 500)
+    figures = {"latency_ms": candidates[0].figures["latency_ms"]}
+    over = replace(candidates[0], figures=figures, reason="over budget")
+    with pytest.raises(ValueError, match=f"Candidate {over.id} has no accuracy"):
+        beliefs(SPACE, [over, *candidates[1:]], OBJECTIVES)
+    assert belief.scored([over, *candidates[1:]], OBJECTIVES) == candidates[1:]
+
+
+@pytest.mark.slow
+def test_many_candidates_take_seconds_and_all_get_a_belief(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    candidates = _candidates(2000, 500)
+    start = time.perf_counter()
+    found = beliefs(SPACE, candidates, OBJECTIVES)
+    assert time.perf_counter() - start < 30
+    monkeypatch.setattr(belief, "_MOST", 1000)
+    fewer = beliefs(SPACE, candidates, OBJECTIVES)
+    values = np.array([[a.accuracy.value, b.accuracy.value]
+                       for a, b in zip(found, fewer, strict=True)])  # fmt: skip
+    assert np.abs(values[:, 0] - values[:, 1]).mean() < 0.01
+    read = _errors(candidates, [c.figures["accuracy"].value for c in candidates])
+    assert _errors(candidates, values[:, 1].tolist()) < 0.6 * read
+
+
+def test_every_option_may_be_the_only_one() -> None:
+    space = SearchSpace("s", "f", {"a": (1, 2, 3), "b": ("x", "y", "z"), "only": (4,)}, {})
+    candidates = [
+        Candidate(i, space.genotype({"a": a, "b": b, "only": 4}),
+                  {"accuracy": proportion(100 * a, 500), "latency_ms": Figure(1.0, "modelled")})
+        for i, (a, b) in enumerate(itertools.product((1, 2, 3), "xyz"))
+    ]  # fmt: skip
+    found = beliefs(space, candidates, OBJECTIVES)
+    assert sum(b.on_front for b in found) == pytest.approx(1.0, abs=1e-9)

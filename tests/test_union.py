@@ -1,0 +1,249 @@
+"""Several search spaces as one."""
+
+import itertools
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from hwnas import content, space, union
+from hwnas.accuracy.base import Rival, Score
+from hwnas.cost.base import Cost
+from hwnas.errors import SpaceError
+from hwnas.figure import Figure
+from hwnas.progress import Silent
+from hwnas.results import Candidate, RunFolder, read_candidates
+from hwnas.search import loop, study
+from hwnas.search.sampler import SAMPLERS, SamplerConfig
+from hwnas.search.study import Study
+from hwnas.space import Genotype, SearchSpace, Space
+from hwnas.target import Budget
+from tests.conftest import space_yaml
+
+OBJECTIVES = ("accuracy", "latency_ms")
+
+
+@pytest.fixture(scope="module")
+def other(tiny: SearchSpace) -> SearchSpace:
+    """Return a space of fewer networks, some of whose choices are called as those of ``tiny``."""
+    choices = {
+        "resolution": (8,),
+        "stages.0.depth": (1, 2),
+        "stages.0.blocks.0.kernel": (3, 5, 7),
+        "stages.0.blocks.1.kernel": (3, 5),
+    }
+    fixed = {n: o for n, o in tiny.fixed.items() if n != "head.width"}
+    return SearchSpace("other", "mbconv", choices, {**fixed, "head.width": 8})
+
+
+@pytest.fixture(scope="module")
+def both(tiny: SearchSpace, other: SearchSpace) -> Space:
+    return union.joined([tiny, other])
+
+
+def test_single_space_stays_as_it_is(tiny: SearchSpace) -> None:
+    assert union.joined([tiny]) is tiny
+    assert union.to_json(tiny).keys() == {"name", "family", "choices", "fixed"}
+    genotype = tiny.sample(random.Random(0))
+    assert tiny.assignment(genotype) == genotype.to_dict()
+    assert (tiny.members, tiny.root, tiny.member(genotype)) == ((tiny,), "", tiny)
+    assert [*tiny.scope({})] == [*tiny.choices]
+
+
+def test_counted_genotypes_equal_enumerated_ones(
+    both: Space, tiny: SearchSpace, other: SearchSpace
+) -> None:
+    every: dict[str, Genotype] = {}
+    for own in (tiny, other):  # all of the union's would be 92,160 assignments
+        names = both.scope({union.ROOT: own.name})
+        rows = itertools.product(*(both.choices[n] for n in names if n != union.ROOT))
+        for row in rows:
+            found = both.genotype({union.ROOT: own.name, **dict(zip(names[1:], row, strict=True))})
+            every[found.id] = found
+    assert both.n_genotypes() == len(every) == tiny.n_genotypes() + other.n_genotypes()
+    assert other.n_genotypes() == 9
+
+
+def test_ids_are_those_of_a_search_of_the_space_alone(both: Space) -> None:
+    rng = random.Random(0)
+    for member in both.members:
+        for _ in range(20):
+            alone = member.sample(rng)
+            assignment = both.assignment(alone)
+            assert assignment[union.ROOT] == member.name
+            assert both.genotype(assignment) == alone
+            assert both.member(alone) is member
+            assert both.values(alone) == member.values(alone)
+
+
+def test_choices_of_other_spaces_are_inactive(both: Space, tiny: SearchSpace) -> None:
+    every = {name: options[-1] for name, options in both.choices.items()}
+    of_tiny = {**every, union.ROOT: "tiny"}
+    assert both.genotype(of_tiny) == tiny.largest()
+    changed = {**of_tiny, "other.stages.0.depth": 1}
+    assert both.genotype(changed).id == both.genotype(of_tiny).id
+    assert all(n == union.ROOT or n.startswith("tiny.") for n in both.scope(of_tiny))
+    assert {*both.optional()} == {*both.choices} - {union.ROOT}
+
+
+def test_samples_are_of_all_spaces(both: Space) -> None:
+    rng = random.Random(0)
+    n = sum(both.sample(rng).space == "tiny" for _ in range(400))
+    assert 150 < n < 250
+    assert both.smallest().space == "tiny"
+    assert both.largest().space == "other"
+
+
+def test_what_is_not_offered_is_refused(both: Space, other: SearchSpace) -> None:
+    with pytest.raises(SpaceError, match=r"Unknown space 'tinyy'. Did you mean 'tiny'\?"):
+        both.genotype({union.ROOT: "tinyy"})
+    with pytest.raises(SpaceError, match=r"'stages\.0\.depth' is None; allowed: 1, 2"):
+        both.genotype({union.ROOT: "other", "other.resolution": 8})
+    with pytest.raises(SpaceError, match="Two search spaces are called 'other'"):
+        union.joined([other, other])
+    clash = replace(other, name="a", choices={"b.x": (1, 2)}), replace(other, name="a.b")
+    with pytest.raises(SpaceError, match="have the same name"):
+        union.joined([clash[0], replace(clash[1], choices={"x": (1, 2)})])
+
+
+def test_union_survives_json(both: Space, tiny: SearchSpace) -> None:
+    again = union.from_json(json.loads(json.dumps(union.to_json(both))))
+    assert again == both
+    assert again.digest == both.digest != tiny.digest
+    assert union.from_json(json.loads(json.dumps(union.to_json(tiny)))) == tiny
+
+
+def test_names_are_names_paths_lists_and_folders(
+    tiny: SearchSpace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shipped = tmp_path / "content" / "search_spaces"
+    (shipped / "baselines").mkdir(parents=True)
+    (shipped / "empty").mkdir()
+    for name in ("tiny", "baselines/b", "baselines/a"):
+        (shipped / f"{name}.yaml").write_text(yaml.safe_dump(space_yaml(tiny)))
+    monkeypatch.setattr(content, "ROOT", tmp_path / "content")
+    assert union.named("tiny") == ["tiny"]
+    assert union.named("baselines") == ["baselines/a", "baselines/b"]
+    assert union.named(["tiny", "baselines/b"]) == ["tiny", "baselines/b"]
+    assert [space.load(space.find(n)).name for n in union.named("baselines")] == ["a", "b"]
+    own = [str(shipped / "baselines" / f"{name}.yaml") for name in "ab"]
+    assert union.named(str(shipped / "baselines")) == own
+    assert [union.stem(name) for name in own] == ["a", "b"]
+    assert union.named("unknown") == ["unknown"]  # it is looked for, and refused, where it is read
+    for value, message in (
+        ([], "names no search space"),
+        ("empty", "no search space"),
+        (["tiny", "tiny"], "two spaces are called 'tiny'"),
+        (["baselines", own[0]], "two spaces are called 'a'"),
+    ):
+        with pytest.raises(SpaceError, match=message):
+            union.named(value)
+
+
+class Small:
+    """Costs and accuracies that follow from the options; ``other`` costs more."""
+
+    n_affordable: int | None = None
+
+    def __init__(self, both: Space):
+        self._both = both
+
+    def cost(self, genotype: Genotype) -> Cost:
+        number = sum(o for o in genotype.to_dict().values() if not isinstance(o, str))
+        cost = number + 1000 * (genotype.space == "other")
+        return Cost({"latency_ms": Figure(cost, "modelled")})
+
+    def score(self, genotype: Genotype, rival: Rival | None = None) -> Score:
+        number = sum(o for o in genotype.to_dict().values() if not isinstance(o, str))
+        return Score(Figure(0.5 + number / 500 + 0.2 * (genotype.space == "other"), "measured"))
+
+
+def _candidates(
+    both: Space, path: Path, sampler: str, n: int, n_affordable: int | None = None
+) -> list[Candidate]:
+    small = Small(both)
+    small.n_affordable = n_affordable
+    opened = Study(path, both, OBJECTIVES)
+    problem = loop.Problem(both, Budget(), small, small)
+    config = SamplerConfig(sampler, n_startup_trials=8)
+    candidates = loop.search(problem, opened, config, 0, n, Silent())
+    opened.close()
+    return candidates
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_first_trials_are_of_all_spaces(both: Space, tmp_path: Path, sampler: str) -> None:
+    found = _candidates(both, tmp_path / "study.db", sampler, 8)
+    n = sum(candidate.genotype.space == "other" for candidate in found)
+    assert 3 <= n <= 5
+    smallest = {candidate.id for candidate in found}
+    if sampler != "pareto":
+        assert {m.smallest().id for m in both.members} <= smallest
+
+
+@pytest.mark.parametrize("n_affordable", [None, 6])
+def test_pareto_finds_the_fronts_of_both(
+    both: Space, tmp_path: Path, n_affordable: int | None
+) -> None:
+    found = _candidates(both, tmp_path / "a.db", "pareto", 30, n_affordable)
+    assert len({candidate.id for candidate in found}) == 30
+    front = loop.front(found, OBJECTIVES)
+    assert {candidate.genotype.space for candidate in front} == {"tiny", "other"}
+    _candidates(both, tmp_path / "b.db", "pareto", 17, n_affordable)
+    again = _candidates(both, tmp_path / "b.db", "pareto", 30, n_affordable)
+    assert [candidate.id for candidate in again] == [candidate.id for candidate in found]
+
+
+def test_smallest_of_each_is_tried_where_nothing_fits(both: Space, tmp_path: Path) -> None:
+    small = Small(both)
+    opened = Study(tmp_path / "study.db", both, OBJECTIVES)
+    problem = loop.Problem(both, Budget(latency_ms=0.1), small, small)
+    found = loop.search(problem, opened, SamplerConfig("pareto"), 0, 3, Silent())
+    opened.close()
+    assert [c.id for c in found[:2]] == [m.smallest().id for m in both.members]
+
+
+def test_rungs_give_each_space_its_share(both: Space, other: SearchSpace) -> None:
+    genotypes = [both.genotype(rung) for rung in loop.rungs(both)]
+    assert len({genotype.id for genotype in genotypes}) == len(genotypes) == 9
+    assert [genotype.space for genotype in genotypes[:4]] == ["tiny", "other"] * 2
+    one = SearchSpace("a", "mbconv", {"x": (1,)}, {})
+    ones = union.joined([replace(one, name=name) for name in "abc"])
+    assert [both_of["space"] for both_of in loop.rungs(ones)] == ["a", "b", "c"]
+
+
+def test_candidates_are_read_back(both: Space, tmp_path: Path) -> None:
+    found = _candidates(both, tmp_path / "study.db", "random", 12)
+    record = study.read(tmp_path / "study.db")
+    assert [c.genotype for c in record.candidates] == [c.genotype for c in found]
+    assert study.in_file(tmp_path / "study.db").outline().space == both
+    folder = RunFolder(tmp_path)
+    rows = [candidate.row(both) for candidate in found]
+    assert [*rows[0]][4:6] == ["space", "tiny.resolution"]
+    for row, candidate in zip(rows, found, strict=True):
+        assert row["space"] == candidate.genotype.space
+        assert (row["other.stages.0.depth"] is None) == (row["space"] == "tiny")
+    folder.write_parquet("candidates.parquet", rows)
+    read = read_candidates(folder, [member.name for member in both.members])
+    assert read is not None
+    assert [c.genotype for c in read] == [c.genotype for c in found]
+
+
+def test_options_are_shown_apart(both: Space) -> None:
+    genotypes = [member.smallest() for member in both.members]
+    apart = union.shown(genotypes)
+    assert apart(genotypes[1])[:2] == (("space", "other"), ("other.resolution", 8))
+    assert union.shown(genotypes[:1])(genotypes[0]) == genotypes[0].options
+
+
+def test_features_are_finite(both: Space) -> None:
+    from hwnas.search.surrogate import Features
+
+    features = Features(both.choices, both.optional())
+    rows = features([both.assignment(member.largest()) for member in both.members])
+    assert np.isfinite(rows).all()
+    assert (rows[0] != rows[1]).any()
