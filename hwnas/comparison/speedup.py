@@ -18,14 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from hwnas.comparison import bootstrap
+from hwnas.comparison import bootstrap, staircase
 from hwnas.comparison.bootstrap import DRAWS, Draws, Interval
 from hwnas.comparison.fronts import Array, Front, Kind, Objective, Run, front
+from hwnas.comparison.staircase import COST, QUALITY
 from hwnas.comparison.tables import parts
 from hwnas.pareto import non_dominated
 from hwnas.results import Row
-
-_QUALITY, _COST = 0, 1  # columns of what is compared here
 
 
 @dataclass(frozen=True)
@@ -187,7 +186,7 @@ def of_two(
     own, base = (
         in_plane(run, quality, costs[0], kind) for run, kind in zip(runs, kinds, strict=True)
     )
-    if min(own.values[:, _COST].min(), base.values[:, _COST].min()) <= 0:
+    if min(own.values[:, COST].min(), base.values[:, COST].min()) <= 0:
         return None
     return speedup(own, base, quality, costs[0], draws)
 
@@ -211,7 +210,7 @@ class _Samples:
 
 def _members(own: Front) -> Front:
     """Return a front without what is dominated in quality and cost, the cheapest first."""
-    order = np.lexsort((-own.values[:, _QUALITY], own.values[:, _COST]))
+    order = np.lexsort((-own.values[:, QUALITY], own.values[:, COST]))
     kept = order[non_dominated(own.values[order], [True, False])] if len(order) else order
     return replace(
         own,
@@ -229,99 +228,46 @@ def _levels(own: Front, base: Front) -> list[_Level]:
     levels = [_Level(i) for i in range(len(base.values))]
     if not (len(own.values) and levels):
         return levels
-    top, qualities = own.values[-1, _QUALITY], base.values[:, _QUALITY]
+    top, qualities = own.values[-1, QUALITY], base.values[:, QUALITY]
     if qualities[0] < top < qualities[-1] and top not in qualities:
         place = int(np.searchsorted(qualities, top))
         levels.insert(place, _Level(len(own.values) - 1, of_front=True))
     return levels
 
 
-def _prices(values: Array, levels: Array) -> Array:
-    """Return what each level of the quality costs at least; infinite where it is not reached."""
-    good = values[None, :, _QUALITY] >= levels[:, None]
-    prices: Array = np.where(good, values[None, :, _COST], np.inf).min(axis=1, initial=np.inf)
-    return prices
-
-
-def _reached(values: Array, costs: Array) -> Array:
-    """Return the highest quality at no more than each cost; -inf where there is none so cheap."""
-    cheap = values[None, :, _COST] <= costs[:, None]
-    reached: Array = np.where(cheap, values[None, :, _QUALITY], -np.inf).max(
-        axis=1, initial=-np.inf
-    )
-    return reached
-
-
-def _common(own: Array, base: Array) -> Array:
-    """Return all levels of the range that both reach at which a staircase steps, ascending."""
-    if not (len(own) and len(base)):
-        return np.zeros(0)
-    cheapest = base[base[:, _COST] == base[:, _COST].min()]
-    low = cheapest[:, _QUALITY].max()
-    high = min(own[:, _QUALITY].max(), base[:, _QUALITY].max())
-    levels = np.unique(np.concatenate([own[:, _QUALITY], base[:, _QUALITY]]))
-    common: Array = levels[(levels >= low) & (levels <= high)]
-    return common
-
-
 def _range(own: Array, base: Array) -> Range | None:
-    levels = _common(own, base)
+    levels = staircase.common_levels(own, base)
     if not len(levels):
         return None
-    columns = (levels, _prices(base, levels), _prices(own, levels))
+    columns = (levels, staircase.prices(base, levels), staircase.prices(own, levels))
     places = [Place(*row) for row in np.stack(columns, axis=1).tolist()]
-    return Range(places, *map(Ratio, _whole(own, base)))
-
-
-def _whole(own: Array, base: Array) -> tuple[float, float, float]:
-    """Return lowest, highest and mean ratio; zeros where the front reaches nothing."""
-    levels = _common(own, base)
-    if not len(levels):
-        return 0.0, 0.0, 0.0
-    ratios = _prices(base, levels) / _prices(own, levels)
-    widths = np.diff(levels)  # below each level but the first, where its costs hold
-    logs = np.log(ratios)
-    mean = np.average(logs[1:], weights=widths) if len(widths) else logs[0]
-    return float(ratios.min()), float(ratios.max()), float(np.exp(mean))
+    return Range(places, *map(Ratio, staircase.extremes(own, base)))
 
 
 def _sampled(own: Front, base: Front, levels: Sequence[_Level], draws: Draws) -> _Samples:
     whole, ratios, gains = [], [], []
     for values, others in bootstrap.drawn([own, base], draws):
-        whole.append(_whole(values, others))
+        whole.append(staircase.extremes(values, others))
         at = np.array([(values if x.of_front else others)[x.member] for x in levels])
-        ratios.append(_ratios(values, others, at[:, _QUALITY]))
-        gains.append(_gains(values, others, at[:, _COST]))
+        ratios.append(staircase.ratios(values, others, at[:, QUALITY]))
+        gains.append(staircase.gains(values, others, at[:, COST]))
     return _Samples(np.array(whole), np.array(ratios), np.array(gains))
 
 
-def _ratios(own: Array, base: Array, levels: Array) -> Array:
-    """Return ratios: 0 where the front does not reach a level, infinite where it alone does."""
-    mine, theirs = _prices(own, levels), _prices(base, levels)
-    return np.where(np.isinf(mine), 0.0, theirs / np.where(np.isinf(mine), 1.0, mine))
-
-
-def _gains(own: Array, base: Array, costs: Array) -> Array:
-    mine, theirs = _reached(own, costs), _reached(base, costs)
-    known = np.isfinite(mine) & np.isfinite(theirs)
-    gains: Array = np.where(known, mine - np.where(known, theirs, 0.0), mine)
-    return gains
-
-
 def _step(own: Front, base: Front, level: _Level, i: int, samples: _Samples | None) -> Step:
-    quality = float((own if level.of_front else base).values[level.member, _QUALITY])
+    quality = float((own if level.of_front else base).values[level.member, QUALITY])
     theirs = _cheapest(base, quality)
     assert theirs is not None  # the front's last member is below the baseline's
-    cost = float(base.values[theirs, _COST])
+    cost = float(base.values[theirs, COST])
     mine = _cheapest(own, quality)
     ratio, paid = None, None
     if mine is not None:
-        paid = float(own.values[mine, _COST])
+        paid = float(own.values[mine, COST])
         ratio = Ratio(cost / paid, None if samples is None else _ends(samples.ratios[:, i]))
     reached, gain, interval = None, None, None
-    affordable = np.flatnonzero(own.values[:, _COST] <= cost)
+    affordable = np.flatnonzero(own.values[:, COST] <= cost)
     if len(affordable) and not level.of_front:
-        reached = float(own.values[affordable[-1], _QUALITY])
+        reached = float(own.values[affordable[-1], QUALITY])
         gain = reached - quality
         if samples is not None:
             low, high = _ends(samples.gains[:, i])
@@ -334,7 +280,7 @@ def _step(own: Front, base: Front, level: _Level, i: int, samples: _Samples | No
 
 def _cheapest(members: Front, quality: float) -> int | None:
     """Return the cheapest member that is at least as accurate."""
-    good = np.flatnonzero(members.values[:, _QUALITY] >= quality)
+    good = np.flatnonzero(members.values[:, QUALITY] >= quality)
     return int(good[0]) if len(good) else None
 
 

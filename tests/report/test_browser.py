@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hwnas.figure import COLUMNS, Figure, Figures
-from hwnas.report.explorer import Explorer, Line, Page, Picture, Point, RunData, Table
+from hwnas.report.explorer import Beside, Explorer, Line, Page, Picture, Point, RunData, Table
 from hwnas.report.page import render
 from hwnas.space import Option
 from tests.report.conftest import Opened
@@ -62,6 +62,22 @@ def test_page_asks_for_nothing_and_complains_of_nothing(single: Opened) -> None:
     assert "Highest accuracy of a member that fits: 84.00% (000000000007)" in single.counts()
     assert "refused 3 more" in single.counts()
     assert single.tab.locator(".plot").count() == 2
+
+
+def test_baseline_is_drawn_beside_the_front_as_far_as_it_is_known(
+    opened: Callable[[Page], Opened],
+) -> None:
+    known = _figures(0.8, 30.0)
+    beside = Beside("baseline b", [known, {n: known[n] for n in ("accuracy", "latency_ms")}])
+    page = opened(Page("run", [Explorer("Front", OBJECTIVES, SHOWN, [_run()], beside=beside)]))
+    assert page.complaints == []
+    assert "baseline b" in page.tab.locator(".legend").inner_text()
+    assert "48 of 48 networks fit, 8 of 8 members" in page.counts()  # it is none of them
+    canvas = page.tab.locator(".plot canvas").first
+    shown = canvas.evaluate("canvas => canvas.toDataURL()")
+    page.tab.get_by_label("baseline", exact=True).uncheck()
+    page.tab.wait_for_timeout(200)
+    assert canvas.evaluate("canvas => canvas.toDataURL()") != shown
 
 
 def test_hover_says_figures_and_choices(single: Opened) -> None:
