@@ -101,7 +101,7 @@ def test_samples_are_of_all_spaces(both: Space) -> None:
 def test_what_is_not_offered_is_refused(both: Space, other: SearchSpace) -> None:
     with pytest.raises(SpaceError, match=r"Unknown space 'tinyy'. Did you mean 'tiny'\?"):
         both.genotype({union.ROOT: "tinyy"})
-    with pytest.raises(SpaceError, match="'stages.0.depth' is None; allowed: 1, 2"):
+    with pytest.raises(SpaceError, match=r"'stages\.0\.depth' is None; allowed: 1, 2"):
         both.genotype({union.ROOT: "other", "other.resolution": 8})
     with pytest.raises(SpaceError, match="Two search spaces are called 'other'"):
         union.joined([other, other])
@@ -209,7 +209,7 @@ def test_smallest_of_each_is_tried_where_nothing_fits(both: Space, tmp_path: Pat
 
 def test_rungs_give_each_space_its_share(both: Space, other: SearchSpace) -> None:
     genotypes = [both.genotype(rung) for rung in loop.rungs(both)]
-    assert len({genotype.id for genotype in genotypes}) == len(genotypes) == 9
+    assert len({genotype.id for genotype in genotypes}) == len(genotypes) == 8
     assert [genotype.space for genotype in genotypes[:4]] == ["tiny", "other"] * 2
     one = SearchSpace("a", "mbconv", {"x": (1,)}, {})
     ones = union.joined([replace(one, name=name) for name in "abc"])
