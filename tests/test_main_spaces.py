@@ -49,7 +49,7 @@ def _spaces(folder: Path, tiny: SearchSpace) -> Path:
 def searched(tmp_path_factory: pytest.TempPathFactory, tiny: SearchSpace) -> Path:
     """Return the folder of a search in all spaces of a folder."""
     root = tmp_path_factory.mktemp("spaces")
-    own, folder = _spaces(root / "own", tiny), root / "run"
+    own, folder = _spaces(root / "own", tiny), root / "both"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["hwnas"])
         places = [f"run.dir={folder}", f"run.supernets={root / 'supernets'}"]
