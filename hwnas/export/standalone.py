@@ -121,6 +121,8 @@ def weights_file(lowered: Lowered, weights: Weights, metadata: Mapping[str, str]
     for node in lowered:
         if node.op.n_params:
             weight, bias = weights[node.name]
+            # safetensors writes memory as it lies: channels-last weights would be taken for others.
+            weight, bias = np.ascontiguousarray(weight), np.ascontiguousarray(bias)
             tensors |= {f"{_name(node)}.weight": weight, f"{_name(node)}.bias": bias}
     return bytes(safetensors.numpy.save(tensors, dict(metadata)))
 

@@ -81,10 +81,16 @@ def test_missing_operators_are_named_with_the_command(
     assert f"Measure them with: {COMMAND}" in text
 
 
+def test_each_of_several_spaces_must_be_calibrated(table: LatencyTable, profiled: Subject) -> None:
+    with pytest.raises(TableError, match="not calibrated for search space 'other'"):
+        TableCostModel(table, CPU, profiled.lower, ["tiny", "other"], COMMAND)
+
+
 def test_operator_of_another_batch_is_another_operator(
     table: LatencyTable, profiled: Subject, task: Task
 ) -> None:
-    batched = subject(profiled.space, task, dataclasses.replace(CPU, batch=2))
+    (space,) = profiled.space.members
+    batched = subject(space, task, dataclasses.replace(CPU, batch=2))
     with pytest.raises(TableError, match="b2"):
         _model(table, batched).cost(profiled.space.smallest())
 
