@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hwnas import supernets
-from hwnas.accuracy.supernet import ScoringConfig
+from hwnas.accuracy.supernet import ScoringConfig, SupernetEvaluator
 from hwnas.errors import ConfigError
 from hwnas.families.blocks import weights_of
 from hwnas.finishing.finish import Finished, Origin, finish
@@ -84,6 +84,7 @@ def test_fine_tuning_pays_and_int8_is_what_its_file_says(origin: Origin, tmp_pat
 
 def test_without_epochs_the_weights_are_those_that_search_scored(origin: Origin) -> None:
     finished = finish(origin, FinishingConfig(epochs=0, max_int8_drop=0), litert, Silent())
+    assert isinstance(origin.weights, SupernetEvaluator)
     score = origin.weights.score(origin.genotype)
     steps = finished.record["steps"]
     assert [step["step"] for step in steps] == ["inherited", "int8"]
