@@ -16,10 +16,8 @@ from scipy import stats
 Array = NDArray[np.float64]
 
 _ENDS = (0.025, 0.975)
-# The prior: so many surprises of Student's t distribution with so many degrees of freedom, times
-# these scales: errors that are higher than expected lie further from it.
-_N, _FREEDOM = 40, 3
-_BELOW, _ABOVE = 1.2, 2.0
+# The prior: so many surprises, of Student's t distribution with so many degrees of freedom.
+_N, _FREEDOM = 20, 3
 
 
 def calibrated(surprises: Array) -> tuple[float, float]:
@@ -30,6 +28,5 @@ def calibrated(surprises: Array) -> tuple[float, float]:
             that the model said, ``(n,)``.
     """
     prior = stats.t.ppf((np.arange(_N) + 0.5) / _N, _FREEDOM)
-    prior = np.where(prior < 0, _BELOW, _ABOVE) * prior
     low, high = np.quantile(np.concatenate([prior, surprises]), _ENDS).tolist()
     return min(low, 0.0), max(high, 0.0)
