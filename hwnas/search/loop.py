@@ -101,7 +101,7 @@ class Study(Protocol):
         ...
 
 
-def search(
+def search(  # noqa: PLR0913, PLR0917
     problem: Problem,
     study: Study,
     sampler: SamplerConfig,
