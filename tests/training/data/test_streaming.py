@@ -114,7 +114,15 @@ def test_search_says_what_is_streamed(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["hwnas"])
-    words = ["search", "+target=npu", "search_space=tiny", "n_trials=12", "train.epochs=1"]
+    words = [
+        "search",
+        "+target=npu",
+        "search_space=tiny",
+        "n_trials=12",
+        "train.epochs=1",
+        "accuracy=supernet",
+        "finish.epochs=0",
+    ]
     words += ["dataset=images", f"dataset.path={path}", "dataset.in_memory=false"]
     assert run([*words, "dataset.crop=0.5", "run.dir=r"]) == 0
     out = capsys.readouterr().out
