@@ -28,10 +28,11 @@ from hwnas.cost.vela import VelaCostModel
 from hwnas.families.base import Family
 from hwnas.figure import Figure
 from hwnas.finishing import finish
-from hwnas.finishing.finish import Finished, Load, Origin
+from hwnas.finishing.finish import Load, Origin
 from hwnas.finishing.options import FinishingConfig
 from hwnas.finishing.teachers import Member
 from hwnas.int8 import tflite
+from hwnas.int8.finished import Finished
 from hwnas.latency_table import Entry, LatencyTable, TableConfig, incomplete
 from hwnas.op import Lowered, OpSpec, Task, distinct
 from hwnas.profiling.subject import Subject

@@ -33,8 +33,9 @@ from hwnas.export.card import card
 from hwnas.export.proving import Bench, Evidence, kept_images, prove
 from hwnas.export.running import KINDS
 from hwnas.figure import Figure
-from hwnas.finishing.finish import Finished, Origin, finish
+from hwnas.finishing.finish import Origin, finish
 from hwnas.finishing.teachers import LargestSubnet
+from hwnas.int8.finished import Finished
 from hwnas.op import n_macs, n_params
 from hwnas.progress import Progress
 from hwnas.results import Row, RunFolder, default_path, read_candidates, read_manifest

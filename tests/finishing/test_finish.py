@@ -12,9 +12,10 @@ from hwnas import supernets
 from hwnas.accuracy.supernet import ScoringConfig, SupernetEvaluator
 from hwnas.errors import ConfigError
 from hwnas.families.blocks import weights_of
-from hwnas.finishing.finish import Finished, Origin, finish
+from hwnas.finishing.finish import Origin, finish
 from hwnas.finishing.options import FinishingConfig
 from hwnas.finishing.teachers import LargestSubnet
+from hwnas.int8.finished import Finished
 from hwnas.int8.network import QuantisedNetwork
 from hwnas.int8.tflite import write
 from hwnas.op import fuse, n_macs

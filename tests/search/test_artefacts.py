@@ -16,7 +16,7 @@ from hwnas.cost.host import as_run
 from hwnas.errors import CompileError
 from hwnas.families.blocks import fold_batch_norm
 from hwnas.figure import Figure
-from hwnas.finishing.finish import Finished
+from hwnas.int8.finished import Finished
 from hwnas.int8.network import QuantisedNetwork
 from hwnas.int8.quantise import quantise
 from hwnas.metering import Energy

@@ -6,8 +6,8 @@ import torch
 
 from hwnas import build
 from hwnas.config import SearchConfig
-from hwnas.finishing.finish import Finished
 from hwnas.finishing.options import FinishConfig
+from hwnas.int8.finished import Finished
 from hwnas.progress import Silent
 from hwnas.results import Candidate, RunFolder
 from hwnas.search import loop
