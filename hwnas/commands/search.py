@@ -104,12 +104,13 @@ def _manifest(
         RunError: what decides the outcome differs from the run to be resumed.
     """
     parts, digests = stations[0].parts, station.digests(stations)
+    supernet = parts.checkpoint()
     check_resumed(earlier, folder, digests, parts.config.n_trials)
     return {
         **begun("search", arguments, earlier, parts.config),
         "seed": parts.config.seed,
         "digests": digests,
-        "checkpoint": parts.checkpoint(),
+        **({} if supernet is None else {"checkpoint": supernet}),
         "versions": {name: importlib.metadata.version(name) for name in _RECORDED},
         "python": platform.python_version(),
         "machine": {
