@@ -475,7 +475,7 @@ class Finisher:
 
     def _origin(self, genotype: Genotype) -> Origin:
         tutor = self.tutor
-        if self.teacher is not None:
+        if self.teacher is not None and self.config.epochs and self.config.alpha:
             tutor = self._taught_by if genotype.id != self.teacher.id else None
         return Origin(self.parts.course_of(genotype), self.weights, genotype, tutor)
 

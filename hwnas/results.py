@@ -327,6 +327,20 @@ def read_candidates(
         raise RunError(f"{path} cannot be read: {reason}") from None
 
 
+def read_columns(folder: RunFolder, names: Sequence[str]) -> dict[str, list[Any]]:
+    """Return columns of ``candidates.parquet``; those that are not there are left out."""
+    path = folder.path / "candidates.parquet"
+    if not path.exists():
+        return {}
+    try:
+        known = [name for name in names if name in pq.read_schema(path).names]
+        found: dict[str, list[Any]] = pq.read_table(path, columns=known).to_pydict()
+    except (OSError, pa.ArrowException) as error:
+        (reason, *_) = str(error).splitlines() or [type(error).__name__]
+        raise RunError(f"{path} cannot be read: {reason}") from None
+    return found
+
+
 def _candidates(
     columns: Mapping[str, Sequence[Any]],
     spaces: Sequence[str],
