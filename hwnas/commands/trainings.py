@@ -53,8 +53,11 @@ def trainings(folder: RunFolder, manifest: Row, candidate: Candidate) -> Trainin
         told = _believed(RunFolder(folder.path / target), candidate.id)
         if told is None:
             continue
-        what, figure, probability = told
-        named = f"{what}{own if len(targets) > 1 else ''}"
+        of_finished, figure, probability = told
+        named = "believed, given all others"
+        if of_finished and finished is None:
+            named = "believed if it were finished"
+        named += own
         if figure.source == "modelled":  # else it is what was read
             figures.append((named, figure))
         if probability is not None:
@@ -88,8 +91,11 @@ def _finished(done: Row, genotype_id: str) -> str:
     return f"{words}, with {done['alpha']:.0%} of the loss on what {teacher} answers."
 
 
-def _believed(folder: RunFolder, genotype_id: str) -> tuple[str, Figure, float | None] | None:
-    """Return what is believed of which accuracy of a candidate, and of its place on the front."""
+def _believed(folder: RunFolder, genotype_id: str) -> tuple[bool, Figure, float | None] | None:
+    """Return what is believed of a candidate's accuracy, and its probability of the front.
+
+    The first says whether it is the accuracy after finishing, not the one that was read.
+    """
     columns = read_columns(folder, ["id", *_BELIEVED, band.READ, band.FINISHED, band.ON_FRONT])
     if band.READ not in columns or genotype_id not in columns["id"]:
         return None
@@ -98,9 +104,9 @@ def _believed(folder: RunFolder, genotype_id: str) -> tuple[str, Figure, float |
         return None
     finished = columns.get(band.FINISHED, [])
     known = {c for c, value in zip(columns["id"], finished, strict=False) if value is not None}
-    what = "believed, finished" if band.is_enough(len(known)) else "believed"
     probability = columns[band.ON_FRONT][i] if band.ON_FRONT in columns else None
-    return what, Figure(*(columns[name][i] for name in _BELIEVED)), probability
+    figure = Figure(*(columns[name][i] for name in _BELIEVED))
+    return band.is_enough(len(known)), figure, probability
 
 
 def _epochs(n: int) -> str:

@@ -93,7 +93,7 @@ def run(config: WhyConfig) -> None:
         ("Accuracy, training by training", [*_trained(explained.candidate, found)]),
         ("Limits", [*_limits(explained.candidate, found.limits, verified)]),
         ("When it came", _came(explained, objectives)),
-        ("Now", _now(explained, objectives)),
+        ("Now, as searched", _now(explained, objectives)),
     ]
     for title, parts in sections:
         if parts:
