@@ -25,13 +25,15 @@ from hwnas.cost.measured import MeasuredCostModel
 from hwnas.cost.roofline import RooflineCostModel
 from hwnas.cost.table import TableCostModel
 from hwnas.cost.vela import VelaCostModel
+from hwnas.errors import SpaceError, unknown
 from hwnas.families.base import Family
 from hwnas.figure import Figure
 from hwnas.finishing import finish
-from hwnas.finishing.finish import Finished, Load, Origin
+from hwnas.finishing.finish import Load, Origin
 from hwnas.finishing.options import FinishingConfig
 from hwnas.finishing.teachers import Member, Tutor
 from hwnas.int8 import tflite
+from hwnas.int8.finished import Finished
 from hwnas.latency_table import Entry, LatencyTable, TableConfig, incomplete
 from hwnas.op import Lowered, OpSpec, Task, distinct
 from hwnas.profiling.subject import Subject
@@ -44,6 +46,7 @@ from hwnas.runtimes.onnx_writer import write_int8
 from hwnas.runtimes.ort import OrtSession
 from hwnas.runtimes.pool import Pool, Retrying
 from hwnas.search.artefacts import Artefacts, MeasuredArtefacts, ModelledArtefacts, VelaArtefacts
+from hwnas.search.study import read as read_study
 from hwnas.search.verify import Workbench
 from hwnas.space import Genotype, Space
 from hwnas.supernets import Course, Training, read
@@ -113,6 +116,25 @@ class Parts:
         """What is searched."""
         return self.networks.space
 
+    @cached_property
+    def first(self) -> tuple[Genotype, ...]:
+        """The first trials: the different candidates of an earlier run, in its order.
+
+        Raises:
+            RunError: the run has no study that can be read.
+            SpaceError: it has candidates that the space does not hold.
+        """
+        if self.config.start_from is None:
+            return ()
+        known = read_study(Path(self.config.start_from) / "study.db").candidates
+        spaces = {member.name: member for member in self.space.members}
+        for candidate in known:
+            if candidate.genotype.space not in spaces:
+                name = candidate.genotype.space
+                raise SpaceError(unknown("search space of start_from", name, spaces))
+            spaces[candidate.genotype.space].genotype(candidate.genotype.to_dict())
+        return tuple({c.id: c.genotype for c in known}.values())
+
     def digests(self) -> dict[str, str]:
         """Return a digest of everything that decides the outcome, by name."""
         c, members = self.config, self.space.members
@@ -135,6 +157,7 @@ class Parts:
             "train": _digest(self._one_or_by_space(decisive)),
             "accuracy": _digest(asdict(c.trained) if c.accuracy == "trained" else c.accuracy),
             "finish": _digest(asdict(c.finish)),
+            "start_from": _digest([genotype.id for genotype in self.first]),
             "scoring": _digest(asdict(c.scoring)),
             "seed": _digest(c.seed),
             "versions": _digest([*map(importlib.metadata.version, DECISIVE), *origins]),

@@ -65,6 +65,8 @@ class SearchConfig:
     n_trials: int = 150
     minutes: float | None = None  #: after which no other trial is begun
     seed: int = 0
+    #: a run whose candidates come first: what it trained alone costs nothing again
+    start_from: str | None = None
     baseline: str | None = None  #: a finished run, or a CSV file, that the front is held against
 
     def __post_init__(self) -> None:

@@ -51,7 +51,13 @@ def test_wheel_runs_in_another_folder(wheel: Path, tmp_path: Path) -> None:
     work = tmp_path / "work"
     work.mkdir()
     command = [str(tmp_path / "venv" / "bin" / "hwnas"), "search", "+target=npu"]
-    quick = ["search_space=tiny", "train.epochs=1", "n_trials=10"]
+    quick = [
+        "search_space=tiny",
+        "train.epochs=1",
+        "accuracy=supernet",
+        "finish.epochs=0",
+        "n_trials=10",
+    ]
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     done = subprocess.run(
         [*command, *quick], cwd=work, env=environment, capture_output=True, text=True, check=False

@@ -54,6 +54,7 @@ LAYERS = {
     "families.vit.supernet": 3,
     "training": 3,
     "accuracy": 3,
+    "accuracy.trained": 5,
     "int8": 3,
     "runtimes": 3,
     "tabular": 3,
@@ -61,6 +62,7 @@ LAYERS = {
     "search": 4,
     "comparison": 5,
     "export": 5,
+    "finishing": 5,
     "report": 5,
     "testing": 4,
     "config": 6,
@@ -78,6 +80,7 @@ PLACES = {
     "onnx": {"runtimes.onnx_check", "runtimes.onnx_reader", "runtimes.onnx_writer"},
     "scipy": {
         "accuracy.audit",
+        "accuracy.fidelity",
         "agreement",
         "comparison.significance",
         "cost.calibration",
@@ -103,7 +106,7 @@ PLACES = {
     },
     "sqlalchemy": {"search.shared_study", "search.study"},
     "matplotlib": {"report.audit", "report.comparison", "report.plot"},
-    "torch_pruning": {"export.pruning"},
+    "torch_pruning": {"finishing.pruning"},
     "torch.utils.tensorboard": {"commands.tensorboard"},
     "torch.distributed": {"families.synchronised", "training.parallel"},
     "rich": {

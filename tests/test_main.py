@@ -17,7 +17,14 @@ import pytest
 from hwnas.__main__ import run
 from tests.conftest import SHARED, needs_fashion_mnist
 
-QUICK = ("+target=npu", "search_space=tiny", "train.epochs=1", "n_trials=30")
+QUICK = (
+    "+target=npu",
+    "search_space=tiny",
+    "train.epochs=1",
+    "accuracy=supernet",
+    "finish.epochs=0",
+    "n_trials=30",
+)
 VIT = ("search_space=vit_small",)
 INT8 = ("target.runtime=onnxruntime", "target.dtype=int8")
 IN_DRAM = (
@@ -201,7 +208,14 @@ def test_run_writes_what_the_readme_names_and_refuses_misuse(tmp_path: Path) -> 
 @pytest.mark.slow
 @needs_fashion_mnist
 def test_fashion_mnist_from_local_files() -> None:
-    options = ["search_space=tiny", "train.epochs=1", "n_trials=12", "run.dir=r"]
+    options = [
+        "search_space=tiny",
+        "train.epochs=1",
+        "accuracy=supernet",
+        "finish.epochs=0",
+        "n_trials=12",
+        "run.dir=r",
+    ]
     path = f"dataset.path={SHARED / 'fashion_mnist'}"
     done = _run("search", "+target=npu", "dataset=fashion_mnist", path, *options)
     assert done.returncode == 0, done.stderr

@@ -12,7 +12,15 @@ import pytest
 from hwnas.__main__ import run
 from tests.unusable import CHANGES
 
-QUICK = ("+target=npu", "search_space=tiny", "train.epochs=2", "n_trials=20", "budget=none")
+QUICK = (
+    "+target=npu",
+    "search_space=tiny",
+    "train.epochs=2",
+    "accuracy=supernet",
+    "finish.epochs=0",
+    "n_trials=20",
+    "budget=none",
+)
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,14 @@ import pytest
 from hwnas.__main__ import run
 from hwnas.results import Row
 
-QUICK = ("search_space=tiny", "train.epochs=1", "n_trials=12", "budget=none")
+QUICK = (
+    "search_space=tiny",
+    "train.epochs=1",
+    "accuracy=supernet",
+    "finish.epochs=0",
+    "n_trials=12",
+    "budget=none",
+)
 NPU = ("+target=npu", *QUICK)
 
 

@@ -51,8 +51,8 @@ def targets(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setattr(sys, "argv", ["hwnas"])
         arguments = [
             "search", "+target=[npu,sketch]", "search_space=tiny", "budget=none", "n_trials=8",
-            "sampler=random", "train.epochs=1", f"run.dir={folder / 'both'}",
-            f"run.supernets={folder / 'supernets'}",
+            "sampler=random", "accuracy=supernet", "finish.epochs=0", "train.epochs=1",
+            f"run.dir={folder / 'both'}", f"run.supernets={folder / 'supernets'}",
         ]  # fmt: skip
         assert run(arguments) == 0
     return folder / "both"

@@ -29,7 +29,15 @@ from tests.export.blocked import LARGE, run_file, run_hwnas, run_snippet
 from tests.int8.networks import coarsely
 from tests.unusable import CHANGES, edit
 
-QUICK = ("+target=npu", "search_space=tiny", "train.epochs=2", "n_trials=20", "budget=none")
+QUICK = (
+    "+target=npu",
+    "search_space=tiny",
+    "train.epochs=2",
+    "accuracy=supernet",
+    "finish.epochs=0",
+    "n_trials=20",
+    "budget=none",
+)
 _LIMIT_S = 300.0
 
 
@@ -581,7 +589,14 @@ def test_missing_folders_are_refused(
 
 @pytest.mark.slow
 def test_export_for_this_machine_is_timed_and_verified_without_torch(tmp_path: Path) -> None:
-    network = ["train.epochs=1", "n_trials=4", "budget=none", f"run.dir={tmp_path / 'run'}"]
+    network = [
+        "train.epochs=1",
+        "accuracy=supernet",
+        "finish.epochs=0",
+        "n_trials=4",
+        "budget=none",
+        f"run.dir={tmp_path / 'run'}",
+    ]
     shared = f"run.supernets={tmp_path / 'supernets'}"
     assert run(["search", "+target=cpu", *network, shared]) == 0
     out = tmp_path / "out"

@@ -14,7 +14,14 @@ from hwnas.commands.arguments import for_targets
 from hwnas.errors import ConfigError
 
 BOTH = "+target=[npu,sketch]"
-QUICK = ("search_space=tiny", "train.epochs=1", "n_trials=24", "budget=none")
+QUICK = (
+    "search_space=tiny",
+    "train.epochs=1",
+    "accuracy=supernet",
+    "finish.epochs=0",
+    "n_trials=24",
+    "budget=none",
+)
 
 
 @pytest.fixture(autouse=True)

@@ -63,7 +63,16 @@ N_OPERATORS = 10
 LAB = ("+target=cpu", "target.name=lab", "search_space=few.yaml")
 TIMING = ("tuning.n_plans=1", "timing.repeats=3", "timing.min_repeat_ms=1", "timing.retries=0")
 COUNTS = ("networks.fit=6", "networks.interval=19", "networks.held_out=10")
-SEARCH = ("search", *LAB, "budget=none", "train.epochs=1", "sampler=random", *TIMING)
+SEARCH = (
+    "search",
+    *LAB,
+    "budget=none",
+    "train.epochs=1",
+    "accuracy=supernet",
+    "finish.epochs=0",
+    "sampler=random",
+    *TIMING,
+)
 SETTING = "tvm-float32-1t-b1"
 FILES = ("operators.csv", "networks.csv", "calibration.json", "provenance.json", "error.png")
 
@@ -408,7 +417,16 @@ def test_transferred_table_is_searched_and_resumed(
     assert len(plans) == len(ops)
     assert 0 < plans.count(TRANSFERRED) < len(ops)
     assert found.provenance["transferred_from"]["device"] == {"cpu": "made up"}
-    search = ("search", *options, "budget=none", "train.epochs=1", "sampler=random", *TIMING)
+    search = (
+        "search",
+        *options,
+        "budget=none",
+        "train.epochs=1",
+        "accuracy=supernet",
+        "finish.epochs=0",
+        "sampler=random",
+        *TIMING,
+    )
     _done(*search, "n_trials=5", "run.dir=r")
     assert load(path).entries == found.entries  # though verification compiled some of them
     _done("search", "run.resume=r", "n_trials=6")
@@ -471,7 +489,15 @@ def test_onnxruntime_is_profiled_and_searched(
     assert "Error on 10 networks" in output
     found = load(tmp_path / "latency_tables" / "lab" / f"onnxruntime-{dtype}-1t-b1")
     assert {op.dtype for op in found.entries} == {dtype}
-    search = ("budget=none", "train.epochs=1", "sampler=random", "n_trials=6", "run.dir=r")
+    search = (
+        "budget=none",
+        "train.epochs=1",
+        "accuracy=supernet",
+        "finish.epochs=0",
+        "sampler=random",
+        "n_trials=6",
+        "run.dir=r",
+    )
     _done("search", *options, *search)
     for row in _rows(Path("r/front.csv")):
         assert row["verified_latency_ms_source"] == "measured"

@@ -35,7 +35,14 @@ RESIDUAL = {
         "activation": "relu",
     },
 }
-QUICK = ("+target=npu", "train.epochs=1", "n_trials=12", "budget=none")
+QUICK = (
+    "+target=npu",
+    "train.epochs=1",
+    "accuracy=supernet",
+    "finish.epochs=0",
+    "n_trials=12",
+    "budget=none",
+)
 
 
 def _spaces(folder: Path, tiny: SearchSpace) -> Path:

@@ -15,7 +15,14 @@ from hwnas.results import Row, RunFolder
 
 Why = Callable[..., str]
 
-QUICK = ("+target=npu", "search_space=tiny", "train.epochs=1", "n_trials=20")
+QUICK = (
+    "+target=npu",
+    "search_space=tiny",
+    "train.epochs=1",
+    "accuracy=supernet",
+    "finish.epochs=0",
+    "n_trials=20",
+)
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,6 @@ import statistics
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -31,6 +30,8 @@ from hwnas.search.sampler import SamplerConfig
 from hwnas.search.study import Study, read
 from hwnas.tabular import BenchmarkConfig
 from hwnas.target import Budget
+
+_STARTUP = {"pareto": 10}  # as in conf/sampler
 
 
 def main() -> None:
@@ -68,9 +69,7 @@ def _run(arguments: argparse.Namespace, task: tuple[str, str, int]) -> dict[str,
     )  # fmt: skip
     benchmark = tabular.load(config)
     problem = loop.Problem(benchmark.space, Budget(), benchmark, benchmark)
-    sampler = SamplerConfig(name)
-    if arguments.startup is not None:
-        sampler = replace(sampler, n_startup_trials=arguments.startup)
+    sampler = SamplerConfig(name, n_startup_trials=arguments.startup or _STARTUP.get(name, 20))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "study.db")
         study = Study(path, benchmark.space, benchmark.names)

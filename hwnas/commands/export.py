@@ -32,7 +32,7 @@ from hwnas.export.card import card
 from hwnas.export.proving import Bench, Evidence, kept_images, prove
 from hwnas.export.running import KINDS
 from hwnas.figure import Figure
-from hwnas.finishing.finish import Finished
+from hwnas.int8.finished import Finished
 from hwnas.op import n_macs, n_params
 from hwnas.results import (
     Candidate,

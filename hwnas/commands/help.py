@@ -50,8 +50,9 @@ _FIRST = {
 }
 _ABOUT = {
     "search": [
-        "Trains a supernet (or reuses it), searches, verifies every member of the Pareto front",
-        "from its compiled artefact, and writes runs/search/<time>/.",
+        "Scores candidates by training each alone, or in a supernet (accuracy=trained, supernet),",
+        "finishes those that may be on the Pareto front, verifies each from its compiled artefact,",
+        "and writes runs/search/<time>/.",
     ],
     "train": [
         "Trains the supernet of a search space, which searches with the same options use then, and",

@@ -95,9 +95,12 @@ def problem(stations: Sequence[Station]) -> loop.Problem:
     models = {s.target: build.cost_model(s.parts, s.device) for s in stations}
     if not others:
         only = models[first.target]
-        return loop.Problem(parts.space, first.config.budget, only, first.evaluator, known)
+        return loop.Problem(
+            parts.space, first.config.budget, only, first.evaluator, known, parts.first
+        )
     budget = JointBudget({s.target: s.config.budget for s in stations})
-    return loop.Problem(parts.space, budget, JointCostModel(models), first.evaluator, known)
+    joint = JointCostModel(models)
+    return loop.Problem(parts.space, budget, joint, first.evaluator, known, parts.first)
 
 
 def _known(parts: build.Parts, names: Sequence[str]) -> loop.Knowledge:

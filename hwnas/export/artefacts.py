@@ -14,8 +14,8 @@ from hwnas.cost.vela import compile_tflite
 from hwnas.export import running, standalone
 from hwnas.export.runners import runners
 from hwnas.families.blocks import weights_of
-from hwnas.finishing.finish import Finished
 from hwnas.int8 import tflite
+from hwnas.int8.finished import Finished
 from hwnas.op import Lowered, OpSpec, fuse
 from hwnas.runtimes.onnx_writer import write_fp32, write_int8
 from hwnas.runtimes.pool import Retrying

@@ -25,7 +25,7 @@ from hwnas.export.proof import (
     within_budget,
 )
 from hwnas.figure import Figure, proportion
-from hwnas.finishing.finish import Finished
+from hwnas.int8.finished import Finished
 from hwnas.runtimes.base import Session
 from hwnas.runtimes.pool import Retrying
 from hwnas.search.artefacts import Artefacts

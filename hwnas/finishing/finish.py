@@ -1,7 +1,7 @@
 """The weights of one network get ready for the device: fine-tuned, pruned, quantised."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import numpy as np
@@ -16,6 +16,7 @@ from hwnas.figure import Figure, proportion
 from hwnas.finishing import pruning
 from hwnas.finishing.options import FinishingConfig
 from hwnas.finishing.teachers import Tutor
+from hwnas.int8.finished import Finished
 from hwnas.int8.network import QuantisedNetwork
 from hwnas.int8.quantise import calibrate, in_int8
 from hwnas.int8.simulated import Simulated
@@ -51,18 +52,6 @@ class Step:
             "epochs": self.epochs,
             "seconds": self.seconds,
         }
-
-
-@dataclass(frozen=True)
-class Finished:
-    """A network that is ready for export."""
-
-    network: nn.Module  #: float32, its batch norm folded, in evaluation mode
-    lowered: Lowered  #: its operators, narrower than the family's where it was pruned
-    int8: QuantisedNetwork | None  #: ``None`` where it cannot be written in int8
-    #: What ``int8`` was trained as; ``None`` where it is ``network``, calibrated.
-    simulated: Simulated | None = None
-    record: Row = field(default_factory=dict)  #: what was done to the weights, for the proof
 
 
 @dataclass(frozen=True)

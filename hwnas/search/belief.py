@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from hwnas.figure import NORMAL_95, Figure, column
 from hwnas.pareto import non_dominated
 from hwnas.results import Candidate
-from hwnas.search.expectation import CLIP, REFERENCE, History, Inputs
+from hwnas.search.expectation import CLIP, REFERENCE, Inputs, Known
 from hwnas.search.surrogate import Features, Surrogate, fit
 from hwnas.space import Genotype, Space
 
@@ -140,16 +140,14 @@ def _posterior(
     n = len(genotypes)
     assignments = [space.assignment(genotype) for genotype in genotypes]
     features = Features(space.choices, space.optional())(assignments)
-    history = History(
-        range(n), assignments, features, readings.errors, readings.costs, readings.stds, ()
-    )
-    inputs = Inputs(history, None)
+    known = Known(assignments, features, readings.costs)
+    inputs = Inputs(known, None)
     logs = np.log(readings.errors)
     # As the sampler does: what does not work at all would take the attention of the model.
     limit = math.log(float(np.quantile(readings.errors, REFERENCE))) + CLIP
     told = np.minimum(logs, limit)
     chosen = _spread(n, _FITTED)
-    x, stds = inputs(history), readings.stds
+    x, stds = inputs(known), readings.stds
     parameters = fit(x[chosen], told[chosen], stds[chosen])
     given = _spread(n, _MOST)
     model = Surrogate(x[given], told[given], parameters, stds[given])

@@ -8,9 +8,9 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from hwnas.figure import NORMAL_95
 from hwnas.pareto import hypervolume, non_dominated
 from hwnas.search.acquisition import expected_improvement, log_normal_improvement
+from hwnas.search.calibration import calibrated
 from hwnas.search.choices import Assignment
 from hwnas.search.surrogate import Hyperparameters, Surrogate, fit
 
@@ -38,7 +38,9 @@ class Known:
 
 @dataclass(frozen=True)
 class History:
-    """What is known of trials: ``(n, d)`` features, ``(n,)`` errors and stds, ``(n, m)`` costs.
+    """What is known of trials.
+
+    ``(n, d)`` features, ``(n, m)`` costs, and ``(n,)`` of all that is of the error.
 
     The error of what broke a limit is NaN: it may not have been evaluated.
     """
@@ -49,6 +51,9 @@ class History:
     errors: Array
     costs: Array
     stds: Array  #: of the logarithms of errors, by how they were read; 0: exactly, or not known
+    #: How far the logarithms of errors lay above what was expected, in the standard deviations that
+    #: the model said; NaN where it was not asked.
+    surprises: Array
     pending: Sequence[Assignment]  #: under evaluation by other workers
     n_ahead: int = 0  #: earlier trials whose workers choose a candidate just now, from the same
 
@@ -70,6 +75,7 @@ class History:
             self.errors[rows],
             self.costs[rows],
             self.stds[rows],
+            self.surprises[rows],
             self.pending,
             self.n_ahead,
         )
@@ -86,6 +92,7 @@ class Expectation:
     front_costs: Array
     reference: Sequence[float]
     reading: float  #: the standard deviation of a reading of the logarithm of an error
+    within: tuple[float, float]  #: ends of 95 % intervals, in standard deviations from the mean
 
     def gains(self, known: Known) -> Array:
         """Return the expected gain of hypervolume of candidates, ``(n,)``."""
@@ -96,13 +103,17 @@ class Expectation:
         )
 
     def intervals(self, known: Known) -> Array:
-        """Return the median error of candidates and the ends of its 95 % interval, ``(n, 3)``.
+        """Return the median error of candidates, the ends of its 95 % interval, and ``std``.
 
-        Of the error as it will be read, with what a reading of the usual kind adds.
+        ``(n, 4)``. The error is the one that will be read, with what a reading of the usual kind
+        adds; ``std`` is the model's own standard deviation of its logarithm.
         """
         mean, std = self._predict(known)
-        half = NORMAL_95 * np.sqrt(std**2 + self.errors.noise**2 + self.reading**2)
-        return np.exp(np.column_stack([mean, mean - half, mean + half]))
+        std = np.sqrt(std**2 + self.errors.noise**2 + self.reading**2)
+        low, high = self.within
+        return np.column_stack(
+            [np.exp(mean), np.exp(mean + low * std), np.exp(mean + high * std), std]
+        )
 
     @property
     def volume(self) -> float:
@@ -138,7 +149,7 @@ class Inputs:
     What a network costs says something of its accuracy.
     """
 
-    def __init__(self, first: History, knowledge: Knowledge | None):
+    def __init__(self, first: Known | History, knowledge: Knowledge | None):
         self._logarithmic = bool((first.costs > 0).all())
         self._knowledge = knowledge
         values = self._values(first)
@@ -218,7 +229,9 @@ class Learner:
         front = points[non_dominated(points, [False] * points.shape[1])]
         reference = (limit, *(worst + 1e-3 * np.abs(worst)))
         reading = float(np.median(evaluated.stds))
-        return Expectation(errors, inputs, costs, front[:, 0], front[:, 1:], reference, reading)
+        within = calibrated(evaluated.surprises[np.isfinite(evaluated.surprises)])
+        known = (front[:, 0], front[:, 1:], reference, reading, within)
+        return Expectation(errors, inputs, costs, *known)
 
     def _n_known(self, history: History) -> int:
         """Return to how many trials is fitted: again whenever a tenth more are known."""

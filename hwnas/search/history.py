@@ -13,6 +13,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from hwnas.search.choices import Assignment, Choices
 from hwnas.search.expectation import History
+from hwnas.search.proposal import recorded
 
 Array = NDArray[np.float64]
 
@@ -28,6 +29,7 @@ class Scale:
     best: float  #: of the expensive objective, as it is minimised
     maximised: bool  #: the expensive objective
     costs_maximised: Sequence[bool]
+    worst: float = math.inf  #: the highest error that there is
 
     def errors(self, values: Array, stds: Array) -> Array:
         """Return the errors of values to be minimised, told with standard deviations ``stds``.
@@ -38,7 +40,7 @@ class Scale:
 
     def value(self, error: float) -> float:
         """Return the expensive objective's value of an error."""
-        value = self.best + error
+        value = self.best + min(error, self.worst)
         return -value if self.maximised else value
 
     def costs(self, costs: Array) -> tuple[float, ...]:
@@ -67,6 +69,7 @@ class Trials:
         self._assignments: list[Assignment] = []
         self._features, self._costs = np.zeros((0, 0)), np.zeros((0, 0))
         self._values, self._stds = np.zeros(0), np.zeros(0)
+        self._expected = np.zeros((0, 2))  # medians, and stds of the logarithms of their errors
         self.taken: set[Hashable] = set()  #: keys of the candidates of finished trials
 
     def history(self, study: optuna.Study, trial: FrozenTrial) -> tuple[History, Scale]:
@@ -90,7 +93,10 @@ class Trials:
         scale = self._scale(self._values, study)
         errors = scale.errors(self._values, self._stds)
         known = (self._numbers, self._assignments, self._features, errors, self._costs)
-        return History(*known, self._stds / errors, pending, n_ahead), scale
+        medians, stds = self._expected.T
+        told = np.log(scale.errors(-medians if scale.maximised else medians, 0.0 * medians))
+        surprises = (np.log(errors) - told) / stds
+        return History(*known, self._stds / errors, surprises, pending, n_ahead), scale
 
     def _add(self, study: optuna.Study, trials: Sequence[FrozenTrial]) -> None:
         assignments = [self._assignment(trial) for trial in trials]
@@ -100,14 +106,16 @@ class Trials:
         values = np.where(broken, math.nan, signed[:, self._expensive])
         costs = np.delete(signed, self._expensive, axis=1)
         stds = np.array([float(trial.system_attrs.get(STD, 0.0)) for trial in trials])
+        expected = np.array([_expected(trial) for trial in trials])
         features = self._space.vectors(assignments)
         if self._numbers:
             features = np.concatenate([self._features, features])
             costs = np.concatenate([self._costs, costs])
             values = np.concatenate([self._values, values])
             stds = np.concatenate([self._stds, stds])
+            expected = np.concatenate([self._expected, expected])
         self._features, self._costs = features, costs
-        self._values, self._stds = values, stds
+        self._values, self._stds, self._expected = values, stds, expected
         self._numbers += [trial.number for trial in trials]
         self._assignments += assignments
         self.taken |= {self._space.key(assignment) for assignment in assignments}
@@ -133,7 +141,17 @@ class Trials:
             best = 0.0
         else:  # nothing says what the best is
             best = float(known.min() - max(np.ptp(known), 1e-9))
-        return Scale(best, maximised, costs_maximised)
+        # Of accuracies, none is below 0.
+        positive = maximised and best < 0 and bool((known <= 0).all())
+        return Scale(best, maximised, costs_maximised, -best if positive else math.inf)
+
+
+def _expected(trial: FrozenTrial) -> tuple[float, float]:
+    """Return which value was expected of a trial, and how certainly; NaN where nobody said."""
+    proposal = recorded(trial.system_attrs)
+    if proposal.expected is None or proposal.std is None:
+        return math.nan, math.nan
+    return proposal.expected[0], proposal.std
 
 
 def _maximised(study: optuna.Study) -> list[bool]:

@@ -74,6 +74,7 @@ class Problem:
     cost_model: CostModel
     evaluator: Evaluator
     knowledge: Knowledge | None = None
+    first: tuple[Genotype, ...] = ()  #: the first trials, whatever the sampler
 
 
 class Study(Protocol):
@@ -101,7 +102,7 @@ class Study(Protocol):
         ...
 
 
-def search(
+def search(  # noqa: PLR0913, PLR0917
     problem: Problem,
     study: Study,
     sampler: SamplerConfig,
@@ -129,6 +130,8 @@ def search(
     cost = _remembered(problem.cost_model)
     ladder = rungs(problem.space)
     first = [] if sampler.name == "pareto" else ladder
+    if problem.first:
+        first = [_whole(problem.space, genotype) for genotype in problem.first]
     run_sampler = RunSampler(sampler, seed, _known(problem, study, cost), first)
     shown = len(study.candidates)
     with progress.phase("Search", n_trials, shown) as advance:
@@ -143,6 +146,12 @@ def search(
             advance(len(study.candidates) - shown)
             shown = len(study.candidates)
     return list(study.candidates)
+
+
+def _whole(space: Space, genotype: Genotype) -> dict[str, Option]:
+    """Return a genotype as an assignment of all choices, those without effect, too."""
+    any_of = {name: options[0] for name, options in space.choices.items()}
+    return any_of | space.assignment(genotype)
 
 
 def rungs(space: Space) -> list[dict[str, Option]]:

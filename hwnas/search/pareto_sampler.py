@@ -43,6 +43,7 @@ Costs = Callable[[Sequence[Assignment]], Array]
 ENUMERATED = 50_000  #: assignments up to which all of a space are looked at
 _POOL, _GENERATIONS = 200, 3  # where there are more
 _DRAWN = 100  # where nothing is known to fit
+_COMPARED = 400  # of the first candidates' part of the range of costs
 _SHORTLIST = 40  # parents of a generation; candidates of which all that can be known is asked
 
 
@@ -70,7 +71,7 @@ class ParetoSampler(BaseSampler):
         expensive: The number of the expensive objective.
         bound: The best value that it can have; default: 1 or 100 if values are fractions or per
             cent of something maximised, 0 if something positive is minimised.
-        n_startup: Trials before the model is asked, spread over the range of costs.
+        n_startup: Trials before the model is asked, spread over costs and choices.
         n_costs: Candidates of a proposal whose costs are computed, where that takes long; those of
             the others are modelled. Default: all.
         features: Computes what else is known of candidates before they are evaluated ``(n, k)``, of
@@ -90,7 +91,7 @@ class ParetoSampler(BaseSampler):
         scope: Callable[[Assignment], Sequence[str]] | None = None,
         expensive: int = 0,
         bound: float | None = None,
-        n_startup: int = 16,
+        n_startup: int = 10,
         n_costs: int | None = None,
         features: Knowledge | None = None,
     ):
@@ -209,7 +210,10 @@ class ParetoSampler(BaseSampler):
         taken: Container[Hashable],
         rng: random.Random,
     ) -> tuple[Assignment, Proposal]:
-        """Return one of the first candidates: each from another part of the range of costs."""
+        """Return one of the first candidates: each from another part of the range of costs.
+
+        Of this part, the one that is least like all before it.
+        """
         known = self._enumerated(space) if self._enumerates(space) else self._first(space, rng)
         free = [i for i, a in enumerate(known.assignments) if space.key(a) not in taken]
         if not free:  # nothing fits, as far as is known; if anything does, it is small
@@ -225,8 +229,15 @@ class ParetoSampler(BaseSampler):
         width = max(1, len(free) * len(space.branches()) // self._n_startup)
         # The cheapest, the dearest, and then always the middle of what is widest.
         share = float(number) if number < 2 else _radical_inverse(number - 1)
-        start = share * max(0, len(free) - width)
-        chosen: int = free[by_cost[round(start) + rng.randrange(min(width, len(free)))]]
+        start = round(share * max(0, len(free) - width))
+        if not self._enumerates(space):  # what is drawn gathers where most of the space is: spread
+            start = _logarithmic(known.costs[free, 0][by_cost], share, width)
+        part: list[int] = by_cost[start : start + width].tolist()
+        rows = [free[i] for i in rng.sample(part, min(len(part), _COMPARED))]
+        before = history.features
+        if history.pending:
+            before = np.vstack([*before, *space.vectors(history.pending)])
+        chosen = rows[_least_alike(known.features[rows], before)]
         return known.assignments[chosen], Proposal("startup", len(free), len(free))
 
     def _first(self, space: Choices, rng: random.Random) -> Known:
@@ -367,6 +378,22 @@ def _options(distribution: BaseDistribution) -> list[Any]:
         return list(distribution.choices)
     assert isinstance(distribution, IntDistribution)
     return list(range(distribution.low, distribution.high + 1, distribution.step))
+
+
+def _logarithmic(costs: Array, share: float, width: int) -> int:
+    """Return where in ascending costs those are that lie so far up their range, in logarithms."""
+    logs = np.log(np.maximum(costs, 1e-300))
+    at = int(np.searchsorted(logs, logs[0] + share * (logs[-1] - logs[0])))
+    return max(0, min(at - width // 2, len(costs) - width))
+
+
+def _least_alike(rows: Array, before: Array) -> int:
+    """Return which of rows is farthest from all before; where there are none, the most usual."""
+    if len(before) == 0:
+        distances = -((rows - rows.mean(axis=0)) ** 2).sum(axis=1)
+    else:
+        distances = ((rows[:, None] - before[None]) ** 2).sum(axis=2).min(axis=1)
+    return int(np.argmax(distances))
 
 
 def _radical_inverse(n: int) -> float:

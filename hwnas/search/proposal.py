@@ -30,6 +30,9 @@ class Proposal:
     gain: float | None = None  #: expected, as a share of the hypervolume before the trial
     parents: tuple[int, ...] = ()  #: numbers of the trials that it descends from
     generation: int | None = None
+    #: The model's own standard deviation of the logarithm of the error; the interval is wider where
+    #: earlier proposals showed that this says too little.
+    std: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return what is known, with numbers of six digits."""

@@ -38,7 +38,8 @@ def account(space: Choices, chosen: Chosen, model: Expectation, scale: Scale) ->
     """Return what was expected of a candidate."""
     assignment = chosen.bred.assignment
     known = Known([assignment], space.vectors([assignment]), chosen.costs[None])
-    median, low, high = (scale.value(error) for error in model.intervals(known)[0].tolist())
+    *errors, std = model.intervals(known)[0].tolist()
+    median, low, high = (scale.value(error) for error in errors)
     modelled = [float(cost.predict(known.features)[0]) for cost in model.costs]
     volume = model.volume
     return Proposal(
@@ -46,6 +47,7 @@ def account(space: Choices, chosen: Chosen, model: Expectation, scale: Scale) ->
         chosen.n_candidates,
         chosen.n_costed,
         expected=(median, min(low, high), max(low, high)),
+        std=std,
         costs=scale.costs(np.array(modelled)) if modelled else (),
         gain=float(model.gains(known)[0]) / volume if volume else None,
         parents=tuple(sorted(chosen.bred.ancestors)),

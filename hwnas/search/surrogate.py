@@ -2,11 +2,12 @@
 
 Choices become features by ``Features``; the kernel is a Matern 3/2 with a length scale a feature
 (chosen in ``experiments/sampler``). Length scales are fitted by maximum a posteriori: with tens of
-observations and tens of features maximum likelihood alone overfits.
+observations and tens of features maximum likelihood alone overfits. How smooth the function is as a
+whole is left to the data; that one feature matters much more than others must be shown by it.
 
 Sources: Rasmussen and Williams, "Gaussian processes for machine learning", 2006, chapter 5; the
-prior of length scales is that of Hvarfner et al., "Vanilla Bayesian optimization performs great in
-high dimensions", ICML 2024, https://arxiv.org/abs/2402.02229.
+mean of the prior of length scales is that of Hvarfner et al., "Vanilla Bayesian optimization
+performs great in high dimensions", ICML 2024, https://arxiv.org/abs/2402.02229.
 """
 
 import math
@@ -22,6 +23,8 @@ Array = NDArray[np.float64]
 
 _JITTER = 1e-8
 _NOISE = -4.0  #: of the logarithm of what features don't explain: the mean of its prior
+# Of logarithms of length scales: the variance that all have in common, and that of each by itself.
+_SHARED, _OWN = 2.0, 0.3
 _STEPS = 60  #: of the optimiser, at most
 _BLOCK = 50_000  #: elements of a kernel that are worked on at once
 
@@ -196,8 +199,10 @@ def fit(x: Array, y: Array, stds: Array | None = None) -> Hyperparameters:
         gradient[:-2] = -2 * spread
         gradient[-2] = np.sum(inner * same) * math.exp(noise)
         gradient[-1] = 0.5 * n + 1 - misfit / variance - np.diag(inner) @ errors / variance
-        from_prior = (lengths - centre) / 3.0  # of variance 3
-        value += 0.5 * float(((lengths - centre) ** 2).sum()) / 3.0
+        away = lengths - centre
+        shared = _SHARED / (_OWN + len(away) * _SHARED) * away.sum()
+        from_prior = (away - shared) / _OWN  # the inverse of their covariance times them
+        value += 0.5 * float(away @ from_prior)
         gradient[:-2] += from_prior
         value += 0.5 * (noise - _NOISE) ** 2 / 4.0
         gradient[-2] += (noise - _NOISE) / 4.0

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from hwnas.accuracy.supernet import right
 from hwnas.cost.base import LayerCost
 from hwnas.figure import COSTS, Figure, Figures, column, proportion
-from hwnas.finishing.finish import Finished
+from hwnas.int8.finished import Finished
 from hwnas.pareto import non_dominated
 from hwnas.progress import Progress
 from hwnas.results import Candidate, Row, RunFolder
@@ -46,6 +46,8 @@ class Member:
     files: Mapping[str, str]  #: sha256 by the suffix of a file
     over_budget: tuple[str, ...] = ()  #: limits that it leaves after verification
     on_front: bool = True  #: whether it fits, and no other that fits dominates it
+    #: whether it fits, and none dominates it at the upper end of its accuracy's 95 % interval
+    near_front: bool = True
 
     @property
     def accuracy(self) -> Figure:
@@ -58,7 +60,9 @@ class Member:
         """What verification changed, in words; empty if nothing."""
         if self.over_budget:
             return "; ".join(f"over budget.{name}" for name in self.over_budget)
-        return "" if self.on_front else "left the front"
+        if self.on_front:
+            return ""
+        return "within its interval of the front" if self.near_front else "left the front"
 
     def row(self, space: Space) -> Row:
         """Return searched and verified figures as one row."""
@@ -69,6 +73,7 @@ class Member:
         row |= {f"verified_{name}": value for name, value in self.details.items()}
         row["verified_fits_budget"] = not self.over_budget
         row["verified_on_front"] = self.on_front
+        row["verified_near_front"] = self.near_front
         for suffix, digest in self.files.items():
             column = _COLUMNS[suffix]
             path = f"models/{self.candidate.id}{suffix}"
@@ -158,15 +163,27 @@ def _judge(members: list[Member], budget: Budget, objectives: Sequence[str]) -> 
     """Mark the members that leave the budget, and those that a member within it now dominates."""
     over = [[n for n, by in budget.violations(m.figures).items() if by > 0] for m in members]
     fitting = [i for i, left in enumerate(over) if not left]
+    maximise = [column(name).maximise for name in objectives]
     points = np.array([_objectives(members[i], objectives) for i in fitting])
-    mask = non_dominated(points, [column(name).maximise for name in objectives])
+    mask = non_dominated(points, maximise)
     front = {i for i, stays in zip(fitting, mask, strict=True) if stays}
+
+    def is_near(i: int) -> bool:
+        raised = np.vstack([points[mask], _objectives(members[i], objectives, upper=True)])
+        return bool(non_dominated(raised, maximise)[-1])
+
+    near = {i for i in fitting if i in front or is_near(i)}
     return [
-        dataclasses.replace(member, over_budget=tuple(over[i]), on_front=i in front)
+        dataclasses.replace(
+            member, over_budget=tuple(over[i]), on_front=i in front, near_front=i in near
+        )
         for i, member in enumerate(members)
     ]
 
 
-def _objectives(member: Member, objectives: Sequence[str]) -> list[float]:
+def _objectives(member: Member, objectives: Sequence[str], *, upper: bool = False) -> list[float]:
     figures = {**member.figures, "accuracy": member.accuracy}
-    return [figures[name].value for name in objectives]
+    return [
+        figures[name].upper if upper and name == "accuracy" else figures[name].value
+        for name in objectives
+    ]

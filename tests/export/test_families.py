@@ -25,7 +25,7 @@ from hwnas.export import artefacts, running
 from hwnas.export.artefacts import Library
 from hwnas.export.proof import agreement, prepared
 from hwnas.families.blocks import fold_batch_norm
-from hwnas.finishing.finish import Finished
+from hwnas.int8.finished import Finished
 from hwnas.int8.quantise import quantise
 from hwnas.op import Lowered, Task
 from hwnas.runtimes.base import BATCH

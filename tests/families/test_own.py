@@ -18,7 +18,7 @@ from tests.conftest import space_yaml
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "experiments" / "own_family"
-QUICK = ("train.epochs=1", "n_trials=6", "run.dir=run")
+QUICK = ("train.epochs=1", "accuracy=supernet", "finish.epochs=0", "n_trials=6", "run.dir=run")
 FAMILY = """
 from hwnas.families.base import Recipe
 

@@ -9,12 +9,13 @@ import pytest
 import torch
 
 from hwnas import supernets
-from hwnas.accuracy.supernet import ScoringConfig
+from hwnas.accuracy.supernet import ScoringConfig, SupernetEvaluator
 from hwnas.errors import ConfigError
 from hwnas.families.blocks import weights_of
-from hwnas.finishing.finish import Finished, Origin, finish
+from hwnas.finishing.finish import Origin, finish
 from hwnas.finishing.options import FinishingConfig
 from hwnas.finishing.teachers import LargestSubnet
+from hwnas.int8.finished import Finished
 from hwnas.int8.network import QuantisedNetwork
 from hwnas.int8.tflite import write
 from hwnas.op import fuse, n_macs
@@ -84,6 +85,7 @@ def test_fine_tuning_pays_and_int8_is_what_its_file_says(origin: Origin, tmp_pat
 
 def test_without_epochs_the_weights_are_those_that_search_scored(origin: Origin) -> None:
     finished = finish(origin, FinishingConfig(epochs=0, max_int8_drop=0), litert, Silent())
+    assert isinstance(origin.weights, SupernetEvaluator)
     score = origin.weights.score(origin.genotype)
     steps = finished.record["steps"]
     assert [step["step"] for step in steps] == ["inherited", "int8"]

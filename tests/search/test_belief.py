@@ -105,7 +105,7 @@ def test_probability_of_the_front_is_what_it_says() -> None:
         said += [b.on_front for b in beliefs(SPACE, candidates, OBJECTIVES)]
         happened += [c.id in members for c in candidates]
     likely = np.array(said) > 0.5
-    assert np.mean(said) == pytest.approx(np.mean(happened), abs=0.05)
+    assert np.mean(said) == pytest.approx(np.mean(happened), abs=0.07)
     assert np.mean(np.array(happened)[likely]) > 0.65
     assert np.mean(np.array(happened)[~likely]) < 0.25
 
@@ -136,15 +136,15 @@ def test_precise_reading_holds_and_a_rough_one_follows_the_others() -> None:
     truth = _truth(candidates[index].genotype)
 
     def told(std: float) -> Figure:
-        wrong = truth - 0.03
+        wrong = truth - 0.1
         figure = Figure(wrong, "measured", wrong - 1.96 * std, wrong + 1.96 * std)
         other = {**candidates[index].figures, "accuracy": figure}
         changed = [*candidates]
         changed[index] = replace(candidates[index], figures=other)
         return beliefs(SPACE, changed, OBJECTIVES)[index].accuracy
 
-    assert told(0.0005).value == pytest.approx(truth - 0.03, abs=0.002)
-    assert abs(told(0.1).value - truth) < 0.02
+    assert told(0.0005).value == pytest.approx(truth - 0.1, abs=0.002)
+    assert abs(told(0.1).value - truth) < 0.04
 
 
 def test_another_reading_of_the_same_genotype_counts_and_a_copy_does_not() -> None:

@@ -79,8 +79,8 @@ def test_feature_that_tells_the_accuracy_finds_what_choices_cannot_tell() -> Non
 
 def test_before_there_is_a_model_nothing_is_asked() -> None:
     told = _Told(accuracy)
-    alone = _study(ParetoSampler(_costs), SMALL, accuracy, 16)
-    informed = _study(ParetoSampler(_costs, features=told), SMALL, accuracy, 16)
+    alone = _study(ParetoSampler(_costs), SMALL, accuracy, 10)
+    informed = _study(ParetoSampler(_costs, features=told), SMALL, accuracy, 10)
     assert [t.params for t in alone.trials] == [t.params for t in informed.trials]
     assert told.batches == []
 

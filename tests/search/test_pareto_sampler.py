@@ -215,7 +215,7 @@ def test_few_costs_are_computed_where_each_takes_long() -> None:
     study = _run(sampler, 40, LARGE)
     assert max(asked) <= 10
     assert sum(asked) <= 10 * 40
-    latencies = [trial.values[1] for trial in study.trials[:16]]
+    latencies = [trial.values[1] for trial in study.trials[:10]]
     assert max(latencies) > 3 * sorted(latencies)[1]  # the first ones are spread
     blind = _run(optuna.samplers.RandomSampler(seed=0), 40, LARGE)
     assert _volume(study, [0.5, 8.0]) > 1.05 * _volume(blind, [0.5, 8.0])
@@ -286,21 +286,21 @@ def _proposals(study: optuna.Study) -> list[Proposal]:
 
 def test_every_proposal_says_why() -> None:
     study = _run(ParetoSampler(_costs(latency), search_space=SMALL), 40)
-    startup, gain = _proposals(study)[:16], _proposals(study)[16:]
+    startup, gain = _proposals(study)[:10], _proposals(study)[10:]
     assert {p.phase for p in startup} == {"startup"}
-    assert [p.n_candidates for p in startup] == [2500 - i for i in range(16)]
+    assert [p.n_candidates for p in startup] == [2500 - i for i in range(10)]
     assert all(p.phase == "gain" and p.n_costed == p.n_candidates > 2400 for p in gain)
     assert all(p.gain is not None and 0 <= p.gain < 1 for p in gain)
     assert gain[0].gain is not None
     assert gain[-1].gain is not None
     assert gain[0].gain > 3 * gain[-1].gain  # what is left to be gained shrinks
     within = 0
-    for trial, proposal in zip(study.trials[16:], gain, strict=True):
+    for trial, proposal in zip(study.trials[10:], gain, strict=True):
         assert proposal.expected is not None
         value, low, high = proposal.expected
         assert low < value < high < 1  # accuracies, not errors
         within += low <= trial.values[0] <= high
-    assert within > 15  # the model's 95 % are not all kept: these were chosen for being high
+    assert within > 25
 
 
 def test_expected_values_are_on_the_scale_of_the_objective() -> None:
@@ -317,7 +317,7 @@ def test_expected_values_are_on_the_scale_of_the_objective() -> None:
         for trial, p in zip(study.trials, _proposals(study), strict=True)
         if p.expected is not None
     ]
-    assert len(errors) == 14
+    assert len(errors) == 20
     assert np.median(errors) < 30  # values range over 250
 
 
@@ -347,7 +347,7 @@ def test_modelled_costs_are_told_as_the_objectives_are() -> None:
         for t, p in zip(study.trials, _proposals(study), strict=True)
         if p.phase == "gain"
     ]
-    assert len(asked) == 24
+    assert len(asked) == 30
     assert all(p.n_costed == 0 for p in _proposals(study))
     assert np.corrcoef(np.log(np.maximum(asked, 1e-3)).T)[0, 1] > 0.5
 

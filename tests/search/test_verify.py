@@ -6,6 +6,8 @@ import torch
 
 from hwnas import build
 from hwnas.config import SearchConfig
+from hwnas.finishing.options import FinishConfig
+from hwnas.int8.finished import Finished
 from hwnas.progress import Silent
 from hwnas.results import Candidate, RunFolder
 from hwnas.search import loop
@@ -19,7 +21,11 @@ OBJECTIVES = ("accuracy", "latency_ms")
 @pytest.fixture(scope="module")
 def parts(npu: Target) -> build.Parts:
     config = SearchConfig(
-        target=npu, dataset=DatasetConfig("digits", validation=0.25), search_space="tiny"
+        target=npu,
+        dataset=DatasetConfig("digits", validation=0.25),
+        search_space="tiny",
+        accuracy="supernet",
+        finish=FinishConfig(epochs=0),
     )
     return build.parts(config, Silent())
 
@@ -31,7 +37,8 @@ def bench(parts: build.Parts) -> Workbench:
     supernet = course.untrained()
     supernet.module.eval()
     evaluator = course.evaluator(supernet, parts.config.scoring)
-    return build.workbench(parts, evaluator, None)
+    weights = build.TrainedOnDemand({parts.space.name: lambda: evaluator})
+    return build.workbench(parts, build.Finisher(parts, weights), None)
 
 
 @pytest.fixture(scope="module")
@@ -69,12 +76,12 @@ def test_verified_members_are_not_verified_again(
     folder = RunFolder(tmp_path)
     first = verify(members, bench, Budget(), OBJECTIVES, folder, Silent())
 
-    def forbidden(genotype: object) -> torch.nn.Module:
+    def forbidden(genotype: object) -> Finished:
         raise AssertionError("verified twice")
 
     import dataclasses
 
-    idle = dataclasses.replace(bench, network=forbidden)
+    idle = dataclasses.replace(bench, finished=forbidden)
     assert verify(members, idle, Budget(), OBJECTIVES, folder, Silent()) == first
 
 
@@ -126,7 +133,7 @@ def test_search_never_reads_the_test_split(parts: build.Parts, tmp_path: Path) -
         run=dataclasses.replace(parts.config.run, supernets=str(tmp_path)),
     )
     blind = dataclasses.replace(parts, data=data, config=config)
-    evaluator = build.on_demand(blind, Silent())
+    evaluator = build.accuracies(blind, Silent())
     problem = loop.Problem(blind.space, Budget(), build.cost_model(blind, None), evaluator)
     from hwnas.search.sampler import SamplerConfig
     from hwnas.search.study import Study

@@ -13,8 +13,8 @@ from sklearn.datasets import load_digits
 from hwnas import build
 from hwnas.__main__ import run
 from hwnas.accuracy.base import Rival
-from hwnas.accuracy.supernet import SupernetEvaluator
 from hwnas.config import RunConfig, SearchConfig
+from hwnas.finishing.options import FinishConfig
 from hwnas.progress import Silent
 from hwnas.results import Candidate, RunFolder
 from hwnas.search.verify import verify
@@ -46,6 +46,8 @@ def _parts(npu: Target, path: Path, in_memory: bool) -> build.Parts:
         dataset=replace(dataset, flip=True, shift=0.125),
         search_space="tiny",
         train=TrainingConfig(epochs=1, batch_size=64),
+        accuracy="supernet",
+        finish=FinishConfig(epochs=0),
         run=RunConfig(supernets=runs),
     )
     return build.parts(config, Silent())
@@ -62,10 +64,8 @@ def streamed(npu: Target, path: Path) -> build.Parts:
 
 
 @pytest.fixture(scope="module")
-def evaluators(kept: build.Parts, streamed: build.Parts) -> tuple[SupernetEvaluator, ...]:
-    return tuple(
-        build.on_demand(parts, Silent()).of(parts.space.smallest()) for parts in (kept, streamed)
-    )
+def evaluators(kept: build.Parts, streamed: build.Parts) -> tuple[build.Accuracies, ...]:
+    return tuple(build.accuracies(parts, Silent()) for parts in (kept, streamed))
 
 
 @pytest.fixture(autouse=True)
@@ -74,7 +74,7 @@ def _several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_training_and_scoring(
-    kept: build.Parts, streamed: build.Parts, evaluators: tuple[SupernetEvaluator, ...]
+    kept: build.Parts, streamed: build.Parts, evaluators: tuple[build.Accuracies, ...]
 ) -> None:
     assert isinstance(kept.data.train, InMemorySplit)
     assert isinstance(streamed.data.train, StreamedSplit)
@@ -91,14 +91,14 @@ def test_training_and_scoring(
 def test_verification(
     kept: build.Parts,
     streamed: build.Parts,
-    evaluators: tuple[SupernetEvaluator, ...],
+    evaluators: tuple[build.Accuracies, ...],
     tmp_path: Path,
 ) -> None:
     genotype = kept.space.smallest()
     figures = dict(build.cost_model(kept, None).cost(genotype).figures)
     found = []
     for parts, evaluator in zip((kept, streamed), evaluators, strict=True):
-        bench = build.workbench(parts, evaluator, None)
+        bench = build.workbench(parts, build.Finisher(parts, evaluator), None)
         folder = RunFolder(tmp_path / parts.data.search_digest)
         members = [Candidate(0, genotype, figures)]
         (member,) = verify(members, bench, Budget(), ("accuracy", "latency_ms"), folder, Silent())
@@ -114,7 +114,15 @@ def test_search_says_what_is_streamed(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["hwnas"])
-    words = ["search", "+target=npu", "search_space=tiny", "n_trials=12", "train.epochs=1"]
+    words = [
+        "search",
+        "+target=npu",
+        "search_space=tiny",
+        "n_trials=12",
+        "train.epochs=1",
+        "accuracy=supernet",
+        "finish.epochs=0",
+    ]
     words += ["dataset=images", f"dataset.path={path}", "dataset.in_memory=false"]
     assert run([*words, "dataset.crop=0.5", "run.dir=r"]) == 0
     out = capsys.readouterr().out

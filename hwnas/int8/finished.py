@@ -1,0 +1,24 @@
+"""A network that is ready for a target, in float32 and in int8."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+from hwnas.int8.network import QuantisedNetwork
+from hwnas.int8.simulated import Simulated
+from hwnas.op import Lowered
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A network that is ready for export."""
+
+    network: nn.Module  #: float32, its batch norm folded, in evaluation mode
+    lowered: Lowered  #: its operators, narrower than the family's where it was pruned
+    int8: QuantisedNetwork | None  #: ``None`` where it cannot be written in int8
+    #: What ``int8`` was trained as; ``None`` where it is ``network``, calibrated.
+    simulated: Simulated | None = None
+    record: dict[str, Any] = field(
+        default_factory=dict
+    )  #: what was done to the weights, for the proof

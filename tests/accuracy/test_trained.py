@@ -1,0 +1,100 @@
+from dataclasses import replace
+
+import pytest
+import torch
+
+from hwnas import supernets
+from hwnas.accuracy.base import Rival
+from hwnas.accuracy.trained import TrainedConfig, TrainedEvaluator
+from hwnas.errors import ConfigError
+from hwnas.progress import Silent
+from hwnas.supernets import Course
+from hwnas.training.config import TrainingConfig
+from hwnas.training.data import DatasetConfig
+from tests.training.fakes import same
+
+DIGITS = DatasetConfig("digits", validation=0.25, shift=0.125)
+CONFIG = TrainedConfig(fidelities=[1, 3])
+
+
+@pytest.fixture(scope="module")
+def course(tmp_path_factory: pytest.TempPathFactory) -> Course:
+    space, families, data = supernets.read(["tiny"], DIGITS, Silent())
+    train = TrainingConfig(epochs=20, batch_size=64)
+    folder = tmp_path_factory.mktemp("networks")
+    (space,) = space.members
+    return Course(space, families["tiny"], data, DIGITS, train, 0, folder)
+
+
+def _evaluator(course: Course, config: TrainedConfig = CONFIG) -> TrainedEvaluator:
+    return TrainedEvaluator({"tiny": course}, config)
+
+
+def test_network_is_read_after_each_fidelity_and_goes_on_from_the_one_before(
+    course: Course,
+) -> None:
+    evaluator, genotype = _evaluator(course), course.space.largest()
+    score = evaluator.score(genotype)
+    assert list(score.details) == ["accuracy_after_1_epochs", "accuracy_after_4_epochs"]
+    assert score.accuracy.value == score.details["accuracy_after_4_epochs"]
+    assert score.accuracy.source == "measured"
+    assert score.details["accuracy_after_4_epochs"] > score.details["accuracy_after_1_epochs"]
+    assert evaluator.origin(genotype) == "scratch, epochs: 1 + 3"
+    # Less than a whole training: what was learned first counts.
+    alone = _evaluator(course, TrainedConfig(fidelities=[3])).score(genotype)
+    assert alone.accuracy != score.accuracy
+
+
+def test_what_was_trained_is_not_trained_again(
+    course: Course, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    genotype = course.space.smallest()
+    first, network = _evaluator(course).score(genotype), _evaluator(course).extracted(genotype)
+
+    def step(*_: object) -> None:
+        raise AssertionError("trained twice")
+
+    monkeypatch.setattr("hwnas.training.alone._Alone.__call__", step)
+    again = _evaluator(course)
+    assert again.score(genotype) == first
+    assert same(again.extracted(genotype).state_dict(), network.state_dict())
+    longer = replace(course, train=replace(course.train, epochs=50))  # of finishing, not of search
+    assert _evaluator(longer).score(genotype) == first
+
+
+def _rival(accuracy: float, n: int) -> Rival:
+    details = tuple(
+        {"accuracy_after_1_epochs": 0.3 + 0.05 * i, "accuracy_after_4_epochs": 0.5 + 0.04 * i}
+        for i in range(n)
+    )
+    return Rival(b"", (), accuracy, details)
+
+
+def test_training_stops_where_a_rival_is_out_of_reach(course: Course) -> None:
+    genotype = course.space.largest()
+    evaluator = _evaluator(course)
+    stopped = evaluator.score(genotype, _rival(0.9999, 8))
+    assert stopped.stopped
+    assert stopped.accuracy.source == "modelled"
+    assert list(stopped.details) == ["accuracy_after_1_epochs"]
+    assert not evaluator.score(genotype, _rival(0.01, 8)).stopped
+    assert not evaluator.score(genotype, _rival(0.9999, 4)).stopped, "too little is known"
+    never = _evaluator(course, TrainedConfig(fidelities=[1, 3], confidence=None))
+    assert not never.score(genotype, _rival(0.9999, 8)).stopped
+
+
+def test_weights_that_were_not_asked_for_yet_are_trained(course: Course) -> None:
+    evaluator = _evaluator(course, TrainedConfig(fidelities=[2]))
+    network = evaluator.network(course.space.largest())
+    images = evaluator.calibration_images(course.space.largest())
+    with torch.no_grad():
+        assert network(images).shape == (512, 10)
+
+
+def test_bad_options_are_refused() -> None:
+    with pytest.raises(ConfigError, match="epochs of at least 1"):
+        TrainedConfig(fidelities=[])
+    with pytest.raises(ConfigError, match="epochs of at least 1"):
+        TrainedConfig(fidelities=[0, 2])
+    with pytest.raises(ConfigError, match="confidence must lie"):
+        TrainedConfig(confidence=1.0)

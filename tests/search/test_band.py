@@ -1,0 +1,68 @@
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hwnas.figure import Figure, proportion
+from hwnas.results import Candidate
+from hwnas.search import band
+from hwnas.search.band import View, known
+from hwnas.space import SearchSpace
+
+VIEW = View(("accuracy", "latency_ms"))
+
+
+@pytest.fixture
+def candidates(tiny: SearchSpace) -> list[Candidate]:
+    """Return 30 networks, whose readings are better the more they cost, but for noise."""
+    rng, noise = random.Random(0), np.random.default_rng(0)
+    genotypes = list({g.id: g for g in (tiny.sample(rng) for _ in range(60))}.values())[:30]
+    found = []
+    for trial, genotype in enumerate(genotypes):
+        cost = 0.1 + 0.02 * trial
+        read = proportion(round(1000 * (0.8 + 0.12 * cost + 0.01 * noise.standard_normal())), 1000)
+        figures = {"accuracy": read, "latency_ms": Figure(cost, "modelled")}
+        found.append(Candidate(trial, genotype, figures))
+    return found
+
+
+def test_band_holds_what_may_be_on_the_front_the_most_probable_first(
+    tiny: SearchSpace, candidates: list[Candidate]
+) -> None:
+    found = known(tiny, candidates, VIEW, {})
+    assert [c.id for c in found.candidates] == [c.id for c in candidates]
+    chosen = found.band(0.3)
+    shares = [found.on_front[c.id] for c in chosen]
+    assert shares == sorted(shares, reverse=True)
+    assert min(shares) >= 0.3
+    assert candidates[0].id in {c.id for c in chosen}, "nothing is as cheap"
+    assert len(found.band(1.0, n_least=7)) >= 7
+    for raw, seen in zip(candidates, found.candidates, strict=True):
+        assert seen.figures["accuracy"].source == "modelled"
+        assert seen.details[band.READ] == raw.figures["accuracy"].value
+
+
+def test_what_finishing_brought_is_expected_of_the_others(
+    tiny: SearchSpace, candidates: list[Candidate]
+) -> None:
+    finished = {
+        c.id: proportion(round(1000 * (1 - 0.5 * (1 - c.figures["accuracy"].value))), 1000)
+        for c in candidates[::4]
+    }
+    before = known(tiny, candidates, VIEW, {}).candidates
+    after = known(tiny, candidates, VIEW, finished).candidates
+    for early, late in zip(before, after, strict=True):
+        expected = 1 - 0.5 * (1 - early.figures["accuracy"].value)
+        assert late.figures["accuracy"].value == pytest.approx(expected, abs=0.02)
+        assert (band.FINISHED in late.details) is (late.id in finished)
+
+
+def test_infeasible_and_stopped_candidates(tiny: SearchSpace, candidates: list[Candidate]) -> None:
+    broken = replace(candidates[3], reason="It does not run.", figures={})
+    stopped = replace(candidates[4], stopped=True)
+    mixed = [*candidates[:3], broken, stopped, *candidates[5:]]
+    found = known(tiny, mixed, VIEW, {})
+    assert found.candidates[3] == broken
+    assert broken.id not in found.on_front
+    assert stopped.id in found.on_front

@@ -1,0 +1,76 @@
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from hwnas import families
+from hwnas.progress import Silent
+from hwnas.space import SearchSpace
+from hwnas.training import answers
+from hwnas.training.answers import Views, record
+from hwnas.training.batches import Moment, draw
+from hwnas.training.config import TrainingConfig
+from hwnas.training.data import ImageData
+from hwnas.training.parallel import Processes
+from hwnas.training.precision import forward
+from tests.training.fakes import material
+
+CONFIG = TrainingConfig(epochs=4, batch_size=128, unaugmented=0.4)
+
+
+@pytest.fixture(scope="module")
+def teacher(tiny: SearchSpace, digits: ImageData) -> nn.Module:
+    torch.manual_seed(0)
+    network = families.get(tiny.family).build(tiny, tiny.largest(), digits.task)
+    for parameter in network.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    return network.eval()
+
+
+@pytest.mark.parametrize("config", [CONFIG, replace(CONFIG, mixup=0.2, unaugmented=0.0)])
+def test_recorded_answers_are_those_to_the_very_images_of_each_step(
+    teacher: nn.Module, digits: ImageData, tmp_path: Path, config: TrainingConfig
+) -> None:
+    views = Views(material(digits), config, 3, 12)
+    recorded = record(teacher, tmp_path, views, Silent())
+    assert recorded is not None
+    total = config.epochs * views.n_steps
+    for step in range(total):
+        moment = Moment(3, step, step / total)
+        batch = draw(material(digits), config, moment, Processes())
+        with torch.no_grad():
+            expected = teacher(batch.at(12)).softmax(1)
+        assert torch.allclose(recorded.of(batch, moment), expected, atol=2e-3)
+
+
+def test_recording_that_was_cut_off_goes_on(
+    teacher: nn.Module, digits: ImageData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    views = Views(material(digits), CONFIG, 3, 12)
+    assert record(teacher, tmp_path, views, Silent())
+    written = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert set(written) == {"as_they_are.safetensors", *(f"{e}.safetensors" for e in range(3))}
+    (tmp_path / "1.safetensors").unlink()
+    calls = []
+
+    def counted(
+        network: Callable[[], torch.Tensor], images: torch.Tensor, dtype: str
+    ) -> torch.Tensor:
+        calls.append(dtype)
+        return forward(network, images, dtype)
+
+    monkeypatch.setattr(answers, "forward", counted)
+    assert record(teacher, tmp_path, views, Silent())
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == written
+    assert len(calls) == views.n_steps
+
+
+def test_answers_that_would_take_too_much_are_not_kept(
+    teacher: nn.Module, digits: ImageData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answers, "_LARGEST", 1000)
+    assert record(teacher, tmp_path, Views(material(digits), CONFIG, 3, 12), Silent()) is None
+    assert not list(tmp_path.iterdir())
