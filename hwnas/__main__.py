@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -205,12 +206,11 @@ def dispatch(configs: Sequence[Any], arguments: Sequence[str]) -> None:
     elif isinstance(first, config.AuditConfig):
         from hwnas.commands import audit
 
-        audit.run(first, _searched(first.run))
+        audit.run(first, _with_supernet(first.run))
     elif isinstance(first, config.ExportConfig):
         from hwnas.commands import export
 
-        _ = _searched(first.run)
-        export.run(first, _searches(first.run), arguments)
+        export.run(first, _with_networks(first.run), arguments)
     elif isinstance(first, config.CompareConfig):
         from hwnas.commands import compare
 
@@ -233,26 +233,40 @@ def dispatch(configs: Sequence[Any], arguments: Sequence[str]) -> None:
         search.run(config.agreed(configs), arguments)
 
 
-def _searched(folder: str) -> Any:
+def _with_supernet(folder: str) -> Any:
     """Return the configuration of a search, of its first target if it has several."""
-    from hwnas.results import read_manifest
+    searches = _with_networks(folder)
+    if searches[0].accuracy != "supernet":
+        raise ConfigError(
+            f"run={folder} trained each candidate alone (accuracy={searches[0].accuracy}): there "
+            "is no supernet to audit."
+        )
+    return searches[0]
+
+
+def _with_networks(folder: str) -> list[Any]:
+    """Return the configurations of a search that trained networks, one for each target."""
+    from hwnas.results import read_manifest, weights_of
 
     manifest = read_manifest(Path(folder), "run")
-    if manifest.get("verb") != "search" or "checkpoint" not in manifest:
-        raise ConfigError(f"run={folder} is no search with a supernet.")
-    return _searches(folder)[0]
+    weights = weights_of(manifest)
+    has_none = weights == "supernet" and "checkpoint" not in manifest
+    if manifest.get("verb") != "search" or weights == "table" or has_none:
+        raise ConfigError(f"run={folder} is no search that trained networks.")
+    return _searches(folder)
 
 
 def _searches(folder: str) -> list[Any]:
-    """Return the configurations of a search with a supernet, one for each target."""
+    """Return the configurations of a search that trained networks, one for each target."""
     from hwnas.commands.arguments import for_targets
     from hwnas.config import agreed
-    from hwnas.results import read_manifest
+    from hwnas.results import read_manifest, weights_of
 
-    recorded = read_manifest(Path(folder), "run")["arguments"]
-    arguments = [str(a) for a in recorded if not str(a).startswith("run.resume=")]
+    manifest = read_manifest(Path(folder), "run")
+    arguments = [str(a) for a in manifest["arguments"] if not str(a).startswith("run.resume=")]
     composed = [_composed("search", "search", own) for own in for_targets(arguments)]
-    return agreed([config for configs in composed for config in configs])
+    accuracy = weights_of(manifest)
+    return agreed([replace(c, accuracy=accuracy) for configs in composed for c in configs])
 
 
 def _refuse_extra(content: Any, schema: type) -> None:

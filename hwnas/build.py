@@ -6,7 +6,7 @@ import importlib.metadata
 import json
 import os
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -31,7 +31,7 @@ from hwnas.figure import Figure
 from hwnas.finishing import finish
 from hwnas.finishing.finish import Load, Origin
 from hwnas.finishing.options import FinishingConfig
-from hwnas.finishing.teachers import Member
+from hwnas.finishing.teachers import Member, Tutor
 from hwnas.int8 import tflite
 from hwnas.int8.finished import Finished
 from hwnas.latency_table import Entry, LatencyTable, TableConfig, incomplete
@@ -39,6 +39,7 @@ from hwnas.op import Lowered, OpSpec, Task, distinct
 from hwnas.profiling.subject import Subject
 from hwnas.progress import Progress, Silent
 from hwnas.provenance import open_table, own_table
+from hwnas.results import Candidate
 from hwnas.runtimes import writable
 from hwnas.runtimes.litert import LiteRTSession
 from hwnas.runtimes.onnx_writer import write_int8
@@ -50,6 +51,7 @@ from hwnas.search.verify import Workbench
 from hwnas.space import Genotype, Space
 from hwnas.supernets import Course, Training, read
 from hwnas.target import Target, facts
+from hwnas.training.batches import steps_per_epoch
 from hwnas.training.checkpoint import Checkpoint
 from hwnas.training.data import ImageData
 
@@ -177,8 +179,10 @@ class Parts:
         """Return how the supernet of a genotype is trained."""
         return self.courses[genotype.space]
 
-    def checkpoint(self) -> str | dict[str, str]:
-        """Return where the supernet is kept; of several spaces by name."""
+    def checkpoint(self) -> str | dict[str, str] | None:
+        """Return where the supernet is kept; of several spaces by name; ``None``: there is none."""
+        if self.config.accuracy == "trained":
+            return None
         found = {name: str(course.checkpoint().path) for name, course in self.courses.items()}
         kept: str | dict[str, str] = self._one_or_by_space(found)
         return kept
@@ -413,22 +417,48 @@ def accuracies(parts: Parts, progress: Progress) -> Accuracies:
     return TrainedOnDemand({n: partial(trained, course) for n, course in parts.courses.items()})
 
 
+def left(config: SearchConfig, candidates: Iterable[Candidate]) -> dict[str, int]:
+    """Return after how many trainings in a row a search left the networks it trained, by id."""
+    found: dict[str, int] = {}
+    for candidate in candidates:
+        if n := config.trained.n_read(candidate.details):
+            found[candidate.id] = max(n, found.get(candidate.id, 0))
+    return found
+
+
+def as_left(weights: Accuracies, networks: Mapping[str, int]) -> Accuracies:
+    """Return weights as a search left them, where other searches may have gone on with some."""
+    return weights.as_left(networks) if isinstance(weights, TrainedEvaluator) else weights
+
+
 @dataclass(frozen=True)
 class Finisher:
     """Finishes networks of a search; all use the same answers of one teacher."""
 
     parts: Parts
     weights: Accuracies
-    teacher: Genotype | None = None  #: the most accurate network; ``None``: nobody teaches
+    teacher: Genotype | None = None  #: the most accurate network; ``None``: none of the search does
     progress: Progress = field(default_factory=Silent)
+    other: FinishingConfig | None = None  #: how all but the teacher are finished, if otherwise
+    tutor: Tutor | None = None  #: who teaches where none of the search does
 
     @property
     def config(self) -> FinishingConfig:
         """How networks are finished."""
+        return self.other or self.searched
+
+    @property
+    def searched(self) -> FinishingConfig:
+        """How the search finishes networks, the teacher among them."""
         config = self.parts.config
         if config.accuracy == "trained":
             return config.finish.of_one(config.train.epochs, 1.0)
         return config.finish.of_one(FinishingConfig().epochs, FinishingConfig().rate)
+
+    @property
+    def left(self) -> dict[str, int]:
+        """After how many trainings in a row the search left the networks it trained, by id."""
+        return self.weights.left if isinstance(self.weights, TrainedEvaluator) else {}
 
     def tuned(self, genotype: Genotype) -> Figure:
         """Train a network, or go on; return its accuracy on the validation split."""
@@ -437,8 +467,26 @@ class Finisher:
     def finished(self, genotype: Genotype) -> Finished:
         """Return a network that is ready for the target; train what is not trained yet."""
         target = self.parts.config.target
-        load = int8_session(target) if target.dtype == "int8" else None
+        return self.in_int8(genotype) if target.dtype == "int8" else self._finished(genotype, None)
+
+    def in_int8(self, genotype: Genotype) -> Finished:
+        """Return the same in int8, too, where it can be written so, whatever the target runs."""
+        return self._finished(genotype, int8_session(self.parts.config.target))
+
+    def _finished(self, genotype: Genotype, load: Load | None) -> Finished:
         return finish.finish(self._origin(genotype), self.config, load, self.progress)
+
+    def is_kept(self, genotype: Genotype) -> bool:
+        """Return whether a network that the search finished so is still there."""
+        if not self.is_inherited(genotype):
+            return False
+        n_images = len(self.parts.data.train)
+        n = self.config.epochs * steps_per_epoch(self.parts.config.train.batch_size, n_images)
+        return n == 0 or self.checkpoint(genotype).n_steps() >= n
+
+    def is_inherited(self, genotype: Genotype) -> bool:
+        """Return whether the weights that the search scored a network by are still there."""
+        return not isinstance(self.weights, TrainedEvaluator) or self.weights.is_kept(genotype)
 
     def checkpoint(self, genotype: Genotype) -> Checkpoint:
         """Return where a network that ``tuned`` trains is kept."""
@@ -449,16 +497,17 @@ class Finisher:
         finish.prepare(self._origin(genotype), self.config)
 
     def _origin(self, genotype: Genotype) -> Origin:
-        taught = self.teacher is not None and genotype.id != self.teacher.id
-        course = self.parts.course_of(genotype)
-        return Origin(course, self.weights, genotype, self._tutor if taught else None)
+        tutor = self.tutor
+        if self.teacher is not None and self.config.epochs and self.config.alpha:
+            tutor = self._taught_by if genotype.id != self.teacher.id else None
+        return Origin(self.parts.course_of(genotype), self.weights, genotype, tutor)
 
     @cached_property
-    def _tutor(self) -> Member:
+    def _taught_by(self) -> Member:
         assert self.teacher is not None
         course = self.parts.course_of(self.teacher)
         origin = Origin(course, self.weights, self.teacher)
-        network = finish.tuned(origin, self.config, self.progress)
+        network = finish.tuned(origin, self.searched, self.progress)
         return Member(network.network, self.teacher, course, network.past, self.progress)
 
 

@@ -327,10 +327,13 @@ class ExportConfig:
     id: str = ""  #: of a candidate, or how it begins; the same as pick=ID
     only: str | None = None  #: of a search for several targets: one of them; default: all
     dir: str | None = None  #: where folders are made; default: runs/export/<time>
-    epochs: int = 4  #: of each training: fine-tuning, after pruning, for int8; 0: none
-    alpha: float = 0.5  #: share of the loss on what the supernet's largest subnet answers
+    #: of each training: fine-tuning, after pruning, for int8; 0: none; default: as the search
+    #: finished its networks, which costs no training of those
+    epochs: int | None = None
+    alpha: float | None = None  #: share of the loss on what a teacher answers; default: likewise
     prune: float = 0.0  #: fraction of the channels that is taken out; 0: none
-    max_int8_drop: float = 0.5  #: points of accuracy that int8 may lose; trained for it if more
+    #: points of accuracy that int8 may lose; trained for it if more; default: likewise
+    max_int8_drop: float | None = None
     license: str = "unknown"  #: of the model, as Hugging Face names it: apache-2.0, mit, ...
 
     def __post_init__(self) -> None:
@@ -338,16 +341,20 @@ class ExportConfig:
             raise ConfigError("export needs run=DIR, the folder of a finished search.")
         if self.id and self.pick != "knee":
             raise ConfigError("pick and id both say what is exported: give one of them.")
-        _ = self.finishing
+        _ = self.finishing(FinishingConfig())
 
-    @property
-    def finishing(self) -> FinishingConfig:
-        """How weights are finished.
+    def finishing(self, searched: FinishingConfig) -> FinishingConfig:
+        """Return how weights are finished.
+
+        Args:
+            searched: How the search finished those of its networks.
 
         Raises:
             ConfigError: an option is out of its range.
         """
-        return FinishingConfig(self.epochs, self.alpha, self.prune, self.max_int8_drop)
+        names = ("epochs", "alpha", "prune", "max_int8_drop")
+        given = {name: value for name in names if (value := getattr(self, name)) is not None}
+        return replace(searched, **given)
 
     @property
     def wanted(self) -> str:

@@ -10,7 +10,7 @@ import socket
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, Literal, final
 
@@ -264,6 +264,12 @@ def read_manifest(path: Path, option: str = "run.resume") -> Row:
     return dict(manifest)
 
 
+def weights_of(manifest: Row) -> str:
+    """Return what said accuracies in a search (``accuracy=...``), by its manifest."""
+    said = manifest.get("config", {}).get("accuracy")
+    return str(said or "supernet")  # earlier versions had nothing else, and did not record it
+
+
 @dataclass(frozen=True)
 class Verified:
     """What verification found of a candidate."""
@@ -286,12 +292,15 @@ def stays(folder: RunFolder, genotype_id: str) -> bool | None:
     return next((bool(m["verified_on_front"]) for m in members if m["id"] == genotype_id), None)
 
 
-def read_candidates(folder: RunFolder, spaces: Sequence[str]) -> list[Candidate] | None:
+def read_candidates(
+    folder: RunFolder, spaces: Sequence[str], details: Sequence[str] = ()
+) -> list[Candidate] | None:
     """Return the candidates of ``candidates.parquet``; ``None`` where there is none.
 
     Args:
         folder: Of a search.
         spaces: The names of its search spaces.
+        details: Which other columns are read, where there are such.
 
     Raises:
         RunError: it is not such a file.
@@ -304,10 +313,32 @@ def read_candidates(folder: RunFolder, spaces: Sequence[str]) -> list[Candidate]
         columns: list[str] = table.column_names
         choices = columns[columns.index("reason") + 1 : columns.index("accuracy")]
         known = [name for name in columns if f"{name}_source" in columns]
-        return _candidates(table.to_pydict(), spaces, sorted(choices), known)
+        found = _candidates(table.to_pydict(), spaces, sorted(choices), known)
+        own = [name for name in details if name in columns]
+        if not own:
+            return found
+        rows = zip(*(table[name].to_pylist() for name in own), strict=True)
+        return [
+            replace(c, details={n: v for n, v in zip(own, row, strict=True) if v is not None})
+            for c, row in zip(found, rows, strict=True)
+        ]
     except (OSError, pa.ArrowException, ValueError, KeyError) as error:
         (reason, *_) = str(error).splitlines() or [type(error).__name__]
         raise RunError(f"{path} cannot be read: {reason}") from None
+
+
+def read_columns(folder: RunFolder, names: Sequence[str]) -> dict[str, list[Any]]:
+    """Return columns of ``candidates.parquet``; those that are not there are left out."""
+    path = folder.path / "candidates.parquet"
+    if not path.exists():
+        return {}
+    try:
+        known = [name for name in names if name in pq.read_schema(path).names]
+        found: dict[str, list[Any]] = pq.read_table(path, columns=known).to_pydict()
+    except (OSError, pa.ArrowException) as error:
+        (reason, *_) = str(error).splitlines() or [type(error).__name__]
+        raise RunError(f"{path} cannot be read: {reason}") from None
+    return found
 
 
 def _candidates(

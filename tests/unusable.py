@@ -16,5 +16,5 @@ CHANGES: list[tuple[Callable[[Path], object], str]] = [
     (lambda run: (run / "front.json").unlink(), "has no front yet. Finish it with"),
     (lambda run: (run / "manifest.json").unlink(), "no manifest.json there"),
     (lambda run: edit(run, "checkpoint", "/gone/x/supernet.safetensors"), "is not at /gone"),
-    (lambda run: edit(run, "verb", "train"), "is no search with a supernet"),
+    (lambda run: edit(run, "verb", "train"), "is no search that trained networks"),
 ]

@@ -6,7 +6,7 @@ with a longer schedule. What it learned is kept: the same network costs nothing 
 another search, for another target, or after a kill.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, final
 
@@ -54,6 +54,10 @@ class TrainedConfig:
         """Return what the accuracy after a fidelity is called."""
         return f"accuracy_after_{sum(self.fidelities[: i + 1])}_epochs"
 
+    def n_read(self, details: Container[str]) -> int:
+        """Return after how many fidelities a candidate was read, by the columns that it has."""
+        return sum(self.column(i) in details for i in range(len(self.fidelities)))
+
 
 @final
 class TrainedEvaluator:
@@ -63,13 +67,20 @@ class TrainedEvaluator:
         courses: Data, options and seed, for each space by name.
         config: For how long.
         progress: Of single trainings.
+        left: After how many fidelities a search left networks, by id. Others are taken as far as
+            they are trained, which another search may have been the one to do.
     """
 
     def __init__(
-        self, courses: Mapping[str, Course], config: TrainedConfig, progress: Progress | None = None
+        self,
+        courses: Mapping[str, Course],
+        config: TrainedConfig,
+        progress: Progress | None = None,
+        left: Mapping[str, int] | None = None,
     ):
         self._courses, self._config = courses, config
         self._progress = progress or Silent()
+        self.left = dict(left or {})  #: after how many fidelities, by id
         self._images: dict[int, Tensor] = {}
 
     def score(self, genotype: Genotype, rival: Rival | None = None) -> Score:
@@ -90,6 +101,15 @@ class TrainedEvaluator:
 
     def train(self) -> None:
         """Do nothing: each candidate is trained when it is scored."""
+
+    def as_left(self, left: Mapping[str, int]) -> "TrainedEvaluator":
+        """Return the same with networks as a search left them, whatever others did with them."""
+        return TrainedEvaluator(self._courses, self._config, self._progress, left)
+
+    def is_kept(self, genotype: Genotype) -> bool:
+        """Return whether a network is still there as search left it; one it never had is."""
+        n = self.left.get(genotype.id, 0)
+        return n == 0 or self._is_trained(genotype, n - 1)
 
     def _expected(self, figure: Figure, i: int, rival: Rival) -> fidelity.Outlook | None:
         """Return what is expected of a network after the last fidelity, where that is known."""
@@ -126,14 +146,17 @@ class TrainedEvaluator:
 
     def _n_done(self, genotype: Genotype) -> int:
         """Return how many fidelities the network has behind it, or is given now: at least one."""
-        course = self._courses[genotype.space]
+        if genotype.id in self.left:
+            return self.left[genotype.id]
         n = 0
-        while n < len(self._config.fidelities):
-            total = loop.n_steps(self._options(course, n), len(course.data.train))
-            if self._checkpoint(course, genotype, n).n_steps() < total:
-                break
+        while n < len(self._config.fidelities) and self._is_trained(genotype, n):
             n += 1
         return max(1, n)
+
+    def _is_trained(self, genotype: Genotype, i: int) -> bool:
+        course = self._courses[genotype.space]
+        total = loop.n_steps(self._options(course, i), len(course.data.train))
+        return self._checkpoint(course, genotype, i).n_steps() >= total
 
     def _trained(self, genotype: Genotype, i: int) -> nn.Module:
         """Return the network after a fidelity, ready for use; train what is not trained yet."""

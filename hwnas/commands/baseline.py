@@ -16,7 +16,7 @@ from hwnas.errors import RunError, unknown
 from hwnas.figure import column
 from hwnas.report import equal_accuracy
 from hwnas.report.explorer import Beside, Table
-from hwnas.results import Candidate, Row, read_manifest
+from hwnas.results import Candidate, Row, read_manifest, weights_of
 from hwnas.search.verify import Member
 
 #: How the networks of a run came by their weights, by its option ``accuracy``.
@@ -141,7 +141,7 @@ def _of_run(path: Path, station: Station) -> Baseline:
         manifest = read_manifest(path, "baseline")
     _check_same(path, manifest, station)
     run = reading.of_folder(path, "baseline")
-    weights = str(manifest["config"].get("accuracy", "supernet"))
+    weights = weights_of(manifest)
     words = _WEIGHTS.get(weights, f"accuracy={weights}")
     return _fitting(Baseline(str(path), run, "verified", words, 0), station.config)
 

@@ -1,7 +1,6 @@
 """``python -m hwnas export``: models of a finished search as files that prove themselves."""
 
 import contextlib
-import dataclasses
 import importlib.metadata
 import json
 import re
@@ -17,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hwnas import build, files, machine, supernets
-from hwnas.commands import station
+from hwnas.commands import finished, station
 from hwnas.commands.arguments import of_target
 from hwnas.commands.console import Phases, print_lines, print_notes, print_phases
 from hwnas.commands.front import energy_words
@@ -33,12 +32,17 @@ from hwnas.export.card import card
 from hwnas.export.proving import Bench, Evidence, kept_images, prove
 from hwnas.export.running import KINDS
 from hwnas.figure import Figure
-from hwnas.finishing.finish import Origin, finish
-from hwnas.finishing.teachers import LargestSubnet
 from hwnas.int8.finished import Finished
 from hwnas.op import n_macs, n_params
-from hwnas.progress import Progress
-from hwnas.results import Row, RunFolder, default_path, read_candidates, read_manifest
+from hwnas.results import (
+    Candidate,
+    Row,
+    RunFolder,
+    default_path,
+    read_candidates,
+    read_manifest,
+    weights_of,
+)
 from hwnas.results import without_password as public
 from hwnas.runtimes.onnx_check import checked_opset
 from hwnas.search import explanation
@@ -68,6 +72,15 @@ class Order:
         return public(f"python -m hwnas export {shlex.join(self.arguments)}")
 
 
+@dataclass(frozen=True)
+class _Pick:
+    """One network for one target."""
+
+    of: Station
+    genotype: Genotype
+    finisher: build.Finisher
+
+
 def run(config: ExportConfig, searches: Sequence[SearchConfig], arguments: Sequence[str]) -> None:
     """Export models of a search.
 
@@ -82,7 +95,8 @@ def run(config: ExportConfig, searches: Sequence[SearchConfig], arguments: Seque
     console, source = Console(), RunFolder(Path(config.run))
     manifest = read_manifest(source.path, "run")
     searches = _for(config, searches, manifest)
-    genotypes = _picked(config, source, searches)
+    candidates = _candidates(source, searches[0])
+    genotypes = _picked(config, source, candidates)
     order = Order(config, arguments, manifest, Path(config.dir or default_path("export")))
     names = {
         (search.target.name, g.id): f"{search.target.name}/{g.id}" if len(searches) > 1 else g.id
@@ -100,15 +114,15 @@ def run(config: ExportConfig, searches: Sequence[SearchConfig], arguments: Seque
         with phases.timed("Load data"):
             stations = stack.enter_context(station.opened(searches, phases))
         print_notes(console, stations[0].parts.data.notes)
-        kept = supernets.checkpoints(manifest["checkpoint"], stations[0].parts.space)
-        for genotype in genotypes:
-            own = stations[0].parts.course_of(genotype)
-            supernets.check_kept(own, kept[genotype.space])
+        finishers = {
+            s.target: finished.finisher(s, manifest, candidates, config, phases) for s in stations
+        }
+        finished.check_kept(finishers[stations[0].target], genotypes, manifest)
         known, targets = {g.id: g for g in genotypes}, {s.target: s for s in stations}
         with phases.phase("Export", len(names)) as advance:
             for (target, genotype_id), name in names.items():
-                of, genotype = targets[target], known[genotype_id]
-                failed += _export(of, genotype, name, order, console, phases)
+                pick = _Pick(targets[target], known[genotype_id], finishers[target])
+                failed += _export(pick, name, order, console)
                 advance(1)
     print_phases(console, phases)
     if failed:
@@ -143,7 +157,7 @@ def _left(
 def _for(
     config: ExportConfig, searches: Sequence[SearchConfig], manifest: Row
 ) -> list[SearchConfig]:
-    """Return the configurations of the targets that are exported for, with their supernet.
+    """Return the configurations of the targets that are exported for, as they were.
 
     Raises:
         ConfigError: the search has no such target.
@@ -155,16 +169,21 @@ def _for(
     names = [search.target.name for search in searches]
     if config.only is not None and config.only not in names:
         raise ConfigError(unknown("target", config.only, names))
-    folder = str(supernets.folder_of(manifest["checkpoint"]))
     return [
-        dataclasses.replace(search, run=dataclasses.replace(search.run, supernets=folder))
+        finished.as_recorded(search, manifest)
         for search in searches
         if config.only in (None, search.target.name)
     ]
 
 
+def _candidates(source: RunFolder, search: SearchConfig) -> list[Candidate]:
+    """Return the candidates of a search, with their accuracies after each fidelity."""
+    names = [search.trained.column(i) for i in range(len(search.trained.fidelities))]
+    return read_candidates(source, [stem(name) for name in search.spaces], names) or []
+
+
 def _picked(
-    config: ExportConfig, source: RunFolder, searches: Sequence[SearchConfig]
+    config: ExportConfig, source: RunFolder, candidates: Sequence[Candidate]
 ) -> list[Genotype]:
     """Return what is exported.
 
@@ -172,7 +191,6 @@ def _picked(
         ConfigError: nothing is as it was asked for.
         RunError: the search has no front yet.
     """
-    candidates = read_candidates(source, [stem(name) for name in searches[0].spaces]) or []
     known = {candidate.id: candidate.genotype for candidate in candidates}
     own = config.only is not None and (source.path / config.only).is_dir()
     where = RunFolder(source.path / str(config.only)) if own else source
@@ -189,21 +207,15 @@ def _picked(
     return [known[genotype_id] for genotype_id in ids]
 
 
-def _export(
-    of: Station, genotype: Genotype, name: str, order: Order, console: Console, progress: Progress
-) -> list[str]:
+def _export(pick: _Pick, name: str, order: Order, console: Console) -> list[str]:
     """Make one folder; return the checks that failed, each with the folder's name."""
-    weights = of.evaluator
-    origin = Origin(of.parts.course_of(genotype), weights, genotype, LargestSubnet(weights))
-    load = build.int8_session(of.config.target)
-    finished = finish(origin, order.config.finishing, load, progress)
+    of, genotype, finisher = pick.of, pick.genotype, pick.finisher
+    ready = finisher.in_int8(genotype)
     with folders.building(order.root, name) as folder, _libraries(of) as library:
-        content = build_files(
-            finished, of.config.target, of.parts.data, _title(of, genotype), library
-        )
+        content = build_files(ready, of.config.target, of.parts.data, _title(of, genotype), library)
         for file, parts in content.items():
             files.write(folder / file, parts)
-        kept = kept_images(finished, of.parts.data)
+        kept = kept_images(ready, of.parts.data)
         files.write(folder / proof.IMAGES, kept.packed())
         names = [kind for kind in KINDS if kind in content]
         bench = Bench(
@@ -211,16 +223,17 @@ def _export(
             build.artefacts(of.parts, of.device),
             library.worker if library else None,
             of.config.budget.limits,
-            order.config.max_int8_drop,
+            finisher.config.max_int8_drop,
             kept,
         )
         own = own_artefact(of.config.target)
-        evidence = prove(folder, names, own, finished, bench)
+        evidence = prove(folder, names, own, ready, bench)
         opsets = {checked_opset(content[n]) for n in names if n.endswith(".onnx")}
         final = name + ".failed" * bool(evidence.failed)
-        row = _proof(of, genotype, finished, evidence, order, order.root / final)
+        row = _proof(pick, ready, evidence, order, order.root / final)
         row |= {"opset": min(opsets), "n_images": len(kept.labels)}
         row["files"] = folders.digests(folder)
+        row["source"]["reported"] = _reported(order, pick, row["files"])
         files.write(folder / folders.CARD, card(row).encode())
         row["files"] = folders.digests(folder)
         files.write(folder / folders.PROOF, (json.dumps(row, indent=2) + "\n").encode())
@@ -244,18 +257,11 @@ def _title(of: Station, genotype: Genotype) -> str:
     return f"Network {genotype.id} of search space {space}, trained on {data}, for {of.target}."
 
 
-def _proof(
-    of: Station,
-    genotype: Genotype,
-    finished: Finished,
-    evidence: Evidence,
-    order: Order,
-    place: Path,
-) -> Row:
-    """Return all that a proof says but its files."""
-    parts, config, lowered = of.parts, of.config, finished.lowered
+def _proof(pick: _Pick, ready: Finished, evidence: Evidence, order: Order, place: Path) -> Row:
+    """Return all that a proof says but its files, and what the search said of them."""
+    of, genotype, finisher = pick.of, pick.genotype, pick.finisher
+    parts, config, lowered = of.parts, of.config, ready.lowered
     space = parts.space.member(genotype)
-    kept = supernets.checkpoints(order.manifest["checkpoint"], parts.space)[space.name]
     data, verify = parts.data, f"python -m hwnas verify {shlex.quote(str(place))}"
     position = list(order.manifest.get("targets", [of.target])).index(of.target)
     costs = shlex.join(of_target(order.manifest["arguments"], position))
@@ -285,13 +291,12 @@ def _proof(
             "run": str(order.config.run),
             "pick": order.config.wanted,
             "command": order.manifest["command"],
-            "supernet": kept.parent.name,
+            **_weights(pick, order.manifest),
             "search_space_digest": space.digest,
-            "reported": _reported(order, of.target, genotype.id),
         },
         "seed": config.seed,
         "training": asdict(config.train),
-        "finishing": finished.record,
+        "finishing": {**ready.record, **finished.facts(finisher, genotype)},
         "dataset": {
             **asdict(config.dataset),
             "digest": data.digest,
@@ -310,7 +315,7 @@ def _proof(
             name: {"limit": limit, "margin": 1 - figures[name].upper / limit}
             for name, limit in config.budget.limits.items()
         },
-        "max_int8_drop": order.config.max_int8_drop,
+        "max_int8_drop": finisher.config.max_int8_drop,
         "tolerances": proof.TOLERANCES,
         "checks": [check.to_json() for check in evidence.checks],
         "commands": {
@@ -327,12 +332,30 @@ def _machine() -> Row:
     return {name: described[name] for name in ("cpu", "cores", "governor", "system")}
 
 
-def _reported(order: Order, target: str, genotype_id: str) -> Row | None:
+def _weights(pick: _Pick, manifest: Row) -> Row:
+    """Return which weights the search scored the network by."""
+    parts, genotype = pick.of.parts, pick.genotype
+    if weights_of(manifest) == "supernet":
+        kept = supernets.checkpoints(manifest["checkpoint"], parts.space)[genotype.space]
+        return {"supernet": kept.parent.name}
+    n = pick.finisher.left.get(genotype.id, 1)
+    return {"supernet": None, "trained_epochs": parts.config.trained.fidelities[:n]}
+
+
+def _reported(order: Order, pick: _Pick, files: Mapping[str, str]) -> Row | None:
     """Return what the search's report says of a member: figures, and digests of its files."""
     run = Path(order.config.run)
-    where = RunFolder(run / target if (run / target).is_dir() else run)
-    known: Row | None = where.read_json(f"models/{genotype_id}.json")
-    return known and {"figures": known["figures"], "files": known["files"]}
+    where = RunFolder(run / pick.of.target if (run / pick.of.target).is_dir() else run)
+    known: Row | None = where.read_json(f"models/{pick.genotype.id}.json")
+    if known is None:
+        return None
+    weights = "these weights"
+    if "finishing" not in order.manifest:
+        weights = "the weights in the supernet"
+    elif pick.finisher.other is not None:
+        weights = "the weights as the search finished them"
+    same = sorted(name for name, digest in files.items() if digest in known["files"].values())
+    return {"figures": known["figures"], "files": known["files"], "of": weights, "same_files": same}
 
 
 def _print(console: Console, place: Path, row: Row, evidence: Evidence) -> None:
@@ -350,10 +373,12 @@ def _print(console: Console, place: Path, row: Row, evidence: Evidence) -> None:
         table.add_row(name, *_cells(Figure(*found["accuracy"])), error, same)
     console.print(table)
     steps = row["finishing"]["steps"]
+    same = (row["source"]["reported"] or {}).get("same_files")
     lines = [
         "Finished, accuracy on the validation split: "
         + ", ".join(f"{step['step']} {step['accuracy'][0]:.4f}" for step in steps),
         ", ".join(_words(name, values) for name, values in row["figures"].items()),
+        *([f"Byte for byte what the search verified: {', '.join(same)}."] if same else []),
         *(f"Does not hold: {c.name}: {c.found:.4g} {c.words}; at most {c.allowed:g}."
           for c in evidence.checks if not c.holds),
         *(f"{name} was not run: {why}." for name, why in evidence.not_run.items()),

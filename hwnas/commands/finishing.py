@@ -37,6 +37,7 @@ class Finish:
                 "epochs": config.epochs,
                 "rate": config.rate,
                 "alpha": config.alpha,
+                "max_int8_drop": config.max_int8_drop,
                 "teacher": None if teacher is None else teacher.id,
                 "finished": {name: figure.to_json() for name, figure in self.finished.items()},
             }
@@ -76,7 +77,8 @@ def finish(
     """
     parts = stations[0].parts
     config, began = parts.config.finish, time.monotonic()
-    finisher = build.Finisher(parts, stations[0].evaluator)
+    weights = build.as_left(stations[0].evaluator, build.left(parts.config, candidates))
+    finisher = build.Finisher(parts, weights)
     state = Finish({}, finisher)
 
     def look() -> list[Candidate]:
@@ -95,7 +97,7 @@ def finish(
     wanted = look()
     if wanted and finisher.config.epochs and config.alpha:
         teacher = max(wanted, key=lambda c: (c.figures["accuracy"].value, c.id)).genotype
-        state.finisher = build.Finisher(parts, stations[0].evaluator, teacher, phases)
+        state.finisher = build.Finisher(parts, weights, teacher, phases)
         state.finished |= _finished(state.finisher, [teacher], phases, "Train the teacher")
     for _ in range(_ROUNDS):
         left = [c.genotype for c in look()]
@@ -130,7 +132,7 @@ def _finished(
     before = n_done()
     with phases.phase(phase, len(genotypes) * n_steps, before) as advance:
         if n_workers > 1 and before < len(genotypes) * n_steps:
-            again = partial(_again, parts.config, finisher.teacher)
+            again = partial(_again, parts.config, finisher.teacher, finisher.left)
             tasks = [partial(_tuned, genotype) for genotype in genotypes]
             figures = together(tasks, again, n_workers, lambda: n_done() - before, advance, late)
         else:
@@ -144,9 +146,12 @@ def _finished(
     return {g.id: figure for g, figure in zip(genotypes, figures, strict=False)}
 
 
-def _again(config: SearchConfig, teacher: Genotype | None, progress: Progress) -> build.Finisher:
+def _again(
+    config: SearchConfig, teacher: Genotype | None, left: Mapping[str, int], progress: Progress
+) -> build.Finisher:
     parts = build.parts(config, progress)
-    return build.Finisher(parts, build.accuracies(parts, progress), teacher, progress)
+    weights = build.as_left(build.accuracies(parts, progress), left)
+    return build.Finisher(parts, weights, teacher, progress)
 
 
 def _tuned(genotype: Genotype, finisher: build.Finisher) -> Figure:

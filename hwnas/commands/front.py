@@ -1,13 +1,15 @@
 """The verified front of a target: its files, and what the terminal shows of it."""
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from hwnas import build
+from hwnas.accuracy.trained import TrainedConfig
 from hwnas.commands.baseline import Against
 from hwnas.commands.console import Phases, print_files, print_lines
 from hwnas.energy import EnergyModel, PowerModel
@@ -16,6 +18,7 @@ from hwnas.report import searched
 from hwnas.report.page import render
 from hwnas.report.plot import Panel, front_png
 from hwnas.results import Candidate, Row, RunFolder
+from hwnas.search import band
 from hwnas.search.verify import Member
 from hwnas.target import Target
 
@@ -36,7 +39,7 @@ def finished(phases: Phases, candidates: list[Candidate], members: list[Member])
         "n_distinct": len({candidate.id for candidate in candidates}),
         "n_infeasible": sum(candidate.state == "infeasible" for candidate in candidates),
         "n_front": len(members),
-        "n_images_read": _n_read(candidates),
+        **({"n_images_read": n_read} if (n_read := _n_read(candidates)) else {}),
         "seconds": {name: round(seconds, 2) for name, seconds in phases.seconds.items()},
     }
 
@@ -111,39 +114,36 @@ def told(against: Against) -> Row:
     return {name: value for name, value in against.to_json().items() if name != "levels"}
 
 
-def print_front(
-    console: Console,
-    parts: build.Parts,
-    folder: RunFolder,
-    candidates: list[Candidate],
-    members: list[Member],
-    against: Against | None,
-) -> None:
+@dataclass(frozen=True)
+class Shown:
+    """What the terminal shows of the front of a target."""
+
+    title: str
+    candidates: Sequence[Candidate]  #: with what is believed of their accuracy
+    members: Sequence[Member]
+    finishing: Row  #: how they were finished, as the manifest has it
+    against: Against | None
+
+
+def print_front(console: Console, parts: build.Parts, folder: RunFolder, shown: Shown) -> None:
     """Print the front, how it stands against its baseline, and where the files are."""
-    title = "Verified front, fastest first"
-    print_members(console, parts, candidates, members, title, against)
-    own = [BASELINE] if against is not None else []
+    print_members(console, parts, shown)
+    own = [BASELINE] if shown.against is not None else []
     print_files(console, parts.config.study.storage, folder, [*FILES, *own, "models/"])
 
 
-def print_members(
-    console: Console,
-    parts: build.Parts,
-    candidates: list[Candidate],
-    members: list[Member],
-    title: str,
-    against: Against | None,
-) -> None:
+def print_members(console: Console, parts: build.Parts, shown: Shown) -> None:
     """Print the front of a target, its baseline, and where its figures come from."""
+    candidates, members, against = shown.candidates, shown.members, shown.against
     table = Table(
         "id", _SHORT[parts.config.target.dtype], "95 %", "searched",
         "ms", "mJ", "SRAM", "flash", "",
-        title=title, box=box.SIMPLE_HEAD, padding=0, show_edge=False,
+        title=shown.title, box=box.SIMPLE_HEAD, padding=0, show_edge=False,
     )  # fmt: skip
     for part in table.columns:
         part.justify, part.no_wrap = "right", True
-    shown = _spread(members, _TABLE_ROWS)
-    for member in shown:
+    listed = _spread(members, _TABLE_ROWS)
+    for member in listed:
         accuracy, costs = member.accuracy, member.figures
         assert accuracy.low is not None
         assert accuracy.high is not None
@@ -163,14 +163,15 @@ def print_members(
     left = sum(bool(member.label) for member in members)
     infeasible = sum(candidate.state == "infeasible" for candidate in candidates)
     lines = [
-        f"{len(members) - len(shown)} more members in front.csv." * (len(shown) < len(members)),
+        f"{len(members) - len(listed)} more members in front.csv." * (len(listed) < len(members)),
         *([] if against is None else against.sentences),
         f"{len(candidates)} candidates, {infeasible} infeasible; front of {len(members)}, "
         f"{left} left the front or the budget after verification.",
-        _reading_words(candidates, len(parts.data.validation)),
+        *_reading_words(candidates, parts),
+        _finishing_words(candidates, shown.finishing),
         f"{_SHORT[target.dtype]}: the compiled file on the whole test split, measured; 95 % Wilson "
         "interval.",
-        "searched: supernet weights, fp32, validation split, measured.",
+        _searched_words(candidates, members, parts.config.accuracy),
         f"ms: {_sources(members, 'latency_ms')}. {target.caveat}.",
         f"SRAM (activations) and flash (weights) in KiB: {_sources(members, 'sram_kib')}.",
         f"mJ: {_sources(members, 'energy_mj')}{_energy_shares(members)}. {energy_words(target)}.",
@@ -183,18 +184,69 @@ def _n_read(candidates: Sequence[Candidate]) -> int:
     return sum(int(c.details.get("n_images", 0)) for c in {c.id: c for c in candidates}.values())
 
 
-def _reading_words(candidates: Sequence[Candidate], n_validation: int) -> str:
-    """Return how much of the validation split candidates were read on."""
+def _reading_words(candidates: Sequence[Candidate], parts: build.Parts) -> list[str]:
+    """Return what it took to score candidates: trainings, or reading the validation split."""
     scored = {c.id: c for c in candidates if c.state != "infeasible"}
+    if parts.config.accuracy == "trained":
+        return _training_words([*scored.values()], parts.config.trained)
     stopped = sum(c.state == "stopped" for c in scored.values())
-    n_read, n_all = _n_read([*scored.values()]), len(scored) * n_validation
-    return (
+    n_read, n_all = _n_read([*scored.values()]), len(scored) * len(parts.data.validation)
+    return [
         f"{n_read:,} of {n_all:,} validation images read ({n_read / n_all:.0%}): {stopped} of "
         f"{len(scored)} networks were found to be dominated before the end."
-    )
+    ]
 
 
-def _sources(members: list[Member], name: str) -> str:
+def _training_words(scored: Sequence[Candidate], config: TrainedConfig) -> list[str]:
+    """Return after which training candidates were stopped, and how many were trained to the end."""
+    last = len(config.fidelities)
+    n_read = Counter(config.n_read(c.details) for c in scored)
+    totals = [sum(config.fidelities[:n]) for n in range(last + 1)]
+    spent = sum(totals[n] * count for n, count in n_read.items())
+    stopped = [
+        f"{n_read[n]} stopped after {_epochs(totals[n])}" for n in range(1, last) if n_read[n]
+    ]
+    ended = f"{n_read[last]} after {_epochs(totals[last])}"
+    return [
+        f"{len(scored)} networks trained alone: {', '.join([*stopped, ended])}; {spent} of "
+        f"{len(scored) * totals[last]} epochs trained."
+    ]
+
+
+def _finishing_words(candidates: Sequence[Candidate], finish: Row) -> str:
+    """Return how many candidates were finished, how, and by whom they were taught."""
+    done = {c.id for c in candidates if band.FINISHED in c.details}
+    if not finish["epochs"]:
+        return f"{len(done)} finished without further training (finish.epochs=0)."
+    words = f"{len(done)} finished, each by {_epochs(finish['epochs'])} more"
+    if finish["teacher"] is not None:
+        words += f", taught by {finish['teacher']} ({finish['alpha']:.0%} of the loss)"
+    return f"{words}."
+
+
+def _searched_words(
+    candidates: Sequence[Candidate], members: Sequence[Member], accuracy: str | None
+) -> str:
+    """Return what the searched accuracies of members are."""
+    weights = "supernet weights" if accuracy == "supernet" else "trained alone"
+    believed = all(m.candidate.figures["accuracy"].source == "modelled" for m in members)
+    finished = band.is_enough(len({c.id for c in candidates if band.FINISHED in c.details}))
+    if finished:
+        what = "finished"
+        if believed:
+            what = "what is believed of the finished accuracy, given all that was read"
+    else:
+        what = weights
+        if believed:
+            what = f"what is believed of the accuracy, given all that was read; {weights}"
+    return f"searched: {what}; fp32, validation split{'' if believed else ', measured'}."
+
+
+def _epochs(n: int) -> str:
+    return f"{n} epoch{'s' * (n != 1)}"
+
+
+def _sources(members: Sequence[Member], name: str) -> str:
     """Return where a figure comes from, searched and verified."""
     searched = {member.candidate.figures[name].source for member in members}
     verified = {member.figures[name].source for member in members}
@@ -203,7 +255,7 @@ def _sources(members: list[Member], name: str) -> str:
     return f"{' and '.join(sorted(verified))} (searched: {' and '.join(sorted(searched))})"
 
 
-def _energy_shares(members: list[Member]) -> str:
+def _energy_shares(members: Sequence[Member]) -> str:
     """Return what part of the front's energy each component is, where it has components."""
     parts = {"MACs": "energy_macs_mj", "SRAM": "energy_sram_mj", "off-chip": "energy_off_chip_mj"}
     sums = {label: sum(m.details.get(name, 0) for m in members) for label, name in parts.items()}
@@ -238,7 +290,7 @@ def energy_words(target: Target) -> str:
     return f"latency times {low:g} to {high:g} W for each busy core: {target.power.source}"
 
 
-def _spread(members: list[Member], n: int) -> list[Member]:
+def _spread(members: Sequence[Member], n: int) -> Sequence[Member]:
     """Return at most ``n`` members, evenly over the front, both ends included."""
     if len(members) <= n:
         return members

@@ -16,6 +16,7 @@ from hwnas.commands.console import Phases, print_files, print_lines
 from hwnas.commands.finishing import Finish
 from hwnas.commands.front import (
     FILES,
+    Shown,
     finished,
     print_members,
     told,
@@ -110,7 +111,7 @@ def finish(
             _write_own(front, manifest, phases)
         manifest |= _end(phases, candidates, fronts, joint)
         _write(folder, manifest, fronts, fitting, joint, missed)
-    return functools.partial(_print, folder, fronts, joint, missed)
+    return functools.partial(_print, folder, fronts, joint, missed, manifest["finishing"])
 
 
 def _own_folder(folder: RunFolder, target: str) -> RunFolder:
@@ -240,12 +241,13 @@ def _print(
     fronts: Sequence[_Front],
     members: Sequence[JointMember],
     missed: Sequence[str],
+    how: Row,
     console: Console,
 ) -> None:
     for front in fronts:
         title = f"{front.station.target}: verified front, fastest first"
-        parts, against = front.station.parts, front.against
-        print_members(console, parts, front.candidates, front.members, title, against)
+        shown = Shown(title, front.candidates, front.members, how, front.against)
+        print_members(console, front.station.parts, shown)
         console.print()
     if members:
         console.print(_table(members))

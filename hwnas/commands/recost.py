@@ -45,8 +45,8 @@ def recosted(comparison: Comparison, searches: Searches, progress: Progress) -> 
     pairs = [(a, b) for b in able for a in able if a is not b and _differ(a, b)]
     if not pairs:
         raise RunError(
-            "recost=true needs searches of one space for different targets, with a supernet each, "
-            "and costs that a cost model says; there are no two such runs."
+            "recost=true needs searches of one space for different targets, with costs that a cost "
+            "model says; there are no two such runs."
         )
     found: dict[tuple[str, str], list[Row]] = {}
     for target in dict.fromkeys(_key(b) for _, b in pairs):

@@ -12,7 +12,7 @@ from rich.console import Console
 from hwnas.commands import baseline, finishing, joint, station
 from hwnas.commands.baseline import Baseline
 from hwnas.commands.console import Phases, print_ended, print_notes, print_phases
-from hwnas.commands.front import finished, print_front, write_front
+from hwnas.commands.front import Shown, finished, print_front, write_front
 from hwnas.commands.station import Station
 from hwnas.commands.watch import Watch
 from hwnas.config import SearchConfig
@@ -92,7 +92,9 @@ def _finish_one(
         manifest |= finished(phases, candidates, members)
         held = baseline.against(baselines.get(only.target), only.config, candidates, members)
         write_front(only.parts, folder, manifest, candidates, members, held)
-    return lambda console: print_front(console, only.parts, folder, candidates, members, held)
+    title, done = "Verified front, fastest first", manifest["finishing"]
+    shown = Shown(title, candidates, members, done, held)
+    return lambda console: print_front(console, only.parts, folder, shown)
 
 
 def _manifest(
@@ -104,12 +106,13 @@ def _manifest(
         RunError: what decides the outcome differs from the run to be resumed.
     """
     parts, digests = stations[0].parts, station.digests(stations)
+    supernet = parts.checkpoint()
     check_resumed(earlier, folder, digests, parts.config.n_trials)
     return {
         **begun("search", arguments, earlier, parts.config),
         "seed": parts.config.seed,
         "digests": digests,
-        "checkpoint": parts.checkpoint(),
+        **({} if supernet is None else {"checkpoint": supernet}),
         "versions": {name: importlib.metadata.version(name) for name in _RECORDED},
         "python": platform.python_version(),
         "machine": {

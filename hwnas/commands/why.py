@@ -1,7 +1,7 @@
 """``python -m hwnas why``: when and why a candidate was proposed, what it beat, what beats it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich import box
@@ -9,6 +9,7 @@ from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 
+from hwnas.commands.trainings import trainings
 from hwnas.config import WhyConfig
 from hwnas.errors import RunError
 from hwnas.figure import Figure, column
@@ -89,9 +90,10 @@ def run(config: WhyConfig) -> None:
         ("Choices", [*_choices(explained.candidate, several=found.has_several)]),
         ("Why it was proposed", [*_proposed(explained.candidate, proposal, found)]),
         ("Figures", [_figures(explained.candidate, verified)]),
+        ("Accuracy, training by training", [*_trained(explained.candidate, found)]),
         ("Limits", [*_limits(explained.candidate, found.limits, verified)]),
         ("When it came", _came(explained, objectives)),
-        ("Now", _now(explained, objectives)),
+        ("Now, as searched", _now(explained, objectives)),
     ]
     for title, parts in sections:
         if parts:
@@ -124,16 +126,43 @@ def _open(path: Path) -> _Run:
 def _print_front(console: Console, found: _Run) -> None:
     objectives = found.record.objectives
     members = loop.front(found.record.candidates, objectives)
+    if verified := _verified_front(found):
+        console.print(f"Front of {len(verified)} as verified, of what goes onto the device")
+        console.print(_table(verified, objectives))
+        console.print()
     console.print(f"Front of {len(members)} as searched ({found.progress})")
     console.print(_table(members, objectives))
+
+
+def _verified_front(found: _Run) -> list[Candidate]:
+    """Return those that stayed on the front, with what was verified; of one target alone."""
+    if "targets" in found.manifest:
+        return []
+    members = []
+    for candidate in explanation.distinct(found.record.candidates):
+        verified = found.verified(candidate.id)
+        if verified is None or not verified.on_front:
+            continue
+        own = {n: f for n, f in verified.figures.items() if n.startswith("accuracy_")}
+        accuracy = own.get("accuracy_int8", own.get("accuracy_fp32"))
+        if accuracy is not None:
+            figures = {**candidate.figures, **verified.figures, "accuracy": accuracy}
+            members.append(replace(candidate, figures=figures))
+    costs = [name for name in found.record.objectives if name != "accuracy"]
+    return sorted(members, key=lambda c: c.figures[costs[0]].value)
 
 
 def _headline(explained: Explanation, found: _Run, verified: Verified | None) -> str:
     candidate = explained.candidate
     state = "infeasible" if candidate.reason else "dominated"
+    stays = verified.on_front if verified is not None else None
     if explained.on_front:
-        left = verified is not None and verified.on_front is False
-        state = "on the front as searched, off it as verified" if left else "on the front"
+        state = "on the front as searched, off it as verified" if stays is False else "on the front"
+    elif stays:
+        how = "stopped early" if candidate.stopped else "dominated"
+        state = f"{how} as searched, on the front as verified"
+    elif candidate.stopped:
+        state = "stopped early, as it will hardly be on the front"
     again = [str(number) for number in explained.trials[1:]]
     came = f"trial {candidate.trial}{', came again at ' * bool(again)}{_listed(again, 'trial')}"
     return f"{candidate.id}: {state} ({came}; {found.progress})"
@@ -228,6 +257,15 @@ def _figures(candidate: Candidate, verified: Verified | None) -> RenderableType:
                 words = " ".join(word for word in ("  verified", target, dtype) if word)
                 table.add_row(words, *_figure_cells(found))
     return table if table.rows else "None: the target cannot run it."
+
+
+def _trained(candidate: Candidate, found: _Run) -> list[RenderableType]:
+    """Return what trainings came to, and what is believed, on the validation split."""
+    told = trainings(found.folder, found.manifest, candidate)
+    table = _plain_table("validation split", "value", "interval", "source")
+    for name, figure in told.figures:
+        table.add_row(name, *_figure_cells(figure))
+    return ([table] if told.figures else []) + [*told.lines]
 
 
 def _figure_cells(figure: Figure) -> list[str]:

@@ -166,11 +166,15 @@ def _of_hub(data: Row) -> str:
 
 def _training(proof: Row) -> str:
     train, finishing = proof["training"], proof["finishing"]
+    teacher, share = finishing["teacher"], finishing["alpha"]
     lines = [
-        f"A supernet of the space `{proof['model']['search_space']}` was trained for "
-        f"{train['epochs']} epochs in batches of {train['batch_size']} (seed {proof['seed']}); "
-        "this is one of its subnets.",
+        _origin(proof, train),
         f"Weights: {finishing['weights']}.",
+        *(
+            [f"Taught by {_teacher(teacher)}: {share:g} of the loss is on its answers."]
+            if teacher
+            else []
+        ),
         f"Quantisation: {finishing['int8']}."
         if finishing["int8"]
         else f"Not quantised: {finishing['no_int8']}",
@@ -181,6 +185,25 @@ def _training(proof: Row) -> str:
     ]
     table = _table(["step", "epochs", "accuracy, validation split"], steps)
     return f"{_list(lines)}\n\n{table}"
+
+
+def _origin(proof: Row, train: Row) -> str:
+    """Return what the weights come from that were finished."""
+    batches = f"in batches of {train['batch_size']} (seed {proof['seed']})"
+    space, alone = proof["model"]["search_space"], proof["source"].get("trained_epochs")
+    if alone is None:
+        return (
+            f"A supernet of the space `{space}` was trained for {train['epochs']} epochs "
+            f"{batches}; this is one of its subnets."
+        )
+    return (
+        f"A network of the space `{space}`, trained alone from scratch, {batches}: for "
+        f"{' and then '.join(map(str, alone))} epochs to be chosen, then as follows."
+    )
+
+
+def _teacher(name: str) -> str:
+    return name if " " in name else f"`{name}`, another network of the search"
 
 
 def _evaluation(proof: Row) -> str:
@@ -228,9 +251,12 @@ def _reported(proof: Row) -> str:
         return ""
     figures = reported["figures"]
     name = next(n for n in ("accuracy_int8", "accuracy_fp32") if n in figures)
+    same = ", ".join(f"`{name}`" for name in reported["same_files"])
     return (
-        "\n\nThe search reported, of the weights in the supernet, an accuracy of "
+        f"\n\nThe search reported, of {reported['of']}, an accuracy of "
         f"{figures[name][0]:.4f} and {figures['latency_ms'][0]:.4g} ms."
+        + f" Byte for byte what it verified: {same}."
+        * bool(same)
     )
 
 
@@ -281,12 +307,17 @@ def _provenance(proof: Row) -> str:
         f"Genotype `{proof['model']['id']}` of the search `{source['run']}`, "
         f"picked by `{source['pick']}`.",
         f"Searched by: `{source['command']}`",
-        f"Supernet `{source['supernet']}`; search space `{source['search_space_digest']}`.",
+        f"Supernet: {_supernet(source)}; search space `{source['search_space_digest']}`.",
         f"Exported by: `{made['command']}` ({made['date']})",
         f"Versions: {versions}.",
         *(f"{what}: `{command}`" for what, command in proof["commands"].items()),
     ]
     return _list(lines)
+
+
+def _supernet(source: Row) -> str:
+    name = source["supernet"]
+    return "none, candidates were trained alone" if name is None else f"`{name}`"
 
 
 def _fraction(values: Sequence[Any]) -> str:

@@ -226,7 +226,7 @@ class _Finishing:
         """
         config, done = self._config, {step.name for step in self.steps}
         tuned = f"fine-tuned for {config.epochs} epochs"
-        words = [f"{self._past[0]}, batch norm recalibrated"]
+        words = [self._past[0] + ", batch norm recalibrated" * (self._past[0] == "supernet")]
         words += [tuned] * ("fine-tuned" in done)
         words += [f"{config.prune:.0%} of the channels pruned, {tuned}"] * ("pruned" in done)
         steps = [step.row() for step in self.steps]

@@ -15,10 +15,11 @@ from hwnas.target import Budget
 from hwnas.union import shown
 
 NOTES = (
-    "Each point is a network. Open: its accuracy as search saw it (supernet weights, validation "
-    "split, fp32). Filled: the same network verified from its compiled artefact (whole test split, "
-    "95 % Wilson interval). Grey: networks that another one dominates: no less accurate, and no "
-    "dearer in any objective. The thin line is the highest verified accuracy up to each cost.",
+    "Each point is a network. Open: its accuracy as search believes it, given all that was read "
+    "(validation split, fp32; of the finished network, where some were finished). Filled: the same "
+    "network verified from its compiled artefact (whole test split, 95 % Wilson interval). Grey: "
+    "networks that another one dominates: no less accurate, and no dearer in any objective. The "
+    "thin line is the highest verified accuracy up to each cost.",
     "Sliders set limits: what does not fit turns grey. A limit is held against the verified figure "
     "where there is one, and against the upper end of its interval.",
 )

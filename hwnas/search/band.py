@@ -16,6 +16,7 @@ from hwnas.space import Space
 
 READ = "accuracy_read"  #: what search itself read, by column
 FINISHED = "accuracy_finished"  #: after finishing, on the validation split
+ON_FRONT = "front_probability"  #: that no other candidate dominates it
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def known(
         for c in {c.id: c for c in of_use}.values()
         if c.id in finished
     ]
-    translated = len(pairs) >= fidelity.ENOUGH
+    translated = is_enough(len(pairs))
 
     def reading(candidate: Candidate) -> Candidate:
         figure = candidate.figures["accuracy"]
@@ -83,14 +84,21 @@ def known(
     )
 
 
+def is_enough(n_finished: int) -> bool:
+    """Return whether what is believed is of accuracies after finishing, not of those read."""
+    return n_finished >= fidelity.ENOUGH
+
+
 def _believed(
     candidate: Candidate, found: Mapping[str, Belief], finished: Mapping[str, Figure]
 ) -> Candidate:
     """Return a candidate with what is believed of its accuracy beside what was read."""
     if candidate.id not in found or "accuracy" not in candidate.figures:
         return candidate
-    details = {**candidate.details, READ: candidate.figures["accuracy"].value}
+    own = found[candidate.id]
+    read = candidate.figures["accuracy"].value
+    details = {**candidate.details, READ: read, ON_FRONT: own.on_front}
     if candidate.id in finished:
         details[FINISHED] = finished[candidate.id].value
-    figures = {**candidate.figures, "accuracy": found[candidate.id].accuracy}
+    figures = {**candidate.figures, "accuracy": own.accuracy}
     return replace(candidate, figures=figures, details=details)
