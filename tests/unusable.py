@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 
-def edit(run: Path, key: str, value: str) -> None:
+def edit(run: Path, key: str, value: object) -> None:
     """Change what the manifest of a run says."""
     path = run / "manifest.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))

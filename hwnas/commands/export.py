@@ -373,12 +373,12 @@ def _print(console: Console, place: Path, row: Row, evidence: Evidence) -> None:
         table.add_row(name, *_cells(Figure(*found["accuracy"])), error, same)
     console.print(table)
     steps = row["finishing"]["steps"]
-    equal = (row["source"]["reported"] or {}).get("same_files")
+    identical = (row["source"]["reported"] or {}).get("same_files")
     lines = [
         "Finished, accuracy on the validation split: "
         + ", ".join(f"{step['step']} {step['accuracy'][0]:.4f}" for step in steps),
         ", ".join(_words(name, values) for name, values in row["figures"].items()),
-        *([f"Byte for byte what the search verified: {', '.join(equal)}."] if equal else []),
+        f"Byte for byte what the search verified: {', '.join(identical)}." if identical else "",
         *(f"Does not hold: {c.name}: {c.found:.4g} {c.words}; at most {c.allowed:g}."
           for c in evidence.checks if not c.holds),
         *(f"{name} was not run: {why}." for name, why in evidence.not_run.items()),

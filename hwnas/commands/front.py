@@ -156,17 +156,15 @@ def print_members(console: Console, parts: build.Parts, shown: Shown) -> None:
             f"{costs['energy_mj'].value:.5f}",
             f"{costs['sram_kib'].value:.1f}",
             f"{costs['flash_kib'].value:.1f}",
-            "over budget" if member.over_budget else "" if member.on_front else "left front",
+            _label(member),
         )
     console.print(table)
     target = parts.config.target
-    left = sum(bool(member.label) for member in members)
     infeasible = sum(candidate.state == "infeasible" for candidate in candidates)
     lines = [
         f"{len(members) - len(listed)} more members in front.csv." * (len(listed) < len(members)),
         *([] if against is None else against.sentences),
-        f"{len(candidates)} candidates, {infeasible} infeasible; front of {len(members)}, "
-        f"{left} left the front or the budget after verification.",
+        f"{len(candidates)} candidates, {infeasible} infeasible; {_verified_words(members)}",
         *_reading_words(candidates, parts),
         _finishing_words(candidates, shown.finishing),
         f"{_SHORT[target.dtype]}: the compiled file on the whole test split, measured; 95 % Wilson "
@@ -177,6 +175,27 @@ def print_members(console: Console, parts: build.Parts, shown: Shown) -> None:
         f"mJ: {_sources(members, 'energy_mj')}{_energy_shares(members)}. {energy_words(target)}.",
     ]
     print_lines(console, lines)
+
+
+def _label(member: Member) -> str:
+    if member.over_budget:
+        return "over budget"
+    if member.on_front:
+        return ""
+    return "near front" if member.near_front else "left front"
+
+
+def _verified_words(members: Sequence[Member]) -> str:
+    """Return how many members stayed on the front."""
+    labels = Counter(map(_label, members))
+    told = {
+        "near front": "within their interval of it",
+        "left front": "off it",
+        "over budget": "over budget",
+    }
+    others = [f"{labels[label]} {words}" for label, words in told.items() if labels[label]]
+    on_front = f"{labels['']} on the front"
+    return f"{len(members)} verified: {', '.join([on_front, *others])}."
 
 
 def _n_read(candidates: Sequence[Candidate]) -> int:

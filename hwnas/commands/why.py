@@ -265,8 +265,7 @@ def _trained(candidate: Candidate, found: _Run) -> list[RenderableType]:
     table = _plain_table("validation split", "value", "interval", "source")
     for name, figure in told.figures:
         table.add_row(name, *_figure_cells(figure))
-    shown: list[RenderableType] = [table] if told.figures else []
-    return [*shown, *told.lines]
+    return [*([table] if told.figures else []), *told.lines]
 
 
 def _figure_cells(figure: Figure) -> list[str]:

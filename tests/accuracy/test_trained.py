@@ -83,6 +83,19 @@ def test_training_stops_where_a_rival_is_out_of_reach(course: Course) -> None:
     assert not never.score(genotype, _rival(0.9999, 8)).stopped
 
 
+def test_networks_are_as_a_search_left_them_whatever_others_did(course: Course) -> None:
+    genotype, config = course.space.largest(), TrainedConfig(fidelities=[1, 2])
+    found = _evaluator(course, config)
+    left = {genotype.id: config.n_read({"accuracy_after_1_epochs": 0.5, "n_images": 90.0})}
+    assert left == {genotype.id: 1}
+    assert not found.as_left(left).is_kept(genotype)
+    found.score(genotype, _rival(0.01, 8))  # goes on to the end
+    assert found.origin(genotype) == "scratch, epochs: 1 + 2"
+    assert found.as_left(left).origin(genotype) == "scratch, epochs: 1"
+    assert found.as_left(left).is_kept(genotype)
+    assert found.as_left({}).is_kept(course.space.smallest()), "nothing was left of it"
+
+
 def test_weights_that_were_not_asked_for_yet_are_trained(course: Course) -> None:
     evaluator = _evaluator(course, TrainedConfig(fidelities=[2]))
     network = evaluator.network(course.space.largest())
