@@ -66,8 +66,9 @@ def test_another_target_trains_no_candidate_again(
 ) -> None:
     _forbid_training(monkeypatch)
     other = searched.parent / "other"
+    given = [f"run.dir={other}", f"run.supernets={searched.parent / 'networks'}"]
     options = ["+target=ethos_u65_256", f"start_from={searched}", "finish.epochs=0"]
-    _search(other, *options)
+    assert run(["search", *QUICK[1:], *options, *given]) == 0
     assert [row["id"] for row in _rows(other)] == [row["id"] for row in _rows(searched)]
     again = searched.parent / "again"
     _search(again)
