@@ -139,8 +139,8 @@ def test_weights_are_finished_first(searched: Path, exported: Path, tmp_path: Pa
 def test_what_is_trained_for_int8_is_held_against_itself(
     searched: Path, exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hwnas.finishing.finish.calibrate", partial(coarsely, times=8))
-    options = [f"id={exported.name}", "epochs=6", "max_int8_drop=5", f"dir={tmp_path}"]
+    monkeypatch.setattr("hwnas.finishing.finish.calibrate", partial(coarsely, times=16))
+    options = [f"id={exported.name}", "epochs=6", "max_int8_drop=2", f"dir={tmp_path}"]
     assert run(["export", f"run={searched}", *options]) == 0
     folder = tmp_path / exported.name
     found = json.loads((folder / "proof.json").read_text())["artefacts"]
