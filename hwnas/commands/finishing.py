@@ -128,6 +128,9 @@ def _finished(
     if finisher.teacher is not None and genotypes != [finisher.teacher]:
         finisher.prepare(next(g for g in genotypes if g.id != finisher.teacher.id))
     paths = [finisher.checkpoint(genotype) for genotype in genotypes] if epochs else []
+    if paths:  # first what is finished already, or nearly
+        order = sorted(range(len(paths)), key=lambda i: -paths[i].n_steps())
+        genotypes, paths = [genotypes[i] for i in order], [paths[i] for i in order]
 
     def n_done() -> int:
         return sum(path.n_steps() for path in paths)
