@@ -47,7 +47,7 @@ class Member:
     over_budget: tuple[str, ...] = ()  #: limits that it leaves after verification
     on_front: bool = True  #: whether it fits, and no other that fits dominates it
     #: whether it fits, and none dominates it at the upper end of its accuracy's 95 % interval
-    near_front: bool = True
+    near_front: bool = False
 
     @property
     def accuracy(self) -> Figure:
