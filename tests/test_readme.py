@@ -67,7 +67,7 @@ def test_every_command_composes(
         return
     monkeypatch.setattr(sys, "argv", ["hwnas"])
     assert run([*arguments, "--cfg", "job"]) == 0
-    assert ("genotype:" if tabular else "search_space: ") in capsys.readouterr().out
+    assert ("genotype:" if tabular else "search_space:") in capsys.readouterr().out
 
 
 def test_every_named_path_exists() -> None:

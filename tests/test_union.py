@@ -47,7 +47,7 @@ def both(tiny: SearchSpace, other: SearchSpace) -> Space:
 
 def test_single_space_stays_as_it_is(tiny: SearchSpace) -> None:
     assert union.joined([tiny]) is tiny
-    assert union.to_json(tiny).keys() == {"name", "family", "choices", "fixed"}
+    assert union.to_json(tiny).keys() == {"name", "family", "choices", "fixed", "when"}
     genotype = tiny.sample(random.Random(0))
     assert tiny.assignment(genotype) == genotype.to_dict()
     assert (tiny.members, tiny.root, tiny.member(genotype)) == ((tiny,), "", tiny)

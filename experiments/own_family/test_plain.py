@@ -36,7 +36,7 @@ class TestPlain(FamilyContract):
     [
         ("stages.0.width", None, "'stages.0.width' is missing"),
         ("stages.0.blocks.1.kernel", [3, 4], "'stages.0.blocks.1.kernel' needs odd numbers"),
-        ("stages.0.stride", [1, 2], "Unknown name 'stages.0.stride'"),
+        ("stages.0.stride", [2, 1], "Unknown name 'stages.0.stride'"),
         ("resolution", [0, 12], "'resolution' needs whole numbers above 0"),
     ],
 )

@@ -5,8 +5,7 @@
 
 A sampler that is tuned on one data set's accuracies is to be judged on others. ``harder``: a
 monotone distortion to a range as that of a harder data set, with noise that changes the order of
-neighbours. ``mixed``: ranks of accuracy and of parameters in equal parts, and noise. ``noisy``: the
-accuracies as they are, with what reading 1,000 images adds (another file's column keeps the truth).
+neighbours. ``mixed``: ranks of accuracy and of parameters, weighed at random, and noise.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """The end of a search: candidates that may be on the front get the weights that are delivered."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -103,19 +103,22 @@ def finish(
         left = [c.genotype for c in look()]
         if not left or is_late():
             break
-        n = len(left) if config.minutes is None else max(2, parts.config.study.workers or 1)
-        for start in range(0, len(left), n):
-            if not is_late():
-                some = left[start : start + n]
-                state.finished |= _finished(state.finisher, some, phases, "Finish members")
+        state.finished |= _finished(state.finisher, left, phases, "Finish members", is_late)
     look()
     return state
 
 
 def _finished(
-    finisher: build.Finisher, genotypes: Sequence[Genotype], phases: Phases, phase: str
+    finisher: build.Finisher,
+    genotypes: Sequence[Genotype],
+    phases: Phases,
+    phase: str,
+    late: Callable[[], bool] = lambda: False,
 ) -> dict[str, Figure]:
-    """Finish networks; return their accuracies on the validation split by id."""
+    """Finish networks; return their accuracies on the validation split by id.
+
+    Those that were not begun before it was ``late`` are left out.
+    """
     parts, epochs = finisher.parts, finisher.config.epochs
     n_workers = min(parts.config.study.workers or 1, len(genotypes))
     n_steps = max(1, epochs * steps_per_epoch(parts.config.train.batch_size, len(parts.data.train)))
@@ -131,14 +134,16 @@ def _finished(
         if n_workers > 1 and before < len(genotypes) * n_steps:
             again = partial(_again, parts.config, finisher.teacher, finisher.left)
             tasks = [partial(_tuned, genotype) for genotype in genotypes]
-            figures = together(tasks, again, n_workers, lambda: n_done() - before, advance)
+            figures = together(tasks, again, n_workers, lambda: n_done() - before, advance, late)
         else:
             figures = []
             for i, genotype in enumerate(genotypes, 1):
+                if late():
+                    break
                 figures.append(finisher.tuned(genotype))
                 advance(max(0, i * n_steps - before))
                 before = max(before, i * n_steps)
-    return {g.id: figure for g, figure in zip(genotypes, figures, strict=True)}
+    return {g.id: figure for g, figure in zip(genotypes, figures, strict=False)}
 
 
 def _again(

@@ -2,8 +2,9 @@
 
 import multiprocessing
 import signal
+from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from functools import partial
@@ -57,6 +58,7 @@ def together(
     n: int,
     done: Callable[[], int],
     advance: Callable[[int], None],
+    late: Callable[[], bool] = lambda: False,
 ) -> list[T]:
     """Return the results of tasks, worked on by several processes in their order.
 
@@ -66,9 +68,10 @@ def together(
         n: Processes.
         done: How far all tasks are.
         advance: Called with how much further they are since the last call.
+        late: Whether no other task is to be begun; there are no results of these.
 
     Raises:
-        HwnasError: what a task ended with; the others go on first.
+        HwnasError: what a task ended with; others that were begun go on first.
         TrainingError: a process was killed.
     """
     context = multiprocessing.get_context("spawn")  # threads don't survive a fork
@@ -76,11 +79,17 @@ def together(
         host.shared_by(n),
         ProcessPoolExecutor(min(n, len(tasks)), context, _begin, (again,)) as pool,
     ):
-        futures: list[Future[T]] = [pool.submit(_do, task) for task in tasks]
-        shown, open_ones = 0, {*futures}
+        left, futures, shown = deque(tasks), list[Future[T]](), 0
         try:
-            while open_ones:
-                open_ones = wait(open_ones, _POLL_S, FIRST_EXCEPTION).not_done
+            while True:
+                n_open = sum(not future.done() for future in futures)
+                failed = any(future.done() and future.exception() for future in futures)
+                while left and n_open < n and not failed and not late():
+                    futures.append(pool.submit(_do, left.popleft()))
+                    n_open += 1
+                if not n_open:
+                    break
+                wait([f for f in futures if not f.done()], _POLL_S, FIRST_COMPLETED)
                 now = done()
                 advance(now - shown)
                 shown = now

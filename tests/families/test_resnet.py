@@ -165,7 +165,7 @@ def test_expansion_of_a_narrow_stage_leaves_eight_channels() -> None:
         ("stages.0.blocks.1.expansion", ["half"], "needs numbers above 0"),
         ("stages.0.width", [8.5, 16.0], "'stages.0.width' needs whole numbers above 0"),
         ("stages.0.stride", 3, "'stages.0.stride' must be 1 or 2, got 3"),
-        ("stages.0.stride", [1, 2], "'stages.0.stride' must be fixed"),
+        ("stages.0.stride", [2, 1], "'stages.0.stride' must be fixed"),
         ("stem.kernel", 4, "'stem.kernel' must be odd"),
         ("stem.kernel", [3, 5], "'stem.kernel' must be fixed"),
         ("stem.pool", 2, "'stem.pool' must be 0 or 1, got 2"),

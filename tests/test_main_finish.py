@@ -1,0 +1,136 @@
+"""Searches whose candidates are trained alone, as their users start them."""
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from hwnas.__main__ import run
+from hwnas.training import alone
+
+QUICK = (
+    "+target=npu", "search_space=tiny", "accuracy=trained", "trained.fidelities=[1,2]",
+    "finish.epochs=2", "finish.n_least=4", "n_trials=12", "budget=none", "study.workers=1",
+)  # fmt: skip
+
+
+def _search(folder: Path, *options: str) -> None:
+    given = [f"run.dir={folder}", f"run.supernets={folder.parent / 'networks'}"]
+    assert run(["search", *QUICK, *given, *options]) == 0
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trained") / "run"
+    _search(folder)
+    return folder
+
+
+def _rows(folder: Path) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = pq.read_table(folder / "candidates.parquet").to_pylist()
+    return rows
+
+
+def test_files_say_what_was_read_believed_and_finished(searched: Path) -> None:
+    rows, manifest = _rows(searched), json.loads((searched / "manifest.json").read_text())
+    scored = [row for row in rows if row["accuracy"] is not None]
+    assert len(rows) == 12
+    assert all(0 < row["accuracy_after_1_epochs"] < 1 for row in scored)
+    assert {row["accuracy_source"] for row in scored} == {"modelled"}
+    assert all(row["accuracy_read"] is not None for row in scored)
+    finishing = manifest["finishing"]
+    assert finishing["epochs"] == 2
+    assert finishing["teacher"] in finishing["finished"]
+    with (searched / "front.csv").open(newline="") as file:
+        members = list(csv.DictReader(file))
+    assert len(members) >= 4
+    assert {member["id"] for member in members} <= set(finishing["finished"])
+    for member in members:
+        assert float(member["accuracy_finished"]) == finishing["finished"][member["id"]][0]
+        assert abs(float(member["verified_accuracy_int8"]) - float(member["accuracy"])) < 0.2
+
+
+def _forbid_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    def step(*_: object) -> None:
+        raise AssertionError("trained again")
+
+    monkeypatch.setattr(alone._Alone, "__call__", step)
+
+
+def test_another_target_trains_no_candidate_again(
+    searched: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _forbid_training(monkeypatch)
+    other = searched.parent / "other"
+    given = [f"run.dir={other}", f"run.supernets={searched.parent / 'networks'}"]
+    options = ["+target=ethos_u65_256", f"start_from={searched}", "finish.epochs=0"]
+    assert run(["search", *QUICK[1:], *options, *given]) == 0
+    assert [row["id"] for row in _rows(other)] == [row["id"] for row in _rows(searched)]
+    again = searched.parent / "again"
+    _search(again)
+    assert (again / "front.csv").read_bytes() == (searched / "front.csv").read_bytes()
+
+
+@pytest.mark.parametrize("n_calls", [9, 120])
+def test_search_that_was_killed_ends_as_it_would_have(
+    searched: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_calls: int
+) -> None:
+    original: Callable[..., Any] = alone._Alone.__call__
+    left = [n_calls]
+
+    class Killed(BaseException):
+        pass
+
+    def step(*arguments: Any) -> Any:
+        left[0] -= 1
+        if left[0] < 0:
+            raise Killed
+        return original(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(alone._Alone, "__call__", step)
+        with pytest.raises(Killed):
+            _search(tmp_path / "run")
+    assert run(["search", f"run.resume={tmp_path / 'run'}"]) == 0
+    for name in ("front.csv", "candidates.parquet"):
+        assert (tmp_path / "run" / name).read_bytes() == (searched / name).read_bytes()
+
+
+def test_several_processes_find_a_front_within_minutes(tmp_path: Path) -> None:
+    options = ["study.workers=2", "minutes=0.02", "n_trials=500", "finish.minutes=0.001"]
+    _search(tmp_path / "run", *options)
+    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
+    assert 1 <= manifest["n_candidates"] < 500
+    assert manifest["n_front"] >= 1
+
+
+def test_nothing_is_trained_for_a_budget_that_nothing_meets(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _forbid_training(monkeypatch)
+    given = [f"run.dir={tmp_path / 'run'}", f"run.supernets={tmp_path / 'networks'}"]
+    assert run(["search", *QUICK, "budget.flash_kib=0.1", *given]) == 2
+    assert "binding limit is budget.flash_kib" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("accuracy=alone", "Unknown accuracy 'alone'"),
+        ("trained.fidelities=[0]", "epochs of at least 1"),
+        ("finish.probability=2", "finish.probability must lie in"),
+        ("minutes=-1", "minutes must be above 0"),
+        ("start_from=nowhere", "nowhere"),
+    ],
+)
+def test_bad_options_are_refused_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, words: str
+) -> None:
+    assert run(["search", *QUICK, f"run.dir={tmp_path / 'run'}", option]) == 2
+    err = capsys.readouterr().err
+    assert words in err
+    assert len(err.strip().splitlines()) == 1
