@@ -116,7 +116,7 @@ def test_supernets_and_ids_are_those_of_searches_alone(searched: Path) -> None:
         for row in again:
             assert row["latency_ms"] == known[row["id"]]["latency_ms"]
             if row["state"] == known[row["id"]]["state"] == "complete":
-                assert row["accuracy"] == known[row["id"]]["accuracy"]
+                assert row["accuracy_read"] == known[row["id"]]["accuracy_read"]
         manifest = json.loads(Path(name, "manifest.json").read_text())
         assert manifest["config"]["search_space"] == str(own / f"{name}.yaml")
         assert isinstance(manifest["checkpoint"], str)
