@@ -156,7 +156,7 @@ class Parts:
             "sampler": _digest(asdict(c.sampler)),
             "train": _digest(self._one_or_by_space(decisive)),
             "accuracy": _digest(asdict(c.trained) if c.accuracy == "trained" else c.accuracy),
-            "finish": _digest(asdict(c.finish)),
+            "finish": _digest({n: v for n, v in asdict(c.finish).items() if n != "minutes"}),
             "start_from": _digest([genotype.id for genotype in self.first]),
             "scoring": _digest(asdict(c.scoring)),
             "seed": _digest(c.seed),

@@ -62,7 +62,7 @@ class SearchConfig:
     cost: str | None = None  #: what says the costs; default: what suits the target's runtime
     search_space: Any = None  #: one or a list; default: those that suit the target
     objectives: list[str] = field(default_factory=lambda: ["accuracy", "latency_ms", "energy_mj"])
-    n_trials: int = 150
+    n_trials: int = 100
     minutes: float | None = None  #: after which no other trial is begun
     seed: int = 0
     #: a run whose candidates come first: what it trained alone costs nothing again

@@ -78,7 +78,7 @@ def test_members_of_the_front_and_what_they_beat(table: Path, tmp_path: Path, wh
     assert f"a={late['a']} b={late['b']} c={late['c']}" in text
     assert "by pareto: the highest expected gain of" in text
     assert f"found {late['accuracy']:.4g}," in text
-    assert "the interval. Of 24 such intervals of this search," in text
+    assert "the interval. Of 30 such intervals of this search," in text
     assert "of the hypervolume of the front at that time." in text
     assert "Nothing beat it: it joined the front." in text
     beaten = [

@@ -26,6 +26,7 @@ class Finish:
     """What finishing came to."""
 
     known: dict[str, Known]  #: by target
+    among_finished: dict[str, Known]  #: the same, as if there were no others
     finisher: build.Finisher
     finished: dict[str, Figure] = field(default_factory=dict)  #: on the validation split, by id
 
@@ -50,12 +51,9 @@ class Finish:
 
     def members(self, target: str) -> list[Candidate]:
         """Return what is verified: finished candidates that may be on the front, fastest first."""
-        config, known = self.finisher.parts.config.finish, self.known[target]
-        probable = known.band(config.probability, config.n_least)
-        return sorted(
-            (c for c in probable if c.id in self.finished),
-            key=lambda c: (c.figures["latency_ms"].value, c.id),
-        )
+        config = self.finisher.parts.config.finish
+        probable = self.among_finished[target].band(config.probability)
+        return sorted(probable, key=lambda c: (c.figures["latency_ms"].value, c.id))
 
 
 def finish(
@@ -64,9 +62,10 @@ def finish(
     candidates: Sequence[Candidate],
     phases: Phases,
 ) -> Finish:
-    """Finish the candidates that may be on the front of a target, the most probable ones first.
+    """Finish the candidates that may be on the front of a target.
 
-    The most accurate one is finished first and teaches the others. What is finished says more of
+    The most accurate one is finished first and teaches the others; those are spread over costs, so
+    that a front that is cut off by the time is as wide. What is finished says more of
     the others, too, so that some may become probable: they are finished then.
 
     Args:
@@ -79,17 +78,20 @@ def finish(
     config, began = parts.config.finish, time.monotonic()
     weights = build.as_left(stations[0].evaluator, build.left(parts.config, candidates))
     finisher = build.Finisher(parts, weights)
-    state = Finish({}, finisher)
+    state = Finish({}, {}, finisher)
 
     def look() -> list[Candidate]:
-        """Return what is to be finished, the most probable ones first."""
-        state.known = {
-            s.target: band.known(parts.space, candidates, views[s.target], state.finished)
-            for s in stations
-        }
+        """Return what is to be finished."""
+        state.known = seen(candidates)
         wanted = [k.band(config.probability, config.n_least) for k in state.known.values()]
         distinct = {c.id: c for candidates in wanted for c in candidates}
         return [c for c in distinct.values() if c.id not in state.finished]
+
+    def seen(some: Sequence[Candidate]) -> dict[str, Known]:
+        return {
+            s.target: band.known(parts.space, some, views[s.target], state.finished)
+            for s in stations
+        }
 
     def is_late() -> bool:
         return config.minutes is not None and time.monotonic() - began > 60 * config.minutes
@@ -100,11 +102,12 @@ def finish(
         state.finisher = build.Finisher(parts, weights, teacher, phases)
         state.finished |= _finished(state.finisher, [teacher], phases, "Train the teacher")
     for _ in range(_ROUNDS):
-        left = [c.genotype for c in look()]
+        left = [c.genotype for c in band.spread(look())]
         if not left or is_late():
             break
         state.finished |= _finished(state.finisher, left, phases, "Finish members", is_late)
     look()
+    state.among_finished = seen([c for c in candidates if c.id in state.finished])
     return state
 
 
@@ -125,6 +128,9 @@ def _finished(
     if finisher.teacher is not None and genotypes != [finisher.teacher]:
         finisher.prepare(next(g for g in genotypes if g.id != finisher.teacher.id))
     paths = [finisher.checkpoint(genotype) for genotype in genotypes] if epochs else []
+    if paths:  # first what is finished already, or nearly
+        order = sorted(range(len(paths)), key=lambda i: -paths[i].n_steps())
+        genotypes, paths = [genotypes[i] for i in order], [paths[i] for i in order]
 
     def n_done() -> int:
         return sum(path.n_steps() for path in paths)

@@ -66,7 +66,7 @@ class Station:
     ) -> list[Member]:
         """Verify candidates with the weights that are delivered, keeping their files."""
         config = self.config
-        finisher = replace(finisher, parts=self.parts)
+        finisher = replace(finisher, parts=self.parts, progress=Silent())
         bench = replace(build.workbench(self.parts, finisher, self.device), phase=phase)
         return verify(members, bench, config.budget, config.objectives, folder, progress)
 

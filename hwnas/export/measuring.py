@@ -14,7 +14,7 @@ from hwnas.export.options import VerifyConfig
 from hwnas.figure import Figure, Figures
 from hwnas.op import Lowered
 from hwnas.runtimes.pool import Pool, Retrying
-from hwnas.target import Remote, Target
+from hwnas.target import Remote, Target, facts
 
 Row = dict[str, Any]
 
@@ -118,7 +118,7 @@ def _before(recorded: Row, target: Target) -> Figures:
 
 
 def _is_its(recorded: Row, target: Target) -> bool:
-    return target == proof.target_of(recorded)
+    return facts(target) == facts(proof.target_of(recorded))
 
 
 def _compiled(folder: Path, recorded: Row, lowered: Lowered, target: Target) -> Measured:

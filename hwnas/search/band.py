@@ -89,6 +89,26 @@ def is_enough(n_finished: int) -> bool:
     return n_finished >= fidelity.ENOUGH
 
 
+def spread(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Return candidates so that any number of the first ones is spread over all costs."""
+    by_cost = sorted(candidates, key=lambda c: (min(_costs(c)), c.id))
+    found: dict[str, Candidate] = {}
+    step = 1.0
+    while len(found) < len(by_cost):
+        places = [step * i for i in range(int(1 / step) + 1)]
+        for place in places:
+            candidate = by_cost[round(place * (len(by_cost) - 1))]
+            found.setdefault(candidate.id, candidate)
+        step /= 2
+    return list(found.values())
+
+
+def _costs(candidate: Candidate) -> list[float]:
+    """Return the latencies of a candidate, on each target."""
+    figures = candidate.figures.items()
+    return [f.value for name, f in figures if name.rpartition(".")[2] == "latency_ms"] or [0.0]
+
+
 def _believed(
     candidate: Candidate, found: Mapping[str, Belief], finished: Mapping[str, Figure]
 ) -> Candidate:

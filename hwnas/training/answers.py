@@ -32,6 +32,7 @@ from hwnas.training.precision import forward
 
 _LARGEST = 1 << 30  # bytes, of all files: where answers take more, they are computed each time
 _AS_THEY_ARE = "as_they_are"
+_WHOLE = "whole"  # the file that says that all answers are there
 _BATCH = 256  # images as they are
 
 
@@ -140,11 +141,14 @@ def record(network: nn.Module, folder: Path, views: Views, progress: Progress) -
 
     parts = {_AS_THEY_ARE: (views.as_they_are, torch.cat)}
     parts |= {str(e): (partial(views.changed, e), torch.stack) for e in range(config.epochs)}
-    with progress.phase("Teacher answers", n_images) as advance:
-        for name, (shown, together) in parts.items():
-            path = folder / f"{name}.safetensors"
-            if not path.is_file() and (found := answered(shown(), advance)):
-                _keep(path, together(found))
+    whole = folder / _WHOLE
+    if not whole.is_file():
+        with progress.phase("Teacher answers", n_images) as advance:
+            for name, (shown, together) in parts.items():
+                path = folder / f"{name}.safetensors"
+                if not path.is_file() and (found := answered(shown(), advance)):
+                    _keep(path, together(found))
+        files.write(whole, b"")
     return Answers(folder, views.n_steps)
 
 

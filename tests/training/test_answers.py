@@ -52,8 +52,13 @@ def test_recording_that_was_cut_off_goes_on(
     views = Views(material(digits), CONFIG, 3, 12)
     assert record(teacher, tmp_path, views, Silent())
     written = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    assert set(written) == {"as_they_are.safetensors", *(f"{e}.safetensors" for e in range(3))}
-    (tmp_path / "1.safetensors").unlink()
+    assert set(written) == {
+        "whole",
+        "as_they_are.safetensors",
+        *(f"{e}.safetensors" for e in range(3)),
+    }
+    for name in ("whole", "1.safetensors"):  # as if it had been killed
+        (tmp_path / name).unlink()
     calls = []
 
     def counted(
