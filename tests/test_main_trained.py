@@ -97,7 +97,7 @@ def _is_summary(line: str) -> bool:
 def test_finished_network_is_exported_as_it_was_verified(
     root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["export", f"run={root / 'alone'}", "pick=all", f"dir={tmp_path}"]) == 0
+    assert run(["export", f"run={root / 'alone'}", "pick=most_accurate", f"dir={tmp_path}"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "Byte for byte what the search verified: model.int8.tflite, model.vela.tflite." in said
     teacher = _manifest(root)["finishing"]["teacher"]
@@ -129,7 +129,7 @@ def test_what_another_search_went_on_with_is_exported_as_this_one_left_it(
     places = [f"run.dir={tmp_path / 'other'}", f"run.supernets={networks}"]
     assert run(["search", *other, *places]) == 0
     monkeypatch.setattr("hwnas.training.alone._Alone.__call__", None)
-    assert run(["export", f"run={again}", "pick=all", f"dir={tmp_path / 'out'}"]) == 0
+    assert run(["export", f"run={again}", "pick=most_accurate", f"dir={tmp_path / 'out'}"]) == 0
 
 
 def test_other_candidate_is_finished_likewise(root: Path, tmp_path: Path) -> None:
