@@ -53,12 +53,13 @@ def finisher(
     found = build.Finisher(of.parts, weights, progress=progress)
     other = config.finishing(found.searched)
     found = replace(found, other=None if other == found.searched else other)
-    done = manifest.get("finishing")
-    if (done is None or done["teacher"] is None) and weights_of(manifest) == "supernet":
+    done = manifest.get("finishing", {"teacher": None, "finished": {}})
+    teacher = done["teacher"]
+    if teacher is None and weights_of(manifest) == "supernet":
         return replace(found, tutor=LargestSubnet(weights))
-    teacher = done and done["teacher"]
-    if done and teacher is None and done["finished"]:  # the search had none; this one may have
-        teacher = max(done["finished"], key=lambda name: (done["finished"][name][0], name))
+    if teacher is None:  # the search had none; this may have the most accurate one
+        finished = {name: (figure[0], name) for name, figure in done["finished"].items()}
+        teacher = max(finished, key=finished.__getitem__, default="")
     genotypes = {c.id: c.genotype for c in candidates}
     return replace(found, teacher=genotypes.get(teacher))
 
