@@ -53,10 +53,10 @@ def finisher(
     found = build.Finisher(of.parts, weights, progress=progress)
     other = config.finishing(found.searched)
     found = replace(found, other=None if other == found.searched else other)
-    done = manifest.get("finishing", {"teacher": None, "finished": {}})
-    teacher = done["teacher"]
-    if teacher is None and weights_of(manifest) == "supernet":
+    if "finishing" not in manifest:  # of an earlier version, which had supernets alone
         return replace(found, tutor=LargestSubnet(weights))
+    done = manifest["finishing"]
+    teacher = done["teacher"]
     if teacher is None:  # the search had none; this may have the most accurate one
         finished = {name: (figure[0], name) for name, figure in done["finished"].items()}
         teacher = max(finished, key=finished.__getitem__, default="")
