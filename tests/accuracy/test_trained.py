@@ -1,4 +1,5 @@
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -83,7 +84,10 @@ def test_training_stops_where_a_rival_is_out_of_reach(course: Course) -> None:
     assert not never.score(genotype, _rival(0.9999, 8)).stopped
 
 
-def test_networks_are_as_a_search_left_them_whatever_others_did(course: Course) -> None:
+def test_networks_are_as_a_search_left_them_whatever_others_did(
+    course: Course, tmp_path: Path
+) -> None:
+    course = replace(course, supernets=tmp_path)
     genotype, config = course.space.largest(), TrainedConfig(fidelities=[1, 2])
     found = _evaluator(course, config)
     left = {genotype.id: config.n_read({"accuracy_after_1_epochs": 0.5, "n_images": 90.0})}
