@@ -28,6 +28,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from hwnas.backends.onnxruntime.session import OrtSession
 from hwnas.cost.base import CostModel
 from hwnas.families.base import Family
 from hwnas.families.blocks import fold_batch_norm, weights_of
@@ -35,7 +36,6 @@ from hwnas.figure import COSTS
 from hwnas.op import INPUT, Lowered, Node, Task, n_macs
 from hwnas.runtimes.base import Session
 from hwnas.runtimes.onnx_writer import write_fp32
-from hwnas.runtimes.ort import OrtSession
 from hwnas.space import Genotype, SearchSpace
 
 

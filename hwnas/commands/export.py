@@ -6,7 +6,7 @@ import json
 import re
 import shlex
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,23 +15,23 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from hwnas import build, files, machine, supernets
+from hwnas import backends, build, files, machine, supernets
 from hwnas.commands import finished, station
 from hwnas.commands.arguments import of_target
 from hwnas.commands.console import Phases, print_lines, print_notes, print_phases
 from hwnas.commands.front import energy_words
 from hwnas.commands.station import Station
 from hwnas.config import ExportConfig, SearchConfig
-from hwnas.cost.host import as_run
 from hwnas.errors import ConfigError, ProofError, RunError, unknown
 from hwnas.export import folder as folders
 from hwnas.export import picking, proof
-from hwnas.export.artefacts import Library, own_artefact
 from hwnas.export.artefacts import build as build_files
+from hwnas.export.artefacts import own_artefact
 from hwnas.export.card import card
 from hwnas.export.proving import Bench, Evidence, kept_images, prove
-from hwnas.export.running import KINDS
+from hwnas.export.running import kinds
 from hwnas.figure import Figure
+from hwnas.finishing.finisher import Finisher
 from hwnas.int8.finished import Finished
 from hwnas.op import n_macs, n_params
 from hwnas.results import (
@@ -47,13 +47,10 @@ from hwnas.results import without_password as public
 from hwnas.runtimes.onnx_check import checked_opset
 from hwnas.search import explanation
 from hwnas.space import Genotype
-from hwnas.target import facts
+from hwnas.target import Target, facts
 from hwnas.union import stem
 
-_RECORDED = (
-    "hwnas", "torch", "numpy", "onnx", "onnxruntime", "ai-edge-litert", "ethos-u-vela",
-    "apache-tvm",
-)  # fmt: skip
+_RECORDED = ("hwnas", "torch", "numpy", "onnx")
 _ID = re.compile(r"[0-9a-f]{1,12}")
 
 
@@ -78,7 +75,7 @@ class _Pick:
 
     of: Station
     genotype: Genotype
-    finisher: build.Finisher
+    finisher: Finisher
 
 
 def run(config: ExportConfig, searches: Sequence[SearchConfig], arguments: Sequence[str]) -> None:
@@ -211,22 +208,23 @@ def _export(pick: _Pick, name: str, order: Order, console: Console) -> list[str]
     """Make one folder; return the checks that failed, each with the folder's name."""
     of, genotype, finisher = pick.of, pick.genotype, pick.finisher
     ready = finisher.in_int8(genotype)
-    with folders.building(order.root, name) as folder, _libraries(of) as library:
-        content = build_files(ready, of.config.target, of.parts.data, _title(of, genotype), library)
+    with folders.building(order.root, name) as folder:
+        target, artefacts = of.config.target, build.artefacts(of.parts, of.device)
+        content = build_files(ready, target, of.parts.data, _title(of, genotype), artefacts)
         for file, parts in content.items():
             files.write(folder / file, parts)
         kept = kept_images(ready, of.parts.data)
         files.write(folder / proof.IMAGES, kept.packed())
-        names = [kind for kind in KINDS if kind in content]
+        names = [kind for kind in kinds() if kind in content]
         bench = Bench(
             of.parts.data,
-            build.artefacts(of.parts, of.device),
-            library.worker if library else None,
+            artefacts,
+            of.device.worker if of.device else None,
             of.config.budget.limits,
             finisher.config.max_int8_drop,
             kept,
         )
-        own = own_artefact(of.config.target)
+        own = own_artefact(target)
         evidence = prove(folder, names, own, ready, bench)
         opsets = {checked_opset(content[n]) for n in names if n.endswith(".onnx")}
         final = name + ".failed" * bool(evidence.failed)
@@ -242,14 +240,11 @@ def _export(pick: _Pick, name: str, order: Order, console: Console) -> list[str]
     return [f"{final}: {check}" for check in evidence.failed]
 
 
-@contextlib.contextmanager
-def _libraries(of: Station) -> Iterator[Library | None]:
-    """Give what compiles for a target by TVM; nothing for others."""
-    target, device = of.config.target, of.device
-    if device is None or target.runtime != "tvm":
-        yield None
-        return
-    yield Library(device.worker, lambda lowered: as_run(lowered, target), device.plan)
+def _versions(target: Target, evidence: Evidence) -> dict[str, str]:
+    """Return the versions of what made and ran the artefacts."""
+    made = backends.decisive(target.runtime, target.dtype)
+    ran = [package for name in evidence.agreements for package in kinds()[name].needs.values()]
+    return {n: importlib.metadata.version(n) for n in dict.fromkeys([*_RECORDED, *ran, *made])}
 
 
 def _title(of: Station, genotype: Genotype) -> str:
@@ -271,7 +266,7 @@ def _proof(pick: _Pick, ready: Finished, evidence: Evidence, order: Order, place
         "made": {
             "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
             "command": order.command,
-            "versions": {name: importlib.metadata.version(name) for name in _RECORDED},
+            "versions": _versions(config.target, evidence),
             "machine": _machine(),
         },
         "model": {

@@ -9,7 +9,6 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from hwnas import build
 from hwnas.commands import baseline, finishing
 from hwnas.commands.baseline import Against, Baseline
 from hwnas.commands.console import Phases, print_files, print_lines
@@ -23,6 +22,7 @@ from hwnas.commands.front import (
     write_front,
 )
 from hwnas.commands.station import Station, objectives
+from hwnas.device import table_facts
 from hwnas.errors import BudgetError
 from hwnas.figure import column
 from hwnas.report import searched
@@ -56,7 +56,7 @@ class _Front:
 def described(stations: Sequence[Station]) -> Row:
     """Return what a manifest says of targets."""
     if len(stations) == 1:
-        return {"latency_table": build.table_facts(stations[0].device)}
+        return {"latency_table": table_facts(stations[0].device)}
     return {
         "objectives": list(objectives(stations)),
         "targets": {s.target: _own(s) for s in stations},
@@ -64,7 +64,7 @@ def described(stations: Sequence[Station]) -> Row:
 
 
 def _own(station: Station) -> Row:
-    facts = build.table_facts(station.device)
+    facts = table_facts(station.device)
     return {"latency_table": facts, "config": plain(asdict(station.config))}
 
 

@@ -9,11 +9,14 @@ from hwnas import build
 from hwnas.accuracy.zero_cost import OfSpaces, ZeroCost
 from hwnas.commands.watch import View
 from hwnas.config import SearchConfig
+from hwnas.device import Device, open_device, table_digest
+from hwnas.finishing.finisher import Finisher, workbench
 from hwnas.progress import Progress, Silent
 from hwnas.results import Candidate, RunFolder
 from hwnas.search import band, engine, loop
 from hwnas.search.joint import JointBudget, JointCostModel, on_target
 from hwnas.search.verify import Member, verify
+from hwnas.weights import Accuracies, accuracies
 
 
 @dataclass(frozen=True)
@@ -21,8 +24,8 @@ class Station:
     """One target. Several share search spaces, the data and supernets."""
 
     parts: build.Parts
-    device: build.Device | None
-    evaluator: build.Accuracies
+    device: Device | None
+    evaluator: Accuracies
 
     @property
     def config(self) -> SearchConfig:
@@ -59,7 +62,7 @@ class Station:
     def verified(
         self,
         members: Sequence[Candidate],
-        finisher: build.Finisher,
+        finisher: Finisher,
         folder: RunFolder,
         progress: Progress,
         phase: str = "Verify front",
@@ -67,7 +70,7 @@ class Station:
         """Verify candidates with the weights that are delivered, keeping their files."""
         config = self.config
         finisher = replace(finisher, parts=self.parts, progress=Silent())
-        bench = replace(build.workbench(self.parts, finisher, self.device), phase=phase)
+        bench = replace(workbench(self.parts, finisher, self.device), phase=phase)
         return verify(members, bench, config.budget, config.objectives, folder, progress)
 
 
@@ -75,12 +78,12 @@ class Station:
 def opened(configs: Sequence[SearchConfig], progress: Progress) -> Iterator[list[Station]]:
     """Give a station for each configuration; the data are read, nothing is trained yet."""
     first = build.parts(configs[0], progress)
-    evaluator = build.accuracies(first, progress)
+    evaluator = accuracies(first, progress)
     with contextlib.ExitStack() as stack:
         stations = []
         for config in configs:
             parts = build.retargeted(first, config)
-            device = build.device(config, parts.networks)
+            device = open_device(config, parts.networks)
             if device is not None:
                 stack.callback(device.close)
             stations.append(Station(parts, device, evaluator))
@@ -147,10 +150,15 @@ def views(stations: Sequence[Station]) -> list[View]:
 
 def digests(stations: Sequence[Station]) -> dict[str, str]:
     """Return digests of what decides the outcome, by name."""
-    found = [(s.target, s.parts.digests() | build.table_digest(s.device)) for s in stations]
+    found = [(s.target, s.parts.digests() | table_digest(s.device)) for s in stations]
     if len(found) == 1:
         return found[0][1]
     return {f"{target}.{name}": digest for target, all in found for name, digest in all.items()}
+
+
+def versions(stations: Sequence[Station]) -> dict[str, str]:
+    """Return the versions of the packages that decide the outcome."""
+    return {name: version for s in stations for name, version in s.parts.versions().items()}
 
 
 def search(stations: Sequence[Station], decisive: Mapping[str, str]) -> engine.Search:

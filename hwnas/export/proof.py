@@ -18,13 +18,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hwnas.energy import EnergyModel, PowerModel
 from hwnas.errors import ProofError, RunError
 from hwnas.export.folder import PROOF
-from hwnas.export.running import KINDS
+from hwnas.export.running import kinds
 from hwnas.figure import Figure, Figures
 from hwnas.op import Lowered, Node, OpSpec
-from hwnas.target import Roofline, Target, Tvm, Vela
+from hwnas.target import Target, from_facts
 
 Row = dict[str, Any]
 Floats = NDArray[np.float32]
@@ -218,9 +217,9 @@ def read(folder: Path) -> Row:
 
 def _check(content: Row) -> None:
     """Read all that ``verify`` reads; what is not as an export writes it raises something."""
-    kinds = {name for name in KINDS if name in content["files"]}
-    if {*content["artefacts"]} != kinds:
-        raise ValueError(f"files are {', '.join(kinds)}, artefacts are others")
+    held = {name for name in kinds() if name in content["files"]}
+    if {*content["artefacts"]} != held:
+        raise ValueError(f"files are {', '.join(held)}, artefacts are others")
     ran = [row for row in content["artefacts"].values() if "not_run" not in row]
     numbers = [row["accuracy"][0] for row in ran]
     numbers += [entry["limit"] for entry in content["budget"].values()]
@@ -237,20 +236,9 @@ def _check(content: Row) -> None:
     _ = content["made"]["command"], content["made"]["versions"]
 
 
-_PARTS = {
-    "vela": Vela,
-    "tvm": Tvm,
-    "roofline": Roofline,
-    "energy": EnergyModel,
-    "power": PowerModel,
-}
-
-
 def target_of(recorded: Row) -> Target:
     """Return the target that an export was made for."""
-    raw = recorded["target"]
-    parts = {name: part(**raw[name]) for name, part in _PARTS.items() if raw[name] is not None}
-    return Target(**{**raw, **parts})
+    return from_facts(recorded["target"])
 
 
 def operators_to_json(lowered: Lowered) -> list[Row]:

@@ -8,14 +8,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from hwnas import backends
 from hwnas.accuracy.supernet import right
+from hwnas.backends.base import Artefacts, Trained
 from hwnas.cost.base import LayerCost
+from hwnas.families.blocks import weights_of
 from hwnas.figure import COSTS, Figure, Figures, column, proportion
 from hwnas.int8.finished import Finished
 from hwnas.pareto import non_dominated
 from hwnas.progress import Progress
 from hwnas.results import Candidate, Row, RunFolder
-from hwnas.search.artefacts import Artefacts
 from hwnas.space import Genotype, Space
 from hwnas.target import Budget
 from hwnas.training.data import Batch
@@ -23,16 +25,6 @@ from hwnas.training.data import Batch
 #: The verified figures, in the order of the columns ``verified_<name>``. ``accuracy_int8`` is there
 #: where the artefact computes in int8; where it computes in fp32, ``accuracy_fp32`` is its own.
 VERIFIED = ("accuracy_fp32", "accuracy_int8", *COSTS)
-#: Columns that name a file, by the suffix of the file.
-_COLUMNS = {
-    ".tflite": "tflite",
-    "_vela.tflite": "tflite_vela",
-    ".onnx": "onnx",
-    ".so": "so",
-    ".safetensors": "weights",
-}
-
-
 _SHORT = {"int8": "int8", "float32": "fp32"}  # of dtypes, in names of columns
 
 
@@ -74,8 +66,9 @@ class Member:
         row["verified_fits_budget"] = not self.over_budget
         row["verified_on_front"] = self.on_front
         row["verified_near_front"] = self.near_front
+        columns = backends.columns()
         for suffix, digest in self.files.items():
-            column = _COLUMNS[suffix]
+            column = columns[suffix]
             path = f"models/{self.candidate.id}{suffix}"
             row |= {column: path, f"{column}_sha256": digest}
         return row
@@ -133,7 +126,7 @@ def _verify(
     genotype = candidate.genotype
     finished = bench.finished(genotype)
     network, lowered = finished.network, finished.lowered
-    files = bench.artefacts.build(network, lowered, finished.int8)
+    files = bench.artefacts.build(Trained(lowered, weights_of(network, lowered), finished.int8))
     paths = {
         suffix: folder.write_bytes(f"models/{candidate.id}{suffix}", content)
         for suffix, content in files.items()

@@ -5,7 +5,9 @@ import pytest
 import torch
 
 from hwnas import build
+from hwnas.accuracy.on_demand import TrainedOnDemand
 from hwnas.config import SearchConfig
+from hwnas.finishing.finisher import Finisher, workbench
 from hwnas.finishing.options import FinishConfig
 from hwnas.int8.finished import Finished
 from hwnas.progress import Silent
@@ -14,6 +16,7 @@ from hwnas.search import loop
 from hwnas.search.verify import Workbench, verify
 from hwnas.target import Budget, Target
 from hwnas.training.data import DatasetConfig
+from hwnas.weights import accuracies
 
 OBJECTIVES = ("accuracy", "latency_ms")
 
@@ -37,8 +40,8 @@ def bench(parts: build.Parts) -> Workbench:
     supernet = course.untrained()
     supernet.module.eval()
     evaluator = course.evaluator(supernet, parts.config.scoring)
-    weights = build.TrainedOnDemand({parts.space.name: lambda: evaluator})
-    return build.workbench(parts, build.Finisher(parts, weights), None)
+    weights = TrainedOnDemand({parts.space.name: lambda: evaluator})
+    return workbench(parts, Finisher(parts, weights), None)
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +136,7 @@ def test_search_never_reads_the_test_split(parts: build.Parts, tmp_path: Path) -
         run=dataclasses.replace(parts.config.run, supernets=str(tmp_path)),
     )
     blind = dataclasses.replace(parts, data=data, config=config)
-    evaluator = build.accuracies(blind, Silent())
+    evaluator = accuracies(blind, Silent())
     problem = loop.Problem(blind.space, Budget(), build.cost_model(blind, None), evaluator)
     from hwnas.search.sampler import SamplerConfig
     from hwnas.search.study import Study

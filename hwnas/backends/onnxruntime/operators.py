@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable
 
+from hwnas.backends.onnxruntime.session import node_times
 from hwnas.int8.network import stand_in
 from hwnas.op import INPUT, Lowered, Node, OpSpec, Shape
 from hwnas.runtimes.onnx_writer import random_weights, write_fp32, write_int8
-from hwnas.runtimes.ort import node_times
 
 _FEW = 4  # so few channels come from the image itself, which no layout change precedes
 _REPEATS = 3  # of a profile, as far apart in time as there are operators
