@@ -90,10 +90,16 @@ def artefacts() -> dict[str, Artefact]:
 
 
 def decisive(runtime: str, dtype: str) -> list[str]:
-    """Return the distributions whose versions decide the figures of a target."""
+    """Return the distributions whose versions decide the figures of a target.
+
+    They are those of its backend and of the one that runs its artefact.
+    """
     backend = get(runtime)
-    own = artefacts()[backend.dtypes[dtype]]
-    return list(dict.fromkeys([*backend.decisive, *own.needs.values()]))
+    names = [*backend.decisive]
+    for other in known():
+        if backend.dtypes[dtype] in (artefact.name for artefact in other.artefacts):
+            names += other.decisive
+    return list(dict.fromkeys(names))
 
 
 def columns() -> dict[str, str]:

@@ -37,7 +37,10 @@ class Trained:
 class Bench(Protocol):
     """The device of a target that is measured."""
 
-    table: LatencyTable
+    @property
+    def table(self) -> LatencyTable:
+        """What was measured on it."""
+        ...
 
     @property
     def worker(self) -> Retrying:
