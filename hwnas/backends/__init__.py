@@ -107,6 +107,14 @@ def columns() -> dict[str, str]:
     return {suffix: name for d in known() for suffix, name in d.columns.items()}
 
 
+def file_names(runtime: str, dtype: str) -> dict[str, str]:
+    """Return the names in exports of a target's files, by suffix."""
+    backend = get(runtime)
+    own = artefacts()[backend.dtypes[dtype]]
+    of_all = {s: name for artefact in backend.artefacts for s, name in artefact.files.items()}
+    return {**of_all, **own.files}
+
+
 def sections() -> dict[str, type]:
     """Return the settings that targets may have for backends, by the name of their section."""
     return {d.name: d.settings for d in known() if d.settings is not None}

@@ -20,11 +20,8 @@ from hwnas.backends.base import (
 )
 from hwnas.cost.base import Cost, CostModel
 from hwnas.cost.host import as_run, host_cost
-from hwnas.cost.measured import MeasuredCostModel
-from hwnas.cost.table import TableCostModel
 from hwnas.int8.network import QuantisedNetwork
 from hwnas.op import Lowered
-from hwnas.runtimes import onnx_writer
 from hwnas.runtimes.base import Judged, Session
 from hwnas.target import Remote, Target
 
@@ -39,6 +36,8 @@ def check_int8(lowered: Lowered, target: Target) -> None:
         CompileError: it names the operator.
     """
     if target.dtype == "int8":
+        from hwnas.runtimes import onnx_writer
+
         onnx_writer.check_int8(lowered)
 
 
@@ -129,12 +128,16 @@ class MeasuredArtefacts:
 
 
 def _table(costed: Costed) -> CostModel:
+    from hwnas.cost.table import TableCostModel  # by scipy, which files on devices do without
+
     assert costed.bench is not None
     table = costed.bench.table
     return TableCostModel(table, costed.target, costed.as_run, costed.spaces, costed.command)
 
 
 def _measured(costed: Costed) -> CostModel:
+    from hwnas.cost.measured import MeasuredCostModel
+
     bench = costed.bench
     assert bench is not None
     return MeasuredCostModel(bench.worker, costed.target, costed.as_written, bench.plan)

@@ -54,11 +54,7 @@ def build(
     }
     if finished.int8 is not None:
         files[portable.INT8] = write_int8(finished.int8, any_batch=True)
-    names = {
-        suffix: name
-        for artefact in backends.get(target.runtime).artefacts
-        for suffix, name in artefact.files.items()
-    }
+    names = backends.file_names(target.runtime, target.dtype)
     own = artefacts.delivered(Trained(lowered, weights, finished.int8))
     files |= {names[suffix]: content for suffix, content in own.items()}
     texts = runners(set(files))

@@ -89,7 +89,8 @@ def measure(folder: Path, recorded: Row, target: Target, config: VerifyConfig) -
     lowered = proof.operators_from_json(recorded["model"]["operators"])
     description = backends.get(target.runtime)
     name = description.dtypes[target.dtype]
-    backend = base.of(target)
+    if why := backends.lacking(description.needs):
+        raise ConfigError(f"Costs on target '{target.name}': {why}.")
     _check_there(name, recorded, target)
     images = proof.read_kept(folder).pixels[: target.batch]
     said = recorded["dataset"]["normalisation"]
@@ -97,10 +98,14 @@ def measure(folder: Path, recorded: Row, target: Target, config: VerifyConfig) -
         bench = None
         if description.measured:
             bench = Borrowed(target, stack.enter_context(worker(target, config)))
-        found = backend.artefacts(bench).recost(
-            running.paths(folder, name),
-            lowered,
-            proof.prepared(images, said["mean"], said["std"]),
+        found = (
+            base.of(target)
+            .artefacts(bench)
+            .recost(
+                running.paths(folder, name),
+                lowered,
+                proof.prepared(images, said["mean"], said["std"]),
+            )
         )
     before = _before(recorded, target)
     measured = Measured(target, name, found.cost.figures, before)
@@ -112,7 +117,7 @@ def _compared(
 ) -> Measured:
     """Return figures that a compiler found again, with what it found otherwise than before."""
     description, before = backends.get(measured.target.runtime), measured.before
-    names = {s: file for a in description.artefacts for s, file in a.files.items()}
+    names = backends.file_names(measured.target.runtime, measured.target.dtype)
     another = [
         names[suffix]
         for suffix, content in made.items()

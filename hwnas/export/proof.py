@@ -43,6 +43,8 @@ INT8_ERROR = 0.05
 #: Likewise of one that was trained for int8, against what it was trained as. Only ties are rounded
 #: otherwise: 0.0004 at most on two networks, about 0.001 on random ones.
 TRAINED_ERROR = 0.01
+#: Largest error of an artefact of shorter floats, as a fraction of torch's largest output.
+_SHORT_FLOATS = {"float16": 0.01, "bfloat16": 0.05}
 
 TOLERANCES = {
     "float32": {
@@ -98,7 +100,8 @@ class Agreement:
             error, kind = self.mean_error, "mean"
             allowed = TRAINED_ERROR if self.reference == TRAINED else INT8_ERROR
         else:
-            error, allowed, kind = self.max_error, FP32_ERROR, "largest"
+            error, kind = self.max_error, "largest"
+            allowed = _SHORT_FLOATS.get(dtype, FP32_ERROR)
         words = f"{kind} error against torch, of its largest output"
         return Check(f"{name}.error", error / self.largest_output, allowed, words)
 

@@ -23,9 +23,8 @@ from hwnas.target import Budget
 from hwnas.training.data import Batch
 
 #: The verified figures, in the order of the columns ``verified_<name>``. ``accuracy_int8`` is there
-#: where the artefact computes in int8; where it computes in fp32, ``accuracy_fp32`` is its own.
+#: where the artefact computes in int8; where it computes in floats, ``accuracy_fp32`` is its own.
 VERIFIED = ("accuracy_fp32", "accuracy_int8", *COSTS)
-_SHORT = {"int8": "int8", "float32": "fp32"}  # of dtypes, in names of columns
 
 
 @dataclass(frozen=True)
@@ -143,9 +142,10 @@ def _verify(
     outputs, cost = bench.artefacts.judge(paths, lowered, images())
     n_right = int(np.sum(outputs.argmax(axis=1) == np.concatenate(labels)))
     n_right_fp32 = int(np.concatenate(right_fp32).sum())
+    own = "accuracy_int8" if bench.dtype == "int8" else "accuracy_fp32"
     figures = {
         "accuracy_fp32": proportion(n_right_fp32, len(outputs)),
-        f"accuracy_{_SHORT[bench.dtype]}": proportion(n_right, len(outputs)),
+        own: proportion(n_right, len(outputs)),
         **{name: cost.figures[name] for name in COSTS},
     }
     digests = {suffix: hashlib.sha256(content).hexdigest() for suffix, content in files.items()}

@@ -159,7 +159,8 @@ class BackendContract:
         names = {suffix for artefact in description.artefacts for suffix in artefact.files}
         assert {*files} <= names, "files that no artefact names"
         for artefact in description.artefacts:
-            if artefact.opens and {*artefact.files} <= {*files}:
+            ours = artefact.dtype == backend_target.dtype and {*artefact.files} <= {*files}
+            if artefact.opens and ours:
                 contents = {suffix: files[suffix] for suffix in artefact.files}
                 session = base.opened(artefact.name, contents)
                 _assert_near(session.run(images), expected, artefact.dtype)

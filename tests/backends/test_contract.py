@@ -13,6 +13,7 @@ TARGETS = [
     CPU,
     replace(CPU, runtime="onnxruntime"),
     replace(CPU, runtime="onnxruntime", dtype="int8"),
+    *(replace(CPU, runtime="openvino", dtype=dtype) for dtype in ("float32", "bfloat16", "int8")),
     target("sketch"),
     replace(target("sketch"), runtime="modelled", dtype="float16"),
 ]

@@ -15,8 +15,9 @@ from torch import nn
 
 from hwnas import families
 from hwnas.accuracy.supernet import recalibrate
-from hwnas.backends.onnxruntime.operators import in_context, operator_times, random_model
+from hwnas.backends.onnxruntime.operators import in_context, operator_times
 from hwnas.backends.onnxruntime.session import LAYOUT, OrtSession, node_times, timer
+from hwnas.backends.portable import random_model
 from hwnas.errors import CompileError
 from hwnas.families.blocks import ConvNormAct, fold_batch_norm
 from hwnas.op import Lowered, OpSpec, Task, fuse

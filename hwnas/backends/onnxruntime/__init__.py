@@ -21,7 +21,7 @@ DESCRIPTION = Description(
     dtypes={"float32": _FP32, "int8": _INT8},
     costs=("table", "measured", "roofline"),
     required=("power",),
-    needs=_NEEDS,
+    needs={**_NEEDS, "onnx": "onnx"},
     decisive=("onnxruntime",),
     artefacts=(
         Artefact(

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import final
 
 from hwnas.backends.onnxruntime import session as ort
-from hwnas.backends.onnxruntime.operators import operator_times, random_model
+from hwnas.backends.onnxruntime.operators import operator_times
+from hwnas.backends.portable import random_model
 from hwnas.op import INPUT, Lowered, Node, OpSpec
 from hwnas.runtimes.base import Loaded, Plans, Weights
 from hwnas.runtimes.onnx_writer import write_fp32
