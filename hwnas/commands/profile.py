@@ -11,6 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from hwnas import backends
+from hwnas.backends import base
 from hwnas.commands.console import Phases, print_notes
 from hwnas.commands.layers import show_layers
 from hwnas.config import ProfileConfig
@@ -221,8 +222,9 @@ def _comparable(target: Target) -> list[Target]:
         if not backend.measured or backends.lacking(backend.needs):
             continue
         for dtype in backend.dtypes:
-            with contextlib.suppress(ConfigError):  # it lacks what the backend needs
+            with contextlib.suppress(ConfigError):  # the target or this CPU lacks what it needs
                 other = dataclasses.replace(target, runtime=backend.name, dtype=dtype, batch=1)
+                base.of(other)
                 found.append(other)
     return found
 
