@@ -6,6 +6,7 @@ has it.
 Source: https://docs.openvino.ai.
 """
 
+import re
 import tempfile
 import time
 from collections.abc import Mapping
@@ -41,12 +42,16 @@ def check_cpu(dtype: str) -> None:
 
 
 def written(onnx: bytes, dtype: str) -> dict[str, bytes]:
-    """Return an ONNX file as OpenVINO's IR, which runs in ``dtype``; by suffix.
+    """Return an ONNX file as OpenVINO's IR, which runs in ``dtype``, by suffix; always the same.
 
     Raises:
         CompileError: OpenVINO refuses it.
     """
     model = _read(onnx)
+    for index, node in enumerate(model.get_ordered_ops()):
+        kind = node.get_type_name()
+        if re.fullmatch(rf"{kind}_\d+", node.get_friendly_name()):  # a counter of this process
+            node.set_friendly_name(f"{kind}_{index}")
     model.set_rt_info(_HINTS[dtype], _PRECISION)
     with tempfile.TemporaryDirectory(prefix="hwnas-openvino-") as folder:
         path = Path(folder, "network.xml")
