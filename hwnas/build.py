@@ -20,6 +20,7 @@ from hwnas.accuracy.supernet import SupernetEvaluator
 from hwnas.accuracy.trained import TrainedEvaluator
 from hwnas.config import ProfileConfig, SearchConfig
 from hwnas.cost.base import CostModel
+from hwnas.cost.derived import DerivedCostModel
 from hwnas.cost.host import as_run
 from hwnas.cost.measured import MeasuredCostModel
 from hwnas.cost.roofline import RooflineCostModel
@@ -45,7 +46,13 @@ from hwnas.runtimes.litert import LiteRTSession
 from hwnas.runtimes.onnx_writer import write_int8
 from hwnas.runtimes.ort import OrtSession
 from hwnas.runtimes.pool import Pool, Retrying
-from hwnas.search.artefacts import Artefacts, MeasuredArtefacts, ModelledArtefacts, VelaArtefacts
+from hwnas.search.artefacts import (
+    Artefacts,
+    DerivedArtefacts,
+    MeasuredArtefacts,
+    ModelledArtefacts,
+    VelaArtefacts,
+)
 from hwnas.search.study import read as read_study
 from hwnas.search.verify import Workbench
 from hwnas.space import Genotype, Space
@@ -154,7 +161,7 @@ class Parts:
                 [facts(c.target), _text(c.target.vela.config if c.target.vela else "")]
             ),
             "cost": _digest(c.cost),
-            "budget": _digest(asdict(c.budget)),
+            "budget": _digest(c.allowed.digested()),
             "objectives": _digest(c.objectives),
             "sampler": _digest(asdict(c.sampler)),
             "train": _digest(self._one_or_by_space(decisive)),
@@ -326,7 +333,11 @@ def profile_command(config: SearchConfig | ProfileConfig) -> str:
 
 
 def cost_model(parts: Parts, device: Device | None) -> CostModel:
-    """Return what says the costs of candidates."""
+    """Return what says the costs of candidates, with what is derived from them."""
+    return DerivedCostModel(_cost_model(parts, device), parts.config.derives)
+
+
+def _cost_model(parts: Parts, device: Device | None) -> CostModel:
     config, target = parts.config, parts.config.target
     if config.cost == "vela":
         return VelaCostModel(target, parts.networks.lower)
@@ -346,6 +357,10 @@ def _names(space: Space) -> list[str]:
 
 def artefacts(parts: Parts, device: Device | None) -> Artefacts:
     """Return what makes and judges the files of a front member."""
+    return DerivedArtefacts(_artefacts(parts, device), parts.config.derives)
+
+
+def _artefacts(parts: Parts, device: Device | None) -> Artefacts:
     target = parts.config.target
     if target.runtime == "vela":
         return VelaArtefacts(target)

@@ -8,21 +8,20 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from hwnas import metrics
 from hwnas.accuracy.supernet import right
+from hwnas.budget import Budget, side
 from hwnas.cost.base import LayerCost
-from hwnas.figure import COSTS, Figure, Figures, column, proportion
+from hwnas.figure import Figure, Figures, proportion
 from hwnas.int8.finished import Finished
+from hwnas.metrics import column
 from hwnas.pareto import non_dominated
 from hwnas.progress import Progress
 from hwnas.results import Candidate, Row, RunFolder
 from hwnas.search.artefacts import Artefacts
 from hwnas.space import Genotype, Space
-from hwnas.target import Budget
 from hwnas.training.data import Batch
 
-#: The verified figures, in the order of the columns ``verified_<name>``. ``accuracy_int8`` is there
-#: where the artefact computes in int8; where it computes in fp32, ``accuracy_fp32`` is its own.
-VERIFIED = ("accuracy_fp32", "accuracy_int8", *COSTS)
 #: Columns that name a file, by the suffix of the file.
 _COLUMNS = {
     ".tflite": "tflite",
@@ -36,12 +35,21 @@ _COLUMNS = {
 _SHORT = {"int8": "int8", "float32": "fp32"}  # of dtypes, in names of columns
 
 
+def verified_names() -> tuple[str, ...]:
+    """Return the names of verified figures, in the order of the columns ``verified_<name>``.
+
+    ``accuracy_int8`` is there where the artefact computes in int8; where it computes in fp32,
+    ``accuracy_fp32`` is its own.
+    """
+    return ("accuracy_fp32", "accuracy_int8", *metrics.costs())
+
+
 @dataclass(frozen=True)
 class Member:
     """A member of the front with what its compiled artefact showed."""
 
     candidate: Candidate
-    figures: Figures  #: by the names in ``VERIFIED``
+    figures: Figures  #: by ``verified_names``
     details: Mapping[str, float]  #: components of the energy, utilisation, cycles
     files: Mapping[str, str]  #: sha256 by the suffix of a file
     over_budget: tuple[str, ...] = ()  #: limits that it leaves after verification
@@ -59,7 +67,7 @@ class Member:
     def label(self) -> str:
         """What verification changed, in words; empty if nothing."""
         if self.over_budget:
-            return "; ".join(f"over budget.{name}" for name in self.over_budget)
+            return "; ".join(f"{side(name)} budget.{name}" for name in self.over_budget)
         if self.on_front:
             return ""
         return "within its interval of the front" if self.near_front else "left the front"
@@ -67,7 +75,7 @@ class Member:
     def row(self, space: Space) -> Row:
         """Return searched and verified figures as one row."""
         row = self.candidate.row(space)
-        for name in VERIFIED:
+        for name in verified_names():
             if name in self.figures:
                 row |= self.figures[name].columns(f"verified_{name}")
         row |= {f"verified_{name}": value for name, value in self.details.items()}
@@ -153,7 +161,7 @@ def _verify(
     figures = {
         "accuracy_fp32": proportion(n_right_fp32, len(outputs)),
         f"accuracy_{_SHORT[bench.dtype]}": proportion(n_right, len(outputs)),
-        **{name: cost.figures[name] for name in COSTS},
+        **{name: cost.figures[name] for name in metrics.costs() if name in cost.figures},
     }
     digests = {suffix: hashlib.sha256(content).hexdigest() for suffix, content in files.items()}
     return Member(candidate, figures, cost.details, digests), cost.layers

@@ -8,6 +8,7 @@ import optuna
 import pytest
 
 from hwnas.accuracy.base import Evaluator
+from hwnas.budget import Budget
 from hwnas.errors import BudgetError
 from hwnas.progress import Silent
 from hwnas.results import Candidate
@@ -15,7 +16,6 @@ from hwnas.search import loop, sampler
 from hwnas.search.sampler import SamplerConfig
 from hwnas.search.study import Study
 from hwnas.space import SearchSpace
-from hwnas.target import Budget
 from tests.search.fakes import BitAccuracy, SizeAccuracy, SizeCost, size
 
 OBJECTIVES = ("accuracy", "latency_ms", "energy_mj")
@@ -140,7 +140,7 @@ def test_candidates_over_budget_are_constraint_violations_and_never_scored(
 ) -> None:
     limit = size(tiny.largest()) - 8
     problem_accuracy = SizeAccuracy()
-    problem = loop.Problem(tiny, Budget(latency_ms=limit), SizeCost(), problem_accuracy)
+    problem = loop.Problem(tiny, Budget({"latency_ms": limit}), SizeCost(), problem_accuracy)
     study = Study(tmp_path / "s.db", tiny, OBJECTIVES)
     random = SamplerConfig("random")
     loop.search(problem, study, random, 0, 80, Silent())
@@ -188,7 +188,7 @@ def test_refused_and_unrunnable_candidates_are_infeasible_with_their_reason(
 def test_front_holds_each_feasible_non_dominated_genotype_once(
     tiny: SearchSpace, tmp_path: Path
 ) -> None:
-    candidates = _search(tiny, tmp_path / "s.db", 100, budget=Budget(latency_ms=60))
+    candidates = _search(tiny, tmp_path / "s.db", 100, budget=Budget({"latency_ms": 60}))
     front = loop.front(candidates, OBJECTIVES)
     assert len({c.id for c in front}) == len(front) > 2
     assert all(c.state == "complete" for c in front)
@@ -206,7 +206,7 @@ def test_front_holds_each_feasible_non_dominated_genotype_once(
 def test_budget_that_nothing_meets_names_the_limit_and_the_nearest(
     tiny: SearchSpace, tmp_path: Path
 ) -> None:
-    budget = Budget(latency_ms=1000, sram_kib=2)
+    budget = Budget({"latency_ms": 1000, "sram_kib": 2})
     candidates = _search(tiny, tmp_path / "s.db", 30, budget=budget)
     assert loop.front(candidates, OBJECTIVES) == []
     error = loop.nothing_fits(candidates, budget, "folder")
