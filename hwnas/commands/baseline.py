@@ -12,7 +12,7 @@ from hwnas.comparison.fronts import Kind, Objective, Point, Run, declared
 from hwnas.comparison.speedup import Speedup, in_plane, speedup
 from hwnas.comparison.speedup_words import Names, sentences
 from hwnas.config import SearchConfig
-from hwnas.errors import RunError, unknown
+from hwnas.errors import ConfigError, RunError, unknown
 from hwnas.metrics import column
 from hwnas.report import equal_accuracy
 from hwnas.report.explorer import Beside, Table

@@ -192,11 +192,14 @@ def verb_help(verb: str, schema: type) -> str:
 
 def _metrics() -> list[str]:
     """Return what can be an objective, or limited by a budget."""
-    lines = ["metrics ('objectives=[accuracy,latency_ms]', all but accuracy 'budget.NAME=LIMIT'):"]
+    lines = [
+        "metrics: 'objectives=[accuracy,latency_ms]'; but for accuracy, budget.NAME=LIMIT, too: an",
+        "upper limit, or a lower one of what is to be maximised:",
+    ]
     entries = {}
     for name, metric in metrics.known().items():
         words = metric.label + f", {metric.unit}" * bool(metric.unit)
-        words += "; to be maximised, budget.NAME is a lower limit" * metric.maximise
+        words += "; to be maximised" * metric.maximise
         words += "".join(f"; needs target.facts.{fact}=NUMBER" for fact in metric.facts)
         entries[name] = words
     return [*lines, *_lines("", entries)]

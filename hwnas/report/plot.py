@@ -95,7 +95,7 @@ def _draw_front(axes: Axes, panel: Panel) -> None:
     axes.set_ylabel("accuracy")
     axes.set_title(panel.title, fontsize=10)
     axes.grid(alpha=0.25)
-    axes.legend(fontsize=8, loc="lower right")
+    axes.legend(fontsize=8, loc="lower left" if column(cost).maximise else "lower right")
 
 
 def _draw_beside(axes: Axes, beside: Beside, cost: str) -> None:
