@@ -3,7 +3,7 @@
 import contextlib
 import importlib.metadata
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +93,7 @@ def measure(folder: Path, recorded: Row, target: Target, config: VerifyConfig) -
         ConfigError: the export has no artefact that the target runs, or a package is missing.
     """
     lowered = proof.operators_from_json(recorded["model"]["operators"])
+    target = _with_facts(target, proof.target_of(recorded))
     if why := running.lacking(_NEEDS.get(target.runtime, {})):
         raise ConfigError(f"Costs on target '{target.name}': {why}.")
     if target.runtime == "vela":
@@ -112,6 +113,12 @@ def measure(folder: Path, recorded: Row, target: Target, config: VerifyConfig) -
     cost = host_cost(fused, target, judged.timing.figure, judged.energy)
     figures = _derived(cost.figures, recorded, target)
     return Measured(target, name, figures, _before(recorded, target))
+
+
+def _with_facts(target: Target, before: Target) -> Target:
+    """Return a target with the facts that the proof's has, if it is that and states none itself."""
+    same = target.name == before.name and not target.facts
+    return replace(target, facts=before.facts) if same else target
 
 
 def _derived(figures: Figures, recorded: Row, target: Target) -> Figures:

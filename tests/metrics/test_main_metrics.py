@@ -47,6 +47,7 @@ def _rows(path: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_own_metric")
 def test_metric_of_a_package_is_objective_budget_column_and_axis(
     capsys: pytest.CaptureFixture[str],
@@ -85,6 +86,7 @@ def test_metric_of_a_package_is_objective_budget_column_and_axis(
     assert f"budget.heat_k {middle:g}: upper end" in shown
 
 
+@pytest.mark.slow
 def test_throughput_is_maximised_and_limited_from_below(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -121,6 +123,7 @@ def test_throughput_is_maximised_and_limited_from_below(
     assert ", reaches " in line
 
 
+@pytest.mark.slow
 def test_targets_of_one_search_have_facts_and_metrics_of_their_own() -> None:
     both = ("search", "+target=[npu,sketch]", *QUICK)
     own = ("npu.objectives=[accuracy,cost_usd_per_m]", "npu.target.facts.price_usd_per_h=0.1",

@@ -1,6 +1,6 @@
 import inspect
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -9,13 +9,15 @@ import pytest
 
 from hwnas.accuracy.base import Evaluator
 from hwnas.budget import Budget
+from hwnas.cost.base import Cost
 from hwnas.errors import BudgetError
+from hwnas.figure import Figure
 from hwnas.progress import Silent
 from hwnas.results import Candidate
 from hwnas.search import loop, sampler
 from hwnas.search.sampler import SamplerConfig
 from hwnas.search.study import Study
-from hwnas.space import SearchSpace
+from hwnas.space import Genotype, SearchSpace
 from tests.search.fakes import BitAccuracy, SizeAccuracy, SizeCost, size
 
 OBJECTIVES = ("accuracy", "latency_ms", "energy_mj")
@@ -214,6 +216,51 @@ def test_budget_that_nothing_meets_names_the_limit_and_the_nearest(
     assert isinstance(error, BudgetError)
     assert f"budget.sram_kib=2: the nearest candidate, {nearest.id}, needs" in str(error)
     assert f"{size(nearest)}" in str(error)
+
+
+@dataclass
+class _Fast:
+    """Costs of ``SizeCost``, and a throughput that falls as they grow."""
+
+    n_affordable: int | None = None
+
+    def cost(self, genotype: Genotype) -> Cost:
+        speed = Figure(1e4 / size(genotype), "modelled")
+        return Cost({**SizeCost().cost(genotype).figures, "throughput_ips": speed})
+
+
+@pytest.mark.parametrize("name", ["pareto", "nsga2", "random"])
+def test_throughput_is_maximised_under_a_lower_limit(
+    tiny: SearchSpace, tmp_path: Path, name: str
+) -> None:
+    small, large = size(tiny.smallest()), size(tiny.largest())
+    limit = 1e4 / ((small + large) / 2)
+    budget, objectives = Budget({"throughput_ips": limit}), ("accuracy", "throughput_ips")
+    problem = loop.Problem(tiny, budget, _Fast(), SizeAccuracy())
+    study = Study(tmp_path / "s.db", tiny, objectives)
+    try:
+        config = SamplerConfig(name, n_startup_trials=8)
+        candidates = loop.search(problem, study, config, 0, 40, Silent())
+    finally:
+        study.close()
+    fits = {c.id: c.figures["throughput_ips"].value >= limit for c in candidates}
+    assert {*fits.values()} == ({True, False} if name != "pareto" else {True})
+    assert all(fits[c.id] is (c.state != "infeasible") for c in candidates)
+    front = loop.front(candidates, objectives)
+    accuracies = [c.figures["accuracy"].value for c in front]
+    assert len(front) > 1
+    assert [c.figures["throughput_ips"].value for c in front] == sorted(
+        (c.figures["throughput_ips"].value for c in front), reverse=True
+    )
+    assert accuracies == sorted(accuracies)
+    if name == "pareto":  # it is told apart from the slow: both ends of what fits are tried
+        speeds = [c.figures["throughput_ips"].value for c in candidates]
+        assert max(speeds) == 1e4 / small
+        assert min(speeds) < 1.3 * limit
+    every = 1e4 / small + 1
+    error = loop.nothing_fits(candidates, Budget({"throughput_ips": every}), "folder")
+    assert f"budget.throughput_ips={every:g}" in str(error)
+    assert f"reaches {1e4 / small:.4g}" in str(error)
 
 
 def test_search_finds_better_fronts_than_its_first_generation(
