@@ -62,7 +62,7 @@ def read(path: Path, option: str = "runs") -> Run:
         _scored(candidates),
         [verified(member) for member in members if not member.over_budget] if members else None,
         block=str(config["seed"]),
-        config=config,
+        config={**config, "budget": _spelt_out(budget)},
         data=_data(manifest),
         limits=budget.limits,
         target=target,
@@ -72,6 +72,11 @@ def read(path: Path, option: str = "runs") -> Run:
         members=members,
         path=str(path),
     )
+
+
+def _spelt_out(budget: Budget) -> Row:
+    """Return a budget with the limits that it does not have, too: runs differ in those."""
+    return {"name": budget.name, **dict.fromkeys(metrics.costs()), **budget.limits}
 
 
 def _joint(path: Path, manifest: Row) -> Run:

@@ -110,7 +110,9 @@ def test_throughput_is_maximised_and_limited_from_below(
             if row["state"] == "infeasible":
                 assert f"under budget {middle:g}" in row["reason"]
     assert "throughput_ips &gt;= " in Path("random/report.html").read_text()
-    assert run(["compare", "runs=[a,random]", "n_bootstrap=0", "run.dir=c"]) == 0
+    grouped = "group_by=budget.throughput_ips"  # one of them has no such limit
+    assert run(["compare", "runs=[a,random]", grouped, "n_bootstrap=0", "run.dir=c"]) == 0
+    assert {row["group"] for row in _rows("c/indicators.csv")} == {"None", str(middle)}
     capsys.readouterr()
     slow = next(r["id"] for r in candidates if r["throughput_ips"] < middle)
     assert run(["why", "run=random", f"id={slow}"]) == 0
