@@ -19,7 +19,8 @@ class Budget:
     def __post_init__(self) -> None:
         for name, limit in self.limits.items():
             if name not in costs():
-                raise ConfigError(unknown("limit in budget", name, costs()))
+                allowed = [f"budget.{known}" for known in costs()]
+                raise ConfigError(unknown("limit", f"budget.{name}", allowed))
             if not limit > 0:
                 raise ConfigError(f"budget.{name} must be positive, got {limit:g}.")
 

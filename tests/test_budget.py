@@ -59,8 +59,8 @@ def test_limit_that_is_not_positive_is_refused(limit: float) -> None:
 @pytest.mark.parametrize(
     ("written", "message"),
     [
-        ({"latncy_ms": 1.0}, "Unknown limit in budget 'latncy_ms'. Did you mean 'latency_ms'"),
-        ({"accuracy": 0.9}, "Unknown limit in budget 'accuracy'"),
+        ({"latncy_ms": 1.0}, "Unknown limit 'budget.latncy_ms'. Did you mean 'budget.latency_ms'"),
+        ({"accuracy": 0.9}, "Unknown limit 'budget.accuracy'"),
         ({"latency_ms": "fast"}, "budget.latency_ms must be a number, got 'fast'"),
         ({"latency_ms": True}, "budget.latency_ms must be a number, got 'True'"),
     ],
