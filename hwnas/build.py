@@ -12,8 +12,10 @@ from typing import Any
 
 from hwnas import backends, families
 from hwnas.backends.base import Artefacts, Costed
+from hwnas.backends.derived import DerivedArtefacts
 from hwnas.config import SearchConfig
 from hwnas.cost.base import CostModel
+from hwnas.cost.derived import DerivedCostModel
 from hwnas.device import Device, profile_command
 from hwnas.errors import RunError, SpaceError, unknown
 from hwnas.networks import Networks
@@ -79,7 +81,7 @@ class Parts:
             "augmentation": _digest(c.dataset.augmentation),
             "target": _digest([facts(c.target), file.read_text("utf-8") if file else ""]),
             "cost": _digest(c.cost),
-            "budget": _digest(asdict(c.budget)),
+            "budget": _digest(c.allowed.digested()),
             "objectives": _digest(c.objectives),
             "sampler": _digest(asdict(c.sampler)),
             "train": _digest(self._one_or_by_space(decisive)),
@@ -163,7 +165,7 @@ def retargeted(parts: Parts, config: SearchConfig) -> Parts:
 
 
 def cost_model(parts: Parts, device: Device | None) -> CostModel:
-    """Return what says the costs of candidates."""
+    """Return what says the costs of candidates, with what is derived from them."""
     config, networks = parts.config, parts.networks
     assert config.cost is not None
     costed = Costed(
@@ -175,12 +177,13 @@ def cost_model(parts: Parts, device: Device | None) -> CostModel:
         bench=device,
         command=profile_command(config),
     )
-    return networks.backend.cost_models[config.cost](costed)
+    model = networks.backend.cost_models[config.cost](costed)
+    return DerivedCostModel(model, config.derives)
 
 
 def artefacts(parts: Parts, device: Device | None) -> Artefacts:
     """Return what makes and judges the files of a front member."""
-    return parts.networks.backend.artefacts(device)
+    return DerivedArtefacts(parts.networks.backend.artefacts(device), parts.config.derives)
 
 
 def _digest(content: Any) -> str:

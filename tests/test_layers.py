@@ -18,6 +18,8 @@ LAYERS = {
     "host": 0,
     "files": 1,
     "figure": 1,
+    "budget": 1,
+    "metrics": 1,
     "space": 1,
     "union": 1,
     "op": 1,
@@ -38,6 +40,7 @@ LAYERS = {
     "backends": 0,  # those that there are
     "backends.base": 3,
     "backends.measured": 3,
+    "backends.derived": 3,
     "backends.portable": 3,
     "backends.writable": 3,
     "families": 2,

@@ -23,13 +23,13 @@ from pathlib import Path
 import numpy as np
 
 from hwnas import tabular
+from hwnas.budget import Budget
 from hwnas.progress import Silent
 from hwnas.search import loop
 from hwnas.search.explanation import kept_within
 from hwnas.search.sampler import SamplerConfig
 from hwnas.search.study import Study, read
 from hwnas.tabular import BenchmarkConfig
-from hwnas.target import Budget
 
 _STARTUP = {"pareto": 10}  # as in conf/sampler
 

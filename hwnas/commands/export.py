@@ -33,6 +33,7 @@ from hwnas.export.running import kinds
 from hwnas.figure import Figure
 from hwnas.finishing.finisher import Finisher
 from hwnas.int8.finished import Finished
+from hwnas.metrics import column
 from hwnas.op import n_macs, n_params
 from hwnas.results import (
     Candidate,
@@ -220,7 +221,7 @@ def _export(pick: _Pick, name: str, order: Order, console: Console) -> list[str]
             of.parts.data,
             artefacts,
             of.device.worker if of.device else None,
-            of.config.budget.limits,
+            of.config.allowed.limits,
             finisher.config.max_int8_drop,
             kept,
         )
@@ -307,8 +308,8 @@ def _proof(pick: _Pick, ready: Finished, evidence: Evidence, order: Order, place
         "figures": proof.figures_to_json(figures),
         "details": dict(evidence.cost.details),
         "budget": {
-            name: {"limit": limit, "margin": 1 - figures[name].upper / limit}
-            for name, limit in config.budget.limits.items()
+            name: {"limit": limit, "margin": -column(name).violation(figures[name], limit)}
+            for name, limit in config.allowed.limits.items()
         },
         "max_int8_drop": finisher.config.max_int8_drop,
         "tolerances": proof.TOLERANCES,
@@ -374,7 +375,8 @@ def _print(console: Console, place: Path, row: Row, evidence: Evidence) -> None:
         + ", ".join(f"{step['step']} {step['accuracy'][0]:.4f}" for step in steps),
         ", ".join(_words(name, values) for name, values in row["figures"].items()),
         f"Byte for byte what the search verified: {', '.join(identical)}." if identical else "",
-        *(f"Does not hold: {c.name}: {c.found:.4g} {c.words}; at most {c.allowed:g}."
+        *(f"Does not hold: {c.name}: {c.found:.4g} {c.words}; "
+          f"at {'least' if c.is_least else 'most'} {c.allowed:g}."
           for c in evidence.checks if not c.holds),
         *(f"{name} was not run: {why}." for name, why in evidence.not_run.items()),
         f"Files in {place}: {' '.join([*row['files'], folders.PROOF])}",

@@ -13,7 +13,7 @@ from hwnas.accuracy.trained import TrainedConfig
 from hwnas.commands.baseline import Against
 from hwnas.commands.console import Phases, print_files, print_lines
 from hwnas.energy import EnergyModel, PowerModel
-from hwnas.figure import column
+from hwnas.metrics import column
 from hwnas.report import searched
 from hwnas.report.page import render
 from hwnas.report.plot import Panel, front_png
@@ -66,7 +66,7 @@ def write_front(
             "target": config.target.name,
             "caveat": config.target.caveat,
             "energy_model": asdict(_energy_source(config.target)),
-            "budget": config.budget.limits,
+            "budget": dict(config.allowed.limits),
             "members": rows,
         }
         | ({} if against is None else {"baseline": against.to_json()}),
@@ -74,13 +74,13 @@ def write_front(
     title = f"{config.searched} on {config.target.name}, {parts.data.name}"
     costs = [name for name in config.objectives if name != "accuracy"]
     beside = None if against is None else against.beside
-    panel = Panel(candidates, members, costs[0], config.budget, title, beside=beside)
+    panel = Panel(candidates, members, costs[0], config.allowed, title, beside=beside)
     folder.write_bytes("front.png", front_png(panel))
     facts = [
         ("target", config.target.caveat),
         ("cost model", _cost_words(manifest)),
         ("energy", energy_words(config.target)),
-        ("budget", ", ".join(f"{n} <= {v:g}" for n, v in config.budget.limits.items()) or "none"),
+        ("budget", str(config.allowed)),
         ("search space", f"{config.searched}, {manifest['n_genotypes']:.3g} genotypes"),
         (
             "candidates",
@@ -90,7 +90,7 @@ def write_front(
         ("command", manifest["command"]),
         *((f"version of {name}", version) for name, version in manifest["versions"].items()),
     ]
-    found = searched.Front(candidates, members, config.objectives, config.budget, beside)
+    found = searched.Front(candidates, members, config.objectives, config.allowed, beside)
     page = searched.single(f"hwnas: {title}", found, facts)
     page = (
         page
@@ -135,31 +135,11 @@ def print_front(console: Console, parts: build.Parts, folder: RunFolder, shown: 
 def print_members(console: Console, parts: build.Parts, shown: Shown) -> None:
     """Print the front of a target, its baseline, and where its figures come from."""
     candidates, members, against = shown.candidates, shown.members, shown.against
-    table = Table(
-        "id", _SHORT[parts.config.target.dtype], "95 %", "searched",
-        "ms", "mJ", "SRAM", "flash", "",
-        title=shown.title, box=box.SIMPLE_HEAD, padding=0, show_edge=False,
-    )  # fmt: skip
-    for part in table.columns:
-        part.justify, part.no_wrap = "right", True
+    config, target = parts.config, parts.config.target
+    asked = {*config.objectives, *config.allowed.limits}
+    derived = [name for name in config.derives.names if name in asked]
     listed = _spread(members, _TABLE_ROWS)
-    for member in listed:
-        accuracy, costs = member.accuracy, member.figures
-        assert accuracy.low is not None
-        assert accuracy.high is not None
-        table.add_row(
-            member.candidate.id,
-            f"{accuracy.value:.4f}",
-            f"±{(accuracy.high - accuracy.low) / 2:.3f}",
-            f"{member.candidate.figures['accuracy'].value:.4f}",
-            f"{costs['latency_ms'].value:.4f}",
-            f"{costs['energy_mj'].value:.5f}",
-            f"{costs['sram_kib'].value:.1f}",
-            f"{costs['flash_kib'].value:.1f}",
-            _label(member),
-        )
-    console.print(table)
-    target = parts.config.target
+    console.print(_table(shown.title, _SHORT[target.dtype], listed, derived))
     infeasible = sum(candidate.state == "infeasible" for candidate in candidates)
     lines = [
         f"{len(members) - len(listed)} more members in front.csv." * (len(listed) < len(members)),
@@ -173,8 +153,51 @@ def print_members(console: Console, parts: build.Parts, shown: Shown) -> None:
         f"ms: {_sources(members, 'latency_ms')}. {target.caveat}.",
         f"SRAM (activations) and flash (weights) in KiB: {_sources(members, 'sram_kib')}.",
         f"mJ: {_sources(members, 'energy_mj')}{_energy_shares(members)}. {energy_words(target)}.",
+        *(_derived_words(name, members, target) for name in derived),
     ]
     print_lines(console, lines)
+
+
+def _table(title: str, dtype: str, members: Sequence[Member], derived: Sequence[str]) -> Table:
+    """Return members with their costs; memories give way to others, for want of room."""
+    memories = () if derived else (("SRAM", "sram_kib", ".1f"), ("flash", "flash_kib", ".1f"))
+    costs = [
+        ("ms", "latency_ms", ".4f"),
+        ("mJ", "energy_mj", ".5f"),
+        *memories,
+        *((column(name).unit, name, ".4g") for name in derived),
+    ]
+    table = Table(
+        "id", dtype, "95 %", "searched", *(head for head, _, _ in costs), "",
+        title=title, box=box.SIMPLE_HEAD, padding=0, show_edge=False,
+    )  # fmt: skip
+    for part in table.columns:
+        part.justify, part.no_wrap = "right", True
+    for member in members:
+        accuracy = member.accuracy
+        assert accuracy.low is not None
+        assert accuracy.high is not None
+        table.add_row(
+            member.candidate.id,
+            f"{accuracy.value:.4f}",
+            f"±{(accuracy.high - accuracy.low) / 2:.3f}",
+            f"{member.candidate.figures['accuracy'].value:.4f}",
+            *(f"{member.figures[name].value:{form}}" for _, name, form in costs),
+            _label(member),
+        )
+    return table
+
+
+def _derived_words(name: str, members: Sequence[Member], target: Target) -> str:
+    """Return what a derived metric is, where it comes from, and by which facts of the target."""
+    metric = column(name)
+    stated = "".join(
+        f"; target.facts.{fact}={number:g}"
+        for fact, number in target.facts.items()
+        if fact in metric.facts
+    )
+    of = " and ".join(metric.needs)
+    return f"{metric.unit}: {metric.label}, from {of}: {_sources(members, name)}{stated}."
 
 
 def _label(member: Member) -> str:

@@ -7,8 +7,8 @@ from typing import Any
 
 import yaml
 
-from hwnas import __version__, backends, content
-from hwnas.figure import COLUMNS
+from hwnas import __version__, backends, content, metrics
+from hwnas.budget import Budget
 
 #: Config groups by what they are called on the command line.
 _GROUPS = {
@@ -84,7 +84,7 @@ _ABOUT = {
         "pick: the knee is the member farthest above the chord of the front, all objectives scaled",
         "to 0..1. An expression is 'COLUMN max|min where CONDITION' or 'where CONDITION', with",
         "< <= > >= == != and or not ( ); columns are the verified figures (accuracy, latency_ms,",
-        "energy_mj, sram_kib, flash_kib, macs_m, params_m; npu.latency_ms with several targets).",
+        "energy_mj, ..., see search --help; npu.latency_ms with several targets).",
     ],
     "verify": [
         "Repeats the proof of an export with the runtimes at hand: files, outputs against torch's",
@@ -167,20 +167,20 @@ def verb_help(verb: str, schema: type) -> str:
     lines = [f"python -m hwnas {verb} {_FIRST[verb]}[option=value ...]", "", *_ABOUT[verb]]
     for option, title in _GROUPS.items():
         group = option.strip("+=")
-        if any(name.startswith(f"{group}.") for name in known):
+        if any(name == group or name.startswith(f"{group}.") for name in known):
             folder = content.ROOT / "conf" / group
             lines += ["", f"{title}:", *_lines(option, content.entries(folder))]
     if "search_space" in known:
         lines += _spaces(by_target="target.spaces" in known)
     if "objectives" in known and "cost" in known:
-        lines += ["", f"objectives ('objectives=[accuracy,latency_ms]'): {', '.join(COLUMNS)}"]
+        lines += ["", *_metrics()]
         lines += ["", "target.runtime, with the cost=... that each takes, the default first:"]
         lines += _backends()
     set_by = " (data sets set some of them)" if "dataset.name" in known else ""
     lines += ["", f"options with their defaults{set_by}:"]
     lines += [
         f"  {name}={'' if value is None else value}"
-        for name, value in options(schema)
+        for name, value in _shown(schema)
         if not name.startswith(_HIDDEN.get(verb, ()))
     ]
     lines += ["", "examples:", *(f"  python -m hwnas {example}" for example in _examples(verb))]
@@ -196,6 +196,21 @@ def _backends() -> list[str]:
 
 def _examples(verb: str) -> list[str]:
     return [*_EXAMPLES[verb], *(e for d in backends.known() for e in d.examples.get(verb, ()))]
+
+
+def _metrics() -> list[str]:
+    """Return what can be an objective, or limited by a budget."""
+    lines = [
+        "metrics: 'objectives=[accuracy,latency_ms]'; but for accuracy, budget.NAME=LIMIT, too: an",
+        "upper limit, or a lower one of what is to be maximised:",
+    ]
+    entries = {}
+    for name, metric in metrics.known().items():
+        words = metric.label + f", {metric.unit}" * bool(metric.unit)
+        words += "; to be maximised" * metric.maximise
+        words += "".join(f"; needs target.facts.{fact}=NUMBER" for fact in metric.facts)
+        entries[name] = words
+    return [*lines, *_lines("", entries)]
 
 
 def _spaces(*, by_target: bool) -> list[str]:
@@ -218,6 +233,16 @@ def _spaces(*, by_target: bool) -> list[str]:
             targets.setdefault(", ".join(named), []).append(path.stem)
         lines += [f"    {names}: {', '.join(own)}" for names, own in targets.items()]
     return lines
+
+
+def _shown(schema: type) -> list[tuple[str, Any]]:
+    """Return options with their defaults; a budget as the limits that it may have."""
+    limits = [("budget.name", Budget.name), *((f"budget.{n}", None) for n in metrics.costs())]
+    return [
+        shown
+        for name, value in options(schema)
+        for shown in (limits if name == "budget" else [(name, value)])
+    ]
 
 
 def options(schema: type, prefix: str = "") -> list[tuple[str, Any]]:

@@ -45,7 +45,7 @@ class Station:
     @property
     def view_among_others(self) -> band.View:
         """How the target sees candidates of a search for several."""
-        seen = functools.partial(on_target, target=self.target, budget=self.config.budget)
+        seen = functools.partial(on_target, target=self.target, budget=self.config.allowed)
         return band.View(self.config.objectives, seen)
 
     def front(self, candidates: Sequence[Candidate], where: RunFolder) -> list[Candidate]:
@@ -56,7 +56,7 @@ class Station:
         """
         found = loop.front(candidates, self.config.objectives)
         if not found:
-            raise loop.nothing_fits(candidates, self.config.budget, str(where.path))
+            raise loop.nothing_fits(candidates, self.config.allowed, str(where.path))
         return found
 
     def verified(
@@ -71,7 +71,7 @@ class Station:
         config = self.config
         finisher = replace(finisher, parts=self.parts, progress=Silent())
         bench = replace(workbench(self.parts, finisher, self.device), phase=phase)
-        return verify(members, bench, config.budget, config.objectives, folder, progress)
+        return verify(members, bench, config.allowed, config.objectives, folder, progress)
 
 
 @contextlib.contextmanager
@@ -99,9 +99,9 @@ def problem(stations: Sequence[Station]) -> loop.Problem:
     if not others:
         only = models[first.target]
         return loop.Problem(
-            parts.space, first.config.budget, only, first.evaluator, known, parts.first
+            parts.space, first.config.allowed, only, first.evaluator, known, parts.first
         )
-    budget = JointBudget({s.target: s.config.budget for s in stations})
+    budget = JointBudget({s.target: s.config.allowed for s in stations})
     joint = JointCostModel(models)
     return loop.Problem(parts.space, budget, joint, first.evaluator, known, parts.first)
 
@@ -128,8 +128,8 @@ def views(stations: Sequence[Station]) -> list[View]:
     """Return how the search is looked at: by each target and, if there are several, by all."""
     if len(stations) == 1:
         config = stations[0].config
-        return [View("", config.objectives, config.budget.limits)]
-    budgets = {s.target: s.config.budget for s in stations}
+        return [View("", config.objectives, config.allowed.limits)]
+    budgets = {s.target: s.config.allowed for s in stations}
     joint = JointBudget(budgets)
 
     def by_all(candidate: Candidate) -> Candidate:
@@ -139,8 +139,8 @@ def views(stations: Sequence[Station]) -> list[View]:
 
     own = [
         View(
-            s.target, s.config.objectives, s.config.budget.limits,
-            functools.partial(on_target, target=s.target, budget=s.config.budget),
+            s.target, s.config.objectives, s.config.allowed.limits,
+            functools.partial(on_target, target=s.target, budget=s.config.allowed),
         )
         for s in stations
     ]  # fmt: skip

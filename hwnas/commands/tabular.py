@@ -19,7 +19,7 @@ from hwnas import tabular
 from hwnas.commands.console import Phases, print_ended, print_files, print_lines
 from hwnas.commands.watch import View, Watch
 from hwnas.config import TabularConfig
-from hwnas.figure import column
+from hwnas.metrics import column
 from hwnas.results import Candidate, Row, RunFolder, begun, check_resumed, opened
 from hwnas.search import engine, loop
 from hwnas.tabular import Benchmark
@@ -43,14 +43,14 @@ def run(config: TabularConfig, arguments: Sequence[str]) -> None:
         with engine.study(search, config, folder) as study, Phases(console) as phases:
             folder.write_json("manifest.json", manifest)
             console.print(f"Run folder: [bold]{folder.path}[/]", highlight=False)
-            view = View("", benchmark.names, config.budget.limits)
+            view = View("", benchmark.names, config.allowed.limits)
             phases.note("Search", Watch(study, [view]))
             outcome = engine.run(search, config, folder, study, phases)
         candidates = outcome.candidates
         members = loop.front(candidates, benchmark.names)
         if not members:
             folder.write_json("manifest.json", manifest | {"status": "nothing fits the budget"})
-            raise loop.nothing_fits(candidates, config.budget, str(folder.path))
+            raise loop.nothing_fits(candidates, config.allowed, str(folder.path))
         folder.write_csv("front.csv", [member.row(benchmark.space) for member in members])
         share = benchmark.share([c.genotype for c in members], config.table)
         finished = {
@@ -71,7 +71,7 @@ def _again(config: TabularConfig) -> Iterator[loop.Problem]:
 
 
 def _problem(config: TabularConfig, benchmark: Benchmark) -> loop.Problem:
-    return loop.Problem(benchmark.space, config.budget, benchmark, benchmark)
+    return loop.Problem(benchmark.space, config.allowed, benchmark, benchmark)
 
 
 def _manifest(
@@ -88,7 +88,7 @@ def _manifest(
             sha256(Path(table.path).read_bytes()).hexdigest(),
             [table.genotype, table.accuracy, table.costs, table.partial],
         ],
-        "budget": asdict(config.budget),
+        "budget": config.allowed.digested(),
         "sampler": asdict(config.sampler),
         "seed": config.seed,
         "versions": [importlib.metadata.version(name) for name in _RECORDED],

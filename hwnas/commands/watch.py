@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from hwnas.figure import column
+from hwnas.metrics import column
 from hwnas.results import Candidate
 from hwnas.search.standing import Snapshot, Standing
 

@@ -9,16 +9,17 @@ from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 
+from hwnas.budget import Budget, violations
 from hwnas.commands.trainings import trainings
 from hwnas.config import WhyConfig
 from hwnas.errors import RunError
-from hwnas.figure import Figure, column
+from hwnas.figure import Figure
+from hwnas.metrics import column
 from hwnas.results import Candidate, Row, RunFolder, Verified, read_manifest, read_verified, stays
 from hwnas.search import explanation, loop, study
 from hwnas.search.explanation import Explanation, Standing
 from hwnas.search.proposal import Phase, Proposal
 from hwnas.search.study import Record
-from hwnas.target import Budget, violations
 
 _WIDTH = 100
 _NAMED = 5  #: candidates that are listed with their figures
@@ -37,11 +38,11 @@ class _Run:
     def limits(self) -> dict[str, float]:
         """The limits of the search; with several targets, named after them."""
         if "targets" not in self.manifest:
-            return Budget(**self.manifest["config"]["budget"]).limits
+            return dict(Budget.of(self.manifest["config"]["budget"]).limits)
         return {
             f"{target}.{name}": limit
             for target, own in self.manifest["targets"].items()
-            for name, limit in Budget(**own["config"]["budget"]).limits.items()
+            for name, limit in Budget.of(own["config"]["budget"]).limits.items()
         }
 
     def verified(self, genotype_id: str) -> Verified | None:
@@ -290,17 +291,19 @@ def _limits(
         worst = max(over, key=lambda name: over[name], default="")
         why = candidate.reason.rstrip(".")
         if worst and over[worst] > 0:
-            needed = f"{candidate.figures[worst].upper:.4g}"
+            needed = f"{column(worst).binding(candidate.figures[worst]):.4g}"
             why = f"{_option(worst)} binds most, it would have to be {needed}"
         lines.append(f"It was not scored: {why}.")
     return lines
 
 
 def _margin(name: str, figure: Figure, limit: float) -> str:
-    over = figure.upper / limit - 1
-    end = "" if figure.high is None else "upper end "
+    metric = column(name)
+    over, value = metric.violation(figure, limit), metric.binding(figure)
+    end = f"{'lower' if metric.maximise else 'upper'} end "
+    end = "" if value == figure.value else end
     outcome = f"breaks it by {_percent(over)}" if over > 0 else f"leaves {_percent(-over)}"
-    return f"{_option(name)} {limit:g}: {end}{figure.upper:.4g} {outcome}."
+    return f"{_option(name)} {limit:g}: {end}{value:.4g} {outcome}."
 
 
 def _option(name: str) -> str:

@@ -87,6 +87,7 @@ def measure(folder: Path, recorded: Row, target: Target, config: VerifyConfig) -
         ConfigError: the export has no artefact that the target runs, or a package is missing.
     """
     lowered = proof.operators_from_json(recorded["model"]["operators"])
+    target = _with_facts(target, proof.target_of(recorded))
     description = backends.get(target.runtime)
     name = description.dtypes[target.dtype]
     if why := backends.lacking(description.needs):
@@ -128,6 +129,12 @@ def _compared(
     same = all(importlib.metadata.version(n) == versions.get(n) for n in description.decisive)
     # Another version of the compiler may find another way.
     return replace(measured, other=[*changed, *another] if same else [], same=not another)
+
+
+def _with_facts(target: Target, before: Target) -> Target:
+    """Return a target with the facts that the proof's has, if it is that and states none itself."""
+    same = target.name == before.name and not target.facts
+    return replace(target, facts=before.facts) if same else target
 
 
 def _before(recorded: Row, target: Target) -> Figures:

@@ -28,7 +28,7 @@ from sqlalchemy import DateTime, Integer, NullPool, event, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from hwnas.errors import RunError
-from hwnas.figure import column
+from hwnas.metrics import column
 from hwnas.results import Candidate, without_password
 from hwnas.search.history import STD
 from hwnas.search.proposal import Proposal, recorded

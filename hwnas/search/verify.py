@@ -8,23 +8,29 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hwnas import backends
+from hwnas import backends, metrics
 from hwnas.accuracy.supernet import right
 from hwnas.backends.base import Artefacts, Trained
+from hwnas.budget import Budget, side
 from hwnas.cost.base import LayerCost
 from hwnas.families.blocks import weights_of
-from hwnas.figure import COSTS, Figure, Figures, column, proportion
+from hwnas.figure import Figure, Figures, proportion
 from hwnas.int8.finished import Finished
+from hwnas.metrics import column
 from hwnas.pareto import non_dominated
 from hwnas.progress import Progress
 from hwnas.results import Candidate, Row, RunFolder
 from hwnas.space import Genotype, Space
-from hwnas.target import Budget
 from hwnas.training.data import Batch
 
-#: The verified figures, in the order of the columns ``verified_<name>``. ``accuracy_int8`` is there
-#: where the artefact computes in int8; where it computes in floats, ``accuracy_fp32`` is its own.
-VERIFIED = ("accuracy_fp32", "accuracy_int8", *COSTS)
+
+def verified_names() -> tuple[str, ...]:
+    """Return the names of verified figures, in the order of the columns ``verified_<name>``.
+
+    ``accuracy_int8`` is there where the artefact computes in int8; where it computes in fp32,
+    ``accuracy_fp32`` is its own.
+    """
+    return ("accuracy_fp32", "accuracy_int8", *metrics.costs())
 
 
 @dataclass(frozen=True)
@@ -32,7 +38,7 @@ class Member:
     """A member of the front with what its compiled artefact showed."""
 
     candidate: Candidate
-    figures: Figures  #: by the names in ``VERIFIED``
+    figures: Figures  #: by ``verified_names``
     details: Mapping[str, float]  #: components of the energy, utilisation, cycles
     files: Mapping[str, str]  #: sha256 by the suffix of a file
     over_budget: tuple[str, ...] = ()  #: limits that it leaves after verification
@@ -50,7 +56,7 @@ class Member:
     def label(self) -> str:
         """What verification changed, in words; empty if nothing."""
         if self.over_budget:
-            return "; ".join(f"over budget.{name}" for name in self.over_budget)
+            return "; ".join(f"{side(name)} budget.{name}" for name in self.over_budget)
         if self.on_front:
             return ""
         return "within its interval of the front" if self.near_front else "left the front"
@@ -58,7 +64,7 @@ class Member:
     def row(self, space: Space) -> Row:
         """Return searched and verified figures as one row."""
         row = self.candidate.row(space)
-        for name in VERIFIED:
+        for name in verified_names():
             if name in self.figures:
                 row |= self.figures[name].columns(f"verified_{name}")
         row |= {f"verified_{name}": value for name, value in self.details.items()}
@@ -146,7 +152,7 @@ def _verify(
     figures = {
         "accuracy_fp32": proportion(n_right_fp32, len(outputs)),
         own: proportion(n_right, len(outputs)),
-        **{name: cost.figures[name] for name in COSTS},
+        **{name: cost.figures[name] for name in metrics.costs() if name in cost.figures},
     }
     digests = {suffix: hashlib.sha256(content).hexdigest() for suffix, content in files.items()}
     return Member(candidate, figures, cost.details, digests), cost.layers

@@ -12,13 +12,12 @@ import numpy as np
 import pytest
 import torch
 
-from hwnas import backends, families, space
+from hwnas import backends, families, metrics, space
 from hwnas.backends import base, portable
 from hwnas.backends.base import Artefacts, Bench, Floats, Trained
 from hwnas.backends.description import Description
 from hwnas.errors import CompileError, ConfigError
 from hwnas.families.blocks import fold_batch_norm, weights_of
-from hwnas.figure import COSTS
 from hwnas.int8.quantise import quantise
 from hwnas.latency_table import LatencyTable, setting
 from hwnas.op import INPUT, Node, OpSpec, Task
@@ -139,7 +138,7 @@ class BackendContract:
         outputs, cost = artefacts.judge(files, trained.lowered, iter([images[:3], images[3:]]))
         _assert_near(outputs, expected, backend_target.dtype)
         assert not cost.reason
-        assert {*cost.figures} == {*COSTS}
+        assert {*cost.figures} == {*metrics.GIVEN}
         assert all(figure.value > 0 for figure in cost.figures.values())
 
     def test_delivered_files_are_those_of_its_artefacts_and_run(

@@ -6,8 +6,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from hwnas import metrics
 from hwnas.cost.base import CostModel
-from hwnas.figure import COSTS
 from hwnas.op import Lowered
 from hwnas.runtimes.base import Session
 from hwnas.space import SearchSpace
@@ -26,7 +26,7 @@ class CostModelContract:
         self, cost_model: CostModel, cost_space: SearchSpace
     ) -> None:
         cost = cost_model.cost(cost_space.sample(random.Random(4)))
-        assert set(cost.figures) == set(COSTS)
+        assert set(cost.figures) == set(metrics.GIVEN)
         for figure in cost.figures.values():
             assert figure.value > 0
             assert figure.source in ("measured", "compiler-estimate", "table", "modelled")
@@ -38,7 +38,7 @@ class CostModelContract:
     ) -> None:
         small = cost_model.cost(cost_space.smallest()).figures
         large = cost_model.cost(cost_space.largest()).figures
-        assert all(large[name].value > small[name].value for name in COSTS)
+        assert all(large[name].value > small[name].value for name in metrics.GIVEN)
 
 
 class SessionContract:

@@ -14,6 +14,7 @@ from hwnas import families
 from hwnas.backends import base
 from hwnas.backends.base import Artefacts, Files, Recosted, Trained
 from hwnas.backends.onnxruntime.session import OrtSession
+from hwnas.budget import Budget
 from hwnas.cost.base import Cost
 from hwnas.cost.host import as_run
 from hwnas.errors import CompileError
@@ -29,7 +30,7 @@ from hwnas.runtimes.base import Judged, Plans, Weights
 from hwnas.runtimes.pool import Retrying
 from hwnas.search.verify import Workbench, verify
 from hwnas.space import Genotype, SearchSpace
-from hwnas.target import Budget, Target
+from hwnas.target import Target
 from hwnas.timing import Timing
 from tests.conftest import target
 from tests.export.fakes import Lent

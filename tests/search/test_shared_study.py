@@ -13,6 +13,7 @@ from optuna.samplers import RandomSampler
 from optuna.storages import RDBStorage
 from optuna.trial import TrialState
 
+from hwnas.budget import Budget
 from hwnas.errors import ConfigError, RunError
 from hwnas.progress import Silent
 from hwnas.results import Candidate
@@ -21,7 +22,6 @@ from hwnas.search.sampler import SamplerConfig
 from hwnas.search.shared_study import Membership, SharedStudy, StudyConfig
 from hwnas.search.study import Study, is_shared
 from hwnas.space import SearchSpace
-from hwnas.target import Budget
 from tests.postgresql import Server
 from tests.search.fakes import SizeAccuracy, SizeCost
 

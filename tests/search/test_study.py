@@ -6,6 +6,7 @@ from pathlib import Path
 import optuna
 import pytest
 
+from hwnas.budget import Budget
 from hwnas.errors import RunError
 from hwnas.progress import Silent
 from hwnas.search import loop, study
@@ -13,7 +14,6 @@ from hwnas.search.history import STD
 from hwnas.search.sampler import SamplerConfig
 from hwnas.search.study import Study
 from hwnas.space import SearchSpace
-from hwnas.target import Budget
 from tests.search.fakes import SizeAccuracy, SizeCost
 
 OBJECTIVES = ("accuracy", "latency_ms")

@@ -13,13 +13,14 @@ from sklearn.datasets import load_digits
 from hwnas import build
 from hwnas.__main__ import run
 from hwnas.accuracy.base import Rival
+from hwnas.budget import Budget
 from hwnas.config import RunConfig, SearchConfig
 from hwnas.finishing.finisher import Finisher, workbench
 from hwnas.finishing.options import FinishConfig
 from hwnas.progress import Silent
 from hwnas.results import Candidate, RunFolder
 from hwnas.search.verify import verify
-from hwnas.target import Budget, Target
+from hwnas.target import Target
 from hwnas.training.config import TrainingConfig
 from hwnas.training.data import DatasetConfig, InMemorySplit, StreamedSplit, image_data
 from hwnas.weights import Accuracies, accuracies
