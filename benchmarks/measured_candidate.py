@@ -12,7 +12,7 @@ import time
 from hwnas import families, space
 from hwnas.cost.calibration import features
 from hwnas.energy import PowerModel
-from hwnas.op import Lowered, OpSpec, Task, distinct, fuse
+from hwnas.op import Lowered, OpSpec, Signature, distinct, fuse
 from hwnas.runtimes.worker import Worker
 from hwnas.target import Remote, Target, Tvm
 from hwnas.timing import TimingConfig
@@ -24,7 +24,7 @@ def main() -> None:
     found, family, task = (
         space.load(space.find("mbconv_small")),
         families.get("mbconv"),
-        Task(1, 10),
+        Signature(1, 10),
     )
     rng = random.Random(0)
     genotypes = [found.sample(rng) for _ in range(N_NETWORKS)]

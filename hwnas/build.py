@@ -36,7 +36,7 @@ from hwnas.finishing.teachers import Member, Tutor
 from hwnas.int8 import tflite
 from hwnas.int8.finished import Finished
 from hwnas.latency_table import Entry, LatencyTable, TableConfig, incomplete
-from hwnas.op import Lowered, OpSpec, Task, distinct
+from hwnas.op import Lowered, OpSpec, Signature, distinct
 from hwnas.profiling.subject import Subject
 from hwnas.progress import Progress, Silent
 from hwnas.provenance import open_table, own_table
@@ -82,7 +82,7 @@ class Networks:
     target: Target
     space: Space
     families: Mapping[str, Family]  #: by the name of the space
-    task: Task
+    signature: Signature
 
     def __post_init__(self) -> None:
         for member in self.space.members:
@@ -90,7 +90,7 @@ class Networks:
 
     def lower(self, genotype: Genotype) -> Lowered:
         """Return the operators of a genotype."""
-        return self._family(genotype).lower(self.space.member(genotype), genotype, self.task)
+        return self._family(genotype).lower(self.space.member(genotype), genotype, self.signature)
 
     def resolution(self, genotype: Genotype) -> int:
         """Return the height and width of the images that a genotype reads."""
@@ -218,7 +218,7 @@ def settled(config: SearchConfig, data: ImageData) -> SearchConfig:
     """Return a configuration that says what finds accuracies, and how many processes do."""
     accuracy, workers = config.accuracy, config.study.workers
     if accuracy is None:
-        pixels = len(data.train) * data.train.side**2 * data.task.in_channels
+        pixels = len(data.train) * data.train.side**2 * data.signature.in_channels
         accuracy = "trained" if pixels <= _TRAINED_PIXELS else "supernet"
     if workers is None:
         many = accuracy == "trained" and config.cost != "measured"
@@ -237,7 +237,7 @@ def networks(
 ) -> tuple[Networks, ImageData]:
     """Read the search spaces, and the data, which decide the first and the last operator."""
     found, by_name, data = read(config.spaces, config.dataset, progress)
-    return Networks(config.target, found, by_name, data.task), data
+    return Networks(config.target, found, by_name, data.signature), data
 
 
 @final
@@ -373,7 +373,7 @@ def _artefacts(parts: Parts, device: Device | None) -> Artefacts:
 
 @final
 class TrainedOnDemand:
-    """An evaluator that trains a supernet, or loads it, when its first accuracy is asked for.
+    """An evaluator that trains a supernet, or loads it, when the first network is to be scored.
 
     A budget that nothing meets is then found out without any training.
 
@@ -400,7 +400,7 @@ class TrainedOnDemand:
             self._of(space)
 
     def score(self, genotype: Genotype, rival: Rival | None = None) -> Score:
-        """Return the accuracy on the validation split, with its interval."""
+        """Return the metric on the validation split, with its interval."""
         return self.of(genotype).score(genotype, rival)
 
     def network(self, genotype: Genotype) -> nn.Module:
@@ -424,7 +424,7 @@ Accuracies = TrainedOnDemand | TrainedEvaluator  #: what scores candidates and h
 
 
 def accuracies(parts: Parts, progress: Progress) -> Accuracies:
-    """Return what says accuracies; it trains what is not trained yet when that is needed."""
+    """Return what scores candidates; it trains what is not trained yet when that is needed."""
     scoring = parts.config.scoring
     if parts.config.accuracy == "trained":
         return TrainedEvaluator(parts.courses, parts.config.trained)
@@ -440,7 +440,7 @@ def left(config: SearchConfig, candidates: Iterable[Candidate]) -> dict[str, int
     """Return after how many trainings in a row a search left the networks it trained, by id."""
     found: dict[str, int] = {}
     for candidate in candidates:
-        if n := config.trained.n_read(candidate.details):
+        if n := config.trained.n_read(config.metric, candidate.details):
             found[candidate.id] = max(n, found.get(candidate.id, 0))
     return found
 
@@ -456,7 +456,7 @@ class Finisher:
 
     parts: Parts
     weights: Accuracies
-    teacher: Genotype | None = None  #: the most accurate network; ``None``: none of the search does
+    teacher: Genotype | None = None  #: the network that answers best; ``None``: none does
     progress: Progress = field(default_factory=Silent)
     other: FinishingConfig | None = None  #: how all but the teacher are finished, if otherwise
     tutor: Tutor | None = None  #: who teaches where none of the search does
@@ -480,8 +480,8 @@ class Finisher:
         return self.weights.left if isinstance(self.weights, TrainedEvaluator) else {}
 
     def tuned(self, genotype: Genotype) -> Figure:
-        """Train a network, or go on; return its accuracy on the validation split."""
-        return finish.tuned(self._origin(genotype), self.config, self.progress).accuracy
+        """Train a network, or go on; return its metric on the validation split."""
+        return finish.tuned(self._origin(genotype), self.config, self.progress).figure
 
     def finished(self, genotype: Genotype) -> Finished:
         """Return a network that is ready for the target; train what is not trained yet."""
@@ -546,6 +546,7 @@ def workbench(parts: Parts, finisher: Finisher, device: Device | None) -> Workbe
             data.test, parts.networks.resolution(genotype), rounded=True
         ),
         artefacts=artefacts(parts, device),
+        task=data.task,
         dtype=parts.config.target.dtype,
     )
 

@@ -20,7 +20,7 @@ from networks import mobilenet_v3, resnet, vit
 
 from hwnas import families, space
 from hwnas.energy import PowerModel
-from hwnas.op import Lowered, Task, fuse
+from hwnas.op import Lowered, Signature, fuse
 from hwnas.runtimes import ort
 from hwnas.runtimes.bench import Bench
 from hwnas.runtimes.onnx_writer import random_weights, write_fp32
@@ -89,7 +89,7 @@ def _networks() -> list[tuple[str, Lowered, Callable[[int], float] | None]]:
     found, family, task = (
         space.load(space.find("mbconv_small")),
         families.get("mbconv"),
-        Task(3, 10),
+        Signature(3, 10),
     )
     rng = random.Random(7)
     networks: list[tuple[str, Lowered, Callable[[int], float] | None]] = []

@@ -57,10 +57,10 @@ def build(
     weights = weights_of(finished.network, lowered)
     fused = fuse(lowered, "float32")
     files = {
-        "model.py": standalone.source(lowered, title).encode(),
+        "model.py": standalone.source(lowered, title, data.task).encode(),
         "model.safetensors": standalone.weights_file(lowered, weights, {"network": title}),
         "preprocessing.json": _json(preprocessing(data, lowered)),
-        "labels.txt": "".join(f"{' '.join(name.split())}\n" for name in data.classes).encode(),
+        **data.task.files(),
         "model.fp32.onnx": write_fp32(fused, weights, any_batch=True),
     }
     if finished.int8 is not None:
@@ -76,7 +76,7 @@ def build(
         parts = library.worker.export(own, plans, weights)
         names = {**running.KINDS["model.tar"].files, **running.KINDS["model.so"].files}
         files |= {names[suffix]: content for suffix, content in parts.items()}
-    texts = runners(set(files))
+    texts = runners(set(files), data.task)
     return files | {name: text.encode() for name, text in texts.items()}
 
 
@@ -101,6 +101,7 @@ def preprocessing(data: ImageData, lowered: Lowered) -> dict[str, object]:
         "normalise": "(pixel - 255 * mean) / (255 * std), pixels 0 to 255, in float32",
         "decode": _DECODED.format(side=data.test.take(torch.tensor([0])).images.shape[1]),
         "resize": _RESIZED,
+        **data.task.preprocessing(),
     }
 
 

@@ -49,7 +49,7 @@ class Artefacts(Protocol):
         """Return the outputs for all images and the cost, both from the files.
 
         Shapes:
-            Batches ``(N, C, R, R)``, one at least; outputs ``(sum of N, n_classes)``.
+            Batches ``(N, C, R, R)``, one at least; outputs ``(sum of N, n_outputs)``.
         """
         ...
 
@@ -124,7 +124,7 @@ class MeasuredArtefacts:
 
 @final
 class ModelledArtefacts:
-    """An ONNX file, for hardware that does not exist: only its accuracy can be measured."""
+    """An ONNX file, for hardware that does not exist: only its answers can be measured."""
 
     def __init__(self, target: Target, fused: Callable[[Lowered], Lowered]):
         self._target, self._fused = target, fused

@@ -19,7 +19,7 @@ from hwnas import families, space
 from hwnas.accuracy.supernet import recalibrate
 from hwnas.errors import CompileError, ConfigError
 from hwnas.families.blocks import fold_batch_norm, weights_of
-from hwnas.op import INPUT, Lowered, Node, OpSpec, Task, fuse
+from hwnas.op import INPUT, Lowered, Node, OpSpec, Signature, fuse
 from hwnas.runtimes.base import Session, Weights
 from hwnas.runtimes.onnx_writer import random_weights
 from hwnas.runtimes.relax import compiler as compiling
@@ -119,7 +119,7 @@ class TestTvm(SessionContract):
         self,
         request: pytest.FixtureRequest,
         engine: TvmEngine,
-        task: Task,
+        task: Signature,
         tmp_path: Path,
     ) -> tuple[Session, Lowered, Callable[[NDArray[np.float32]], NDArray[np.float32]]]:
         genotype, batch = request.param

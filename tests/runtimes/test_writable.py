@@ -4,13 +4,13 @@ import pytest
 
 from hwnas import families, space
 from hwnas.errors import CompileError
-from hwnas.op import Lowered, Task
+from hwnas.op import Lowered, Signature
 from hwnas.runtimes import writable
 from hwnas.space import Genotype, SearchSpace
 from hwnas.target import Target
 from tests.conftest import target
 
-TASK = Task(1, 10)
+TASK = Signature(1, 10)
 
 
 @pytest.fixture(scope="module")
