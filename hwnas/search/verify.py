@@ -206,7 +206,7 @@ def _judge(members: list[Member], budget: Budget, objectives: Sequence[str]) -> 
 
 def _objectives(member: Member, objectives: Sequence[str], *, at_best: bool = False) -> list[float]:
     figures = {**member.figures, member.metric: member.quality}
-    return [
-        column(name).best(figures[name]) if at_best and name in metrics.qualities() else figures[name].value
-        for name in objectives
-    ]
+    values = {name: figures[name].value for name in objectives}
+    if at_best:
+        values[member.metric] = column(member.metric).best(member.quality)
+    return list(values.values())
