@@ -5,17 +5,23 @@ import pytest
 import torch
 from scipy import stats
 
-from hwnas.accuracy.base import Rival
+from hwnas.accuracy.base import Rival, Score
 from hwnas.accuracy.fidelity import outlook
 from hwnas.errors import ConfigError, DataError
 from hwnas.progress import Silent
 from hwnas.tasks.regression import Regression
+from hwnas.tasks.regression.early_stopping import Errors
 from hwnas.tasks.regression.task import Values
 from hwnas.training.data import DatasetConfig, load
 
 RNG = np.random.default_rng(0)
 TARGETS = RNG.uniform(-60, 60, (500, 1)).astype(np.float32)
 TASK = Values.of(("angle_deg",), TARGETS)
+
+
+def _read(mine: Errors, rival: Errors, rng: np.random.Generator) -> Score:
+    beaten = Rival(rival.tobytes(), ())
+    return TASK.read(lambda index: mine[index], len(mine), beaten, 0.9, rng)
 
 
 def test_outputs_are_standard_deviations_and_errors_are_in_the_unit() -> None:
@@ -60,9 +66,7 @@ def test_candidates_as_good_as_their_rival_are_rarely_stopped() -> None:
         hard = rng.exponential(1.0, n)
         mine, rival = ((hard * rng.uniform(0.5, 1.5, n)).astype(np.float32) for _ in range(2))
         rival += mine.mean() - rival.mean()  # exactly as good
-        found = TASK.read(
-            lambda index, mine=mine: mine[index], n, Rival(rival.tobytes(), ()), 0.9, rng
-        )
+        found = _read(mine, rival, rng)
         stopped += found.stopped
     assert stopped / 200 <= 0.1
 
@@ -74,9 +78,7 @@ def test_what_is_predicted_of_a_stopped_candidate_holds_its_error() -> None:
         hard = rng.exponential(1.0, n)
         mine = (1.5 * hard * rng.uniform(0.5, 1.5, n)).astype(np.float32)
         rival = (hard * rng.uniform(0.5, 1.5, n)).astype(np.float32)
-        found = TASK.read(
-            lambda index, mine=mine: mine[index], n, Rival(rival.tobytes(), ()), 0.9, rng
-        )
+        found = _read(mine, rival, rng)
         assert found.stopped
         assert found.figure.low is not None
         assert found.figure.high is not None

@@ -9,8 +9,9 @@ import torch
 
 import hwnas
 from hwnas import tasks
+from hwnas.accuracy.base import Rival
 from hwnas.errors import ConfigError
-from hwnas.tasks.base import Task
+from hwnas.tasks.base import Found, Task
 from hwnas.tasks.classification.task import Classes
 from hwnas.tasks.regression.task import Values
 
@@ -18,7 +19,7 @@ ROOT = Path(hwnas.__file__).parent
 WORDS = re.compile(r"n_classes|cross_entropy|one_hot|\.softmax\(|Wilson's interval|proportion\(")
 ARGMAX = re.compile(r"(outputs|logits|answers|expected|found)\.argmax")
 VALUES = Values.of(("a", "b"), np.random.default_rng(0).normal(5, 3, (400, 2)).astype(np.float32))
-ALL = [Classes(("x", "y", "z")), VALUES]
+ALL: list[Task] = [Classes(("x", "y", "z")), VALUES]
 
 
 def test_nothing_outside_tasks_knows_classes() -> None:
@@ -76,19 +77,17 @@ def test_early_stopping_keeps_what_is_as_good_and_stops_what_is_worse(name: str)
     rng, n = np.random.default_rng(2), 2000
     hard = rng.random(n)
 
-    def network(quality: float) -> np.ndarray:
+    def network(quality: float) -> Found:
         noise = rng.random(n)
         if name == "classification":
             return np.asarray(noise * hard < quality)
         return np.asarray((1 - quality) * (hard + noise), np.float32)
 
     earlier = [network(0.5) for _ in range(6)]
-    from hwnas.accuracy.base import Rival
-
     packed = [task.whole(found).per_image for found in earlier]
     rival = Rival(packed[0], tuple(packed))
 
-    def read(found: np.ndarray) -> bool:
+    def read(found: Found) -> bool:
         order = np.random.default_rng(3)
         return task.read(lambda index: found[index], n, rival, 0.99, order).stopped
 
