@@ -10,7 +10,7 @@ from hwnas.config import ProfileConfig, SearchConfig, TrainConfig
 from hwnas.errors import ConfigError
 
 CONF = content.ROOT / "conf"
-GROUPS = ("target", "budget", "dataset", "sampler")
+GROUPS = ("target", "budget", "dataset", "sampler", "task")
 OPTIONS = [
     (group, path.stem) for group in GROUPS for path in sorted((CONF / group).rglob("*.yaml"))
 ]

@@ -15,7 +15,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from hwnas import backends, build, files, machine, supernets
+from hwnas import backends, build, files, machine, supernets, tasks
 from hwnas.commands import finished, station
 from hwnas.commands.arguments import of_target
 from hwnas.commands.console import Phases, print_lines, print_notes, print_phases
@@ -175,8 +175,8 @@ def _for(
 
 
 def _candidates(source: RunFolder, search: SearchConfig) -> list[Candidate]:
-    """Return the candidates of a search, with their accuracies after each fidelity."""
-    names = [search.trained.column(i) for i in range(len(search.trained.fidelities))]
+    """Return the candidates of a search, with the metric after each fidelity."""
+    names = [search.trained.column(search.metric, i) for i in range(len(search.trained.fidelities))]
     return read_candidates(source, [stem(name) for name in search.spaces], names) or []
 
 
@@ -230,7 +230,7 @@ def _export(pick: _Pick, name: str, order: Order, console: Console) -> list[str]
         opsets = {checked_opset(content[n]) for n in names if n.endswith(".onnx")}
         final = name + ".failed" * bool(evidence.failed)
         row = _proof(pick, ready, evidence, order, order.root / final)
-        row |= {"opset": min(opsets), "n_images": len(kept.labels)}
+        row |= {"opset": min(opsets), "n_images": len(kept.targets)}
         row["files"] = folders.digests(folder)
         row["source"]["reported"] = _reported(order, pick, row["files"])
         files.write(folder / folders.CARD, card(row).encode())
@@ -277,11 +277,12 @@ def _proof(pick: _Pick, ready: Finished, evidence: Evidence, order: Order, place
             "search_space": space.name,
             "family": space.family,
             "input": list(lowered[0].op.in_shape),
-            "n_classes": len(data.classes),
+            "n_outputs": data.task.n_outputs,
             "macs_m": n_macs(lowered) / 1e6,
             "params_m": n_params(lowered) / 1e6,
             "operators": proof.operators_to_json(lowered),
         },
+        "task": data.task.to_json(),
         "license": order.config.license,
         "source": {
             "run": str(order.config.run),
@@ -302,7 +303,7 @@ def _proof(pick: _Pick, ready: Finished, evidence: Evidence, order: Order, place
         },
         "target": facts(config.target),
         "energy_source": energy_words(config.target),
-        "reference": {"accuracy": evidence.reference.to_json()},
+        "reference": {evidence.metric: evidence.reference.to_json()},
         "artefacts": evidence.artefacts(),
         "own_artefact": own_artefact(config.target),
         "figures": proof.figures_to_json(figures),
@@ -315,7 +316,7 @@ def _proof(pick: _Pick, ready: Finished, evidence: Evidence, order: Order, place
         "tolerances": proof.TOLERANCES,
         "checks": [check.to_json() for check in evidence.checks],
         "commands": {
-            "Errors, accuracy, files": verify,
+            "Errors, answers, files": verify,
             "Costs": f"{verify} {costs}",
             "All, from the search": order.command,
         },
@@ -356,8 +357,10 @@ def _reported(order: Order, pick: _Pick, files: Mapping[str, str]) -> Row | None
 
 def _print(console: Console, place: Path, row: Row, evidence: Evidence) -> None:
     """Print what was found of an export, and where it is."""
+    task = tasks.from_json(row["task"])
+    metric = task.metric
     table = Table(
-        "", "accuracy", "95 %", "largest error", "same class",
+        "", column(metric).label, "95 %", "largest error", task.words.same,
         title=f"{row['model']['name']}", box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False,
     )  # fmt: skip
     table.add_row("torch", *_cells(evidence.reference), "", "")
@@ -365,14 +368,14 @@ def _print(console: Console, place: Path, row: Row, evidence: Evidence) -> None:
         if name in evidence.not_run:
             continue
         near = evidence.agreements[name]
-        error, same = f"{near.max_error:.2g}", f"{near.top1:.1%}"
-        table.add_row(name, *_cells(Figure(*found["accuracy"])), error, same)
+        error, same = f"{near.max_error:.2g}", f"{near.same:.1%}"
+        table.add_row(name, *_cells(Figure(*found[metric])), error, same)
     console.print(table)
     steps = row["finishing"]["steps"]
     identical = (row["source"]["reported"] or {}).get("same_files")
     lines = [
-        "Finished, accuracy on the validation split: "
-        + ", ".join(f"{step['step']} {step['accuracy'][0]:.4f}" for step in steps),
+        f"Finished, {column(metric).label} on the validation split: "
+        + ", ".join(f"{step['step']} {step[metric][0]:.4f}" for step in steps),
         ", ".join(_words(name, values) for name, values in row["figures"].items()),
         f"Byte for byte what the search verified: {', '.join(identical)}." if identical else "",
         *(f"Does not hold: {c.name}: {c.found:.4g} {c.words}; "

@@ -9,11 +9,11 @@ from rich.console import Console
 from rich.table import Table
 
 from hwnas import build
-from hwnas.accuracy.trained import TrainedConfig
 from hwnas.commands.baseline import Against
 from hwnas.commands.console import Phases, print_files, print_lines
+from hwnas.config import SearchConfig
 from hwnas.energy import EnergyModel, PowerModel
-from hwnas.metrics import column
+from hwnas.metrics import column, paid
 from hwnas.report import searched
 from hwnas.report.page import render
 from hwnas.report.plot import Panel, front_png
@@ -72,9 +72,11 @@ def write_front(
         | ({} if against is None else {"baseline": against.to_json()}),
     )
     title = f"{config.searched} on {config.target.name}, {parts.data.name}"
-    costs = [name for name in config.objectives if name != "accuracy"]
+    costs = paid(config.objectives)
     beside = None if against is None else against.beside
-    panel = Panel(candidates, members, costs[0], config.allowed, title, beside=beside)
+    panel = Panel(
+        candidates, members, config.metric, costs[0], config.allowed, title, beside=beside
+    )
     folder.write_bytes("front.png", front_png(panel))
     facts = [
         ("target", config.target.caveat),
@@ -119,7 +121,7 @@ class Shown:
     """What the terminal shows of the front of a target."""
 
     title: str
-    candidates: Sequence[Candidate]  #: with what is believed of their accuracy
+    candidates: Sequence[Candidate]  #: with what is believed of how well they answer
     members: Sequence[Member]
     finishing: Row  #: how they were finished, as the manifest has it
     against: Against | None
@@ -140,16 +142,17 @@ def print_members(console: Console, parts: build.Parts, shown: Shown) -> None:
     derived = [name for name in config.derives.names if name in asked]
     listed = _spread(members, _TABLE_ROWS)
     console.print(_table(shown.title, _SHORT[target.dtype], listed, derived))
+    task = parts.data.task
     infeasible = sum(candidate.state == "infeasible" for candidate in candidates)
     lines = [
         f"{len(members) - len(listed)} more members in front.csv." * (len(listed) < len(members)),
         *([] if against is None else against.sentences),
         f"{len(candidates)} candidates, {infeasible} infeasible; {_verified_words(members)}",
         *_reading_words(candidates, parts),
-        _finishing_words(candidates, shown.finishing),
-        f"{_SHORT[target.dtype]}: the compiled file on the whole test split, measured; 95 % Wilson "
-        "interval.",
-        _searched_words(shown, parts.config.accuracy),
+        _finishing_words(candidates, task.metric, shown.finishing),
+        f"{_SHORT[target.dtype]}: {column(task.metric).title} of the compiled file on the whole "
+        f"test split, measured; 95 %: {task.words.interval}.",
+        _searched_words(shown, parts.config),
         f"ms: {_sources(members, 'latency_ms')}. {target.caveat}.",
         f"SRAM (activations) and flash (weights) in KiB: {_sources(members, 'sram_kib')}.",
         f"mJ: {_sources(members, 'energy_mj')}{_energy_shares(members)}. {energy_words(target)}.",
@@ -174,14 +177,14 @@ def _table(title: str, dtype: str, members: Sequence[Member], derived: Sequence[
     for part in table.columns:
         part.justify, part.no_wrap = "right", True
     for member in members:
-        accuracy = member.accuracy
-        assert accuracy.low is not None
-        assert accuracy.high is not None
+        found = member.quality
+        assert found.low is not None
+        assert found.high is not None
         table.add_row(
             member.candidate.id,
-            f"{accuracy.value:.4f}",
-            f"±{(accuracy.high - accuracy.low) / 2:.3f}",
-            f"{member.candidate.figures['accuracy'].value:.4f}",
+            f"{found.value:.4f}",
+            f"±{(found.high - found.low) / 2:.3f}",
+            f"{member.candidate.figures[member.metric].value:.4f}",
             *(f"{member.figures[name].value:{form}}" for _, name, form in costs),
             _label(member),
         )
@@ -230,7 +233,7 @@ def _reading_words(candidates: Sequence[Candidate], parts: build.Parts) -> list[
     """Return what it took to score candidates: trainings, or reading the validation split."""
     scored = {c.id: c for c in candidates if c.state != "infeasible"}
     if parts.config.accuracy == "trained":
-        return _training_words([*scored.values()], parts.config.trained)
+        return _training_words([*scored.values()], parts.config)
     stopped = sum(c.state == "stopped" for c in scored.values())
     n_read, n_all = _n_read([*scored.values()]), len(scored) * len(parts.data.validation)
     return [
@@ -239,10 +242,11 @@ def _reading_words(candidates: Sequence[Candidate], parts: build.Parts) -> list[
     ]
 
 
-def _training_words(scored: Sequence[Candidate], config: TrainedConfig) -> list[str]:
+def _training_words(scored: Sequence[Candidate], searched: SearchConfig) -> list[str]:
     """Return after which training candidates were stopped, and how many were trained to the end."""
+    config = searched.trained
     last = len(config.fidelities)
-    n_read = Counter(config.n_read(c.details) for c in scored)
+    n_read = Counter(config.n_read(searched.metric, c.details) for c in scored)
     totals = [sum(config.fidelities[:n]) for n in range(last + 1)]
     spent = sum(totals[n] * count for n, count in n_read.items())
     stopped = [
@@ -255,9 +259,9 @@ def _training_words(scored: Sequence[Candidate], config: TrainedConfig) -> list[
     ]
 
 
-def _finishing_words(candidates: Sequence[Candidate], finish: Row) -> str:
+def _finishing_words(candidates: Sequence[Candidate], metric: str, finish: Row) -> str:
     """Return how many candidates were finished, how, and by whom they were taught."""
-    done = {c.id for c in candidates if band.FINISHED in c.details}
+    done = {c.id for c in candidates if band.finished_column(metric) in c.details}
     if not finish["epochs"]:
         return f"{len(done)} finished without further training (finish.epochs=0)."
     words = f"{len(done)} finished, each by {_epochs(finish['epochs'])} more"
@@ -266,19 +270,20 @@ def _finishing_words(candidates: Sequence[Candidate], finish: Row) -> str:
     return f"{words}."
 
 
-def _searched_words(shown: Shown, accuracy: str | None) -> str:
-    """Return what the searched accuracies of members are."""
-    weights = "supernet weights" if accuracy == "supernet" else "trained alone"
-    believed = all(m.candidate.figures["accuracy"].source == "modelled" for m in shown.members)
-    n_finished = len({c.id for c in shown.candidates if band.FINISHED in c.details})
+def _searched_words(shown: Shown, config: SearchConfig) -> str:
+    """Return what the searched figures of members are."""
+    metric, label = config.metric, column(config.metric).label
+    weights = "supernet weights" if config.accuracy == "supernet" else "trained alone"
+    believed = all(m.candidate.figures[metric].source == "modelled" for m in shown.members)
+    n_finished = len({c.id for c in shown.candidates if band.finished_column(metric) in c.details})
     if band.is_enough(n_finished) and shown.finishing["epochs"]:
         what = "finished"
         if believed:
-            what = "what is believed of the finished accuracy, given all that was read"
+            what = f"what is believed of the finished {label}, given all that was read"
     else:
         what = weights
         if believed:
-            what = f"what is believed of the accuracy, given all that was read; {weights}"
+            what = f"what is believed of the {label}, given all that was read; {weights}"
     return f"searched: {what}; fp32, validation split{'' if believed else ', measured'}."
 
 

@@ -25,7 +25,7 @@ from hwnas.commands.front import (
 from hwnas.commands.station import Station, objectives
 from hwnas.device import table_facts
 from hwnas.errors import BudgetError
-from hwnas.metrics import column
+from hwnas.metrics import column, paid
 from hwnas.report import searched
 from hwnas.report.explorer import Beside
 from hwnas.report.page import render
@@ -101,7 +101,10 @@ def finish(
         members = station.verified(band, found.finisher, own, phases, phase)
         held = baseline.against(baselines.get(station.target), station.config, views_of, members)
         fronts.append(_Front(station, own, views_of, members, held))
-        own.write_parquet("candidates.parquet", [c.row(station.parts.space) for c in views_of])
+        own.write_parquet(
+            "candidates.parquet",
+            [c.row(station.parts.space, station.config.metric) for c in views_of],
+        )
     manifest |= found.facts()
     budgets = {s.target: s.config.allowed for s in stations}
     fitting = [] if missed else [c for c in candidates if fits_all(c, budgets)]
@@ -178,7 +181,7 @@ def _write(
     missed: Sequence[str],
 ) -> None:
     station = fronts[0].station
-    rows = [member.row(station.parts.space) for member in members]
+    rows = [member.row(station.parts.space, station.config.metric) for member in members]
     if rows:
         folder.write_csv("front.csv", rows)
     names: Sequence[str] = manifest["objectives"]
@@ -211,10 +214,12 @@ def _write(
 
 def _panel(front: _Front, ids: set[str]) -> Panel:
     config = front.station.config
-    cost = next(name for name in config.objectives if name != "accuracy")
+    cost = paid(config.objectives)[0]
     title = f"{config.searched} on {config.target.name}"
     members = front.members
-    return Panel(front.candidates, members, cost, config.allowed, title, ids, front.beside)
+    return Panel(
+        front.candidates, members, config.metric, cost, config.allowed, title, ids, front.beside
+    )
 
 
 def _budget(own: Mapping[str, Any]) -> Budget:
@@ -270,7 +275,9 @@ def _counted(n: int) -> str:
 
 def _table(members: Sequence[JointMember]) -> Table:
     targets = list(members[0].members)
-    heads = [head for target in targets for head in (f"{target} acc.", f"{target} ms")]
+    metric = members[0].members[targets[0]].metric
+    short = "acc." if metric == "accuracy" else metric
+    heads = [head for target in targets for head in (f"{target} {short}", f"{target} ms")]
     table = Table(
         "id", *heads, "",
         title="Models for all targets, verified on each", box=box.SIMPLE_HEAD, padding=(0, 1),
@@ -282,7 +289,7 @@ def _table(members: Sequence[JointMember]) -> Table:
         cells = []
         for part_of in member.members.values():
             latency = part_of.figures["latency_ms"].value
-            cells += [f"{part_of.accuracy.value:.4f}", f"{latency:.4f}"]
-        short = "over budget" if member.over_budget else "" if member.on_front else "left front"
-        table.add_row(member.candidate.id, *cells, short)
+            cells += [f"{part_of.quality.value:.4f}", f"{latency:.4f}"]
+        state = "over budget" if member.over_budget else "" if member.on_front else "left front"
+        table.add_row(member.candidate.id, *cells, state)
     return table

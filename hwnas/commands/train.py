@@ -14,13 +14,14 @@ from rich.console import Console
 from rich.table import Table
 
 from hwnas import supernets
-from hwnas.accuracy.supernet import right
+from hwnas.accuracy.supernet import per_sample
 from hwnas.commands import tensorboard
 from hwnas.commands.console import Phases, print_phases
 from hwnas.commands.layers import find_genotype
 from hwnas.commands.tensorboard import TensorBoard
 from hwnas.config import TrainConfig
-from hwnas.figure import Figure, proportion
+from hwnas.figure import Figure
+from hwnas.metrics import column, qualities
 from hwnas.progress import Silent
 from hwnas.results import Row, RunFolder, begun, check_resumed, opened
 from hwnas.space import Genotype
@@ -116,11 +117,11 @@ def _train_supernet(
     with phases.phase("Score subnets", len(genotypes)) as advance:
         figures = []
         for genotype in genotypes:
-            figures.append(evaluator.score(genotype).accuracy)
+            figures.append(evaluator.score(genotype).figure)
             advance(1)
     smallest, largest, *some = figures
-    n = len(course.data.validation)
-    table = _table(f"Accuracy on the validation split ({n} images)")
+    n, metric = len(course.data.validation), course.data.task.metric
+    table = _table(f"On the validation split ({n} images)", metric)
     table.add_row("smallest subnet", *_cells(smallest))
     middle = statistics.median(figure.value for figure in some)
     ends = [figure.value for figure in some]
@@ -129,10 +130,10 @@ def _train_supernet(
     table.add_row("largest subnet", *_cells(largest))
     kept = course.checkpoint().path
     found = {
-        "accuracy_smallest": smallest.to_json(),
-        "accuracy_largest": largest.to_json(),
-        "accuracy_random": [figure.to_json() for figure in some],
-        "accuracy_random_median": middle,
+        f"{metric}_smallest": smallest.to_json(),
+        f"{metric}_largest": largest.to_json(),
+        f"{metric}_random": [figure.to_json() for figure in some],
+        f"{metric}_random_median": middle,
         "genotypes": [genotype.to_dict() for genotype in genotypes],
     }
     return table, {**found, **_facts(summary), "checkpoint": str(kept) if kept.exists() else None}
@@ -143,21 +144,21 @@ def _train_alone(
 ) -> tuple[Table, Row]:
     lesson = _lesson(config, course, phases)
     network, summary = lesson.trained(phases, log)
-    found = {}
-    table = _table(f"Accuracy of network {lesson.genotype.id}")
+    found, task = {}, course.data.task
+    table = _table(f"Network {lesson.genotype.id}", task.metric)
     for name in ("validation", "test"):
         split: Split = getattr(course.data, name)
         with phases.timed(f"Read {name}"):
             batches = course.data.batches(split, course.resolution(lesson.genotype))
-            answers = np.concatenate([right(network, *batch) for batch in batches])
-        found[name] = proportion(int(answers.sum()), len(answers))
-        table.add_row(f"{name} split ({len(answers)} images)", *_cells(found[name]))
+            each = np.concatenate([per_sample(task, network, *batch) for batch in batches])
+        found[name] = task.score(each)
+        table.add_row(f"{name} split ({len(each)} images)", *_cells(found[name]))
     return table, {
         "genotype": lesson.genotype.to_dict(),
         "id": lesson.genotype.id,
         "start": "supernet" if lesson.supernet is not None else "scratch",
         "epochs": lesson.options.epochs,
-        **{f"accuracy_{name}": figure.to_json() for name, figure in found.items()},
+        **{f"{task.metric}_{name}": figure.to_json() for name, figure in found.items()},
         **_facts(summary),
         "checkpoint": str(lesson.checkpoint().path),
     }
@@ -195,15 +196,15 @@ def _closing(summary: Row) -> str:
     if not summary["steps"]:
         return f"It was trained before. {where}"
     rate = summary["images_x_subnets_per_second"]
-    what = "images x subnets" if "accuracy_largest" in summary else "images"
+    what = "images x subnets" if "genotypes" in summary else "images"
     steps, seconds = summary["steps"], summary["seconds"]
     return f"Trained {steps} steps in {seconds:.1f} s, {rate:.0f} {what} a second. {where}"
 
 
-def _table(title: str) -> Table:
+def _table(title: str, metric: str) -> Table:
     table = Table(
-        "", "accuracy", "95 % interval", title=title, title_justify="left", box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0), show_edge=False,
+        "", column(metric).title, "95 % interval", title=title, title_justify="left",
+        box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False,
     )  # fmt: skip
     table.columns[1].justify = "right"
     return table
@@ -247,7 +248,8 @@ class _CsvLog:
     def __call__(self, row: LogRow) -> None:
         """Take in a row; every now and then, write."""
         self._rows.append(dict(row))
-        if len(self._rows) % _EVERY == 1 or "accuracy_largest" in row or "accuracy" in row:
+        measured = any(name.partition("_")[0] in qualities() for name in row)
+        if len(self._rows) % _EVERY == 1 or measured:
             self.write()
 
     def write(self) -> None:

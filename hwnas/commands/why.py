@@ -14,12 +14,13 @@ from hwnas.commands.trainings import trainings
 from hwnas.config import WhyConfig
 from hwnas.errors import RunError
 from hwnas.figure import Figure
-from hwnas.metrics import column
+from hwnas.metrics import column, paid, qualities, quality
 from hwnas.results import Candidate, Row, RunFolder, Verified, read_manifest, read_verified, stays
 from hwnas.search import explanation, loop, study
 from hwnas.search.explanation import Explanation, Standing
 from hwnas.search.proposal import Phase, Proposal
 from hwnas.search.study import Record
+from hwnas.search.verify import own
 
 _WIDTH = 100
 _NAMED = 5  #: candidates that are listed with their figures
@@ -87,11 +88,12 @@ def run(config: WhyConfig) -> None:
     verified = found.verified(genotype_id)
     proposal = found.record.proposals[explained.candidate.trial]
     console.print(_headline(explained, found, verified), style="bold")
+    label = column(quality(objectives)).label.capitalize()
     sections: list[tuple[str, list[RenderableType]]] = [
         ("Choices", [*_choices(explained.candidate, several=found.has_several)]),
         ("Why it was proposed", [*_proposed(explained.candidate, proposal, found)]),
         ("Figures", [_figures(explained.candidate, verified)]),
-        ("Accuracy, training by training", [*_trained(explained.candidate, found)]),
+        (f"{label}, training by training", [*_trained(explained.candidate, found)]),
         ("Limits", [*_limits(explained.candidate, found.limits, verified)]),
         ("When it came", _came(explained, objectives)),
         ("Now, as searched", _now(explained, objectives)),
@@ -144,13 +146,13 @@ def _verified_front(found: _Run) -> list[Candidate]:
         verified = found.verified(candidate.id)
         if verified is None or not verified.on_front:
             continue
-        own = {n: f for n, f in verified.figures.items() if n.startswith("accuracy_")}
-        accuracy = own.get("accuracy_int8", own.get("accuracy_fp32"))
-        if accuracy is not None:
-            figures = {**candidate.figures, **verified.figures, "accuracy": accuracy}
+        metric = quality(found.record.objectives)
+        judged = verified.figures.get(own(metric, verified.figures))
+        if judged is not None:
+            figures = {**candidate.figures, **verified.figures, metric: judged}
             members.append(replace(candidate, figures=figures))
-    costs = [name for name in found.record.objectives if name != "accuracy"]
-    return sorted(members, key=lambda c: c.figures[costs[0]].value)
+    first, *_ = paid(found.record.objectives)
+    return sorted(members, key=lambda c: c.figures[first].value)
 
 
 def _headline(explained: Explanation, found: _Run, verified: Verified | None) -> str:
@@ -225,15 +227,16 @@ def _expected(candidate: Candidate, proposal: Proposal, found: _Run) -> list[str
     if proposal.expected is None:
         return []
     value, low, high = proposal.expected
-    words = f"Expected accuracy {value:.4g} (95 %: {low:.4g} to {high:.4g})"
-    if (accuracy := candidate.figures.get("accuracy")) is None:
+    metric = quality(found.record.objectives)
+    words = f"Expected {column(metric).label} {value:.4g} (95 %: {low:.4g} to {high:.4g})"
+    if (scored := candidate.figures.get(metric)) is None:
         words += "; it was not scored."
     else:
-        side = "within" if low <= accuracy.value <= high else "outside"
-        words += f"; found {accuracy.value:.4g}, {side} the interval."
+        side = "within" if low <= scored.value <= high else "outside"
+        words += f"; found {scored.value:.4g}, {side} the interval."
     kept, n = explanation.kept_within(found.record.candidates, found.record.proposals)
     lines = [f"{words} Of {n} such intervals of this search, {kept} held."]
-    names = [name for name in found.record.objectives if name != "accuracy"]
+    names = paid(found.record.objectives)
     for name, cost in zip(names, proposal.costs, strict=False):
         if (figure := candidate.figures.get(name)) is not None:
             off = f" ({100 * (figure.value / cost - 1):+.0f} %)" if cost else ""
@@ -253,7 +256,7 @@ def _figures(candidate: Candidate, verified: Verified | None) -> RenderableType:
             target, _, plain = other.rpartition(".")
             if other == name:
                 table.add_row("  verified", *_figure_cells(found))
-            elif name == "accuracy" and plain.startswith(name):  # accuracy_int8, accuracy_fp32
+            elif name in qualities() and plain.startswith(name):  # accuracy_int8, accuracy_fp32
                 dtype = plain.removeprefix(f"{name}_")
                 words = " ".join(word for word in ("  verified", target, dtype) if word)
                 table.add_row(words, *_figure_cells(found))

@@ -2,35 +2,46 @@
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hwnas import backends, metrics
-from hwnas.accuracy.supernet import right
+from hwnas.accuracy.supernet import per_sample
 from hwnas.backends.base import Artefacts, Trained
 from hwnas.budget import Budget, side
 from hwnas.cost.base import LayerCost
 from hwnas.families.blocks import weights_of
-from hwnas.figure import Figure, Figures, proportion
+from hwnas.figure import Figure, Figures
 from hwnas.int8.finished import Finished
 from hwnas.metrics import column
 from hwnas.pareto import non_dominated
 from hwnas.progress import Progress
 from hwnas.results import Candidate, Row, RunFolder
 from hwnas.space import Genotype, Space
+from hwnas.tasks.base import Task
 from hwnas.training.data import Batch
 
 
-def verified_names() -> tuple[str, ...]:
+def verified_names(metric: str) -> tuple[str, ...]:
     """Return the names of verified figures, in the order of the columns ``verified_<name>``.
 
-    ``accuracy_int8`` is there where the artefact computes in int8; where it computes in fp32,
-    ``accuracy_fp32`` is its own.
+    ``<metric>_int8`` is there where the artefact computes in int8; where it computes in floats,
+    ``<metric>_fp32`` is its own.
     """
-    return ("accuracy_fp32", "accuracy_int8", *metrics.costs())
+    return (f"{metric}_fp32", f"{metric}_int8", *metrics.costs())
+
+
+def own(metric: str, figures: Collection[str]) -> str:
+    """Return which of the verified figures says how well the artefact itself answers."""
+    return f"{metric}_int8" if f"{metric}_int8" in figures else f"{metric}_fp32"
+
+
+def metric_of(figures: Iterable[str]) -> str:
+    """Return the metric that verified figures have in fp32 or int8."""
+    return metrics.quality(name.rpartition("_")[0] for name in figures)
 
 
 @dataclass(frozen=True)
@@ -43,14 +54,18 @@ class Member:
     files: Mapping[str, str]  #: sha256 by the suffix of a file
     over_budget: tuple[str, ...] = ()  #: limits that it leaves after verification
     on_front: bool = True  #: whether it fits, and no other that fits dominates it
-    #: whether it fits, and none dominates it at the upper end of its accuracy's 95 % interval
+    #: whether it fits, and none dominates it at the better end of its metric's 95 % interval
     near_front: bool = False
 
     @property
-    def accuracy(self) -> Figure:
-        """The accuracy of the artefact itself, on the test split."""
-        name = "accuracy_int8" if "accuracy_int8" in self.figures else "accuracy_fp32"
-        return self.figures[name]
+    def metric(self) -> str:
+        """Column of the figure that says how well networks answer."""
+        return metric_of(self.figures)
+
+    @property
+    def quality(self) -> Figure:
+        """How well the artefact itself answers, on the test split."""
+        return self.figures[own(self.metric, self.figures)]
 
     @property
     def label(self) -> str:
@@ -63,8 +78,8 @@ class Member:
 
     def row(self, space: Space) -> Row:
         """Return searched and verified figures as one row."""
-        row = self.candidate.row(space)
-        for name in verified_names():
+        row = self.candidate.row(space, self.metric)
+        for name in verified_names(self.metric):
             if name in self.figures:
                 row |= self.figures[name].columns(f"verified_{name}")
         row |= {f"verified_{name}": value for name, value in self.details.items()}
@@ -84,9 +99,10 @@ class Workbench:
     """What verification needs to make an artefact of a genotype and to judge it."""
 
     finished: Callable[[Genotype], Finished]  #: the network with the weights that are delivered
-    #: normalised test images and their labels, at the genotype's resolution, in batches
+    #: normalised test images and their targets, at the genotype's resolution, in batches
     test: Callable[[Genotype], Iterable[Batch]]
     artefacts: Artefacts
+    task: Task
     dtype: str  #: in which the artefact computes
     phase: str = "Verify front"  #: what the progress bar says
 
@@ -136,22 +152,21 @@ def _verify(
         suffix: folder.write_bytes(f"models/{candidate.id}{suffix}", content)
         for suffix, content in files.items()
     }
-    labels, right_fp32 = [], []
+    targets, found_fp32, task = [], [], bench.task
 
     def images() -> Iterator[NDArray[np.float32]]:
         """Yield test images; keep on the way what is known of them."""
         for batch in bench.test(genotype):
-            labels.append(batch[1].numpy())
-            right_fp32.append(right(network, *batch))
+            targets.append(batch[1].numpy())
+            found_fp32.append(per_sample(task, network, *batch))
             yield batch[0].numpy()
 
     outputs, cost = bench.artefacts.judge(paths, lowered, images())
-    n_right = int(np.sum(outputs.argmax(axis=1) == np.concatenate(labels)))
-    n_right_fp32 = int(np.concatenate(right_fp32).sum())
-    own = "accuracy_int8" if bench.dtype == "int8" else "accuracy_fp32"
+    found = task.per_sample(outputs, np.concatenate(targets))
+    dtype = "int8" if bench.dtype == "int8" else "fp32"
     figures = {
-        "accuracy_fp32": proportion(n_right_fp32, len(outputs)),
-        own: proportion(n_right, len(outputs)),
+        f"{task.metric}_fp32": task.score(np.concatenate(found_fp32)),
+        f"{task.metric}_{dtype}": task.score(found),
         **{name: cost.figures[name] for name in metrics.costs() if name in cost.figures},
     }
     digests = {suffix: hashlib.sha256(content).hexdigest() for suffix, content in files.items()}
@@ -168,7 +183,7 @@ def _judge(members: list[Member], budget: Budget, objectives: Sequence[str]) -> 
     front = {i for i, stays in zip(fitting, mask, strict=True) if stays}
 
     def is_near(i: int) -> bool:
-        raised = np.vstack([points[mask], _objectives(members[i], objectives, upper=True)])
+        raised = np.vstack([points[mask], _objectives(members[i], objectives, at_best=True)])
         return bool(non_dominated(raised, maximise)[-1])
 
     near = {i for i in fitting if i in front or is_near(i)}
@@ -180,9 +195,9 @@ def _judge(members: list[Member], budget: Budget, objectives: Sequence[str]) -> 
     ]
 
 
-def _objectives(member: Member, objectives: Sequence[str], *, upper: bool = False) -> list[float]:
-    figures = {**member.figures, "accuracy": member.accuracy}
-    return [
-        figures[name].upper if upper and name == "accuracy" else figures[name].value
-        for name in objectives
-    ]
+def _objectives(member: Member, objectives: Sequence[str], *, at_best: bool = False) -> list[float]:
+    figures = {**member.figures, member.metric: member.quality}
+    values = {name: figures[name].value for name in objectives}
+    if at_best:
+        values[member.metric] = column(member.metric).best(member.quality)
+    return list(values.values())
