@@ -23,7 +23,7 @@ from hwnas.commands.console import Phases
 from hwnas.commands.watch import View, Watch
 from hwnas.progress import Silent
 from hwnas.search import loop
-from hwnas.search.sampler import SamplerConfig
+from hwnas.search.options import SamplerConfig
 from hwnas.search.study import Study
 
 BLOCK = 250

@@ -31,7 +31,7 @@ from hwnas.pareto import hypervolume
 from hwnas.progress import Silent
 from hwnas.results import Candidate
 from hwnas.search import loop
-from hwnas.search.sampler import SamplerConfig
+from hwnas.search.options import SamplerConfig
 from hwnas.search.study import Study
 from hwnas.space import Genotype
 

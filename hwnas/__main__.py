@@ -80,8 +80,9 @@ def _run_verb(verb: str, arguments: Sequence[str]) -> None:
         raise ConfigError(unknown("verb", verb, VERBS))
     if {"-h", "--help"} & {*arguments}:
         from hwnas.commands.help import verb_help
+        from hwnas.config import SCHEMAS
 
-        print(verb_help(verb, _schema(verb)))
+        print(verb_help(verb, SCHEMAS[verb]))
         return
     if verb == "verify":
         from hwnas.commands.arguments import named
@@ -134,42 +135,22 @@ def _sweep(verb: str, name: str, arguments: Sequence[str]) -> None:
 
 def _prepared(verb: str, arguments: Sequence[str]) -> str:
     """Make schemas and arguments known to Hydra; return the folder of configurations."""
-    from hwnas import content
+    from hwnas import config, content
     from hwnas.commands.arguments import for_hydra
 
-    _register(verb)
+    config.register()
     sys.argv = [f"hwnas {verb}", *map(for_hydra, arguments)]
     return str(content.ROOT / "conf")
-
-
-def _schema(name: str) -> type:
-    """Return the schema of a verb. That of ``verify`` is there where torch is not installed."""
-    if name == "verify":
-        from hwnas.export.options import VerifyConfig
-
-        return VerifyConfig
-    from hwnas.config import SCHEMAS
-
-    return SCHEMAS[name]
-
-
-def _register(verb: str) -> None:
-    if verb == "verify":
-        from hydra.core.config_store import ConfigStore
-
-        ConfigStore.instance().store(name="verify_schema", node=_schema(verb))
-        return
-    from hwnas import config
-
-    config.register()
 
 
 def checked(name: str, composed: Any) -> Any:
     """Return a composed configuration as its schema."""
     from omegaconf import OmegaConf
 
+    from hwnas.config import SCHEMAS
+
     with _worded(name):
-        _refuse_extra(OmegaConf.to_container(composed), _schema(name))
+        _refuse_extra(OmegaConf.to_container(composed), SCHEMAS[name])
         return OmegaConf.to_object(composed)
 
 
@@ -292,6 +273,7 @@ def _explain(error: Exception, verb: str) -> str:
 
     from hwnas import content
     from hwnas.commands.help import options
+    from hwnas.config import SCHEMAS
 
     text = str(error.__cause__ or error)  # the cause is the more precise of the two
     text = re.sub(r"\b(object_type|reference_type)=\w+", "", text)
@@ -309,7 +291,7 @@ def _explain(error: Exception, verb: str) -> str:
         if key == "target":
             return f"The target has no default: write +target=<name>, one of {', '.join(targets)}."
         full = re.search(r"full_key: ([\w.]+)", text)
-        known = [name for name, _ in options(_schema(verb))]
+        known = [name for name, _ in options(SCHEMAS[verb])]
         known += {name.partition(".")[0] for name in known} & {"budget", "dataset", "sampler"}
         return unknown("option", full[1] if full else key, known)
     return text.replace("full_key:", "at")

@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import os
-import re
 import shlex
 import socket
 import time
@@ -20,6 +19,7 @@ import pyarrow.parquet as pq
 from hwnas import files
 from hwnas.errors import RunError
 from hwnas.figure import COSTS, Figure, Figures
+from hwnas.files import without_password
 from hwnas.space import Genotype, Space
 from hwnas.union import ROOT
 
@@ -214,11 +214,6 @@ def plain(config: Row) -> Row:
     """Return a configuration as it may be written into files."""
     content: Row = json.loads(without_password(json.dumps(config)))
     return content
-
-
-def without_password(text: str) -> str:
-    """Return a text whose URLs name no password: they may be written into files."""
-    return re.sub(r"(://[^:/@\s]*):[^@/\s]*@", r"\1@", text)
 
 
 def check_resumed(

@@ -16,7 +16,7 @@ import pytest
 
 from hwnas.progress import Silent
 from hwnas.search import loop
-from hwnas.search.sampler import SamplerConfig
+from hwnas.search.options import SamplerConfig
 from hwnas.search.study import Study
 from hwnas.space import SearchSpace
 from hwnas.target import Budget

@@ -26,9 +26,9 @@ from hwnas import tabular
 from hwnas.progress import Silent
 from hwnas.search import loop
 from hwnas.search.explanation import kept_within
-from hwnas.search.sampler import SamplerConfig
+from hwnas.search.options import SamplerConfig
 from hwnas.search.study import Study, read
-from hwnas.tabular import BenchmarkConfig
+from hwnas.tabular_options import BenchmarkConfig
 from hwnas.target import Budget
 
 _STARTUP = {"pareto": 10}  # as in conf/sampler

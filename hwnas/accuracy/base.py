@@ -1,14 +1,17 @@
 """How well a candidate classifies."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
-
-from torch import Tensor, nn
+from typing import TYPE_CHECKING, Protocol
 
 from hwnas.figure import Figure
 from hwnas.space import Genotype
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 
 @dataclass(frozen=True)

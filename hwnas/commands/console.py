@@ -24,7 +24,8 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from hwnas.results import RunFolder, without_password
+from hwnas.files import without_password
+from hwnas.results import RunFolder
 
 _FRAMES = 4  # a second: to draw one takes milliseconds
 _LOOK_S = 0.5  # between two looks of a note, at least

@@ -32,6 +32,7 @@ from hwnas.export.card import card
 from hwnas.export.proving import Bench, Evidence, kept_images, prove
 from hwnas.export.running import KINDS
 from hwnas.figure import Figure
+from hwnas.files import without_password as public
 from hwnas.int8.finished import Finished
 from hwnas.op import n_macs, n_params
 from hwnas.results import (
@@ -43,7 +44,6 @@ from hwnas.results import (
     read_manifest,
     weights_of,
 )
-from hwnas.results import without_password as public
 from hwnas.runtimes.onnx_check import checked_opset
 from hwnas.search import explanation
 from hwnas.space import Genotype

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hwnas import build
-from hwnas.accuracy.trained import TrainedConfig
+from hwnas.accuracy.options import TrainedConfig
 from hwnas.commands.baseline import Against
 from hwnas.commands.console import Phases, print_files, print_lines
 from hwnas.energy import EnergyModel, PowerModel
@@ -18,8 +18,8 @@ from hwnas.report import searched
 from hwnas.report.page import render
 from hwnas.report.plot import Panel, front_png
 from hwnas.results import Candidate, Row, RunFolder
-from hwnas.search import band
-from hwnas.search.verify import Member
+from hwnas.search import columns
+from hwnas.search.member import Member
 from hwnas.target import Target
 
 #: What a search that was verified writes.
@@ -234,7 +234,7 @@ def _training_words(scored: Sequence[Candidate], config: TrainedConfig) -> list[
 
 def _finishing_words(candidates: Sequence[Candidate], finish: Row) -> str:
     """Return how many candidates were finished, how, and by whom they were taught."""
-    done = {c.id for c in candidates if band.FINISHED in c.details}
+    done = {c.id for c in candidates if columns.FINISHED in c.details}
     if not finish["epochs"]:
         return f"{len(done)} finished without further training (finish.epochs=0)."
     words = f"{len(done)} finished, each by {_epochs(finish['epochs'])} more"
@@ -247,8 +247,8 @@ def _searched_words(shown: Shown, accuracy: str | None) -> str:
     """Return what the searched accuracies of members are."""
     weights = "supernet weights" if accuracy == "supernet" else "trained alone"
     believed = all(m.candidate.figures["accuracy"].source == "modelled" for m in shown.members)
-    n_finished = len({c.id for c in shown.candidates if band.FINISHED in c.details})
-    if band.is_enough(n_finished) and shown.finishing["epochs"]:
+    n_finished = len({c.id for c in shown.candidates if columns.FINISHED in c.details})
+    if columns.is_enough(n_finished) and shown.finishing["epochs"]:
         what = "finished"
         if believed:
             what = "what is believed of the finished accuracy, given all that was read"

@@ -30,9 +30,9 @@ from hwnas.report.explorer import Beside
 from hwnas.report.page import render
 from hwnas.report.plot import Panel, front_png
 from hwnas.results import Candidate, Row, RunFolder, plain
-from hwnas.search import loop
+from hwnas.search.front import pareto_front
 from hwnas.search.joint import JointMember, fits_all, judge, on_target
-from hwnas.search.verify import Member
+from hwnas.search.member import Member
 
 _ROWS = 24
 
@@ -133,7 +133,7 @@ def _for_all(
 ) -> list[JointMember]:
     """Return the verified front of what was finished and fits every target's budget."""
     names = objectives(stations)
-    found = loop.front([finish.as_finished(c) for c in fitting], names)
+    found = pareto_front([finish.as_finished(c) for c in fitting], names)
     by_target: dict[str, list[Member]] = {}
     for s in stations:
         views = [on_target(c, s.target, s.config.budget) for c in found]

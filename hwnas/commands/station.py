@@ -12,8 +12,10 @@ from hwnas.config import SearchConfig
 from hwnas.progress import Progress, Silent
 from hwnas.results import Candidate, RunFolder
 from hwnas.search import band, engine, loop
+from hwnas.search.front import pareto_front
 from hwnas.search.joint import JointBudget, JointCostModel, on_target
-from hwnas.search.verify import Member, verify
+from hwnas.search.member import Member
+from hwnas.search.verify import verify
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class Station:
         Raises:
             BudgetError: nothing fits.
         """
-        found = loop.front(candidates, self.config.objectives)
+        found = pareto_front(candidates, self.config.objectives)
         if not found:
             raise loop.nothing_fits(candidates, self.config.budget, str(where.path))
         return found

@@ -22,6 +22,7 @@ from hwnas.config import TabularConfig
 from hwnas.figure import column
 from hwnas.results import Candidate, Row, RunFolder, begun, check_resumed, opened
 from hwnas.search import engine, loop
+from hwnas.search.front import pareto_front
 from hwnas.tabular import Benchmark
 
 _RECORDED = ("hwnas", "optuna", "numpy", "scipy", "moocore")
@@ -47,7 +48,7 @@ def run(config: TabularConfig, arguments: Sequence[str]) -> None:
             phases.note("Search", Watch(study, [view]))
             outcome = engine.run(search, config, folder, study, phases)
         candidates = outcome.candidates
-        members = loop.front(candidates, benchmark.names)
+        members = pareto_front(candidates, benchmark.names)
         if not members:
             folder.write_json("manifest.json", manifest | {"status": "nothing fits the budget"})
             raise loop.nothing_fits(candidates, config.budget, str(folder.path))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from hwnas.figure import Figure, proportion
 from hwnas.results import Candidate, Row, RunFolder, read_columns, weights_of
-from hwnas.search import band
+from hwnas.search import columns
 
 _AFTER = re.compile(r"accuracy_after_(\d+)_epochs")
 _BELIEVED = ("accuracy", "accuracy_source", "accuracy_low", "accuracy_high")
@@ -101,17 +101,18 @@ def _believed(folder: RunFolder, genotype_id: str) -> tuple[bool, Figure, float 
 
     The first says whether it is the accuracy after finishing, not the one that was read.
     """
-    columns = read_columns(folder, ["id", *_BELIEVED, band.READ, band.FINISHED, band.ON_FRONT])
-    if band.READ not in columns or genotype_id not in columns["id"]:
+    wanted = ["id", *_BELIEVED, columns.READ, columns.FINISHED, columns.ON_FRONT]
+    told = read_columns(folder, wanted)
+    if columns.READ not in told or genotype_id not in told["id"]:
         return None
-    i = columns["id"].index(genotype_id)
-    if columns[band.READ][i] is None:
+    i = told["id"].index(genotype_id)
+    if told[columns.READ][i] is None:
         return None
-    finished = columns.get(band.FINISHED, [])
-    known = {c for c, value in zip(columns["id"], finished, strict=False) if value is not None}
-    probability = columns[band.ON_FRONT][i] if band.ON_FRONT in columns else None
-    figure = Figure(*(columns[name][i] for name in _BELIEVED))
-    return band.is_enough(len(known)), figure, probability
+    finished = told.get(columns.FINISHED, [])
+    known = {c for c, value in zip(told["id"], finished, strict=False) if value is not None}
+    probability = told[columns.ON_FRONT][i] if columns.ON_FRONT in told else None
+    figure = Figure(*(told[name][i] for name in _BELIEVED))
+    return columns.is_enough(len(known)), figure, probability
 
 
 def _epochs(n: int) -> str:

@@ -14,8 +14,9 @@ from hwnas.config import WhyConfig
 from hwnas.errors import RunError
 from hwnas.figure import Figure, column
 from hwnas.results import Candidate, Row, RunFolder, Verified, read_manifest, read_verified, stays
-from hwnas.search import explanation, loop, study
+from hwnas.search import explanation, study
 from hwnas.search.explanation import Explanation, Standing
+from hwnas.search.front import pareto_front
 from hwnas.search.proposal import Phase, Proposal
 from hwnas.search.study import Record
 from hwnas.target import Budget, violations
@@ -125,7 +126,7 @@ def _open(path: Path) -> _Run:
 
 def _print_front(console: Console, found: _Run) -> None:
     objectives = found.record.objectives
-    members = loop.front(found.record.candidates, objectives)
+    members = pareto_front(found.record.candidates, objectives)
     if verified := _verified_front(found):
         console.print(f"Front of {len(verified)} as verified, of what goes onto the device")
         console.print(_table(verified, objectives))

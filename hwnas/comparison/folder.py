@@ -13,7 +13,7 @@ from hwnas.figure import COSTS, Figure
 from hwnas.results import Candidate, Row, RunFolder, read_candidates, read_manifest
 from hwnas.search import study
 from hwnas.search.joint import fits_all, on_target
-from hwnas.search.verify import VERIFIED, Member
+from hwnas.search.member import VERIFIED, Member
 from hwnas.space import Space
 from hwnas.target import Budget
 from hwnas.union import stem

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from hwnas.figure import column
 from hwnas.report.explorer import Beside
 from hwnas.results import Candidate, Row
-from hwnas.search.verify import Member
+from hwnas.search.member import Member
 from hwnas.target import Budget
 
 # Okabe and Ito's palette, which colour-blind people can tell apart.

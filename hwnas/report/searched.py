@@ -9,7 +9,7 @@ from hwnas.report.decisions import decisions, different
 from hwnas.report.explorer import Beside, Explorer, Page, Point, RunData, Table
 from hwnas.results import Candidate
 from hwnas.search.joint import JointMember
-from hwnas.search.verify import Member
+from hwnas.search.member import Member
 from hwnas.space import Option
 from hwnas.target import Budget
 from hwnas.union import shown

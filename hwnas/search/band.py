@@ -12,11 +12,8 @@ from hwnas.accuracy import fidelity
 from hwnas.figure import Figure
 from hwnas.results import Candidate
 from hwnas.search.belief import Belief, beliefs, scored
+from hwnas.search.columns import FINISHED, ON_FRONT, READ, is_enough
 from hwnas.space import Space
-
-READ = "accuracy_read"  #: what search itself read, by column
-FINISHED = "accuracy_finished"  #: after finishing, on the validation split
-ON_FRONT = "front_probability"  #: that no other candidate dominates it
 
 
 @dataclass(frozen=True)
@@ -82,11 +79,6 @@ def known(
         [_believed(candidate, found, finished) for candidate in seen],
         {name: belief.on_front for name, belief in found.items()},
     )
-
-
-def is_enough(n_finished: int) -> bool:
-    """Return whether what is believed is of accuracies after finishing, not of those read."""
-    return n_finished >= fidelity.ENOUGH
 
 
 def spread(candidates: Sequence[Candidate]) -> list[Candidate]:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from hwnas.progress import Progress
 from hwnas.results import Candidate, RunFolder
 from hwnas.search import loop, workers
+from hwnas.search.options import NAME
 from hwnas.search.shared_study import Membership, SharedStudy
-from hwnas.search.study import NAME, Study, is_shared
+from hwnas.search.study import Study, is_shared
 from hwnas.search.workers import EngineConfig
 
 AnyStudy = Study | SharedStudy

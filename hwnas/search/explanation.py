@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hwnas.errors import ConfigError
 from hwnas.figure import column
 from hwnas.results import Candidate
-from hwnas.search.loop import front
+from hwnas.search.front import pareto_front
 from hwnas.search.proposal import Proposal
 
 _NEAREST = 3  #: ids that are offered where one is unknown
@@ -110,7 +110,7 @@ def explain(
         before = _standing(candidate, [c for c in earlier if c.state == "complete"], objectives)
         now = _standing(candidate, [c for c in scored if c is not candidate], objectives)
         if not before.beaten_by:
-            on_front = front(earlier, objectives)
+            on_front = pareto_front(earlier, objectives)
             displaced = [c for c in on_front if beats(candidate, c, objectives)]
             left_by = min(now.beaten_by, key=lambda c: c.trial, default=None)
     return Explanation(
@@ -120,7 +120,7 @@ def explain(
         displaced,
         now,
         left_by,
-        front(all_of_it, objectives),
+        pareto_front(all_of_it, objectives),
     )
 
 
@@ -148,7 +148,7 @@ def _standing(
         values = zip(_point(other, objectives), own, ranges, strict=True)
         return max(abs(a - b) / size for a, b, size in values)
 
-    best = {c.id for c in front(others, objectives)}
+    best = {c.id for c in pareto_front(others, objectives)}
     beaten_by = [c for c in others if beats(c, candidate, objectives)]
     return Standing(
         len(others),

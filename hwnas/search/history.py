@@ -13,13 +13,9 @@ from optuna.trial import FrozenTrial, TrialState
 
 from hwnas.search.choices import Assignment, Choices
 from hwnas.search.expectation import History
-from hwnas.search.proposal import recorded
+from hwnas.search.proposal import STD, recorded
 
 Array = NDArray[np.float64]
-
-#: System attribute of trials: the standard deviation, in the units of the expensive objective, of
-#: its value as it was told; none: it is exact, or nobody knows.
-STD = "pareto:std"
 
 
 @dataclass(frozen=True)

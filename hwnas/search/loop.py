@@ -15,13 +15,13 @@ from optuna.trial import Trial
 from hwnas.accuracy.base import Evaluator
 from hwnas.cost.base import Cost, CostModel
 from hwnas.errors import BudgetError, CompileError
-from hwnas.figure import Figures, column
-from hwnas.pareto import non_dominated
+from hwnas.figure import Figures
 from hwnas.progress import Progress
 from hwnas.results import Candidate
 from hwnas.search.choices import Assignment
+from hwnas.search.options import SamplerConfig
 from hwnas.search.rival import rival
-from hwnas.search.sampler import Known, RunSampler, SamplerConfig
+from hwnas.search.sampler import Known, RunSampler
 from hwnas.space import Genotype, Option, Space
 from hwnas.target import Budget
 
@@ -265,21 +265,6 @@ def _evaluate(
         stopped=score.stopped,
         right=score.right,
     )
-
-
-def front(candidates: Sequence[Candidate], objectives: Sequence[str]) -> list[Candidate]:
-    """Return the non-dominated feasible candidates, each genotype once, fastest first.
-
-    Only what was read whole is on it. Where no latency is known, the first cost stands in for it.
-    """
-    scored = [c for c in candidates if c.state == "complete"]
-    distinct = {c.id: c for c in reversed(scored) if all(name in c.figures for name in objectives)}
-    feasible = sorted(distinct.values(), key=lambda c: c.trial)
-    points = np.array([[c.figures[name].value for name in objectives] for c in feasible])
-    mask = non_dominated(points, [column(name).maximise for name in objectives])
-    members = [c for c, on_front in zip(feasible, mask, strict=True) if on_front]
-    cost = next(name for name in objectives if name != "accuracy")
-    return sorted(members, key=lambda c: (c.figures.get("latency_ms", c.figures[cost]).value, c.id))
 
 
 def nothing_fits(candidates: Sequence[Candidate], budget: Budget, folder: str) -> BudgetError:

@@ -30,10 +30,10 @@ from hwnas.search.expectation import (
     Learner,
     ModelledCost,
 )
+from hwnas.search.features import Features
 from hwnas.search.history import Scale, Trials
 from hwnas.search.proposal import ATTRIBUTE, Proposal, is_fixed
 from hwnas.search.shortlist import Chosen, Scored, account, ranked
-from hwnas.search.surrogate import Features
 
 Array = NDArray[np.float64]
 #: Assignments to their costs ``(n, m)``: each objective but the expensive one, in the study's

@@ -11,6 +11,9 @@ from typing import Any, Literal
 Phase = Literal["ladder", "startup", "gain", "smallest", "random", "generation", "sampler"]
 
 ATTRIBUTE = "pareto:proposal"  #: under which ``ParetoSampler`` records a proposal
+#: System attribute of trials: the standard deviation, in the units of the expensive objective, of
+#: its value as it was told; none: it is exact, or nobody knows.
+STD = "pareto:std"
 GENERATION = "NSGAIISampler:generation"  #: under which Optuna records a generation
 _FIXED = "fixed_params"  # Optuna's own, too
 _DIGITS = 6

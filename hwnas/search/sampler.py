@@ -7,7 +7,7 @@ depends on these and on the trials before it alone, so that a resumed run propos
 import random
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, final
 
 import optuna
@@ -19,44 +19,11 @@ from optuna.samplers.nsgaii._elite_population_selection_strategy import (
 )
 from optuna.trial import FrozenTrial, TrialState
 
-from hwnas.accuracy import zero_cost
-from hwnas.errors import ConfigError, unknown
 from hwnas.search.choices import Assignment
 from hwnas.search.expectation import Knowledge
+from hwnas.search.options import SamplerConfig
 from hwnas.search.pareto_sampler import Costs, ParetoSampler
 from hwnas.search.proposal import ATTRIBUTE, GENERATION, Proposal
-
-
-@dataclass
-class SamplerConfig:
-    """Which sampler proposes candidates."""
-
-    name: str = "pareto"
-    population_size: int = 50  #: of nsga2
-    n_startup_trials: int = 20  #: trials before the model of pareto, tpe and gp
-    #: what pareto reads of untrained candidates: params, macs, synflow, naswot
-    features: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        if self.name not in SAMPLERS:
-            raise ConfigError(unknown("sampler", self.name, SAMPLERS))
-        if self.population_size < 2 or self.n_startup_trials < 1:
-            raise ConfigError(
-                "sampler.population_size must be at least 2, n_startup_trials at least 1."
-            )
-        for name in self.features:
-            if name not in zero_cost.NAMES:
-                raise ConfigError(unknown("feature in sampler.features", name, zero_cost.NAMES))
-        if self.features and self.name != "pareto":
-            raise ConfigError(
-                f"sampler.features={self.features}: only sampler=pareto reads features, not "
-                f"sampler={self.name}."
-            )
-        if len(set(self.features)) < len(self.features):
-            raise ConfigError(f"sampler.features must be different, got {self.features}.")
-
-
-SAMPLERS = ("gp", "nsga2", "pareto", "random", "tpe")
 
 
 @dataclass(frozen=True)

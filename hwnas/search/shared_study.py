@@ -31,8 +31,10 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
 from hwnas.errors import ConfigError, RunError
-from hwnas.results import Candidate, without_password
+from hwnas.files import without_password
+from hwnas.results import Candidate
 from hwnas.search import study as studies
+from hwnas.search.options import StudyConfig
 from hwnas.space import Genotype, Space
 
 T = TypeVar("T")
@@ -42,32 +44,6 @@ _POLL_S = 0.5  # between looks at what others do
 _RETRIES = 3  # of a trial whose workers die: it may be what they die of
 _UNFINISHED = (TrialState.RUNNING, TrialState.WAITING)
 _AWAY = (StorageInternalError, SQLAlchemyError)  # what a database that is away raises
-
-
-@dataclass
-class StudyConfig:
-    """Where the study is kept, and how many processes work on it."""
-
-    storage: str | None = None  #: a database that workers share: postgresql://USER@HOST/NAME
-    name: str = studies.NAME  #: of the study in that database
-    #: processes of this command; default: one, or one a core where candidates are trained alone
-    workers: int | None = None
-    grace_s: int = 60  #: a worker without a sign of life for so long is dead; its trial is retried
-    patience_s: int = 60  #: how long a database that does not answer is waited for
-
-    def __post_init__(self) -> None:
-        if (self.workers or 1) < 1 or self.workers == 0 or self.grace_s < 1 or self.patience_s < 0:
-            raise ConfigError(
-                "study.workers and study.grace_s must be at least 1, study.patience_s at least 0."
-            )
-        if self.storage is not None:
-            try:
-                make_url(self.storage)
-            except (ArgumentError, ValueError):
-                raise ConfigError(
-                    f"study.storage={without_password(self.storage)} is no URL of a database; "
-                    "write study.storage=postgresql://USER@HOST/NAME."
-                ) from None
 
 
 @dataclass(frozen=True)

@@ -29,13 +29,13 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from hwnas.errors import RunError
 from hwnas.figure import column
-from hwnas.results import Candidate, without_password
-from hwnas.search.history import STD
-from hwnas.search.proposal import Proposal, recorded
+from hwnas.files import without_password
+from hwnas.results import Candidate
+from hwnas.search.options import NAME
+from hwnas.search.proposal import STD, Proposal, recorded
 from hwnas.space import Genotype, Space
 from hwnas.union import from_json, to_json
 
-NAME = "hwnas"  #: of the study in a file
 SHARED = "digests"  #: attribute of studies that processes share: what decides the outcome
 _SPACE = "space"  # attribute of studies
 _CANDIDATE = "hwnas:candidate"  # system attributes of trials

@@ -14,8 +14,8 @@ from hwnas import host
 from hwnas.errors import HwnasError, RunError
 from hwnas.progress import Progress, Silent
 from hwnas.search import loop
-from hwnas.search.sampler import SamplerConfig
-from hwnas.search.shared_study import Membership, SharedStudy, StudyConfig
+from hwnas.search.options import SamplerConfig, StudyConfig
+from hwnas.search.shared_study import Membership, SharedStudy
 
 _POLL_S = 0.5
 _LAST_WORDS_S = 5.0  # for a process that was interrupted, to queue its trial again

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from hwnas import supernets
-from hwnas.accuracy.supernet import ScoringConfig, SupernetEvaluator
+from hwnas.accuracy.options import ScoringConfig
+from hwnas.accuracy.supernet import SupernetEvaluator
 from hwnas.errors import ConfigError
 from hwnas.families.blocks import weights_of
 from hwnas.finishing.finish import Origin, finish

@@ -15,8 +15,8 @@ import pytest
 from hwnas.__main__ import run
 from hwnas.figure import COSTS, Figure, proportion
 from hwnas.results import Candidate, RunFolder, read_candidates
-from hwnas.search import loop
-from hwnas.search.verify import VERIFIED, Member
+from hwnas.search.front import pareto_front
+from hwnas.search.member import VERIFIED, Member
 from hwnas.space import SearchSpace
 from hwnas.target import Budget
 from tests.report.conftest import Opened
@@ -45,7 +45,7 @@ def _search(folder: RunFolder, space: SearchSpace, seed: int, sampler: str) -> N
     rng = random.Random(seed)
     candidates = [_candidate(space, trial, rng) for trial in range(40)]
     folder.write_parquet("candidates.parquet", [c.row(space) for c in candidates])
-    members = [_member(c) for c in loop.front(candidates, OBJECTIVES)]
+    members = [_member(c) for c in pareto_front(candidates, OBJECTIVES)]
     folder.write_json("front.json", {"members": [member.row(space) for member in members]})
     config = {
         "search_space": space.name, "objectives": OBJECTIVES, "budget": asdict(Budget()),

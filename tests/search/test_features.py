@@ -15,8 +15,8 @@ from hwnas.errors import ConfigError
 from hwnas.progress import Silent
 from hwnas.results import Candidate
 from hwnas.search import loop
+from hwnas.search.options import SamplerConfig
 from hwnas.search.pareto_sampler import ParetoSampler
-from hwnas.search.sampler import SamplerConfig
 from hwnas.search.study import Study
 from hwnas.space import Genotype, SearchSpace
 from hwnas.target import Budget

@@ -19,9 +19,9 @@ from hwnas.search.joint import (
     judge,
     on_target,
 )
-from hwnas.search.sampler import SamplerConfig
+from hwnas.search.member import Member
+from hwnas.search.options import SamplerConfig
 from hwnas.search.study import Study
-from hwnas.search.verify import Member
 from hwnas.space import Genotype, SearchSpace
 from hwnas.target import Budget
 from tests.search.fakes import SizeAccuracy, SizeCost, size

@@ -17,8 +17,8 @@ from hwnas.errors import ConfigError, RunError
 from hwnas.progress import Silent
 from hwnas.results import Candidate
 from hwnas.search import loop
-from hwnas.search.sampler import SamplerConfig
-from hwnas.search.shared_study import Membership, SharedStudy, StudyConfig
+from hwnas.search.options import SamplerConfig, StudyConfig
+from hwnas.search.shared_study import Membership, SharedStudy
 from hwnas.search.study import Study, is_shared
 from hwnas.space import SearchSpace
 from hwnas.target import Budget

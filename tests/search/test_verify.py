@@ -102,7 +102,8 @@ def test_members_that_leave_the_budget_or_the_front_are_marked(
 
 def test_member_over_budget_does_not_push_out_one_that_fits() -> None:
     from hwnas.figure import Figure
-    from hwnas.search.verify import Member, _judge
+    from hwnas.search.member import Member
+    from hwnas.search.verify import _judge
     from hwnas.space import Genotype
 
     def member(accuracy: float, sram: float) -> Member:
@@ -135,7 +136,7 @@ def test_search_never_reads_the_test_split(parts: build.Parts, tmp_path: Path) -
     blind = dataclasses.replace(parts, data=data, config=config)
     evaluator = build.accuracies(blind, Silent())
     problem = loop.Problem(blind.space, Budget(), build.cost_model(blind, None), evaluator)
-    from hwnas.search.sampler import SamplerConfig
+    from hwnas.search.options import SamplerConfig
     from hwnas.search.study import Study
 
     study = Study(tmp_path / "study.db", blind.space, OBJECTIVES)

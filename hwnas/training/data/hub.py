@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hwnas.errors import DataError
-from hwnas.training.data.config import DatasetConfig
 from hwnas.training.data.folder import chosen_splits
 from hwnas.training.data.source import Column, Source, indexed
+from hwnas.training.dataset import DatasetConfig
 
 
 def read_table(where: str, config: DatasetConfig, path: Path | None) -> Source:

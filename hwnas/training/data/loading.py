@@ -16,13 +16,13 @@ from sklearn.model_selection import train_test_split
 from hwnas import machine
 from hwnas.errors import ConfigError, DataError
 from hwnas.progress import Progress
-from hwnas.training.data.config import DatasetConfig
 from hwnas.training.data.folder import is_image_folder, read_folder
 from hwnas.training.data.hub import read_table
 from hwnas.training.data.image_data import ImageData
 from hwnas.training.data.picture import UNREADABLE, Shape, header
 from hwnas.training.data.source import Encoded, Source
 from hwnas.training.data.split import Decoder, InMemorySplit, Rows, Split, StreamedSplit, threads
+from hwnas.training.dataset import DatasetConfig
 
 _SPLIT_SEED = 0  # the splits are part of the data set: they never follow the run's seed
 _GREY = ("1", "L", "LA")
