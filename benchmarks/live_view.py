@@ -20,10 +20,11 @@ from rich.console import Console
 from benchmarks.search_scale import table_problem
 from hwnas import host
 from hwnas.commands.console import Phases
-from hwnas.commands.watch import View, Watch
+from hwnas.commands.watch import Watch
 from hwnas.progress import Silent
 from hwnas.search import loop
 from hwnas.search.options import SamplerConfig
+from hwnas.search.standing import View
 from hwnas.search.study import Study
 
 BLOCK = 250

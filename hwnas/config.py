@@ -8,7 +8,7 @@ from omegaconf import MISSING
 
 from hwnas.accuracy.options import MIN_NETWORKS, ScoringConfig, TrainedConfig
 from hwnas.errors import ConfigError, unknown
-from hwnas.export.options import VerifyConfig
+from hwnas.export.options import VerifyConfig as VerifyConfig
 from hwnas.figure import COLUMNS
 from hwnas.finishing.options import FinishConfig, FinishingConfig
 from hwnas.latency_table import TableConfig

@@ -70,8 +70,9 @@ LAYERS = {
     "config": 6,
     "supernets": 5,
     "build": 6,
-    "commands": 7,
-    "__main__": 8,
+    "api": 7,
+    "commands": 8,
+    "__main__": 9,
 }
 
 # Outside libraries that are worth keeping in few places.
@@ -97,8 +98,8 @@ PLACES = {
     "datasets": {"training.data.hub"},
     "moocore": {"pareto"},
     "pyarrow": {"results", "tabular", "training.data.hub"},
-    "hydra": {"__main__", "commands.sweep", "config"},
-    "omegaconf": {"__main__", "commands.sweep", "config"},
+    "hydra": {"api.composition", "commands.dispatch", "commands.sweep", "config"},
+    "omegaconf": {"api.composition", "commands.dispatch", "commands.sweep", "config"},
     "optuna": {
         "search.history",
         "search.loop",

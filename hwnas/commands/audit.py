@@ -16,8 +16,8 @@ from rich.table import Table
 from hwnas import supernets
 from hwnas.accuracy.audit import Finding, Subject, Verdict, choose, judge, repeated
 from hwnas.accuracy.supernet import right
-from hwnas.commands.console import Phases, print_notes, print_phases
-from hwnas.commands.lessons import train_together
+from hwnas.api.lessons import train_together
+from hwnas.commands.console import Phases, print_lines, print_phases
 from hwnas.config import AuditConfig, SearchConfig
 from hwnas.errors import ConfigError, RunError
 from hwnas.families.base import Family
@@ -47,7 +47,7 @@ def run(config: AuditConfig, searched: SearchConfig) -> None:
         members = _members(folder)
         with phases.timed("Load data"):
             trained = _trained(searched, manifest, phases)
-        print_notes(console, trained.data.notes)
+        print_lines(console, trained.data.notes)
         front = [(trained.genotype(row), row) for row in members.rows]
         subjects = choose(
             [genotype for genotype, _ in front],

@@ -60,7 +60,7 @@ def run(
     found = _found(config, runs, objectives, notes)
     with opened("compare", config.run.dir, None) as (folder, _):
         if config.recost:
-            from hwnas.commands import recost  # all of what costs networks
+            from hwnas.api import recost  # all of what costs networks
 
             with Phases(console) as phases:
                 again = recost.recosted(found.comparison, searches, phases)

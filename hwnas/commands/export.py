@@ -16,11 +16,11 @@ from rich.console import Console
 from rich.table import Table
 
 from hwnas import build, files, machine, supernets
-from hwnas.commands import finished, station
-from hwnas.commands.arguments import of_target
-from hwnas.commands.console import Phases, print_lines, print_notes, print_phases
-from hwnas.commands.front import energy_words
-from hwnas.commands.station import Station
+from hwnas.api import finished, station
+from hwnas.api.arguments import of_target
+from hwnas.api.front import energy_words
+from hwnas.api.station import Station
+from hwnas.commands.console import Phases, print_lines, print_phases
 from hwnas.config import ExportConfig, SearchConfig
 from hwnas.cost.host import as_run
 from hwnas.errors import ConfigError, ProofError, RunError, unknown
@@ -113,7 +113,7 @@ def run(config: ExportConfig, searches: Sequence[SearchConfig], arguments: Seque
         phases = stack.enter_context(Phases(console))
         with phases.timed("Load data"):
             stations = stack.enter_context(station.opened(searches, phases))
-        print_notes(console, stations[0].parts.data.notes)
+        print_lines(console, stations[0].parts.data.notes)
         finishers = {
             s.target: finished.finisher(s, manifest, candidates, config, phases) for s in stations
         }

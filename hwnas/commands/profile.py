@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from hwnas import build
-from hwnas.commands.console import Phases, print_notes
+from hwnas.commands.console import Phases, print_lines
 from hwnas.commands.layers import show_layers
 from hwnas.config import ProfileConfig
 from hwnas.errors import CompileError, TableError
@@ -34,7 +34,7 @@ def run(config: ProfileConfig, arguments: Sequence[str]) -> None:
     with Phases(console) as phases:
         with phases.timed("Load data"):
             parts, data = build.networks(config, phases)
-        print_notes(console, data.notes)
+        print_lines(console, data.notes)
         if config.genotype is not None:
             show_layers(console, parts, config)
             return

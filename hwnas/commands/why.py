@@ -9,7 +9,7 @@ from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 
-from hwnas.commands.trainings import trainings
+from hwnas.api.trainings import trainings
 from hwnas.config import WhyConfig
 from hwnas.errors import RunError
 from hwnas.figure import Figure, column

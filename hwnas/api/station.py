@@ -3,11 +3,11 @@
 import contextlib
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from hwnas import build
 from hwnas.accuracy.zero_cost import OfSpaces, ZeroCost
-from hwnas.commands.watch import View
+from hwnas.api.own import Own
 from hwnas.config import SearchConfig
 from hwnas.progress import Progress, Silent
 from hwnas.results import Candidate, RunFolder
@@ -15,6 +15,7 @@ from hwnas.search import band, engine, loop
 from hwnas.search.front import pareto_front
 from hwnas.search.joint import JointBudget, JointCostModel, on_target
 from hwnas.search.member import Member
+from hwnas.search.standing import View
 from hwnas.search.verify import verify
 
 
@@ -25,6 +26,7 @@ class Station:
     parts: build.Parts
     device: build.Device | None
     evaluator: build.Accuracies
+    own: Own = field(default_factory=Own)  #: objects that stand in for parts of the search
 
     @property
     def config(self) -> SearchConfig:
@@ -74,8 +76,14 @@ class Station:
 
 
 @contextlib.contextmanager
-def opened(configs: Sequence[SearchConfig], progress: Progress) -> Iterator[list[Station]]:
+def opened(
+    configs: Sequence[SearchConfig], progress: Progress, own: Own | None = None
+) -> Iterator[list[Station]]:
     """Give a station for each configuration; the data are read, nothing is trained yet."""
+    own = own or Own()
+    own.check_alone(len(configs), configs[0].study.workers)
+    if own.named:  # which other processes do not have
+        configs = [replace(c, study=replace(c.study, workers=1)) for c in configs]
     first = build.parts(configs[0], progress)
     evaluator = build.accuracies(first, progress)
     with contextlib.ExitStack() as stack:
@@ -85,7 +93,7 @@ def opened(configs: Sequence[SearchConfig], progress: Progress) -> Iterator[list
             device = build.device(config, parts.networks)
             if device is not None:
                 stack.callback(device.close)
-            stations.append(Station(parts, device, evaluator))
+            stations.append(Station(parts, device, evaluator, own))
         yield stations
 
 
@@ -94,15 +102,14 @@ def problem(stations: Sequence[Station]) -> loop.Problem:
     (first, *others) = stations
     parts, names = first.parts, first.config.sampler.features
     known = _known(parts, names) if names else None
-    models = {s.target: build.cost_model(s.parts, s.device) for s in stations}
+    evaluator = first.own.evaluator or first.evaluator
+    models = {s.target: s.own.cost_model or build.cost_model(s.parts, s.device) for s in stations}
     if not others:
         only = models[first.target]
-        return loop.Problem(
-            parts.space, first.config.budget, only, first.evaluator, known, parts.first
-        )
+        return loop.Problem(parts.space, first.config.budget, only, evaluator, known, parts.first)
     budget = JointBudget({s.target: s.config.budget for s in stations})
     joint = JointCostModel(models)
-    return loop.Problem(parts.space, budget, joint, first.evaluator, known, parts.first)
+    return loop.Problem(parts.space, budget, joint, evaluator, known, parts.first)
 
 
 def _known(parts: build.Parts, names: Sequence[str]) -> loop.Knowledge:
@@ -149,7 +156,10 @@ def views(stations: Sequence[Station]) -> list[View]:
 
 def digests(stations: Sequence[Station]) -> dict[str, str]:
     """Return digests of what decides the outcome, by name."""
-    found = [(s.target, s.parts.digests() | build.table_digest(s.device)) for s in stations]
+    found = [
+        (s.target, s.parts.digests() | build.table_digest(s.device) | s.own.digests)
+        for s in stations
+    ]
     if len(found) == 1:
         return found[0][1]
     return {f"{target}.{name}": digest for target, all in found for name, digest in all.items()}

@@ -14,6 +14,8 @@ _WORDS = (
 )  # fmt: skip
 #: Options of Hydra's own with a value behind them.
 _TAKE_A_VALUE = ("--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn")
+#: Of them, the one that names a folder of configurations of the user's own.
+CONFIG_DIR = ("--config-dir", "-cd")
 _TARGETS = re.compile(r"\+{0,2}target=\[(.*)\]$")
 
 
@@ -58,7 +60,7 @@ def of_target(arguments: Sequence[str], position: int) -> list[str]:
     """
     found = [a for a in for_targets(arguments)[position] if _key(a).startswith(("target", "rpc."))]
     for option, value in itertools.pairwise(arguments):
-        found += [option, value] if option in ("--config-dir", "-cd") else []
+        found += [option, value] if option in CONFIG_DIR else []
     return found
 
 

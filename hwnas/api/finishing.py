@@ -6,9 +6,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from hwnas import build
-from hwnas.commands.console import Phases
-from hwnas.commands.lessons import together
-from hwnas.commands.station import Station
+from hwnas.api.lessons import together
+from hwnas.api.station import Station
 from hwnas.config import SearchConfig
 from hwnas.figure import Figure
 from hwnas.progress import Progress
@@ -60,7 +59,7 @@ def finish(
     stations: Sequence[Station],
     views: Mapping[str, View],
     candidates: Sequence[Candidate],
-    phases: Phases,
+    phases: Progress,
 ) -> Finish:
     """Finish the candidates that may be on the front of a target.
 
@@ -114,7 +113,7 @@ def finish(
 def _finished(
     finisher: build.Finisher,
     genotypes: Sequence[Genotype],
-    phases: Phases,
+    phases: Progress,
     phase: str,
     late: Callable[[], bool] = lambda: False,
 ) -> dict[str, Figure]:

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hwnas.commands.station import Station
+from hwnas.api.station import Station
 from hwnas.comparison import folder, foreign, reading
 from hwnas.comparison.fronts import Kind, Objective, Point, Run, declared
 from hwnas.comparison.speedup import Speedup, in_plane, speedup

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hwnas import build, supernets
-from hwnas.commands.station import Station
+from hwnas.api.station import Station
 from hwnas.config import ExportConfig, SearchConfig
 from hwnas.errors import RunError
 from hwnas.finishing.teachers import LargestSubnet
