@@ -25,9 +25,9 @@ from hwnas import host
 from hwnas.__main__ import run
 from hwnas.figure import proportion
 from hwnas.results import Candidate, RunFolder
-from hwnas.search import study
-from hwnas.search.front import pareto_front
-from hwnas.search.options import NAME
+from hwnas.searching import study
+from hwnas.searching.front import pareto_front
+from hwnas.searching.options import NAME
 from hwnas.space import SearchSpace, find, load
 from hwnas.target import Budget
 

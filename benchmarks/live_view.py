@@ -22,10 +22,10 @@ from hwnas import host
 from hwnas.commands.console import Phases
 from hwnas.commands.watch import Watch
 from hwnas.progress import Silent
-from hwnas.search import loop
-from hwnas.search.options import SamplerConfig
-from hwnas.search.standing import View
-from hwnas.search.study import Study
+from hwnas.searching import loop
+from hwnas.searching.options import SamplerConfig
+from hwnas.searching.standing import View
+from hwnas.searching.study import Study
 
 BLOCK = 250
 OBJECTIVES = ("accuracy", "latency_ms")

@@ -23,8 +23,8 @@ from hwnas.report import searched
 from hwnas.report.page import render
 from hwnas.report.plot import Panel, front_png
 from hwnas.results import Candidate, RunFolder
-from hwnas.search.front import pareto_front
-from hwnas.search.member import VERIFIED, Member
+from hwnas.searching.front import pareto_front
+from hwnas.searching.member import VERIFIED, Member
 from hwnas.space import SearchSpace, find, load
 from hwnas.target import Budget
 

@@ -37,9 +37,9 @@ from hwnas.cost.host import as_run
 from hwnas.cost.roofline import RooflineCostModel
 from hwnas.figure import Figure
 from hwnas.op import Task
-from hwnas.search import loop
-from hwnas.search.options import SamplerConfig
-from hwnas.search.study import Study
+from hwnas.searching import loop
+from hwnas.searching.options import SamplerConfig
+from hwnas.searching.study import Study
 from hwnas.space import Genotype, SearchSpace
 from hwnas.tabular_options import BenchmarkConfig
 from hwnas.target import Budget

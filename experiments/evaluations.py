@@ -30,9 +30,9 @@ from hwnas.figure import COLUMNS, Figure
 from hwnas.pareto import hypervolume
 from hwnas.progress import Silent
 from hwnas.results import Candidate
-from hwnas.search import loop
-from hwnas.search.options import SamplerConfig
-from hwnas.search.study import Study
+from hwnas.searching import loop
+from hwnas.searching.options import SamplerConfig
+from hwnas.searching.study import Study
 from hwnas.space import Genotype
 
 _STARTUP = {"pareto": 16}  # as in conf/sampler

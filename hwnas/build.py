@@ -45,9 +45,9 @@ from hwnas.runtimes.litert import LiteRTSession
 from hwnas.runtimes.onnx_writer import write_int8
 from hwnas.runtimes.ort import OrtSession
 from hwnas.runtimes.pool import Pool, Retrying
-from hwnas.search.artefacts import Artefacts, MeasuredArtefacts, ModelledArtefacts, VelaArtefacts
-from hwnas.search.study import read as read_study
-from hwnas.search.verify import Workbench
+from hwnas.searching.artefacts import Artefacts, MeasuredArtefacts, ModelledArtefacts, VelaArtefacts
+from hwnas.searching.study import read as read_study
+from hwnas.searching.verify import Workbench
 from hwnas.space import Genotype, Space
 from hwnas.supernets import Course, Training, read
 from hwnas.target import Target, facts

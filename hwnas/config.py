@@ -14,7 +14,7 @@ from hwnas.finishing.options import FinishConfig, FinishingConfig
 from hwnas.latency_table import TableConfig
 from hwnas.profiling.options import NetworksConfig
 from hwnas.runtimes.options import TuningConfig
-from hwnas.search.options import SamplerConfig, StudyConfig
+from hwnas.searching.options import SamplerConfig, StudyConfig
 from hwnas.tabular_options import BenchmarkConfig
 from hwnas.target import Budget, Remote, Target
 from hwnas.timing import TimingConfig

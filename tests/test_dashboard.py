@@ -15,9 +15,9 @@ import optuna
 import pytest
 
 from hwnas.progress import Silent
-from hwnas.search import loop
-from hwnas.search.options import SamplerConfig
-from hwnas.search.study import Study
+from hwnas.searching import loop
+from hwnas.searching.options import SamplerConfig
+from hwnas.searching.study import Study
 from hwnas.space import SearchSpace
 from hwnas.target import Budget
 from tests.search.fakes import SizeAccuracy, SizeCost, size

@@ -17,10 +17,10 @@ from hwnas.errors import SpaceError
 from hwnas.figure import Figure
 from hwnas.progress import Silent
 from hwnas.results import Candidate, RunFolder, read_candidates
-from hwnas.search import loop, study
-from hwnas.search.front import pareto_front
-from hwnas.search.options import SAMPLERS, SamplerConfig
-from hwnas.search.study import Study
+from hwnas.searching import loop, study
+from hwnas.searching.front import pareto_front
+from hwnas.searching.options import SAMPLERS, SamplerConfig
+from hwnas.searching.study import Study
 from hwnas.space import Genotype, SearchSpace, Space
 from hwnas.target import Budget
 from tests.conftest import space_yaml
@@ -242,7 +242,7 @@ def test_options_are_shown_apart(both: Space) -> None:
 
 
 def test_features_are_finite(both: Space) -> None:
-    from hwnas.search.features import Features
+    from hwnas.searching.features import Features
 
     features = Features(both.choices, both.optional())
     rows = features([both.assignment(member.largest()) for member in both.members])

@@ -24,7 +24,7 @@ from experiments import evaluations
 from experiments.evaluations import Evaluations, searched, volume
 from hwnas.accuracy.base import Rival, Score
 from hwnas.accuracy.early_stopping import Bits, read
-from hwnas.search.front import pareto_front
+from hwnas.searching.front import pareto_front
 from hwnas.space import Genotype
 
 

@@ -24,10 +24,10 @@ import numpy as np
 
 from hwnas import tabular
 from hwnas.progress import Silent
-from hwnas.search import loop
-from hwnas.search.explanation import kept_within
-from hwnas.search.options import SamplerConfig
-from hwnas.search.study import Study, read
+from hwnas.searching import loop
+from hwnas.searching.explanation import kept_within
+from hwnas.searching.options import SamplerConfig
+from hwnas.searching.study import Study, read
 from hwnas.tabular_options import BenchmarkConfig
 from hwnas.target import Budget
 

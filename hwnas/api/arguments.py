@@ -28,9 +28,9 @@ def for_hydra(argument: str) -> str:
     key, _, value = argument.partition("=")
     if key in ("runs", "search_space") and _is_list(value) and not {*value} & {"'", '"'}:
         named = [name.strip() for name in value[1:-1].split(",")]
-        return f"{key}=[{','.join(map(_quoted, filter(None, named)))}]"
+        return f"{key}=[{','.join(map(quoted, filter(None, named)))}]"
     if argument != "baseline=null" and key in _WORDS and value[:1] not in ("", "'", '"', "["):
-        return f"{key}={_quoted(value)}"
+        return f"{key}={quoted(value)}"
     return argument
 
 
@@ -69,7 +69,8 @@ def _is_list(value: str) -> bool:
     return value[:1] == "[" and value.find("]") == len(value) - 1 and "[" not in value[1:]
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
+    """Return a text as Hydra reads it literally."""
     return "'" + text.replace("'", "\\'") + "'"
 
 

@@ -17,7 +17,7 @@ from hwnas.figure import column
 from hwnas.report import equal_accuracy
 from hwnas.report.explorer import Beside, Table
 from hwnas.results import Candidate, Row, read_manifest, weights_of
-from hwnas.search.member import Member
+from hwnas.searching.member import Member
 
 #: How the networks of a run came by their weights, by its option ``accuracy``.
 _WEIGHTS = {"supernet": "the supernet's weights", "trained": "trained alone"}

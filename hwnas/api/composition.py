@@ -98,7 +98,6 @@ def _refuse_extra(content: Any, schema: type) -> None:
 def _explain(error: Exception, verb: str) -> str:
     """Return one sentence for an error of Hydra or OmegaConf, with the nearest valid names."""
     from hwnas import content
-    from hwnas.commands.help import options
 
     text = str(error.__cause__ or error)  # the cause is the more precise of the two
     text = re.sub(r"\b(object_type|reference_type)=\w+", "", text)

@@ -12,8 +12,8 @@ from hwnas.config import SearchConfig
 from hwnas.figure import Figure
 from hwnas.progress import Progress
 from hwnas.results import Candidate, Row
-from hwnas.search import band
-from hwnas.search.band import Known, View
+from hwnas.searching import band
+from hwnas.searching.band import Known, View
 from hwnas.space import Genotype
 from hwnas.training.batches import steps_per_epoch
 

@@ -14,8 +14,8 @@ from hwnas.report.explorer import Beside
 from hwnas.report.page import render
 from hwnas.report.plot import Panel, front_png
 from hwnas.results import Candidate, Row, RunFolder
-from hwnas.search.joint import JointMember
-from hwnas.search.member import Member
+from hwnas.searching.joint import JointMember
+from hwnas.searching.member import Member
 from hwnas.target import Target
 
 #: What a search that was verified writes.

@@ -17,9 +17,9 @@ from hwnas.report import searched
 from hwnas.report.page import render
 from hwnas.report.plot import Panel, front_png
 from hwnas.results import Candidate, Row, RunFolder, plain
-from hwnas.search.front import pareto_front
-from hwnas.search.joint import JointMember, fits_all, judge, on_target
-from hwnas.search.member import Member
+from hwnas.searching.front import pareto_front
+from hwnas.searching.joint import JointMember, fits_all, judge, on_target
+from hwnas.searching.member import Member
 
 
 def described(stations: Sequence[Station]) -> Row:

@@ -7,7 +7,7 @@ from typing import Protocol, final
 
 from hwnas.progress import Progress, Silent
 from hwnas.results import Candidate
-from hwnas.search.standing import View
+from hwnas.searching.standing import View
 
 
 class Finished(Protocol):

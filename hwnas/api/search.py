@@ -18,7 +18,7 @@ from hwnas.api.station import Station
 from hwnas.config import SearchConfig
 from hwnas.errors import BudgetError
 from hwnas.results import Candidate, Row, RunFolder, begun, check_resumed, opened
-from hwnas.search import engine
+from hwnas.searching import engine
 
 _RECORDED = (
     "hwnas", "torch", "optuna", "ethos-u-vela", "ai-edge-litert", "apache-tvm", "apache-tvm-ffi",

@@ -11,12 +11,12 @@ from hwnas.api.own import Own
 from hwnas.config import SearchConfig
 from hwnas.progress import Progress, Silent
 from hwnas.results import Candidate, RunFolder
-from hwnas.search import band, engine, loop
-from hwnas.search.front import pareto_front
-from hwnas.search.joint import JointBudget, JointCostModel, on_target
-from hwnas.search.member import Member
-from hwnas.search.standing import View
-from hwnas.search.verify import verify
+from hwnas.searching import band, engine, loop
+from hwnas.searching.front import pareto_front
+from hwnas.searching.joint import JointBudget, JointCostModel, on_target
+from hwnas.searching.member import Member
+from hwnas.searching.standing import View
+from hwnas.searching.verify import verify
 
 
 @dataclass(frozen=True)

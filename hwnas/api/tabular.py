@@ -14,9 +14,9 @@ from hwnas import tabular
 from hwnas.api.reporter import Reporter
 from hwnas.config import TabularConfig
 from hwnas.results import Candidate, Row, RunFolder, begun, check_resumed, opened
-from hwnas.search import engine, loop
-from hwnas.search.front import pareto_front
-from hwnas.search.standing import View
+from hwnas.searching import engine, loop
+from hwnas.searching.front import pareto_front
+from hwnas.searching.standing import View
 from hwnas.tabular import Benchmark
 
 _RECORDED = ("hwnas", "optuna", "numpy", "scipy", "moocore")

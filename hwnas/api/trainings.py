@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from hwnas.figure import Figure, proportion
 from hwnas.results import Candidate, Row, RunFolder, read_columns, weights_of
-from hwnas.search import columns
+from hwnas.searching import columns
 
 _AFTER = re.compile(r"accuracy_after_(\d+)_epochs")
 _BELIEVED = ("accuracy", "accuracy_source", "accuracy_low", "accuracy_high")

@@ -28,7 +28,7 @@ from hwnas.api.reporter import Finished, Stopwatch
 from hwnas.commands.watch import Watch
 from hwnas.files import without_password
 from hwnas.results import RunFolder
-from hwnas.search.standing import View
+from hwnas.searching.standing import View
 
 _FRAMES = 4  # a second: to draw one takes milliseconds
 _LOOK_S = 0.5  # between two looks of a note, at least

@@ -12,8 +12,6 @@ from hwnas import config, content, host
 from hwnas.api.arguments import for_hydra, for_targets, named
 from hwnas.api.composition import (
     checked,
-    searches,
-    with_networks,
     with_resumed,
     with_supernet,
     worded,
@@ -98,11 +96,11 @@ def dispatch(configs: Sequence[Any], arguments: Sequence[str]) -> None:
     elif isinstance(first, config.ExportConfig):
         from hwnas.commands import export
 
-        export.run(first, with_networks(first.run), arguments)
+        export.run(first, arguments)
     elif isinstance(first, config.CompareConfig):
         from hwnas.commands import compare
 
-        compare.run(first, arguments, searches)
+        compare.run(first, arguments)
     elif isinstance(first, config.ProfileConfig):
         from hwnas.commands import profile
 

@@ -11,8 +11,8 @@ from hwnas.accuracy.options import TrainedConfig
 from hwnas.api.front import BASELINE, FILES, Front, Outcome, energy_words, n_images_read
 from hwnas.commands.console import print_files, print_lines
 from hwnas.results import Candidate, Row
-from hwnas.search import columns
-from hwnas.search.member import Member
+from hwnas.searching import columns
+from hwnas.searching.member import Member
 
 _TABLE_ROWS = 24
 _SHORT = {"int8": "int8", "float32": "fp32"}

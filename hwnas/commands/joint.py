@@ -9,7 +9,7 @@ from rich.table import Table
 from hwnas.api.front import FILES, Outcome
 from hwnas.commands.console import print_files, print_lines
 from hwnas.commands.front import print_members
-from hwnas.search.joint import JointMember
+from hwnas.searching.joint import JointMember
 
 _ROWS = 24
 

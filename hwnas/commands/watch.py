@@ -11,7 +11,7 @@ from rich.text import Text
 from hwnas.api.reporter import Finished
 from hwnas.figure import column
 from hwnas.results import Candidate
-from hwnas.search.standing import Snapshot, Standing, View
+from hwnas.searching.standing import Snapshot, Standing, View
 
 _WORDS = (
     "hypervolume: the front's share of the box between perfect accuracy at no cost and the worst "

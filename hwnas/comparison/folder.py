@@ -11,9 +11,9 @@ from hwnas.comparison.fronts import Point, Run, declared
 from hwnas.errors import RunError
 from hwnas.figure import COSTS, Figure
 from hwnas.results import Candidate, Row, RunFolder, read_candidates, read_manifest
-from hwnas.search import study
-from hwnas.search.joint import fits_all, on_target
-from hwnas.search.member import VERIFIED, Member
+from hwnas.searching import study
+from hwnas.searching.joint import fits_all, on_target
+from hwnas.searching.member import VERIFIED, Member
 from hwnas.space import Space
 from hwnas.target import Budget
 from hwnas.union import stem

@@ -11,7 +11,7 @@ from hwnas.errors import ConfigError, RunError
 from hwnas.figure import COLUMNS, Figure, Figures, column
 from hwnas.pareto import non_dominated
 from hwnas.results import Candidate
-from hwnas.search.member import Member
+from hwnas.searching.member import Member
 
 Array = NDArray[np.float64]
 Kind = Literal["searched", "verified"]

@@ -17,7 +17,7 @@ from hwnas.comparison.frame import Frame
 from hwnas.comparison.fronts import Array, Front, Objective, Run
 from hwnas.figure import Figure
 from hwnas.results import Candidate, Row
-from hwnas.search.member import Member
+from hwnas.searching.member import Member
 
 _RUNGS = 8
 _CHECKPOINTS = 48

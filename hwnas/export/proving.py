@@ -28,7 +28,7 @@ from hwnas.figure import Figure, proportion
 from hwnas.int8.finished import Finished
 from hwnas.runtimes.base import Session
 from hwnas.runtimes.pool import Retrying
-from hwnas.search.artefacts import Artefacts
+from hwnas.searching.artefacts import Artefacts
 from hwnas.training.data import Batch, ImageData
 
 Bits = NDArray[np.bool_]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from hwnas.figure import COLUMNS, Figure, Figures, column
 from hwnas.report.explorer import Line
 from hwnas.results import Candidate
-from hwnas.search.member import Member
+from hwnas.searching.member import Member
 
 _BLOCK = 512  # candidates that are held against the front at once
 _OVER = re.compile(r"(\S+) \S+ (over budget [^;\s]+)")  # of ``Budget.exceeded``

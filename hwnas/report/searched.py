@@ -8,8 +8,8 @@ from hwnas.figure import COLUMNS, Column, Figures, column
 from hwnas.report.decisions import decisions, different
 from hwnas.report.explorer import Beside, Explorer, Page, Point, RunData, Table
 from hwnas.results import Candidate
-from hwnas.search.joint import JointMember
-from hwnas.search.member import Member
+from hwnas.searching.joint import JointMember
+from hwnas.searching.member import Member
 from hwnas.space import Option
 from hwnas.target import Budget
 from hwnas.union import shown

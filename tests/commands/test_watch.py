@@ -8,8 +8,8 @@ from rich.console import Console
 from hwnas.commands.watch import Watch
 from hwnas.figure import Figure
 from hwnas.results import Candidate
-from hwnas.search.joint import on_target
-from hwnas.search.standing import View
+from hwnas.searching.joint import on_target
+from hwnas.searching.standing import View
 from hwnas.space import SearchSpace
 from hwnas.target import Budget
 

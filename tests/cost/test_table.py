@@ -11,9 +11,9 @@ from hwnas.latency_table import LatencyTable
 from hwnas.op import Task
 from hwnas.profiling.subject import Subject
 from hwnas.progress import Silent
-from hwnas.search import loop
-from hwnas.search.options import SamplerConfig
-from hwnas.search.study import Study
+from hwnas.searching import loop
+from hwnas.searching.options import SamplerConfig
+from hwnas.searching.study import Study
 from hwnas.space import SearchSpace
 from hwnas.target import Budget
 from hwnas.testing import CostModelContract

@@ -15,8 +15,8 @@ import pytest
 from hwnas.__main__ import run
 from hwnas.figure import COSTS, Figure, proportion
 from hwnas.results import Candidate, RunFolder, read_candidates
-from hwnas.search.front import pareto_front
-from hwnas.search.member import VERIFIED, Member
+from hwnas.searching.front import pareto_front
+from hwnas.searching.member import VERIFIED, Member
 from hwnas.space import SearchSpace
 from hwnas.target import Budget
 from tests.report.conftest import Opened

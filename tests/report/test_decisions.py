@@ -7,7 +7,7 @@ from hwnas.figure import COSTS, Figure
 from hwnas.pareto import non_dominated
 from hwnas.report.decisions import decisions, different
 from hwnas.results import Candidate
-from hwnas.search.member import Member
+from hwnas.searching.member import Member
 from hwnas.space import Genotype
 
 OBJECTIVES = ("accuracy", "latency_ms")

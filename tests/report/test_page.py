@@ -10,7 +10,7 @@ from hwnas.report.page import render, with_section
 from hwnas.report.plot import Panel, front_png
 from hwnas.report.view import content
 from hwnas.results import Candidate
-from hwnas.search.member import VERIFIED, Member
+from hwnas.searching.member import VERIFIED, Member
 from hwnas.space import Genotype, SearchSpace
 from hwnas.target import Budget
 

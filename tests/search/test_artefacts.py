@@ -26,8 +26,8 @@ from hwnas.results import Candidate, RunFolder
 from hwnas.runtimes.base import Judged, Plans, Weights
 from hwnas.runtimes.ort import OrtSession
 from hwnas.runtimes.pool import Retrying
-from hwnas.search.artefacts import Files, MeasuredArtefacts, ModelledArtefacts
-from hwnas.search.verify import Workbench, verify
+from hwnas.searching.artefacts import Files, MeasuredArtefacts, ModelledArtefacts
+from hwnas.searching.verify import Workbench, verify
 from hwnas.space import Genotype, SearchSpace
 from hwnas.target import Budget, Target
 from hwnas.timing import Timing

@@ -6,8 +6,8 @@ import pytest
 
 from hwnas.figure import Figure, proportion
 from hwnas.results import Candidate
-from hwnas.search import columns
-from hwnas.search.band import View, known
+from hwnas.searching import columns
+from hwnas.searching.band import View, known
 from hwnas.space import SearchSpace
 
 VIEW = View(("accuracy", "latency_ms"))

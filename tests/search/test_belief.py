@@ -10,9 +10,9 @@ import pytest
 
 from hwnas.figure import Figure, proportion
 from hwnas.results import Candidate
-from hwnas.search import belief
-from hwnas.search.belief import Belief, beliefs
-from hwnas.search.front import pareto_front
+from hwnas.searching import belief
+from hwnas.searching.belief import Belief, beliefs
+from hwnas.searching.front import pareto_front
 from hwnas.space import Genotype, SearchSpace
 
 OBJECTIVES = ("accuracy", "latency_ms")

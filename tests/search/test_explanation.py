@@ -5,9 +5,9 @@ import pytest
 from hwnas.errors import ConfigError
 from hwnas.figure import Figure
 from hwnas.results import Candidate
-from hwnas.search import explanation
-from hwnas.search.front import pareto_front
-from hwnas.search.proposal import Proposal
+from hwnas.searching import explanation
+from hwnas.searching.front import pareto_front
+from hwnas.searching.proposal import Proposal
 from hwnas.space import Genotype
 
 OBJECTIVES = ("accuracy", "latency_ms")

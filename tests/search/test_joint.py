@@ -10,8 +10,8 @@ from hwnas.errors import CompileError
 from hwnas.figure import Figure, column
 from hwnas.progress import Silent
 from hwnas.results import Candidate
-from hwnas.search import loop
-from hwnas.search.joint import (
+from hwnas.searching import loop
+from hwnas.searching.joint import (
     JointBudget,
     JointCostModel,
     JointMember,
@@ -19,9 +19,9 @@ from hwnas.search.joint import (
     judge,
     on_target,
 )
-from hwnas.search.member import Member
-from hwnas.search.options import SamplerConfig
-from hwnas.search.study import Study
+from hwnas.searching.member import Member
+from hwnas.searching.options import SamplerConfig
+from hwnas.searching.study import Study
 from hwnas.space import Genotype, SearchSpace
 from hwnas.target import Budget
 from tests.search.fakes import SizeAccuracy, SizeCost, size

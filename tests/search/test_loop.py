@@ -11,10 +11,10 @@ from hwnas.accuracy.base import Evaluator
 from hwnas.errors import BudgetError
 from hwnas.progress import Silent
 from hwnas.results import Candidate
-from hwnas.search import loop
-from hwnas.search.front import pareto_front
-from hwnas.search.options import SAMPLERS, SamplerConfig
-from hwnas.search.study import Study
+from hwnas.searching import loop
+from hwnas.searching.front import pareto_front
+from hwnas.searching.options import SAMPLERS, SamplerConfig
+from hwnas.searching.study import Study
 from hwnas.space import SearchSpace
 from hwnas.target import Budget
 from tests.search.fakes import BitAccuracy, SizeAccuracy, SizeCost, size

@@ -16,10 +16,10 @@ from optuna.trial import TrialState
 from hwnas.errors import ConfigError, RunError
 from hwnas.progress import Silent
 from hwnas.results import Candidate
-from hwnas.search import loop
-from hwnas.search.options import SamplerConfig, StudyConfig
-from hwnas.search.shared_study import Membership, SharedStudy
-from hwnas.search.study import Study, is_shared
+from hwnas.searching import loop
+from hwnas.searching.options import SamplerConfig, StudyConfig
+from hwnas.searching.shared_study import Membership, SharedStudy
+from hwnas.searching.study import Study, is_shared
 from hwnas.space import SearchSpace
 from hwnas.target import Budget
 from tests.postgresql import Server

@@ -5,8 +5,8 @@ import pytest
 
 from hwnas.figure import Figure
 from hwnas.results import Candidate
-from hwnas.search.front import pareto_front
-from hwnas.search.standing import Standing
+from hwnas.searching.front import pareto_front
+from hwnas.searching.standing import Standing
 from hwnas.space import SearchSpace
 
 OBJECTIVES = ("accuracy", "latency_ms", "energy_mj")

@@ -8,10 +8,10 @@ import pytest
 
 from hwnas.errors import RunError
 from hwnas.progress import Silent
-from hwnas.search import loop, study
-from hwnas.search.options import NAME, SamplerConfig
-from hwnas.search.proposal import STD
-from hwnas.search.study import Study
+from hwnas.searching import loop, study
+from hwnas.searching.options import NAME, SamplerConfig
+from hwnas.searching.proposal import STD
+from hwnas.searching.study import Study
 from hwnas.space import SearchSpace
 from hwnas.target import Budget
 from tests.search.fakes import SizeAccuracy, SizeCost

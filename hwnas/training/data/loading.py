@@ -16,6 +16,7 @@ from sklearn.model_selection import train_test_split
 from hwnas import machine
 from hwnas.errors import ConfigError, DataError
 from hwnas.progress import Progress
+from hwnas.training.data.arrays import SUFFIX, read_arrays
 from hwnas.training.data.folder import is_image_folder, read_folder
 from hwnas.training.data.hub import read_table
 from hwnas.training.data.image_data import ImageData
@@ -44,6 +45,8 @@ def load(config: DatasetConfig, max_resolution: int, progress: Progress) -> Imag
     if config.hub_id is None and config.path is None:
         return _image_data(config.name, *_digits(config), [])
     where = f"Data set '{config.path or config.hub_id}'"
+    if config.path is not None and Path(config.path).suffix == SUFFIX:
+        return _arrays(where, config)
     source = _open(where, config)
     encoded, changes = _encoded(where, source, config, max_resolution, progress)
     splits, kept = _kept(encoded, config.in_memory, progress)
@@ -66,10 +69,30 @@ def _digits(config: DatasetConfig) -> tuple[dict[str, Split], tuple[str, ...]]:
     digits = load_digits()
     images = np.round(digits.images * 255 / 16).astype(np.uint8)[..., None]
     labels = digits.target.astype(np.int64)
-    whole = InMemorySplit(torch.from_numpy(images), torch.from_numpy(labels))
     classes = tuple(map(str, digits.target_names))
-    rows = _divided("Data set 'digits'", {"train": labels}, classes, config)
-    return {name: whole.take(torch.from_numpy(part)) for name, (_, part) in rows.items()}, classes
+    return _in_memory("Data set 'digits'", images, labels, classes, config), classes
+
+
+def _arrays(where: str, config: DatasetConfig) -> ImageData:
+    path = Path(str(config.path)).expanduser()
+    if not path.exists():
+        raise DataError(f"{where}: there is no such file or folder.")
+    images, labels, classes, notes = read_arrays(where, path)
+    splits = _in_memory(where, images, labels, classes, config)
+    return _image_data(config.name, splits, classes, notes)
+
+
+def _in_memory(
+    where: str,
+    images: NDArray[np.uint8],
+    labels: NDArray[np.int64],
+    classes: tuple[str, ...],
+    config: DatasetConfig,
+) -> dict[str, Split]:
+    """Return the splits of images ``(N, H, W, C)`` that are in memory."""
+    whole = InMemorySplit(torch.from_numpy(images), torch.from_numpy(labels))
+    rows = _divided(where, {"train": labels}, classes, config)
+    return {name: whole.take(torch.from_numpy(part)) for name, (_, part) in rows.items()}
 
 
 def _open(where: str, config: DatasetConfig) -> Source:

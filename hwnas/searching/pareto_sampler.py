@@ -21,8 +21,8 @@ from optuna.search_space import IntersectionSearchSpace
 from optuna.trial import FrozenTrial
 
 from hwnas.pareto import non_dominated
-from hwnas.search.choices import Assignment, Bred, Choices
-from hwnas.search.expectation import (
+from hwnas.searching.choices import Assignment, Bred, Choices
+from hwnas.searching.expectation import (
     Expectation,
     History,
     Knowledge,
@@ -30,10 +30,10 @@ from hwnas.search.expectation import (
     Learner,
     ModelledCost,
 )
-from hwnas.search.features import Features
-from hwnas.search.history import Scale, Trials
-from hwnas.search.proposal import ATTRIBUTE, Proposal, is_fixed
-from hwnas.search.shortlist import Chosen, Scored, account, ranked
+from hwnas.searching.features import Features
+from hwnas.searching.history import Scale, Trials
+from hwnas.searching.proposal import ATTRIBUTE, Proposal, is_fixed
+from hwnas.searching.shortlist import Chosen, Scored, account, ranked
 
 Array = NDArray[np.float64]
 #: Assignments to their costs ``(n, m)``: each objective but the expensive one, in the study's

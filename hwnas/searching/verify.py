@@ -15,8 +15,8 @@ from hwnas.int8.finished import Finished
 from hwnas.pareto import non_dominated
 from hwnas.progress import Progress
 from hwnas.results import Candidate, RunFolder
-from hwnas.search.artefacts import Artefacts
-from hwnas.search.member import Member
+from hwnas.searching.artefacts import Artefacts
+from hwnas.searching.member import Member
 from hwnas.space import Genotype
 from hwnas.target import Budget
 from hwnas.training.data import Batch

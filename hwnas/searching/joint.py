@@ -11,7 +11,7 @@ from hwnas.errors import CompileError
 from hwnas.figure import Figure, Figures, column
 from hwnas.pareto import non_dominated
 from hwnas.results import Candidate, Row
-from hwnas.search.member import Member
+from hwnas.searching.member import Member
 from hwnas.space import Genotype, Space
 from hwnas.target import Budget
 

@@ -19,11 +19,11 @@ from optuna.samplers.nsgaii._elite_population_selection_strategy import (
 )
 from optuna.trial import FrozenTrial, TrialState
 
-from hwnas.search.choices import Assignment
-from hwnas.search.expectation import Knowledge
-from hwnas.search.options import SamplerConfig
-from hwnas.search.pareto_sampler import Costs, ParetoSampler
-from hwnas.search.proposal import ATTRIBUTE, GENERATION, Proposal
+from hwnas.searching.choices import Assignment
+from hwnas.searching.expectation import Knowledge
+from hwnas.searching.options import SamplerConfig
+from hwnas.searching.pareto_sampler import Costs, ParetoSampler
+from hwnas.searching.proposal import ATTRIBUTE, GENERATION, Proposal
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from hwnas.progress import Progress
 from hwnas.results import Candidate, RunFolder
-from hwnas.search import loop, workers
-from hwnas.search.options import NAME
-from hwnas.search.shared_study import Membership, SharedStudy
-from hwnas.search.study import Study, is_shared
-from hwnas.search.workers import EngineConfig
+from hwnas.searching import loop, workers
+from hwnas.searching.options import NAME
+from hwnas.searching.shared_study import Membership, SharedStudy
+from hwnas.searching.study import Study, is_shared
+from hwnas.searching.workers import EngineConfig
 
 AnyStudy = Study | SharedStudy
 

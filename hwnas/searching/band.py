@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from hwnas.accuracy import fidelity
 from hwnas.figure import Figure
 from hwnas.results import Candidate
-from hwnas.search.belief import Belief, beliefs, scored
-from hwnas.search.columns import FINISHED, ON_FRONT, READ, is_enough
+from hwnas.searching.belief import Belief, beliefs, scored
+from hwnas.searching.columns import FINISHED, ON_FRONT, READ, is_enough
 from hwnas.space import Space
 
 

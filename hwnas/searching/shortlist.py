@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hwnas.search.choices import Bred, Choices
-from hwnas.search.expectation import Expectation, Known
-from hwnas.search.history import Scale
-from hwnas.search.proposal import Proposal
+from hwnas.searching.choices import Bred, Choices
+from hwnas.searching.expectation import Expectation, Known
+from hwnas.searching.history import Scale
+from hwnas.searching.proposal import Proposal
 
 Array = NDArray[np.float64]
 Scored = tuple[float, Bred, Array]  #: expected gain, candidate, its costs ``(m,)``

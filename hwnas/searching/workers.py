@@ -13,9 +13,9 @@ from typing import Protocol
 from hwnas import host
 from hwnas.errors import HwnasError, RunError
 from hwnas.progress import Progress, Silent
-from hwnas.search import loop
-from hwnas.search.options import SamplerConfig, StudyConfig
-from hwnas.search.shared_study import Membership, SharedStudy
+from hwnas.searching import loop
+from hwnas.searching.options import SamplerConfig, StudyConfig
+from hwnas.searching.shared_study import Membership, SharedStudy
 
 _POLL_S = 0.5
 _LAST_WORDS_S = 5.0  # for a process that was interrupted, to queue its trial again

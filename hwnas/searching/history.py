@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from hwnas.search.choices import Assignment, Choices
-from hwnas.search.expectation import History
-from hwnas.search.proposal import STD, recorded
+from hwnas.searching.choices import Assignment, Choices
+from hwnas.searching.expectation import History
+from hwnas.searching.proposal import STD, recorded
 
 Array = NDArray[np.float64]
 

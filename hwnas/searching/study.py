@@ -31,8 +31,8 @@ from hwnas.errors import RunError
 from hwnas.figure import column
 from hwnas.files import without_password
 from hwnas.results import Candidate
-from hwnas.search.options import NAME
-from hwnas.search.proposal import STD, Proposal, recorded
+from hwnas.searching.options import NAME
+from hwnas.searching.proposal import STD, Proposal, recorded
 from hwnas.space import Genotype, Space
 from hwnas.union import from_json, to_json
 

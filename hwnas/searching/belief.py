@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from hwnas.figure import NORMAL_95, Figure, column
 from hwnas.pareto import non_dominated
 from hwnas.results import Candidate
-from hwnas.search.expectation import CLIP, REFERENCE, Inputs, Known
-from hwnas.search.features import Features
-from hwnas.search.surrogate import Surrogate, fit
+from hwnas.searching.expectation import CLIP, REFERENCE, Inputs, Known
+from hwnas.searching.features import Features
+from hwnas.searching.surrogate import Surrogate, fit
 from hwnas.space import Genotype, Space
 
 Array = NDArray[np.float64]

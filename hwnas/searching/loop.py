@@ -18,10 +18,10 @@ from hwnas.errors import BudgetError, CompileError
 from hwnas.figure import Figures
 from hwnas.progress import Progress
 from hwnas.results import Candidate
-from hwnas.search.choices import Assignment
-from hwnas.search.options import SamplerConfig
-from hwnas.search.rival import rival
-from hwnas.search.sampler import Known, RunSampler
+from hwnas.searching.choices import Assignment
+from hwnas.searching.options import SamplerConfig
+from hwnas.searching.rival import rival
+from hwnas.searching.sampler import Known, RunSampler
 from hwnas.space import Genotype, Option, Space
 from hwnas.target import Budget
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hwnas.search.features import Features
+from hwnas.searching.features import Features
 
 Array = NDArray[np.float64]
 Assignment = Mapping[str, Any]

@@ -33,8 +33,8 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 from hwnas.errors import ConfigError, RunError
 from hwnas.files import without_password
 from hwnas.results import Candidate
-from hwnas.search import study as studies
-from hwnas.search.options import StudyConfig
+from hwnas.searching import study as studies
+from hwnas.searching.options import StudyConfig
 from hwnas.space import Genotype, Space
 
 T = TypeVar("T")

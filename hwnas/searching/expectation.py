@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwnas.pareto import hypervolume, non_dominated
-from hwnas.search.acquisition import expected_improvement, log_normal_improvement
-from hwnas.search.calibration import calibrated
-from hwnas.search.choices import Assignment
-from hwnas.search.surrogate import Hyperparameters, Surrogate, fit
+from hwnas.searching.acquisition import expected_improvement, log_normal_improvement
+from hwnas.searching.calibration import calibrated
+from hwnas.searching.choices import Assignment
+from hwnas.searching.surrogate import Hyperparameters, Surrogate, fit
 
 Array = NDArray[np.float64]
 #: Assignments to what is known of them beside their choices and costs, ``(n, k)``.

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from hwnas.errors import ConfigError
 from hwnas.figure import column
 from hwnas.results import Candidate
-from hwnas.search.front import pareto_front
-from hwnas.search.proposal import Proposal
+from hwnas.searching.front import pareto_front
+from hwnas.searching.proposal import Proposal
 
 _NEAREST = 3  #: ids that are offered where one is unknown
 

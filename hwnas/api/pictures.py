@@ -1,0 +1,33 @@
+"""Pictures of a search, from its folder."""
+
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from hwnas.comparison import folder
+from hwnas.report.plot import Panel, front_figure
+from hwnas.results import read_manifest
+from hwnas.searching.front import pareto_front
+from hwnas.target import Budget
+
+
+def of_search(path: Path) -> Figure:
+    """Return accuracy over the first cost, a panel for each target.
+
+    Raises:
+        RunError: it is not the folder of a search, or nothing is finished in it yet.
+    """
+    targets = read_manifest(path, "path").get("targets", {})
+    folders = [path / name for name in targets] or [path]
+    return front_figure(*map(_panel, folders))
+
+
+def _panel(path: Path) -> Panel:
+    run = folder.read(path, "path")
+    names = list(run.directions)
+    cost = next(name for name in names if name != "accuracy")
+    members, limits = run.members or [], dict[str, Any](run.limits)
+    found = [] if members else pareto_front(run.candidates, names)
+    title = f"{run.name} on {run.target}" if run.target else run.name
+    return Panel(run.candidates, members, cost, Budget(**limits), title, unverified=found)
