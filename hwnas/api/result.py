@@ -7,13 +7,13 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from hwnas.api.keywords import Value
+from hwnas.api.tables import html_table
 from hwnas.errors import RunError
 from hwnas.results import Row, read_manifest
 
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from hwnas.api.exports import Export
     from hwnas.api.narrative import Why
-
-_SHOWN = 12  # rows of a table in a notebook
 
 
 @dataclass(frozen=True)
@@ -100,7 +98,7 @@ class SearchResult(os.PathLike[str]):
 
         return why(WhyConfig(str(self.path), genotype_id))
 
-    def export(self, pick: str = "knee", **options: Value) -> "list[Export]":
+    def export(self, pick: str = "knee", **options: Any) -> "list[Export]":
         """Write models as files for the device, with a proof of what they do.
 
         Args:
@@ -138,20 +136,3 @@ def _is_shown(name: str) -> bool:
     """Return whether a column is a figure of its own or an id, and not a choice or an interval."""
     plain = name.removeprefix("verified_").rpartition(".")[2]
     return plain in ("id", "accuracy", "accuracy_int8", "accuracy_fp32", "latency_ms", "energy_mj")
-
-
-def html_table(table: pa.Table) -> str:
-    """Return the first rows of a table as HTML."""
-    heads = "".join(f"<th>{html.escape(name)}</th>" for name in table.column_names)
-    rows = [
-        "".join(f"<td>{html.escape(_cell(value))}</td>" for value in row.values())
-        for row in table.slice(0, _SHOWN).to_pylist()
-    ]
-    body = "".join(f"<tr>{row}</tr>" for row in rows)
-    left = table.num_rows - _SHOWN
-    more = f"<p>{left} more rows</p>" if left > 0 else ""
-    return f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>{more}"
-
-
-def _cell(value: object) -> str:
-    return f"{value:.5g}" if isinstance(value, float) else str(value)

@@ -1,12 +1,9 @@
-"""``python -m hwnas profile genotype=...``: where one network's time goes, operator by operator."""
+"""Where one network's time goes, operator by operator."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
 from hwnas import build
 from hwnas.config import ProfileConfig
@@ -37,8 +34,18 @@ class Layer:
     bound: str  #: ``compute``, ``memory`` or ``launch``; empty where the target has no roofline
 
 
-def show_layers(console: Console, networks: build.Networks, config: ProfileConfig) -> None:
-    """Print, plot and write the latency of each operator of one network."""
+@dataclass(frozen=True)
+class Layered:
+    """Where the latency of a network goes."""
+
+    path: Path  #: of the folder with table and picture
+    title: str
+    layers: Sequence[Layer]
+    source: str
+
+
+def layered(networks: build.Networks, config: ProfileConfig) -> Layered:
+    """Return, plot and write the latency of each operator of one network."""
     assert config.genotype is not None
     name, lowered = _find(networks, config.genotype)
     layers, source = _layers(lowered, config)
@@ -52,20 +59,7 @@ def show_layers(console: Console, networks: build.Networks, config: ProfileConfi
         folder.write_bytes("layers.png", layers_png(shown, title))
     finally:
         folder.close()
-    total = sum(layer.latency_ms for layer in layers)
-    table = Table("operator", "shape", "ms", "share", "bound", title=title,
-                  box=box.SIMPLE_HEAD, padding=0, show_edge=False)  # fmt: skip
-    for layer in layers:
-        share = layer.latency_ms / total
-        table.add_row(
-            layer.name, layer.operator, f"{layer.latency_ms:.5f}", f"{share:.1%}", layer.bound
-        )
-    console.print(table)
-    console.print(
-        f"Sum {total:.5f} ms, {source}. Files in {folder.path}: layers.csv layers.png",
-        highlight=False,
-        soft_wrap=True,
-    )
+    return Layered(folder.path, title, layers, source)
 
 
 def find_genotype(space: SearchSpace, text: str) -> Genotype:
