@@ -97,7 +97,14 @@ PLACES = {
     "flatbuffers": {"int8.tflite"},
     "datasets": {"training.data.hub"},
     "moocore": {"pareto"},
-    "pyarrow": {"results", "tabular", "training.data.hub"},
+    "pyarrow": {
+        "api.exports",
+        "api.result",
+        "api.tables",
+        "results",
+        "tabular",
+        "training.data.hub",
+    },
     "hydra": {"api.composition", "commands.dispatch", "commands.sweep", "config"},
     "omegaconf": {"api.composition", "commands.dispatch", "commands.sweep", "config"},
     "optuna": {
@@ -109,9 +116,15 @@ PLACES = {
         "searching.study",
     },
     "sqlalchemy": {"searching.options", "searching.shared_study", "searching.study"},
-    "matplotlib": {"report.audit", "report.comparison", "report.plot"},
+    "matplotlib": {
+        "api.pictures",
+        "api.result",
+        "report.audit",
+        "report.comparison",
+        "report.plot",
+    },
     "torch_pruning": {"finishing.pruning"},
-    "torch.utils.tensorboard": {"commands.tensorboard"},
+    "torch.utils.tensorboard": {"api.tensorboard"},
     "torch.distributed": {"families.synchronised", "training.parallel"},
     "rich": {
         f"commands.{name}"
@@ -123,7 +136,6 @@ PLACES = {
             "export",
             "front",
             "joint",
-            "layers",
             "profile",
             "search",
             "tabular",
