@@ -13,7 +13,6 @@ from hwnas.api.arguments import for_hydra, for_targets, named
 from hwnas.api.composition import (
     checked,
     with_resumed,
-    with_supernet,
     worded,
 )
 from hwnas.commands.sweep import sweep
@@ -92,7 +91,7 @@ def dispatch(configs: Sequence[Any], arguments: Sequence[str]) -> None:
     elif isinstance(first, config.AuditConfig):
         from hwnas.commands import audit
 
-        audit.run(first, with_supernet(first.run))
+        audit.run(first)
     elif isinstance(first, config.ExportConfig):
         from hwnas.commands import export
 
