@@ -33,6 +33,7 @@ LAYERS = {
     "provenance": 2,
     "pareto": 1,
     "results": 2,
+    "manifest": 1,
     "cost": 2,
     "cost.vela": 3,
     "cost.measured": 3,

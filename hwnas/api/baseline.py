@@ -14,9 +14,10 @@ from hwnas.comparison.speedup_words import Names, sentences
 from hwnas.config import SearchConfig
 from hwnas.errors import RunError, unknown
 from hwnas.figure import column
+from hwnas.manifest import read_manifest, weights_of
 from hwnas.report import equal_accuracy
 from hwnas.report.explorer import Beside, Table
-from hwnas.results import Candidate, Row, read_manifest, weights_of
+from hwnas.results import Candidate, Row
 from hwnas.searching.member import Member
 
 #: How the networks of a run came by their weights, by its option ``accuracy``.

@@ -18,7 +18,7 @@ from hwnas.api.arguments import CONFIG_DIR, for_hydra, for_targets
 from hwnas.api.options import options
 from hwnas.config import SCHEMAS, agreed
 from hwnas.errors import ConfigError, unknown
-from hwnas.results import read_manifest, weights_of
+from hwnas.manifest import read_manifest, weights_of
 
 _FOLDER = str(content.ROOT / "conf")
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from hwnas.errors import RunError
 from hwnas.figure import Figure
-from hwnas.results import Candidate, Row, RunFolder, Verified, read_manifest, read_verified, stays
+from hwnas.manifest import read_manifest
+from hwnas.results import Candidate, Row, RunFolder, Verified, read_verified, stays
 from hwnas.searching import explanation, study
 from hwnas.searching.study import Record
 from hwnas.target import Budget

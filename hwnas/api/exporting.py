@@ -23,14 +23,8 @@ from hwnas.export.artefacts import build as build_files
 from hwnas.export.card import card
 from hwnas.export.proving import Bench, Evidence, kept_images, prove
 from hwnas.export.running import KINDS
-from hwnas.results import (
-    Candidate,
-    Row,
-    RunFolder,
-    default_path,
-    read_candidates,
-    read_manifest,
-)
+from hwnas.manifest import read_manifest
+from hwnas.results import Candidate, Row, RunFolder, default_path, read_candidates
 from hwnas.runtimes.onnx_check import checked_opset
 from hwnas.searching import explanation
 from hwnas.space import Genotype

@@ -9,8 +9,9 @@ from hwnas.api.station import Station
 from hwnas.config import ExportConfig, SearchConfig
 from hwnas.errors import RunError
 from hwnas.finishing.teachers import LargestSubnet
+from hwnas.manifest import weights_of
 from hwnas.progress import Progress
-from hwnas.results import Candidate, Row, weights_of
+from hwnas.results import Candidate, Row
 from hwnas.space import Genotype
 
 _FINISH = ("epochs", "rate", "alpha", "max_int8_drop")

@@ -6,8 +6,8 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from hwnas.comparison import folder
+from hwnas.manifest import read_manifest
 from hwnas.report.plot import Panel, front_figure
-from hwnas.results import read_manifest
 from hwnas.searching.front import pareto_front
 from hwnas.target import Budget
 

@@ -18,8 +18,9 @@ from hwnas.export.artefacts import own_artefact
 from hwnas.export.proving import Evidence
 from hwnas.files import without_password as public
 from hwnas.int8.finished import Finished
+from hwnas.manifest import weights_of
 from hwnas.op import n_macs, n_params
-from hwnas.results import Row, RunFolder, weights_of
+from hwnas.results import Row, RunFolder
 from hwnas.space import Genotype
 from hwnas.target import facts
 

@@ -1,13 +1,17 @@
 """What hears of a verb's work while it goes on; a shell decides what of it is shown."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Protocol, final
+from typing import TYPE_CHECKING, Protocol, final
 
 from hwnas.progress import Progress, Silent
-from hwnas.results import Candidate
-from hwnas.searching.standing import View
+
+if TYPE_CHECKING:  # `verify` works where what reads runs is not installed
+    from hwnas.results import Candidate
+    from hwnas.searching.standing import View
 
 
 class Finished(Protocol):

@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 
 from hwnas.api.tables import html_table
 from hwnas.errors import RunError
-from hwnas.results import Row, read_manifest
+from hwnas.manifest import read_manifest
+from hwnas.results import Row
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -5,7 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from hwnas.figure import Figure, proportion
-from hwnas.results import Candidate, Row, RunFolder, read_columns, weights_of
+from hwnas.manifest import weights_of
+from hwnas.results import Candidate, Row, RunFolder, read_columns
 from hwnas.searching import columns
 
 _AFTER = re.compile(r"accuracy_after_(\d+)_epochs")

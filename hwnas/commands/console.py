@@ -4,13 +4,15 @@ Where there is no terminal (a log file, a pipe), a line says now and then how fa
 the bars are printed once, at the end.
 """
 
+from __future__ import annotations
+
 import math
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
-from typing import Protocol, final
+from typing import TYPE_CHECKING, Protocol, final
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -25,10 +27,11 @@ from rich.progress import (
 from rich.text import Text
 
 from hwnas.api.reporter import Finished, Stopwatch
-from hwnas.commands.watch import Watch
 from hwnas.files import without_password
-from hwnas.results import RunFolder
-from hwnas.searching.standing import View
+
+if TYPE_CHECKING:
+    from hwnas.results import RunFolder
+    from hwnas.searching.standing import View
 
 _FRAMES = 4  # a second: to draw one takes milliseconds
 _LOOK_S = 0.5  # between two looks of a note, at least
@@ -115,7 +118,7 @@ class Phases:
         )
         self._live = Live(self._bars, console=console, refresh_per_second=_FRAMES)
 
-    def __enter__(self) -> "Phases":
+    def __enter__(self) -> Phases:
         self._live.start()
         return self
 
@@ -206,6 +209,8 @@ class Phases:
 
     def follow(self, study: Finished, views: Sequence[View]) -> None:
         """Show how a search stands beside its bar."""
+        from hwnas.commands.watch import Watch  # of searches alone
+
         self.note("Search", Watch(study, views))
 
 

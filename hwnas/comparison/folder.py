@@ -10,7 +10,8 @@ from typing import Any
 from hwnas.comparison.fronts import Point, Run, declared
 from hwnas.errors import RunError
 from hwnas.figure import COSTS, Figure
-from hwnas.results import Candidate, Row, RunFolder, read_candidates, read_manifest
+from hwnas.manifest import read_manifest
+from hwnas.results import Candidate, Row, RunFolder, read_candidates
 from hwnas.searching import study
 from hwnas.searching.joint import fits_all, on_target
 from hwnas.searching.member import VERIFIED, Member
