@@ -12,7 +12,7 @@ import shutil
 import sys
 import tempfile
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -23,13 +23,13 @@ from playwright.sync_api import sync_playwright
 from benchmarks.report_scale import OBJECTIVES, as_searched, drawn
 from hwnas import host
 from hwnas.__main__ import run
+from hwnas.budget import Budget
 from hwnas.figure import proportion
 from hwnas.results import Candidate, RunFolder
 from hwnas.searching import study
 from hwnas.searching.front import pareto_front
 from hwnas.searching.options import NAME
 from hwnas.space import SearchSpace, find, load
-from hwnas.target import Budget
 
 
 def make(path: Path, space: SearchSpace, n_runs: int, n: int) -> None:
@@ -64,7 +64,7 @@ def _write(folder: RunFolder, space: SearchSpace, candidates: list[Candidate], s
     config = {
         "search_space": space.name,
         "objectives": OBJECTIVES,
-        "budget": asdict(Budget()),
+        "budget": Budget().digested(),
         "target": {"name": "npu"},
         "sampler": {"name": ("random", "nsga2")[seed % 2]},
         "seed": seed // 2,

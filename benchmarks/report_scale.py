@@ -17,16 +17,16 @@ from pathlib import Path
 from typing import TypeVar
 
 from benchmarks.search_scale import SyntheticAccuracy
-from hwnas import host
-from hwnas.figure import COSTS, Figure
+from hwnas import host, metrics
+from hwnas.budget import Budget
+from hwnas.figure import Figure
 from hwnas.report import searched
 from hwnas.report.page import render
 from hwnas.report.plot import Panel, front_png
 from hwnas.results import Candidate, RunFolder
 from hwnas.searching.front import pareto_front
-from hwnas.searching.member import VERIFIED, Member
+from hwnas.searching.member import Member, verified_names
 from hwnas.space import SearchSpace, find, load
-from hwnas.target import Budget
 
 Result = TypeVar("Result")
 OBJECTIVES = ("accuracy", "latency_ms", "energy_mj")
@@ -39,7 +39,7 @@ def drawn(space: SearchSpace, n: int, seed: int = 0) -> list[Candidate]:
         genotype = space.sample(rng)
         figures = {"accuracy": accuracy.score(genotype).accuracy}
         size = sum(space.choices[name].index(option) for name, option in genotype.options)
-        for name in COSTS:
+        for name in metrics.GIVEN:
             value = 0.01 * math.exp(0.06 * size) * rng.uniform(0.7, 1.3)
             figures[name] = Figure(value, "modelled", 0.95 * value, 1.05 * value)
         found.append(Candidate(number, genotype, figures))
@@ -49,7 +49,7 @@ def drawn(space: SearchSpace, n: int, seed: int = 0) -> list[Candidate]:
 def as_searched(candidate: Candidate) -> Member:
     """Return a member whose verification shows what search saw."""
     accuracy = candidate.figures["accuracy"]
-    seen = {name: candidate.figures.get(name, accuracy) for name in VERIFIED}
+    seen = {name: candidate.figures.get(name, accuracy) for name in verified_names()}
     return Member(candidate, seen, {}, {})
 
 

@@ -26,7 +26,8 @@ from hwnas.accuracy.base import Evaluator, Rival, Score
 from hwnas.accuracy.early_stopping import Bits, read, unpacked, whole
 from hwnas.cost.base import Cost, CostModel
 from hwnas.errors import CompileError
-from hwnas.figure import COLUMNS, Figure
+from hwnas.figure import Figure
+from hwnas.metrics import column
 from hwnas.pareto import hypervolume
 from hwnas.progress import Silent
 from hwnas.results import Candidate
@@ -45,7 +46,7 @@ REFERENCE = {"accuracy": 0.85, "latency_ms": 0.5, "energy_mj": 0.05}
 def volume(points: NDArray[np.float64], objectives: Sequence[str]) -> float:
     """Return the hypervolume of points ``(n, objectives)`` up to ``REFERENCE``."""
     reference = [REFERENCE[name] for name in objectives]
-    sign = np.array([-1.0 if COLUMNS[name].maximise else 1.0 for name in objectives])
+    sign = np.array([-1.0 if column(name).maximise else 1.0 for name in objectives])
     inside = points[(points * sign < np.array(reference) * sign).all(axis=1)]
     return hypervolume(inside, reference, [s < 0 for s in sign]) if len(inside) else 0.0
 
@@ -82,7 +83,7 @@ def searched(  # noqa: PLR0913
     knowledge: loop.Knowledge | None = None,
 ) -> list[Candidate]:
     """Return the candidates of a search with a sampler, in order."""
-    problem = loop.Problem(parts.space, parts.config.budget, cost_model, evaluator, knowledge)
+    problem = loop.Problem(parts.space, parts.config.allowed, cost_model, evaluator, knowledge)
     sampler = SamplerConfig(name, n_startup_trials=_STARTUP.get(name, 20))
     with tempfile.TemporaryDirectory() as folder:
         study = Study(Path(folder, "study.db"), problem.space, arguments.objectives)

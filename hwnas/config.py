@@ -6,17 +6,19 @@ from typing import Any
 
 from omegaconf import MISSING
 
+from hwnas import metrics
 from hwnas.accuracy.options import MIN_NETWORKS, ScoringConfig, TrainedConfig
+from hwnas.budget import Budget
 from hwnas.errors import ConfigError, unknown
 from hwnas.export.options import VerifyConfig as VerifyConfig
-from hwnas.figure import COLUMNS
 from hwnas.finishing.options import FinishConfig, FinishingConfig
 from hwnas.latency_table import TableConfig
+from hwnas.metrics.deriving import Deriving, check_facts, deriving
 from hwnas.profiling.options import NetworksConfig
 from hwnas.runtimes.options import TuningConfig
 from hwnas.searching.options import SamplerConfig, StudyConfig
 from hwnas.tabular_options import BenchmarkConfig
-from hwnas.target import Budget, Remote, Target
+from hwnas.target import Remote, Target
 from hwnas.timing import TimingConfig
 from hwnas.training.config import TrainingConfig
 from hwnas.training.dataset import DatasetConfig
@@ -39,7 +41,7 @@ class SearchConfig:
     """What ``python -m hwnas search`` accepts."""
 
     target: Target = MISSING
-    budget: Budget = field(default_factory=Budget)
+    budget: dict[str, Any] = field(default_factory=dict)  #: limits by metric, and a ``name``
     dataset: DatasetConfig = MISSING
     sampler: SamplerConfig = field(default_factory=SamplerConfig)
     study: StudyConfig = field(default_factory=StudyConfig)
@@ -77,8 +79,10 @@ class SearchConfig:
                 "would disturb each other's measurements; start one on each machine instead."
             )
         for name in self.objectives:
-            if name not in COLUMNS:
-                raise ConfigError(unknown("objective", name, COLUMNS))
+            if name not in metrics.known():
+                raise ConfigError(unknown("objective", name, metrics.known()))
+        check_facts(self.target, self.objectives, "objectives")
+        check_facts(self.target, self.allowed.limits, "budget")
         if "accuracy" not in self.objectives or len(self.objectives) < 2:
             raise ConfigError("objectives must name 'accuracy' and at least one cost.")
         if len(set(self.objectives)) < len(self.objectives):
@@ -87,6 +91,20 @@ class SearchConfig:
             raise ConfigError(f"n_trials must be at least 1, got {self.n_trials}.")
         if self.sampler.name == "pareto" and len(self.objectives) > _MOST:
             raise ConfigError(_too_many(len(self.objectives)))
+
+    @property
+    def allowed(self) -> Budget:
+        """The budget.
+
+        Raises:
+            ConfigError: a limit is of no metric, is not a number or not positive.
+        """
+        return Budget.of(self.budget)
+
+    @property
+    def derives(self) -> Deriving:
+        """What is derived from costs, beside what cost models say."""
+        return deriving(self.target, [*self.objectives, *self.allowed.limits])
 
     @property
     def spaces(self) -> list[str]:
@@ -163,7 +181,7 @@ class TabularConfig:
     """What ``python -m hwnas search accuracy=table`` accepts."""
 
     table: BenchmarkConfig = field(default_factory=BenchmarkConfig)
-    budget: Budget = field(default_factory=Budget)
+    budget: dict[str, Any] = field(default_factory=dict)  #: limits by metric, and a ``name``
     sampler: SamplerConfig = field(default_factory=SamplerConfig)
     study: StudyConfig = field(default_factory=StudyConfig)
     run: RunConfig = field(default_factory=RunConfig)
@@ -184,9 +202,18 @@ class TabularConfig:
                 "networks to read them from."
             )
         self.table.check()
-        for name in self.budget.limits:
+        for name in self.allowed.limits:
             if name not in self.table.costs:
                 raise ConfigError(f"budget.{name}: table.costs has no such cost.")
+
+    @property
+    def allowed(self) -> Budget:
+        """The budget.
+
+        Raises:
+            ConfigError: a limit is of no metric, is not a number or not positive.
+        """
+        return Budget.of(self.budget)
 
 
 #: The cost models that suit a runtime, the default first.

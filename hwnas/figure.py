@@ -1,8 +1,8 @@
-"""A figure: one number with its interval and its source; and the columns that figures have."""
+"""A figure: one number with its interval and its source."""
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 Source = Literal["measured", "compiler-estimate", "table", "modelled"]
@@ -10,47 +10,6 @@ Figures = Mapping[str, "Figure"]
 
 #: Standard deviations that 95 % of a normal distribution are within, on either side.
 NORMAL_95 = 1.959963984540054
-
-
-@dataclass(frozen=True)
-class Column:
-    """What a figure is: its label for people, its unit, and which direction is better."""
-
-    label: str
-    unit: str
-    maximise: bool = False
-
-    @property
-    def title(self) -> str:
-        """Label with unit, for axes and table heads."""
-        return f"{self.label} [{self.unit}]" if self.unit else self.label
-
-
-#: Every figure of a candidate that can be an objective. The names are those of all result files.
-COLUMNS: Mapping[str, Column] = {
-    "accuracy": Column("accuracy", "", maximise=True),
-    "latency_ms": Column("latency", "ms"),
-    "energy_mj": Column("energy", "mJ"),
-    "sram_kib": Column("SRAM", "KiB"),
-    "flash_kib": Column("flash", "KiB"),
-    "macs_m": Column("MACs", "millions"),
-    "params_m": Column("parameters", "millions"),
-}
-
-
-def column(name: str) -> Column:
-    """Return the column of a name; ``npu.latency_ms`` is the latency on the target ``npu``.
-
-    Raises:
-        KeyError: there is no such column.
-    """
-    target, _, plain = name.rpartition(".")
-    found = COLUMNS[plain]
-    return replace(found, label=f"{target} {found.label}") if target else found
-
-
-#: The figures that are known before any image is seen.
-COSTS = tuple(name for name in COLUMNS if name != "accuracy")
 
 
 @dataclass(frozen=True)
@@ -64,8 +23,13 @@ class Figure:
 
     @property
     def upper(self) -> float:
-        """The end of the interval that a limit is held against."""
+        """The end of the interval that an upper limit is held against."""
         return self.value if self.high is None else self.high
+
+    @property
+    def lower(self) -> float:
+        """The end of the interval that a lower limit is held against."""
+        return self.value if self.low is None else self.low
 
     @property
     def std(self) -> float:

@@ -16,9 +16,9 @@ from typing import IO, Any, Literal, final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hwnas import files
+from hwnas import files, metrics
 from hwnas.errors import RunError
-from hwnas.figure import COSTS, Figure, Figures
+from hwnas.figure import Figure, Figures
 from hwnas.files import without_password
 from hwnas.manifest import read_manifest
 from hwnas.space import Genotype, Space
@@ -79,12 +79,20 @@ class Candidate:
         row: Row = {"trial": self.trial, "id": self.id, "state": self.state, "reason": self.reason}
         row |= {name: options.get(name) for name in space.choices}
         targets = dict.fromkeys(name.rpartition(".")[0] for name in self.figures if "." in name)
-        costs = [f"{target}.{name}" for target in targets for name in COSTS] or COSTS
-        for name in ("accuracy", *costs):
+        for name in ("accuracy", *_cost_columns(targets or [""], self.figures)):
             figure = self.figures.get(name)
             absent = dict.fromkeys((name, f"{name}_low", f"{name}_high", f"{name}_source"))
             row |= absent if figure is None else figure.columns(name)
         return row | dict(self.details)
+
+
+def _cost_columns(targets: Iterable[str], figures: Figures) -> Iterator[str]:
+    """Yield the columns of costs on targets: of what cost models say always, of others if known."""
+    for target in targets:
+        for name in metrics.costs():
+            column = f"{target}.{name}".lstrip(".")
+            if name in metrics.GIVEN or column in figures:
+                yield column
 
 
 @final

@@ -20,6 +20,7 @@ from hwnas.accuracy.base import Rival, Score
 from hwnas.cost.base import Cost
 from hwnas.errors import CompileError, TableError, unknown
 from hwnas.figure import Figure
+from hwnas.metrics import column
 from hwnas.pareto import hypervolume, non_dominated
 from hwnas.space import Genotype, Option, SearchSpace
 from hwnas.tabular_options import BenchmarkConfig
@@ -43,7 +44,7 @@ class Benchmark:
         self.space, self._rows = space, rows
         self.names = tuple(names)  #: ``accuracy`` and the costs
         self.values = values  #: ``(n, 1 + m)``
-        self._maximise = [name == "accuracy" for name in names]
+        self._maximise = [column(name).maximise for name in names]
 
     def row(self, genotype: Genotype) -> int | None:
         """Return where a genotype is in the table."""
@@ -71,15 +72,16 @@ class Benchmark:
 
     def share(self, genotypes: Sequence[Genotype], config: BenchmarkConfig) -> float:
         """Return the hypervolume of genotypes over that of the exact front; NaN if that is 0."""
-        worst = [float(self.values[:, 0].min()), *self.values[:, 1:].max(axis=0).tolist()]
+        ends = self.values.min(axis=0), self.values.max(axis=0)
+        worst = np.where(self._maximise, *ends).tolist()
         reference = [config.reference.get(n, w) for n, w in zip(self.names, worst, strict=True)]
         rows = [row for genotype in genotypes if (row := self.row(genotype)) is not None]
         exact = self._volume(self.values[non_dominated(self.values, self._maximise)], reference)
         return self._volume(self.values[rows], reference) / exact if exact else math.nan
 
     def _volume(self, values: Array, reference: Sequence[float]) -> float:
-        bounds = np.asarray(reference)
-        inside = (values[:, 0] > bounds[0]) & (values[:, 1:] < bounds[1:]).all(axis=1)
+        sign = np.where(self._maximise, -1.0, 1.0)
+        inside = (sign * values < sign * np.asarray(reference)).all(axis=1)
         return hypervolume(values[inside], reference, self._maximise) if inside.any() else 0.0
 
 

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from hwnas import metrics
 from hwnas.errors import ConfigError, unknown
-from hwnas.figure import COSTS
 
 
 @dataclass
@@ -30,8 +30,8 @@ class BenchmarkConfig:
                 "table.accuracy=COLUMN and table.costs={latency_ms: COLUMN}."
             )
         for name in self.costs:
-            if name not in COSTS:
-                raise ConfigError(unknown("cost in table.costs", name, COSTS))
+            if name not in metrics.costs():
+                raise ConfigError(unknown("cost in table.costs", name, metrics.costs()))
         for name in self.reference:
             if name not in ("accuracy", *self.costs):
                 allowed = ("accuracy", *self.costs)

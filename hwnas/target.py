@@ -1,12 +1,10 @@
-"""A target is facts about a device; a budget is what its user allows. Both are Hydra schemas."""
+"""A target is facts about a device, as a Hydra schema; never wishes (see ``hwnas.budget``)."""
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from hwnas.energy import EnergyModel, PowerModel
 from hwnas.errors import ConfigError, unknown
-from hwnas.figure import COSTS, Figures
 
 CLASSES = ("edge", "datacenter")
 #: What compiles or runs a network, with the dtypes that it runs in.
@@ -75,7 +73,7 @@ class Roofline:
 
 @dataclass
 class Target:
-    """Facts about a device and its compiler; never wishes (see ``Budget``)."""
+    """Facts about a device and its compiler."""
 
     name: str
     description: str
@@ -95,6 +93,8 @@ class Target:
     roofline: Roofline | None = None
     energy: EnergyModel | None = None  #: energies of arithmetic and accesses
     power: PowerModel | None = None  #: power while it computes, where there is no meter
+    #: what metrics are derived with, by name (see ``hwnas.metrics``): a price, a grid's intensity
+    facts: dict[str, float] = field(default_factory=dict)
     spaces: list[str] = field(default_factory=list)  #: search spaces that suit it: the default
 
     def __post_init__(self) -> None:
@@ -125,8 +125,12 @@ class Target:
 
 
 def facts(target: Target) -> dict[str, Any]:
-    """Return all that is known of a device: not which search spaces suit it."""
-    return {name: value for name, value in asdict(target).items() if name != "spaces"}
+    """Return all that is known of a device: not which search spaces suit it.
+
+    Facts of metrics are there if there are any: targets of earlier versions had none.
+    """
+    absent = ("spaces",) if target.facts else ("spaces", "facts")
+    return {name: value for name, value in asdict(target).items() if name not in absent}
 
 
 @dataclass
@@ -146,52 +150,3 @@ class Remote:
             raise ConfigError("rpc.tracker and rpc.key go together: give both or none.")
         if self.timeout_s <= 0 or self.n_devices < 1:
             raise ConfigError("rpc.timeout_s must be positive and rpc.n_devices at least 1.")
-
-
-@dataclass
-class Budget:
-    """Upper limits of a candidate's costs; ``None`` is no limit."""
-
-    name: str = "custom"
-    latency_ms: float | None = None
-    energy_mj: float | None = None
-    sram_kib: float | None = None
-    flash_kib: float | None = None
-    macs_m: float | None = None
-    params_m: float | None = None
-
-    def __post_init__(self) -> None:
-        for name, limit in self.limits.items():
-            if not limit > 0:
-                raise ConfigError(f"budget.{name} must be positive, got {limit}.")
-
-    @property
-    def limits(self) -> dict[str, float]:
-        """The limits that are set, by column."""
-        values = {name: getattr(self, name) for name in COSTS}
-        return {name: value for name, value in values.items() if value is not None}
-
-    def violations(self, figures: Figures) -> dict[str, float]:
-        """Return, for each limit, how far a candidate is over it as a fraction of the limit."""
-        return violations(self.limits, figures)
-
-    def met(self, figures: Figures) -> frozenset[str]:
-        """Return the name of the budget if a candidate fits it."""
-        return frozenset() if self.exceeded(figures) else frozenset([self.name])
-
-    def exceeded(self, figures: Figures) -> str:
-        """Return which limits a candidate is over, in words; empty if it fits."""
-        over = [name for name, by in self.violations(figures).items() if by > 0]
-        return "; ".join(
-            f"{name} {figures[name].upper:.4g} over budget {self.limits[name]:g}" for name in over
-        )
-
-
-def violations(limits: Mapping[str, float], figures: Figures) -> dict[str, float]:
-    """Return, for each limit of a known figure, how far a candidate is over it.
-
-    In fractions of the limit: zero or less fits. The upper end of a figure's interval must fit.
-    """
-    return {
-        name: figures[name].upper / limit - 1.0 for name, limit in limits.items() if name in figures
-    }

@@ -28,10 +28,10 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from hwnas import metrics
 from hwnas.cost.base import CostModel
 from hwnas.families.base import Family
 from hwnas.families.blocks import fold_batch_norm, weights_of
-from hwnas.figure import COSTS
 from hwnas.op import INPUT, Lowered, Node, Task, n_macs
 from hwnas.runtimes.base import Session
 from hwnas.runtimes.onnx_writer import write_fp32
@@ -231,7 +231,7 @@ class CostModelContract:
         self, cost_model: CostModel, cost_space: SearchSpace
     ) -> None:
         cost = cost_model.cost(cost_space.sample(random.Random(4)))
-        assert set(cost.figures) == set(COSTS)
+        assert set(cost.figures) == set(metrics.GIVEN)
         for figure in cost.figures.values():
             assert figure.value > 0
             assert figure.source in ("measured", "compiler-estimate", "table", "modelled")
@@ -243,7 +243,7 @@ class CostModelContract:
     ) -> None:
         small = cost_model.cost(cost_space.smallest()).figures
         large = cost_model.cost(cost_space.largest()).figures
-        assert all(large[name].value > small[name].value for name in COSTS)
+        assert all(large[name].value > small[name].value for name in metrics.GIVEN)
 
 
 class SessionContract:

@@ -28,6 +28,9 @@ needs_fashion_mnist = pytest.mark.skipif(
     not (SHARED / "fashion_mnist").is_dir(), reason=f"no Fashion-MNIST in {SHARED}"
 )
 
+#: Options of a search whose networks share weights and are delivered as they are: the quickest.
+SHARED_WEIGHTS = ("accuracy=supernet", "finish.epochs=0")
+
 PARTS: dict[str, Any] = {
     "vela": Vela,
     "tvm": Tvm,

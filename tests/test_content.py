@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from hwnas import content
+from tests.conftest import SHARED_WEIGHTS
 
 ROOT = Path(__file__).parents[1]
 
@@ -54,8 +55,7 @@ def test_wheel_runs_in_another_folder(wheel: Path, tmp_path: Path) -> None:
     quick = [
         "search_space=tiny",
         "train.epochs=1",
-        "accuracy=supernet",
-        "finish.epochs=0",
+        *SHARED_WEIGHTS,
         "n_trials=10",
     ]
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}

@@ -14,12 +14,12 @@ from typing import Any
 import optuna
 import pytest
 
+from hwnas.budget import Budget
 from hwnas.progress import Silent
 from hwnas.searching import loop
 from hwnas.searching.options import SamplerConfig
 from hwnas.searching.study import Study
 from hwnas.space import SearchSpace
-from hwnas.target import Budget
 from tests.search.fakes import SizeAccuracy, SizeCost, size
 
 PROGRAM = Path(sys.executable).with_name("optuna-dashboard")
@@ -59,7 +59,7 @@ def _get(address: str) -> Any:
 
 def test_dashboard_shows_a_search_while_it_runs(tiny: SearchSpace, tmp_path: Path) -> None:
     limit = size(tiny.largest()) - 8
-    problem = loop.Problem(tiny, Budget(latency_ms=limit), SizeCost(), SizeAccuracy())
+    problem = loop.Problem(tiny, Budget({"latency_ms": limit}), SizeCost(), SizeAccuracy())
     path, random = tmp_path / "study.db", SamplerConfig("random")
     with contextlib.closing(Study(path, tiny, OBJECTIVES)) as study:
         loop.search(problem, study, random, 0, 30, Silent())
@@ -95,7 +95,7 @@ def test_marks_for_the_dashboard_are_not_seen_by_samplers(
     tiny: SearchSpace, tmp_path: Path
 ) -> None:
     limit = size(tiny.largest()) - 8
-    problem = loop.Problem(tiny, Budget(latency_ms=limit), SizeCost(), SizeAccuracy())
+    problem = loop.Problem(tiny, Budget({"latency_ms": limit}), SizeCost(), SizeAccuracy())
     sampler = SamplerConfig("nsga2", 8)
     found = []
     for i, parts in enumerate([(24,), (12, 24)]):

@@ -18,6 +18,8 @@ LAYERS = {
     "host": 0,
     "files": 1,
     "figure": 1,
+    "budget": 1,
+    "metrics": 1,
     "space": 1,
     "union": 1,
     "op": 1,

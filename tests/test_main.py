@@ -15,14 +15,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from hwnas.__main__ import run
-from tests.conftest import SHARED, needs_fashion_mnist
+from tests.conftest import SHARED, SHARED_WEIGHTS, needs_fashion_mnist
 
 QUICK = (
     "+target=npu",
     "search_space=tiny",
     "train.epochs=1",
-    "accuracy=supernet",
-    "finish.epochs=0",
+    *SHARED_WEIGHTS,
     "n_trials=30",
 )
 VIT = ("search_space=vit_small",)
@@ -211,8 +210,7 @@ def test_fashion_mnist_from_local_files() -> None:
     options = [
         "search_space=tiny",
         "train.epochs=1",
-        "accuracy=supernet",
-        "finish.epochs=0",
+        *SHARED_WEIGHTS,
         "n_trials=12",
         "run.dir=r",
     ]

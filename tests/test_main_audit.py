@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from hwnas.__main__ import run
+from tests.conftest import SHARED_WEIGHTS
 from tests.unusable import CHANGES
 
 QUICK = (
     "+target=npu",
     "search_space=tiny",
     "train.epochs=2",
-    "accuracy=supernet",
-    "finish.epochs=0",
+    *SHARED_WEIGHTS,
     "n_trials=20",
     "budget=none",
 )

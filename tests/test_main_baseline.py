@@ -12,12 +12,12 @@ import pytest
 
 from hwnas.__main__ import run
 from hwnas.results import Row
+from tests.conftest import SHARED_WEIGHTS
 
 QUICK = (
     "search_space=tiny",
     "train.epochs=1",
-    "accuracy=supernet",
-    "finish.epochs=0",
+    *SHARED_WEIGHTS,
     "n_trials=12",
     "budget=none",
 )

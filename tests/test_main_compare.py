@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hwnas.__main__ import run
+from tests.conftest import SHARED_WEIGHTS
 
 OPS = ("conv1", "conv3", "none", "skip")
 _WORK = {"none": 0.0, "skip": 0.1, "conv1": 0.5, "conv3": 1.0}
@@ -51,7 +52,7 @@ def targets(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setattr(sys, "argv", ["hwnas"])
         arguments = [
             "search", "+target=[npu,sketch]", "search_space=tiny", "budget=none", "n_trials=8",
-            "sampler=random", "accuracy=supernet", "finish.epochs=0", "train.epochs=1",
+            "sampler=random", *SHARED_WEIGHTS, "train.epochs=1",
             f"run.dir={folder / 'both'}", f"run.supernets={folder / 'supernets'}",
         ]  # fmt: skip
         assert run(arguments) == 0
@@ -269,3 +270,11 @@ def test_two_runs_are_compared_at_equal_accuracy(
     arguments = [f"runs={searched}/random*", f"run.dir={tmp_path / 'three'}"]
     assert run(["compare", *arguments]) == 0
     assert not (tmp_path / "three" / "equal_quality.csv").exists()
+
+
+def test_a_run_may_be_named_as_a_column(searched: Path, tmp_path: Path) -> None:
+    shutil.copytree(searched / "random0", tmp_path / "run")
+    runs = f"runs=[{tmp_path / 'run'},{searched / 'random1'}]"
+    assert run(["compare", runs, f"run.dir={tmp_path / 'out'}"]) == 0
+    pairs = [(row["run"], row["covered"]) for row in _rows(tmp_path / "out" / "coverage.csv")]
+    assert pairs == [(a, b) for a in ("run", "random1") for b in ("run", "random1")]

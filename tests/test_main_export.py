@@ -25,6 +25,7 @@ import torch
 from hwnas.__main__ import run
 from hwnas.export.folder import BUILDING
 from hwnas.export.running import load_module
+from tests.conftest import SHARED_WEIGHTS
 from tests.export.blocked import LARGE, run_file, run_hwnas, run_snippet
 from tests.int8.networks import coarsely
 from tests.unusable import CHANGES, edit
@@ -33,8 +34,7 @@ QUICK = (
     "+target=npu",
     "search_space=tiny",
     "train.epochs=2",
-    "accuracy=supernet",
-    "finish.epochs=0",
+    *SHARED_WEIGHTS,
     "n_trials=20",
     "budget=none",
 )
@@ -139,8 +139,8 @@ def test_weights_are_finished_first(searched: Path, exported: Path, tmp_path: Pa
 def test_what_is_trained_for_int8_is_held_against_itself(
     searched: Path, exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hwnas.finishing.finish.calibrate", partial(coarsely, times=16))
-    options = [f"id={exported.name}", "epochs=6", "max_int8_drop=2", f"dir={tmp_path}"]
+    monkeypatch.setattr("hwnas.finishing.finish.calibrate", partial(coarsely, times=4))
+    options = [f"id={exported.name}", "epochs=6", "max_int8_drop=0", f"dir={tmp_path}"]
     assert run(["export", f"run={searched}", *options]) == 0
     folder = tmp_path / exported.name
     found = json.loads((folder / "proof.json").read_text())["artefacts"]
@@ -591,8 +591,7 @@ def test_missing_folders_are_refused(
 def test_export_for_this_machine_is_timed_and_verified_without_torch(tmp_path: Path) -> None:
     network = [
         "train.epochs=1",
-        "accuracy=supernet",
-        "finish.epochs=0",
+        *SHARED_WEIGHTS,
         "n_trials=4",
         "budget=none",
         f"run.dir={tmp_path / 'run'}",

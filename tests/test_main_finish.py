@@ -124,7 +124,7 @@ def test_nothing_is_trained_for_a_budget_that_nothing_meets(
         ("trained.fidelities=[0]", "epochs of at least 1"),
         ("finish.probability=2", "finish.probability must lie in"),
         ("minutes=-1", "minutes must be above 0"),
-        ("start_from=nowhere", "nowhere"),
+        ("start_from=nowhere", "start_from=nowhere: "),
     ],
 )
 def test_bad_options_are_refused_in_one_line(

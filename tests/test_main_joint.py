@@ -12,13 +12,13 @@ import pytest
 from hwnas.__main__ import run
 from hwnas.api.arguments import for_targets
 from hwnas.errors import ConfigError
+from tests.conftest import SHARED_WEIGHTS
 
 BOTH = "+target=[npu,sketch]"
 QUICK = (
     "search_space=tiny",
     "train.epochs=1",
-    "accuracy=supernet",
-    "finish.epochs=0",
+    *SHARED_WEIGHTS,
     "n_trials=24",
     "budget=none",
 )

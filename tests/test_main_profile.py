@@ -34,7 +34,7 @@ from hwnas.space import Genotype, SearchSpace
 from hwnas.target import Remote
 from hwnas.timing import TimingConfig
 from hwnas.training.data import DatasetConfig
-from tests.conftest import images_of, target
+from tests.conftest import SHARED_WEIGHTS, images_of, target
 from tests.profiling.fakes import Device, subject, timing
 
 #: 84 networks of ten operators.
@@ -68,8 +68,7 @@ SEARCH = (
     *LAB,
     "budget=none",
     "train.epochs=1",
-    "accuracy=supernet",
-    "finish.epochs=0",
+    *SHARED_WEIGHTS,
     "sampler=random",
     *TIMING,
 )
@@ -422,8 +421,7 @@ def test_transferred_table_is_searched_and_resumed(
         *options,
         "budget=none",
         "train.epochs=1",
-        "accuracy=supernet",
-        "finish.epochs=0",
+        *SHARED_WEIGHTS,
         "sampler=random",
         *TIMING,
     )
@@ -492,8 +490,7 @@ def test_onnxruntime_is_profiled_and_searched(
     search = (
         "budget=none",
         "train.epochs=1",
-        "accuracy=supernet",
-        "finish.epochs=0",
+        *SHARED_WEIGHTS,
         "sampler=random",
         "n_trials=6",
         "run.dir=r",

@@ -15,7 +15,7 @@ import yaml
 from hwnas import space
 from hwnas.__main__ import run
 from hwnas.space import SearchSpace
-from tests.conftest import space_yaml
+from tests.conftest import SHARED_WEIGHTS, space_yaml
 
 RESIDUAL = {
     "family": "resnet",
@@ -38,8 +38,7 @@ RESIDUAL = {
 QUICK = (
     "+target=npu",
     "train.epochs=1",
-    "accuracy=supernet",
-    "finish.epochs=0",
+    *SHARED_WEIGHTS,
     "n_trials=12",
     "budget=none",
 )

@@ -15,6 +15,7 @@ import pytest
 
 from hwnas.__main__ import run
 from hwnas.training.checkpoint import Checkpoint
+from tests.conftest import SHARED_WEIGHTS
 from tests.training.fakes import same
 
 ROOT = Path(__file__).parents[1]
@@ -68,7 +69,7 @@ def test_supernet_is_trained_once_and_search_uses_it(capsys: pytest.CaptureFixtu
     written = checkpoint.stat().st_mtime_ns
     assert run(["train", *TINY, "train.ema=0.9", "train.tensorboard=true"]) == 0
     assert "It was trained before." in capsys.readouterr().out
-    scored = ("accuracy=supernet", "finish.epochs=0", "train.ema=0.9", "n_trials=12")
+    scored = (*SHARED_WEIGHTS, "train.ema=0.9", "n_trials=12")
     assert run(["search", "+target=npu", *TINY, *scored, "run.dir=s"]) == 0
     assert json.loads(Path("s/manifest.json").read_text())["checkpoint"] == str(checkpoint)
     assert checkpoint.stat().st_mtime_ns == written

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hwnas.__main__ import run
+from tests.conftest import SHARED_WEIGHTS
 from tests.unusable import edit
 
 OPTIONS = (
@@ -95,17 +96,32 @@ def _is_summary(line: str) -> bool:
     return "infeasible" in line
 
 
+def _exported(search: Path, folder: Path) -> bool:
+    """Export all members; return whether nothing fails but that int8 loses more than allowed.
+
+    It may: these networks learned for five epochs.
+    """
+    code = run(["export", f"run={search}", "pick=all", f"dir={folder}"])
+    failed = [path for path in folder.iterdir() if path.name.endswith(".failed")]
+    checks = [c for path in failed for c in json.loads((path / "proof.json").read_text())["checks"]]
+    broken = {check["name"] for check in checks if not check["holds"]}
+    return code == bool(failed) and broken <= {"model.int8.onnx.drop", "model.int8.tflite.drop"}
+
+
 @pytest.mark.usefixtures("untrained")
 def test_finished_network_is_exported_as_it_was_verified(
     root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["export", f"run={root / 'alone'}", "pick=most_accurate", f"dir={tmp_path}"]) == 0
+    assert _exported(root / "alone", tmp_path)
     said = " ".join(capsys.readouterr().out.split())
     assert "Byte for byte what the search verified: model.int8.tflite, model.vela.tflite." in said
     teacher = _manifest(root)["finishing"]["teacher"]
     folders = {path.name: path for path in tmp_path.iterdir() if path.is_dir()}
-    assert folders
-    for name, folder in folders.items():
+    members = json.loads((root / "alone" / "front.json").read_text())["members"]
+    names = {name.removesuffix(".failed"): folder for name, folder in folders.items()}
+    assert names.keys() == {member["id"] for member in members}
+    assert len(names) > 1
+    for name, folder in names.items():
         models = root / "alone" / "models"
         for own, verified in (("int8", f"{name}.tflite"), ("vela", f"{name}_vela.tflite")):
             assert (folder / f"model.{own}.tflite").read_bytes() == (models / verified).read_bytes()
@@ -131,7 +147,7 @@ def test_what_another_search_went_on_with_is_exported_as_this_one_left_it(
     places = [f"run.dir={tmp_path / 'other'}", f"run.supernets={networks}"]
     assert run(["search", *other, *places]) == 0
     monkeypatch.setattr("hwnas.training.alone._Alone.__call__", None)
-    assert run(["export", f"run={again}", "pick=most_accurate", f"dir={tmp_path / 'out'}"]) == 0
+    assert _exported(again, tmp_path / "out")
 
 
 def test_other_candidate_is_finished_likewise(root: Path, tmp_path: Path) -> None:
@@ -226,7 +242,7 @@ def test_fronts_are_compared_and_costed_again(
     root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = tmp_path / "other"
-    options = ["n_trials=6", "accuracy=supernet", "train.epochs=1", "finish.epochs=0"]
+    options = ["n_trials=6", *SHARED_WEIGHTS, "train.epochs=1"]
     places = [f"run.dir={other}", f"run.supernets={tmp_path / 'networks'}"]
     sketch = ["+target=sketch", *OPTIONS[1:2], "budget=none", *options, *places]
     assert run(["search", *sketch]) == 0

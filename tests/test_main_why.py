@@ -12,6 +12,7 @@ from hwnas.__main__ import run
 from hwnas.api.arguments import for_hydra
 from hwnas.figure import Figure
 from hwnas.results import Row, RunFolder
+from tests.conftest import SHARED_WEIGHTS
 
 Why = Callable[..., str]
 
@@ -19,8 +20,7 @@ QUICK = (
     "+target=npu",
     "search_space=tiny",
     "train.epochs=1",
-    "accuracy=supernet",
-    "finish.epochs=0",
+    *SHARED_WEIGHTS,
     "n_trials=20",
 )
 

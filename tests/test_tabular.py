@@ -52,6 +52,22 @@ def test_table_is_a_space_that_answers(tmp_path: Path, name: str) -> None:
         assert {f.source for f in figures.values()} == {"table"}
 
 
+def test_a_cost_that_is_maximised_counts_as_such(tmp_path: Path) -> None:
+    rows = [
+        {"a": "x", "acc": 0.9, "ips": 1.0},
+        {"a": "y", "acc": 0.6, "ips": 3.0},
+        {"a": "z", "acc": 0.5, "ips": 0.5},
+    ]
+    path = _file(tmp_path / "t.parquet", rows)
+    benchmark = _load(path, genotype=["a"], costs={"throughput_ips": "ips"})
+    x, y, z = (benchmark.space.genotype({"a": name}) for name in "xyz")
+    config = BenchmarkConfig()
+    assert benchmark.share([x, y], config) == pytest.approx(1.0)
+    # Beyond accuracy 0.5 and 0.5 images a second: x has 0.4 * 0.5, both have 0.2 + 0.1 * 2.
+    assert benchmark.share([x], config) == pytest.approx(0.2 / 0.4)
+    assert benchmark.share([z], config) == 0.0
+
+
 def test_share_is_of_the_exact_front(tmp_path: Path) -> None:
     rows = [
         {"a": "x", "acc": 0.9, "ms": 3.0},

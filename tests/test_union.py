@@ -12,6 +12,7 @@ import yaml
 
 from hwnas import content, space, union
 from hwnas.accuracy.base import Rival, Score
+from hwnas.budget import Budget
 from hwnas.cost.base import Cost
 from hwnas.errors import SpaceError
 from hwnas.figure import Figure
@@ -22,7 +23,6 @@ from hwnas.searching.front import pareto_front
 from hwnas.searching.options import SAMPLERS, SamplerConfig
 from hwnas.searching.study import Study
 from hwnas.space import Genotype, SearchSpace, Space
-from hwnas.target import Budget
 from tests.conftest import space_yaml
 
 OBJECTIVES = ("accuracy", "latency_ms")
@@ -202,7 +202,7 @@ def test_pareto_finds_the_fronts_of_both(
 def test_smallest_of_each_is_tried_where_nothing_fits(both: Space, tmp_path: Path) -> None:
     small = Small(both)
     opened = Study(tmp_path / "study.db", both, OBJECTIVES)
-    problem = loop.Problem(both, Budget(latency_ms=0.1), small, small)
+    problem = loop.Problem(both, Budget({"latency_ms": 0.1}), small, small)
     found = loop.search(problem, opened, SamplerConfig("pareto"), 0, 3, Silent())
     opened.close()
     assert [c.id for c in found[:2]] == [m.smallest().id for m in both.members]

@@ -23,13 +23,13 @@ from pathlib import Path
 import numpy as np
 
 from hwnas import tabular
+from hwnas.budget import Budget
 from hwnas.progress import Silent
 from hwnas.searching import loop
 from hwnas.searching.explanation import kept_within
 from hwnas.searching.options import SamplerConfig
 from hwnas.searching.study import Study, read
 from hwnas.tabular_options import BenchmarkConfig
-from hwnas.target import Budget
 
 _STARTUP = {"pareto": 10}  # as in conf/sampler
 

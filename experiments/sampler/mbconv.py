@@ -26,7 +26,7 @@ from experiments import evaluations
 from experiments.evaluations import Evaluations, searched, volume
 from hwnas.accuracy.base import Rival, Score
 from hwnas.cost.base import Cost
-from hwnas.figure import COLUMNS
+from hwnas.metrics import column
 from hwnas.pareto import non_dominated
 from hwnas.space import Genotype
 
@@ -114,7 +114,7 @@ def _compare(searches: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
     rows = []
     for objectives in sorted({tuple(search["objectives"]) for search in searches}, key=len):
         chosen = [s for s in searches if tuple(s["objectives"]) == objectives]
-        maximise = [COLUMNS[name].maximise for name in objectives]
+        maximise = [column(name).maximise for name in objectives]
         union = np.vstack([_points(s, None) for s in chosen])
         front = union[non_dominated(union, maximise)]
         whole = volume(front, objectives)

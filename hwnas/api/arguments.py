@@ -12,6 +12,8 @@ _WORDS = (
     "id", "genotype", "run", "runs", "reference", "true_front", "pick", "export", "data", "dir",
     "baseline",
 )  # fmt: skip
+#: Mappings with keys of the user's own.
+_OWN_KEYS = ("table.costs=", "table.reference=", "objectives={", "budget.", "target.facts.")
 #: Options of Hydra's own with a value behind them.
 _TAKE_A_VALUE = ("--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn")
 #: Of them, the one that names a folder of configurations of the user's own.
@@ -21,8 +23,8 @@ _TARGETS = re.compile(r"\+{0,2}target=\[(.*)\]$")
 
 def for_hydra(argument: str) -> str:
     """Return an argument so that Hydra reads it as it was meant."""
-    # Mappings with keys of the user's own: Hydra wants to be told that they are new.
-    if argument.startswith(("table.costs=", "table.reference=", "objectives={")):
+    # Hydra wants to be told that a key is new.
+    if argument.startswith(_OWN_KEYS):
         return f"++{argument}"
     # An id such as 12e456789012 would be a number, and infinite.
     key, _, value = argument.partition("=")

@@ -12,9 +12,9 @@ from hwnas.comparison.fronts import Kind, Objective, Point, Run, declared
 from hwnas.comparison.speedup import Speedup, in_plane, speedup
 from hwnas.comparison.speedup_words import Names, sentences
 from hwnas.config import SearchConfig
-from hwnas.errors import RunError, unknown
-from hwnas.figure import column
+from hwnas.errors import ConfigError, RunError, unknown
 from hwnas.manifest import read_manifest, weights_of
+from hwnas.metrics import column
 from hwnas.report import equal_accuracy
 from hwnas.report.explorer import Beside, Table
 from hwnas.results import Candidate, Row
@@ -124,8 +124,17 @@ def against(
 
 
 def _objectives(config: SearchConfig) -> tuple[Objective, Objective]:
-    """Return the accuracy and the first cost of a search."""
-    cost = next(name for name in config.objectives if name != "accuracy")
+    """Return the accuracy and the first cost of a search that is to be minimised.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    cost = next((name for name in config.objectives if not column(name).maximise), None)
+    if cost is None:
+        raise ConfigError(
+            f"baseline={config.baseline} says how much less a network costs at equal accuracy: "
+            f"objectives={config.objectives} need a cost to be minimised, for example latency_ms."
+        )
     return Objective("accuracy", maximise=True), Objective(cost, maximise=False)
 
 
@@ -227,7 +236,7 @@ def _fitting(baseline: Baseline, config: SearchConfig) -> Baseline:
             raise RunError(f"baseline={baseline.name}: {point.id} has no {cost.name}.")
         if point.figures[cost.name].value <= 0:
             raise RunError(f"baseline={baseline.name}: {cost.name} of {point.id} is not above 0.")
-    kept = [p for p in baseline.points if not config.budget.exceeded(p.figures)]
+    kept = [p for p in baseline.points if not config.allowed.exceeded(p.figures)]
     if not kept:
         raise RunError(
             f"baseline={baseline.name}: none of its networks fits the budget of this search."

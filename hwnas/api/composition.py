@@ -116,7 +116,7 @@ def _explain(error: Exception, verb: str) -> str:
             return f"The target has no default: write +target=<name>, one of {', '.join(targets)}."
         full = re.search(r"full_key: ([\w.]+)", text)
         known = [name for name, _ in options(SCHEMAS[verb])]
-        known += {name.partition(".")[0] for name in known} & {"budget", "dataset", "sampler"}
+        known += {name.partition(".")[0] for name in known} & {"dataset", "sampler"}
         return unknown("option", full[1] if full else key, known)
     return text.replace("full_key:", "at")
 

@@ -3,13 +3,13 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from hwnas.budget import Budget
 from hwnas.errors import RunError
 from hwnas.figure import Figure
 from hwnas.manifest import read_manifest
 from hwnas.results import Candidate, Row, RunFolder, Verified, read_verified, stays
 from hwnas.searching import explanation, study
 from hwnas.searching.study import Record
-from hwnas.target import Budget
 
 
 @dataclass(frozen=True)
@@ -24,11 +24,11 @@ class ReadRun:
     def limits(self) -> dict[str, float]:
         """The limits of the search; with several targets, named after them."""
         if "targets" not in self.manifest:
-            return Budget(**self.manifest["config"]["budget"]).limits
+            return dict(Budget.of(self.manifest["config"]["budget"]).limits)
         return {
             f"{target}.{name}": limit
             for target, own in self.manifest["targets"].items()
-            for name, limit in Budget(**own["config"]["budget"]).limits.items()
+            for name, limit in Budget.of(own["config"]["budget"]).limits.items()
         }
 
     def verified(self, genotype_id: str) -> Verified | None:

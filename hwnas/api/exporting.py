@@ -192,7 +192,7 @@ def _export(pick: Pick, name: str, order: Order) -> Exported:
             of.parts.data,
             build.artefacts(of.parts, of.device),
             library.worker if library else None,
-            of.config.budget.limits,
+            of.config.allowed.limits,
             finisher.config.max_int8_drop,
             kept,
         )

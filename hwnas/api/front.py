@@ -8,7 +8,7 @@ from hwnas.api.baseline import Against
 from hwnas.api.reporter import Reporter
 from hwnas.api.station import Station
 from hwnas.energy import EnergyModel, PowerModel
-from hwnas.figure import column
+from hwnas.metrics import column
 from hwnas.report import searched
 from hwnas.report.explorer import Beside
 from hwnas.report.page import render
@@ -89,7 +89,7 @@ def write_front(
             "target": config.target.name,
             "caveat": config.target.caveat,
             "energy_model": asdict(_energy_source(config.target)),
-            "budget": config.budget.limits,
+            "budget": dict(config.allowed.limits),
             "members": rows,
         }
         | ({} if against is None else {"baseline": against.to_json()}),
@@ -97,13 +97,13 @@ def write_front(
     title = f"{config.searched} on {config.target.name}, {parts.data.name}"
     costs = [name for name in config.objectives if name != "accuracy"]
     beside = None if against is None else against.beside
-    panel = Panel(candidates, members, costs[0], config.budget, title, beside=beside)
+    panel = Panel(candidates, members, costs[0], config.allowed, title, beside=beside)
     folder.write_bytes("front.png", front_png(panel))
     facts = [
         ("target", config.target.caveat),
         ("cost model", _cost_words(manifest)),
         ("energy", energy_words(config.target)),
-        ("budget", ", ".join(f"{n} <= {v:g}" for n, v in config.budget.limits.items()) or "none"),
+        ("budget", str(config.allowed)),
         ("search space", f"{config.searched}, {manifest['n_genotypes']:.3g} genotypes"),
         (
             "candidates",
@@ -113,7 +113,7 @@ def write_front(
         ("command", manifest["command"]),
         *((f"version of {name}", version) for name, version in manifest["versions"].items()),
     ]
-    found = searched.Front(candidates, members, config.objectives, config.budget, beside)
+    found = searched.Front(candidates, members, config.objectives, config.allowed, beside)
     page = searched.single(f"hwnas: {title}", found, facts)
     page = (
         page

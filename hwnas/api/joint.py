@@ -11,8 +11,9 @@ from hwnas.api.finishing import Finish
 from hwnas.api.front import Front, Outcome, finished, told, write_front
 from hwnas.api.reporter import Reporter
 from hwnas.api.station import Station, objectives
+from hwnas.budget import Budget
 from hwnas.errors import BudgetError
-from hwnas.figure import column
+from hwnas.metrics import column
 from hwnas.report import searched
 from hwnas.report.page import render
 from hwnas.report.plot import Panel, front_png
@@ -71,7 +72,7 @@ def finish(
         fronts.append(Front(station, own, views_of, members, held))
         own.write_parquet("candidates.parquet", [c.row(station.parts.space) for c in views_of])
     manifest |= found.facts()
-    budgets = {s.target: s.config.budget for s in stations}
+    budgets = {s.target: s.config.allowed for s in stations}
     fitting = [] if missed else [c for c in candidates if fits_all(c, budgets)]
     fitting = [c for c in fitting if c.id in found.finished]
     joint = _for_all(stations, folder, fitting, found, phases) if fitting else []
@@ -105,7 +106,7 @@ def _for_all(
     found = pareto_front([finish.as_finished(c) for c in fitting], names)
     by_target: dict[str, list[Member]] = {}
     for s in stations:
-        views = [on_target(c, s.target, s.config.budget) for c in found]
+        views = [on_target(c, s.target, s.config.allowed) for c in found]
         own, phase = _own_folder(folder, s.target), f"Verify on {s.target}"
         by_target[s.target] = s.verified(views, finish.finisher, own, phases, phase)
     members = [
@@ -152,7 +153,7 @@ def _write(
     names: Sequence[str] = manifest["objectives"]
     content = {
         "objectives": {n: "max" if column(n).maximise else "min" for n in names},
-        "budgets": {t: _limits(own) for t, own in manifest["targets"].items()},
+        "budgets": {t: dict(_budget(own).limits) for t, own in manifest["targets"].items()},
         "members": rows,
     }
     against = {f.station.target: f.against for f in fronts if f.against is not None}
@@ -166,7 +167,7 @@ def _write(
     found = {
         front.station.target: searched.Front(
             front.candidates, front.members, front.station.config.objectives,
-            front.station.config.budget, front.beside,
+            front.station.config.allowed, front.beside,
         )
         for front in fronts
     }  # fmt: skip
@@ -182,22 +183,20 @@ def _panel(front: Front, ids: set[str]) -> Panel:
     cost = next(name for name in config.objectives if name != "accuracy")
     title = f"{config.searched} on {config.target.name}"
     members = front.members
-    return Panel(front.candidates, members, cost, config.budget, title, ids, front.beside)
+    return Panel(front.candidates, members, cost, config.allowed, title, ids, front.beside)
 
 
-def _limits(own: Mapping[str, Any]) -> dict[str, float]:
-    budget: Mapping[str, Any] = own["config"]["budget"]
-    return {name: limit for name, limit in budget.items() if name != "name" and limit is not None}
+def _budget(own: Mapping[str, Any]) -> Budget:
+    return Budget.of(own["config"]["budget"])
 
 
 def _facts(manifest: Row) -> list[tuple[str, str]]:
     facts = []
     for target, own in manifest["targets"].items():
-        limits = ", ".join(f"{name} <= {limit:g}" for name, limit in _limits(own).items())
         facts += [
             (f"{target}: target", own["config"]["target"]["caveat"]),
             (f"{target}: cost model", own["config"]["cost"]),
-            (f"{target}: budget", limits or "none"),
+            (f"{target}: budget", str(_budget(own))),
         ]
     n = f"{manifest['n_candidates']}, {manifest['n_distinct']} different, "
     n += f"{manifest['n_infeasible']} fit no target"

@@ -1,15 +1,14 @@
 """Pictures of a search, from its folder."""
 
 from pathlib import Path
-from typing import Any
 
 from matplotlib.figure import Figure
 
+from hwnas.budget import Budget
 from hwnas.comparison import folder
 from hwnas.manifest import read_manifest
 from hwnas.report.plot import Panel, front_figure
 from hwnas.searching.front import pareto_front
-from hwnas.target import Budget
 
 
 def of_search(path: Path) -> Figure:
@@ -27,7 +26,7 @@ def _panel(path: Path) -> Panel:
     run = folder.read(path, "path")
     names = list(run.directions)
     cost = next(name for name in names if name != "accuracy")
-    members, limits = run.members or [], dict[str, Any](run.limits)
+    members = run.members or []
     found = [] if members else pareto_front(run.candidates, names)
     title = f"{run.name} on {run.target}" if run.target else run.name
-    return Panel(run.candidates, members, cost, Budget(**limits), title, unverified=found)
+    return Panel(run.candidates, members, cost, Budget(run.limits), title, unverified=found)

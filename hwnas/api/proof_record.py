@@ -19,6 +19,7 @@ from hwnas.export.proving import Evidence
 from hwnas.files import without_password as public
 from hwnas.int8.finished import Finished
 from hwnas.manifest import weights_of
+from hwnas.metrics import column
 from hwnas.op import n_macs, n_params
 from hwnas.results import Row, RunFolder
 from hwnas.space import Genotype
@@ -115,8 +116,8 @@ def record(pick: Pick, ready: Finished, evidence: Evidence, order: Order, place:
         "figures": proof.figures_to_json(figures),
         "details": dict(evidence.cost.details),
         "budget": {
-            name: {"limit": limit, "margin": 1 - figures[name].upper / limit}
-            for name, limit in config.budget.limits.items()
+            name: {"limit": limit, "margin": -column(name).violation(figures[name], limit)}
+            for name, limit in config.allowed.limits.items()
         },
         "max_int8_drop": finisher.config.max_int8_drop,
         "tolerances": proof.TOLERANCES,

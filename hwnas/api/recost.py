@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hwnas import build, pareto
+from hwnas import build, metrics, pareto
+from hwnas.budget import exceeded
 from hwnas.comparison.fronts import Front, Objective, Point
 from hwnas.comparison.summary import Comparison
 from hwnas.config import SearchConfig
 from hwnas.cost.base import Cost, CostModel
 from hwnas.errors import CompileError, RunError
-from hwnas.figure import COSTS, Figure
 from hwnas.progress import Progress
 from hwnas.results import Row
 from hwnas.space import Genotype
@@ -65,7 +65,7 @@ def _is_able(front: Front, names: Sequence[str]) -> bool:
     return (
         "dataset" in front.run.config
         and bool(front.run.candidates)
-        and all(name in COSTS for name in costs)
+        and all(name in metrics.costs() for name in costs)
     )
 
 
@@ -77,8 +77,9 @@ def _differ(first: Front, second: Front) -> bool:
 def _key(front: Front) -> str:
     """Return what decides the costs of a run."""
     found = {name: front.run.config.get(name) for name in _OWN_TARGET}
-    # Which spaces suit a target changes no cost; earlier versions did not record it.
-    found["target"] = {n: value for n, value in (found["target"] or {}).items() if n != "spaces"}
+    # Which spaces suit a target changes no cost; earlier versions did not record it, nor facts.
+    target = (found["target"] or {}).items()
+    found["target"] = {n: v for n, v in target if n != "spaces" and (n != "facts" or v)}
     return json.dumps(found, sort_keys=True)
 
 
@@ -127,7 +128,7 @@ def _rows(
     for point in _members(front):
         cost = costs[point.id]
         figures = {"accuracy": point.figures["accuracy"], **cost.figures}
-        reason = cost.reason or _over(figures, other.run.limits)
+        reason = cost.reason or exceeded(other.run.limits, figures)
         row: Row = {"id": point.id, "members_of": front.name, "on": other.name}
         for objective in objectives:
             figure = figures.get(objective.name)
@@ -143,11 +144,6 @@ def _rows(
         for i, joins in zip(fits, mask.tolist(), strict=True):
             rows[i]["joins"] = joins
     return rows
-
-
-def _over(figures: Mapping[str, Figure], limits: Mapping[str, float]) -> str:
-    over = [name for name, limit in limits.items() if figures[name].upper > limit]
-    return "; ".join(f"{name} {figures[name].upper:.4g} over {limits[name]:g}" for name in over)
 
 
 def _summary(comparison: Comparison, front: Front, other: Front, rows: Sequence[Row]) -> Row:

@@ -9,6 +9,8 @@ from hwnas import build
 from hwnas.accuracy.zero_cost import OfSpaces, ZeroCost
 from hwnas.api.own import Own
 from hwnas.config import SearchConfig
+from hwnas.cost.base import CostModel
+from hwnas.cost.derived import DerivedCostModel
 from hwnas.progress import Progress, Silent
 from hwnas.results import Candidate, RunFolder
 from hwnas.searching import band, engine, loop
@@ -46,7 +48,7 @@ class Station:
     @property
     def view_among_others(self) -> band.View:
         """How the target sees candidates of a search for several."""
-        seen = functools.partial(on_target, target=self.target, budget=self.config.budget)
+        seen = functools.partial(on_target, target=self.target, budget=self.config.allowed)
         return band.View(self.config.objectives, seen)
 
     def front(self, candidates: Sequence[Candidate], where: RunFolder) -> list[Candidate]:
@@ -57,7 +59,7 @@ class Station:
         """
         found = pareto_front(candidates, self.config.objectives)
         if not found:
-            raise loop.nothing_fits(candidates, self.config.budget, str(where.path))
+            raise loop.nothing_fits(candidates, self.config.allowed, str(where.path))
         return found
 
     def verified(
@@ -72,7 +74,7 @@ class Station:
         config = self.config
         finisher = replace(finisher, parts=self.parts, progress=Silent())
         bench = replace(build.workbench(self.parts, finisher, self.device), phase=phase)
-        return verify(members, bench, config.budget, config.objectives, folder, progress)
+        return verify(members, bench, config.allowed, config.objectives, folder, progress)
 
 
 @contextlib.contextmanager
@@ -103,13 +105,19 @@ def problem(stations: Sequence[Station]) -> loop.Problem:
     parts, names = first.parts, first.config.sampler.features
     known = _known(parts, names) if names else None
     evaluator = first.own.evaluator or first.evaluator
-    models = {s.target: s.own.cost_model or build.cost_model(s.parts, s.device) for s in stations}
+    models = {s.target: _cost_model(s) for s in stations}
     if not others:
         only = models[first.target]
-        return loop.Problem(parts.space, first.config.budget, only, evaluator, known, parts.first)
-    budget = JointBudget({s.target: s.config.budget for s in stations})
+        return loop.Problem(parts.space, first.config.allowed, only, evaluator, known, parts.first)
+    budget = JointBudget({s.target: s.config.allowed for s in stations})
     joint = JointCostModel(models)
     return loop.Problem(parts.space, budget, joint, evaluator, known, parts.first)
+
+
+def _cost_model(station: Station) -> CostModel:
+    if station.own.cost_model is not None:
+        return DerivedCostModel(station.own.cost_model, station.config.derives)
+    return build.cost_model(station.parts, station.device)
 
 
 def _known(parts: build.Parts, names: Sequence[str]) -> loop.Knowledge:
@@ -134,8 +142,8 @@ def views(stations: Sequence[Station]) -> list[View]:
     """Return how the search is looked at: by each target and, if there are several, by all."""
     if len(stations) == 1:
         config = stations[0].config
-        return [View("", config.objectives, config.budget.limits)]
-    budgets = {s.target: s.config.budget for s in stations}
+        return [View("", config.objectives, config.allowed.limits)]
+    budgets = {s.target: s.config.allowed for s in stations}
     joint = JointBudget(budgets)
 
     def by_all(candidate: Candidate) -> Candidate:
@@ -145,8 +153,8 @@ def views(stations: Sequence[Station]) -> list[View]:
 
     own = [
         View(
-            s.target, s.config.objectives, s.config.budget.limits,
-            functools.partial(on_target, target=s.target, budget=s.config.budget),
+            s.target, s.config.objectives, s.config.allowed.limits,
+            functools.partial(on_target, target=s.target, budget=s.config.allowed),
         )
         for s in stations
     ]  # fmt: skip

@@ -52,13 +52,13 @@ def search_table(
         with engine.study(search, config, folder) as study:
             folder.write_json("manifest.json", manifest)
             reporter.say([f"Run folder: {folder.path}"])
-            reporter.follow(study, [View("", benchmark.names, config.budget.limits)])
+            reporter.follow(study, [View("", benchmark.names, config.allowed.limits)])
             outcome = engine.run(search, config, folder, study, reporter)
         candidates = outcome.candidates
         members = pareto_front(candidates, benchmark.names)
         if not members:
             folder.write_json("manifest.json", manifest | {"status": "nothing fits the budget"})
-            raise loop.nothing_fits(candidates, config.budget, str(folder.path))
+            raise loop.nothing_fits(candidates, config.allowed, str(folder.path))
         folder.write_csv("front.csv", [member.row(benchmark.space) for member in members])
         share = benchmark.share([c.genotype for c in members], config.table)
         finished = {
@@ -79,7 +79,7 @@ def _again(config: TabularConfig) -> Iterator[loop.Problem]:
 
 
 def _problem(config: TabularConfig, benchmark: Benchmark) -> loop.Problem:
-    return loop.Problem(benchmark.space, config.budget, benchmark, benchmark)
+    return loop.Problem(benchmark.space, config.allowed, benchmark, benchmark)
 
 
 def _manifest(
@@ -96,7 +96,7 @@ def _manifest(
             sha256(Path(table.path).read_bytes()).hexdigest(),
             [table.genotype, table.accuracy, table.costs, table.partial],
         ],
-        "budget": asdict(config.budget),
+        "budget": config.allowed.digested(),
         "sampler": asdict(config.sampler),
         "seed": config.seed,
         "versions": [importlib.metadata.version(name) for name in _RECORDED],

@@ -6,14 +6,15 @@ from pathlib import Path
 from hwnas.api.explained import ReadRun, read_run, verified_front
 from hwnas.api.narrative import Part, Rows, Section, Why
 from hwnas.api.trainings import trainings
+from hwnas.budget import violations
 from hwnas.config import WhyConfig
-from hwnas.figure import Figure, column
+from hwnas.figure import Figure
+from hwnas.metrics import column
 from hwnas.results import Candidate, Verified
 from hwnas.searching import explanation
 from hwnas.searching.explanation import Explanation, Standing
 from hwnas.searching.front import pareto_front
 from hwnas.searching.proposal import Phase, Proposal
-from hwnas.target import violations
 
 _NAMED = 5  #: candidates that are listed with their figures
 _LISTED = 12  #: ids in a line
@@ -195,17 +196,19 @@ def _limits(
         worst = max(over, key=lambda name: over[name], default="")
         why = candidate.reason.rstrip(".")
         if worst and over[worst] > 0:
-            needed = f"{candidate.figures[worst].upper:.4g}"
+            needed = f"{column(worst).binding(candidate.figures[worst]):.4g}"
             why = f"{_option(worst)} binds most, it would have to be {needed}"
         lines.append(f"It was not scored: {why}.")
     return lines
 
 
 def _margin(name: str, figure: Figure, limit: float) -> str:
-    over = figure.upper / limit - 1
-    end = "" if figure.high is None else "upper end "
+    metric = column(name)
+    over, value = metric.violation(figure, limit), metric.binding(figure)
+    end = f"{'lower' if metric.maximise else 'upper'} end "
+    end = "" if value == figure.value else end
     outcome = f"breaks it by {_percent(over)}" if over > 0 else f"leaves {_percent(-over)}"
-    return f"{_option(name)} {limit:g}: {end}{figure.upper:.4g} {outcome}."
+    return f"{_option(name)} {limit:g}: {end}{value:.4g} {outcome}."
 
 
 def _option(name: str) -> str:

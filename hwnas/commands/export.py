@@ -55,7 +55,8 @@ def _print(console: Console, done: Exported) -> None:
         + ", ".join(f"{step['step']} {step['accuracy'][0]:.4f}" for step in steps),
         ", ".join(_words(name, values) for name, values in row["figures"].items()),
         f"Byte for byte what the search verified: {', '.join(identical)}." if identical else "",
-        *(f"Does not hold: {c.name}: {c.found:.4g} {c.words}; at most {c.allowed:g}."
+        *(f"Does not hold: {c.name}: {c.found:.4g} {c.words}; "
+          f"at {'least' if c.is_least else 'most'} {c.allowed:g}."
           for c in evidence.checks if not c.holds),
         *(f"{name} was not run: {why}." for name, why in evidence.not_run.items()),
         f"Files in {place}: {' '.join([*row['files'], folders.PROOF])}",

@@ -10,9 +10,11 @@ from rich.table import Table
 from hwnas.accuracy.options import TrainedConfig
 from hwnas.api.front import BASELINE, FILES, Front, Outcome, energy_words, n_images_read
 from hwnas.commands.console import print_files, print_lines
+from hwnas.metrics import column
 from hwnas.results import Candidate, Row
 from hwnas.searching import columns
 from hwnas.searching.member import Member
+from hwnas.target import Target
 
 _TABLE_ROWS = 24
 _SHORT = {"int8": "int8", "float32": "fp32"}
@@ -31,31 +33,11 @@ def print_members(console: Console, front: Front, manifest: Row, title: str) -> 
     """Print the front of a target, its baseline, and where its figures come from."""
     candidates, members, against = front.candidates, front.members, front.against
     parts, finishing = front.station.parts, manifest["finishing"]
-    table = Table(
-        "id", _SHORT[parts.config.target.dtype], "95 %", "searched",
-        "ms", "mJ", "SRAM", "flash", "",
-        title=title, box=box.SIMPLE_HEAD, padding=0, show_edge=False,
-    )  # fmt: skip
-    for part in table.columns:
-        part.justify, part.no_wrap = "right", True
+    config, target = parts.config, parts.config.target
+    asked = {*config.objectives, *config.allowed.limits}
+    derived = [name for name in config.derives.names if name in asked]
     listed = _spread(members, _TABLE_ROWS)
-    for member in listed:
-        accuracy, costs = member.accuracy, member.figures
-        assert accuracy.low is not None
-        assert accuracy.high is not None
-        table.add_row(
-            member.candidate.id,
-            f"{accuracy.value:.4f}",
-            f"±{(accuracy.high - accuracy.low) / 2:.3f}",
-            f"{member.candidate.figures['accuracy'].value:.4f}",
-            f"{costs['latency_ms'].value:.4f}",
-            f"{costs['energy_mj'].value:.5f}",
-            f"{costs['sram_kib'].value:.1f}",
-            f"{costs['flash_kib'].value:.1f}",
-            _label(member),
-        )
-    console.print(table)
-    target = parts.config.target
+    console.print(_table(title, _SHORT[target.dtype], listed, derived))
     infeasible = sum(candidate.state == "infeasible" for candidate in candidates)
     lines = [
         f"{len(members) - len(listed)} more members in front.csv." * (len(listed) < len(members)),
@@ -69,8 +51,51 @@ def print_members(console: Console, front: Front, manifest: Row, title: str) -> 
         f"ms: {_sources(members, 'latency_ms')}. {target.caveat}.",
         f"SRAM (activations) and flash (weights) in KiB: {_sources(members, 'sram_kib')}.",
         f"mJ: {_sources(members, 'energy_mj')}{_energy_shares(members)}. {energy_words(target)}.",
+        *(_derived_words(name, members, target) for name in derived),
     ]
     print_lines(console, lines)
+
+
+def _table(title: str, dtype: str, members: Sequence[Member], derived: Sequence[str]) -> Table:
+    """Return members with their costs; memories give way to others, for want of room."""
+    memories = () if derived else (("SRAM", "sram_kib", ".1f"), ("flash", "flash_kib", ".1f"))
+    costs = [
+        ("ms", "latency_ms", ".4f"),
+        ("mJ", "energy_mj", ".5f"),
+        *memories,
+        *((column(name).unit, name, ".4g") for name in derived),
+    ]
+    table = Table(
+        "id", dtype, "95 %", "searched", *(head for head, _, _ in costs), "",
+        title=title, box=box.SIMPLE_HEAD, padding=0, show_edge=False,
+    )  # fmt: skip
+    for part in table.columns:
+        part.justify, part.no_wrap = "right", True
+    for member in members:
+        accuracy = member.accuracy
+        assert accuracy.low is not None
+        assert accuracy.high is not None
+        table.add_row(
+            member.candidate.id,
+            f"{accuracy.value:.4f}",
+            f"±{(accuracy.high - accuracy.low) / 2:.3f}",
+            f"{member.candidate.figures['accuracy'].value:.4f}",
+            *(f"{member.figures[name].value:{form}}" for _, name, form in costs),
+            _label(member),
+        )
+    return table
+
+
+def _derived_words(name: str, members: Sequence[Member], target: Target) -> str:
+    """Return what a derived metric is, where it comes from, and by which facts of the target."""
+    metric = column(name)
+    stated = "".join(
+        f"; target.facts.{fact}={number:g}"
+        for fact, number in target.facts.items()
+        if fact in metric.facts
+    )
+    of = " and ".join(metric.needs)
+    return f"{metric.unit}: {metric.label}, from {of}: {_sources(members, name)}{stated}."
 
 
 def _label(member: Member) -> str:

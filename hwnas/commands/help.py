@@ -1,12 +1,13 @@
 """What ``python -m hwnas`` and ``python -m hwnas <verb> --help`` print."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import yaml
 
-from hwnas import __version__, content
+from hwnas import __version__, content, metrics
 from hwnas.api.options import options
-from hwnas.figure import COLUMNS
+from hwnas.budget import Budget
 
 #: Config groups by what they are called on the command line.
 _GROUPS = {
@@ -82,7 +83,7 @@ _ABOUT = {
         "pick: the knee is the member farthest above the chord of the front, all objectives scaled",
         "to 0..1. An expression is 'COLUMN max|min where CONDITION' or 'where CONDITION', with",
         "< <= > >= == != and or not ( ); columns are the verified figures (accuracy, latency_ms,",
-        "energy_mj, sram_kib, flash_kib, macs_m, params_m; npu.latency_ms with several targets).",
+        "energy_mj, ..., see search --help; npu.latency_ms with several targets).",
     ],
     "verify": [
         "Repeats the proof of an export with the runtimes at hand: files, outputs against torch's",
@@ -167,25 +168,40 @@ def verb_help(verb: str, schema: type) -> str:
     lines = [f"python -m hwnas {verb} {_FIRST[verb]}[option=value ...]", "", *_ABOUT[verb]]
     for option, title in _GROUPS.items():
         group = option.strip("+=")
-        if any(name.startswith(f"{group}.") for name in known):
+        if any(name == group or name.startswith(f"{group}.") for name in known):
             folder = content.ROOT / "conf" / group
             lines += ["", f"{title}:", *_lines(option, content.entries(folder))]
     if "search_space" in known:
         lines += _spaces(by_target="target.spaces" in known)
     if "objectives" in known and "cost" in known:
-        lines += ["", f"objectives ('objectives=[accuracy,latency_ms]'): {', '.join(COLUMNS)}"]
+        lines += ["", *_metrics()]
         lines += ["", "cost: vela (compiler estimate), table, measured, roofline (modelled);"]
         lines += ["  by default what suits the target's runtime"]
     set_by = " (data sets set some of them)" if "dataset.name" in known else ""
     lines += ["", f"options with their defaults{set_by}:"]
     lines += [
         f"  {name}={'' if value is None else value}"
-        for name, value in options(schema)
+        for name, value in _shown(schema)
         if not name.startswith(_HIDDEN.get(verb, ()))
     ]
     lines += ["", "examples:", *(f"  python -m hwnas {example}" for example in _EXAMPLES[verb])]
     lines += ["", "The configuration is Hydra's: --cfg job prints it, --hydra-help tells more."]
     return "\n".join(lines)
+
+
+def _metrics() -> list[str]:
+    """Return what can be an objective, or limited by a budget."""
+    lines = [
+        "metrics: 'objectives=[accuracy,latency_ms]'; but for accuracy, budget.NAME=LIMIT, too: an",
+        "upper limit, or a lower one of what is to be maximised:",
+    ]
+    entries = {}
+    for name, metric in metrics.known().items():
+        words = metric.label + f", {metric.unit}" * bool(metric.unit)
+        words += "; to be maximised" * metric.maximise
+        words += "".join(f"; needs target.facts.{fact}=NUMBER" for fact in metric.facts)
+        entries[name] = words
+    return [*lines, *_lines("", entries)]
 
 
 def _spaces(*, by_target: bool) -> list[str]:
@@ -208,6 +224,16 @@ def _spaces(*, by_target: bool) -> list[str]:
             targets.setdefault(", ".join(named), []).append(path.stem)
         lines += [f"    {names}: {', '.join(own)}" for names, own in targets.items()]
     return lines
+
+
+def _shown(schema: type) -> list[tuple[str, Any]]:
+    """Return options with their defaults; a budget as the limits that it may have."""
+    limits = [("budget.name", Budget.name), *((f"budget.{n}", None) for n in metrics.costs())]
+    return [
+        shown
+        for name, value in options(schema)
+        for shown in (limits if name == "budget" else [(name, value)])
+    ]
 
 
 def _lines(option: str, entries: Mapping[str, str]) -> list[str]:

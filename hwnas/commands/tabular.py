@@ -10,7 +10,7 @@ from rich.table import Table
 from hwnas.api.tabular import TabularOutcome, search_table
 from hwnas.commands.console import Phases, print_files, print_lines
 from hwnas.config import TabularConfig
-from hwnas.figure import column
+from hwnas.metrics import column
 
 _ROWS = 24
 

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hwnas.api.reporter import Finished
-from hwnas.figure import column
+from hwnas.metrics import column
 from hwnas.results import Candidate
 from hwnas.searching.standing import Snapshot, Standing, View
 

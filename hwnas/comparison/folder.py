@@ -7,16 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hwnas import metrics
+from hwnas.budget import Budget
 from hwnas.comparison.fronts import Point, Run, declared
 from hwnas.errors import RunError
-from hwnas.figure import COSTS, Figure
+from hwnas.figure import Figure
 from hwnas.manifest import read_manifest
 from hwnas.results import Candidate, Row, RunFolder, read_candidates
 from hwnas.searching import study
 from hwnas.searching.joint import fits_all, on_target
-from hwnas.searching.member import VERIFIED, Member
+from hwnas.searching.member import Member, verified_names
 from hwnas.space import Space
-from hwnas.target import Budget
 from hwnas.union import stem
 
 _OWN_ACCURACY = ("accuracy_int8", "accuracy_fp32")  # of an artefact, what it computes in first
@@ -48,7 +49,7 @@ def read(path: Path, option: str = "runs") -> Run:
     if "targets" in manifest:
         return _joint(path, manifest)
     config = manifest["config"]
-    budget, target = Budget(**config["budget"]), (config.get("target") or {}).get("name")
+    budget, target = Budget.of(config["budget"]), (config.get("target") or {}).get("name")
     whole = path.absolute().parent if "part_of" in manifest else path
     searched = _searched(whole, read_manifest(whole, option))
     candidates = searched.candidates
@@ -62,7 +63,7 @@ def read(path: Path, option: str = "runs") -> Run:
         _scored(candidates),
         [verified(member) for member in members if not member.over_budget] if members else None,
         block=str(config["seed"]),
-        config=config,
+        config={**config, "budget": _spelt_out(budget)},
         data=_data(manifest),
         limits=budget.limits,
         target=target,
@@ -74,10 +75,15 @@ def read(path: Path, option: str = "runs") -> Run:
     )
 
 
+def _spelt_out(budget: Budget) -> Row:
+    """Return a budget with the limits that it does not have, too: runs differ in those."""
+    return {"name": budget.name, **dict.fromkeys(metrics.costs()), **budget.limits}
+
+
 def _joint(path: Path, manifest: Row) -> Run:
     """Return the front of models that fit the budgets of all targets."""
     configs = {target: own["config"] for target, own in manifest["targets"].items()}
-    budgets = {target: Budget(**config["budget"]) for target, config in configs.items()}
+    budgets = {target: Budget.of(config["budget"]) for target, config in configs.items()}
     searched = _searched(path, manifest)
     name = "+".join(configs)
     return Run(
@@ -169,7 +175,7 @@ def _members(
     for row in rows:
         if row["id"] not in candidates:
             raise RunError(f"{folder.path}: front.json names {row['id']}, which is no candidate.")
-        figures = _figures(row, "verified_", VERIFIED)
+        figures = _figures(row, "verified_", verified_names())
         over = tuple(name for name, by in budget.violations(figures).items() if by > 0)
         member = Member(
             candidates[row["id"]], figures, {}, {}, over, bool(row["verified_on_front"])
@@ -180,7 +186,7 @@ def _members(
 
 def verified(member: Member) -> Point:
     """Return a member by the figures of its artefact."""
-    costs = {name: figure for name, figure in member.figures.items() if name in COSTS}
+    costs = {name: figure for name, figure in member.figures.items() if name in metrics.costs()}
     return Point(member.candidate.id, {"accuracy": member.accuracy, **costs})
 
 
@@ -196,9 +202,10 @@ def _joint_verified(folder: RunFolder, targets: Sequence[str]) -> list[Point] | 
         own: list[Figure] = []
         costs: dict[str, Figure] = {}
         for target in targets:
-            figures = _figures(row, f"verified_{target}.", VERIFIED)
+            figures = _figures(row, f"verified_{target}.", verified_names())
             own.append(next(figures[name] for name in _OWN_ACCURACY if name in figures))
-            costs |= {f"{target}.{name}": figures[name] for name in COSTS if name in figures}
+            own_costs = (name for name in metrics.costs() if name in figures)
+            costs |= {f"{target}.{name}": figures[name] for name in own_costs}
         found.append(Point(row["id"], {"accuracy": min(own, key=lambda f: f.value), **costs}))
     return found if rows else None
 

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwnas.errors import ConfigError, RunError
-from hwnas.figure import COLUMNS, Figure, Figures, column
+from hwnas.figure import Figure, Figures
+from hwnas.metrics import column, is_known
 from hwnas.pareto import non_dominated
 from hwnas.results import Candidate
 from hwnas.searching.member import Member
@@ -35,11 +36,6 @@ class Objective:
     def unit(self) -> str:
         """The unit; empty where there is none, or none is known."""
         return column(self.name).unit if is_known(self.name) else ""
-
-
-def is_known(name: str) -> bool:
-    """Return whether a figure is one of ours, of a target or of the only one."""
-    return name.rpartition(".")[2] in COLUMNS
 
 
 def objectives(directions: Mapping[str, str]) -> tuple[Objective, ...]:

@@ -1,5 +1,6 @@
 """A whole comparison: from runs to indicators, intervals and tests."""
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -89,12 +90,11 @@ class Comparison:
         return rows
 
     def coverage_rows(self) -> list[Row]:
-        """Return C(row, column) for all pairs of fronts."""
+        """Return C(run, covered) for all pairs of fronts."""
         maximise = self.yardstick.frame.maximise
         return [
-            {"run": a.name}
-            | {b.name: coverage(a.members, b.members, maximise) for b in self.fronts}
-            for a in self.fronts
+            {"run": a.name, "covered": b.name, "share": coverage(a.members, b.members, maximise)}
+            for a, b in itertools.product(self.fronts, repeat=2)
         ]
 
     def group_rows(self) -> list[Row]:

@@ -1,6 +1,6 @@
 """Tables that answer a question each, as rows of a CSV file.
 
-The *quality* is the first objective that is maximised, the accuracy for example; the others are
+The *quality* is the accuracy, else the first objective that is maximised; the others are
 what is paid for it. A limit is met if the worse end of the figure's interval meets it.
 """
 
@@ -26,7 +26,8 @@ _EQUAL = 1e-9  # of a limit: what rounding may add
 
 def parts(objectives: Sequence[Objective]) -> tuple[Objective, list[Objective]]:
     """Return the quality, and what is paid for it."""
-    quality = next((o for o in objectives if o.maximise), objectives[0])
+    best = (o for o in objectives if o.maximise)
+    quality = next((o for o in objectives if o.name == "accuracy"), next(best, objectives[0]))
     return quality, [o for o in objectives if o is not quality]
 
 

@@ -11,7 +11,8 @@ import yaml
 
 from hwnas.export.proof import TRAINED
 from hwnas.export.running import KINDS
-from hwnas.figure import COLUMNS, Figure
+from hwnas.figure import Figure
+from hwnas.metrics import column
 
 Row = dict[str, Any]
 
@@ -110,7 +111,7 @@ def _checks(proof: Row) -> str:
             f"`{check['name']}`",
             check["words"],
             f"{check['found']:.3g}",
-            f"{check['allowed']:.3g}",
+            f"{'at least ' * check.get('is_least', False)}{check['allowed']:.3g}",
             "yes" if check["holds"] else "**no**",
         ]
         for check in proof["checks"]
@@ -269,9 +270,9 @@ def _costs(proof: Row) -> str:
         margin = ""
         if name in limits:
             share = limits[name]["margin"]
-            side = "below" if share >= 0 else "above"
+            side = "above" if column(name).maximise == (share >= 0) else "below"
             margin = f"{abs(share):.1%} {side} {limits[name]['limit']:g}"
-        title = COLUMNS[name].title
+        title = column(name).title
         rows.append([title, f"{figure.value:.4g}", interval, figure.source, margin])
     head = ["", "value", "interval", "source", "budget"]
     target, machine = proof["target"], proof["made"]["machine"]

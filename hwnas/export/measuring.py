@@ -3,7 +3,7 @@
 import contextlib
 import importlib.metadata
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from hwnas.errors import ConfigError
 from hwnas.export import proof, running
 from hwnas.export.options import VerifyConfig
 from hwnas.figure import Figure, Figures
+from hwnas.metrics.deriving import deriving
 from hwnas.op import Lowered
 from hwnas.runtimes.pool import Pool, Retrying
 from hwnas.target import Remote, Target, facts
@@ -92,6 +93,7 @@ def measure(folder: Path, recorded: Row, target: Target, config: VerifyConfig) -
         ConfigError: the export has no artefact that the target runs, or a package is missing.
     """
     lowered = proof.operators_from_json(recorded["model"]["operators"])
+    target = _with_facts(target, proof.target_of(recorded))
     if why := running.lacking(_NEEDS.get(target.runtime, {})):
         raise ConfigError(f"Costs on target '{target.name}': {why}.")
     if target.runtime == "vela":
@@ -109,7 +111,19 @@ def measure(folder: Path, recorded: Row, target: Target, config: VerifyConfig) -
         )
     fused = as_run(lowered, target)
     cost = host_cost(fused, target, judged.timing.figure, judged.energy)
-    return Measured(target, name, cost.figures, _before(recorded, target))
+    figures = _derived(cost.figures, recorded, target)
+    return Measured(target, name, figures, _before(recorded, target))
+
+
+def _with_facts(target: Target, before: Target) -> Target:
+    """Return a target with the facts that the proof's has, if it is that and states none itself."""
+    same = target.name == before.name and not target.facts
+    return replace(target, facts=before.facts) if same else target
+
+
+def _derived(figures: Figures, recorded: Row, target: Target) -> Figures:
+    """Return figures with what is derived from them, of what the proof has, where facts allow."""
+    return deriving(target, recorded["figures"])(figures)
 
 
 def _before(recorded: Row, target: Target) -> Figures:
@@ -127,7 +141,8 @@ def _compiled(folder: Path, recorded: Row, lowered: Lowered, target: Target) -> 
     name = "model.int8.tflite"
     _check_there(name, recorded, target)
     compiled = compile_tflite((folder / name).read_bytes(), lowered, target)
-    figures, before = compiled.cost.figures, _before(recorded, target)
+    figures = _derived(compiled.cost.figures, recorded, target)
+    before = _before(recorded, target)
     if not before:
         return Measured(target, name, figures, before)
     same = compiled.artefact == (folder / "model.vela.tflite").read_bytes()

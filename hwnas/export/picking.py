@@ -5,9 +5,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from hwnas import metrics
 from hwnas.errors import ConfigError, RunError, unknown
 from hwnas.export import expression
-from hwnas.figure import COSTS, column
+from hwnas.metrics import column
 from hwnas.results import Row
 
 NAMES = ("knee", "most_accurate", "fastest", "smallest", "all")
@@ -135,7 +136,8 @@ def knee(offers: Sequence[Offer], objectives: Sequence[str]) -> Offer:
 
 def _rank(offer: Offer, objectives: Sequence[str]) -> tuple[float | str, ...]:
     """Return what decides among equals: accuracy, then the costs, then the id."""
-    costs = [offer.figures[name] for name in objectives if name != "accuracy"]
+    names = [name for name in objectives if name != "accuracy"]
+    costs = [offer.figures[n] * (-1.0 if column(n).maximise else 1.0) for n in names]
     return (-offer.figures["accuracy"], *costs, offer.id)
 
 
@@ -145,7 +147,7 @@ def _least(offers: Sequence[Offer], key: Callable[[Offer], tuple[float | str, ..
 
 def _ranges(offers: Sequence[Offer], names: Sequence[str]) -> str:
     found = []
-    for name in names or ["accuracy", *(n for n in COSTS if n in offers[0].figures)]:
+    for name in names or ["accuracy", *(n for n in metrics.costs() if n in offers[0].figures)]:
         values = [offer.figures[name] for offer in offers]
         found.append(f"{name} {min(values):.4g} to {max(values):.4g}")
     return ", ".join(found)

@@ -23,6 +23,7 @@ from hwnas.errors import ProofError, RunError
 from hwnas.export.folder import PROOF
 from hwnas.export.running import KINDS
 from hwnas.figure import Figure, Figures
+from hwnas.metrics import column
 from hwnas.op import Lowered, Node, OpSpec
 from hwnas.target import Roofline, Target, Tvm, Vela
 
@@ -71,15 +72,17 @@ class Check:
     found: float
     allowed: float  #: at most
     words: str  #: what is compared, for people
+    is_least: bool = False  #: ``allowed`` is at least, not at most
 
     @property
     def holds(self) -> bool:
         """Whether it does; not a number never holds."""
-        return self.found <= self.allowed
+        return self.found >= self.allowed if self.is_least else self.found <= self.allowed
 
     def to_json(self) -> Row:
         """Return it with its outcome."""
-        return {**asdict(self), "holds": self.holds}
+        content = {**asdict(self), "holds": self.holds}
+        return content if self.is_least else {k: v for k, v in content.items() if k != "is_least"}
 
 
 @dataclass(frozen=True)
@@ -136,12 +139,15 @@ def drop(name: str, right: NDArray[np.bool_], reference: NDArray[np.bool_], poin
 
 
 def within_budget(limits: Mapping[str, float], figures: Figures) -> list[Check]:
-    """Return a check for each limit: the upper end of a figure's interval must meet it."""
-    return [
-        Check(f"budget.{name}", figures[name].upper, limit, f"{name}, {figures[name].source}")
-        for name, limit in limits.items()
-        if name in figures
-    ]
+    """Return a check for each limit: the worse end of a figure's interval must meet it."""
+    found = []
+    for name, limit in limits.items():
+        if name in figures:
+            metric, figure = column(name), figures[name]
+            words = f"{name}, {figure.source}"
+            value = metric.binding(figure)
+            found.append(Check(f"budget.{name}", value, limit, words, is_least=metric.maximise))
+    return found
 
 
 def prepared(pixels: NDArray[np.uint8], mean: list[float], std: list[float]) -> Floats:

@@ -181,15 +181,15 @@ def _growth(comparison: Comparison, rows: Sequence[Row]) -> Table:
 
 
 def _coverage(rows: Sequence[Row]) -> Table:
-    names = [str(row["run"]) for row in rows]
+    names = list(dict.fromkeys(str(row["run"]) for row in rows))
+    share = {(str(row["run"]), str(row["covered"])): row["share"] for row in rows}
     note = (
         "Which share of the front of the column has a network on the front of the row that is as "
         f"good or better in all objectives. {_file('coverage')}"
     )
-    shown = rows if 1 < len(rows) <= _WIDE else ()
     body = [
-        [str(row["run"]), *(_NONE if n == row["run"] else f"{row[n]:.0%}" for n in names)]
-        for row in shown
+        [a, *(_NONE if a == b else f"{share[a, b]:.0%}" for b in names)]
+        for a in (names if 1 < len(names) <= _WIDE else ())
     ]
     return Table("Coverage", ["", *names], body, note)
 

@@ -3,11 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from hwnas import metrics
 from hwnas.comparison.bootstrap import Uncertainty
-from hwnas.comparison.fronts import Front, Kind, is_known
+from hwnas.comparison.fronts import Front, Kind
 from hwnas.comparison.summary import Comparison, kind_of
 from hwnas.comparison.tables import parts
-from hwnas.figure import COLUMNS, Column, Figure, Figures, column
+from hwnas.figure import Figure, Figures
+from hwnas.metrics import Metric, column
 from hwnas.report import searched
 from hwnas.report.answers import answers
 from hwnas.report.decisions import different
@@ -24,7 +26,7 @@ _SEARCHED = (
     "reaches up to each cost."
 )
 _LIMITS = (
-    "Sliders set limits: what does not fit turns grey. A limit is held against the upper end of an "
+    "Sliders set limits: what does not fit turns grey. A limit is held against the worse end of an "
     "interval, where there is one."
 )
 _CHANCE = (
@@ -113,18 +115,18 @@ def _common_limits(fronts: Sequence[Front]) -> Mapping[str, float]:
     return first if all(front.run.limits == first for front in fronts) else {}
 
 
-def _columns(comparison: Comparison, runs: Sequence[RunData]) -> dict[str, Column]:
+def _columns(comparison: Comparison, runs: Sequence[RunData]) -> dict[str, Metric]:
     """Return the columns of all figures that any network has, objectives first."""
-    found: dict[str, Column] = {}
+    found: dict[str, Metric] = {}
     for objective in comparison.objectives:
         name = objective.name
-        plain = Column(name, "", objective.maximise)
-        found[name] = column(name) if is_known(name) else plain
+        plain = Metric(name, name, maximise=objective.maximise)
+        found[name] = column(name) if metrics.is_known(name) else plain
     known = {n for run in runs for p in run.points for n in (*p.figures, *p.verified)}
     if _ON_ALL in known:
-        found[_ON_ALL] = Column("P(on the front of all)", "", maximise=True)
+        found[_ON_ALL] = Metric(_ON_ALL, "P(on the front of all)", maximise=True)
     targets = dict.fromkeys(name.rpartition(".")[0] for name in found if "." in name) or [""]
-    for name in (f"{target}.{name}".lstrip(".") for target in targets for name in COLUMNS):
+    for name in (f"{target}.{name}".lstrip(".") for target in targets for name in metrics.known()):
         if name in known:
             found.setdefault(name, column(name))
     return found

@@ -7,13 +7,15 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from hwnas.figure import COLUMNS, Figure, Figures, column
+from hwnas import metrics
+from hwnas.figure import Figure, Figures
+from hwnas.metrics import column
 from hwnas.report.explorer import Line
 from hwnas.results import Candidate
 from hwnas.searching.member import Member
 
 _BLOCK = 512  # candidates that are held against the front at once
-_OVER = re.compile(r"(\S+) \S+ (over budget [^;\s]+)")  # of ``Budget.exceeded``
+_BEYOND = re.compile(r"(\S+) \S+ ((?:over|under) budget [^;\s]+)")  # of ``Budget.exceeded``
 _NAMED = 4  # members that a line names
 Array = NDArray[np.float64]
 
@@ -111,7 +113,7 @@ def _refusal(refused: Sequence[Candidate]) -> Line:
         return Line(f"trial {first.trial}", "refused", f"{first.id} refused: {first.reason}")
     kinds: Counter[str] = Counter()
     for candidate in refused:
-        found = [" ".join(parts) for parts in _OVER.findall(candidate.reason)]
+        found = [" ".join(parts) for parts in _BEYOND.findall(candidate.reason)]
         kinds.update(found or [candidate.reason])
     counted = ", ".join(f"{n} {kind}" for kind, n in kinds.most_common(_NAMED))
     return Line(
@@ -136,7 +138,7 @@ def _words(figures: Figures, names: Sequence[str]) -> str:
 
 def figure_words(figure: Figure, name: str) -> str:
     """Return a value with its unit."""
-    unit = column(name).unit if name.rpartition(".")[2] in COLUMNS else ""
+    unit = column(name).unit if metrics.is_known(name) else ""
     return f"{number(figure.value, name)} {unit}".rstrip()
 
 

@@ -6,7 +6,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hwnas.figure import Column, Figures
+from hwnas.figure import Figures
+from hwnas.metrics import Metric
 from hwnas.space import Option
 
 
@@ -48,7 +49,7 @@ class Explorer:
 
     title: str
     objectives: Sequence[str]  #: the first is drawn over each of the others
-    columns: Mapping[str, Column]  #: of all figures that are shown; of objectives at least
+    columns: Mapping[str, Metric]  #: of all figures that are shown; of objectives at least
     runs: Sequence[RunData]
     limits: Mapping[str, float] = field(default_factory=dict)  #: a budget: upper ends, by column
     notes: Sequence[str] = ()

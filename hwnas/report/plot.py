@@ -8,11 +8,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from hwnas.figure import column
+from hwnas.budget import Budget
+from hwnas.metrics import column
 from hwnas.report.explorer import Beside
 from hwnas.results import Candidate, Row
 from hwnas.searching.member import Member
-from hwnas.target import Budget
 
 # Okabe and Ito's palette, which colour-blind people can tell apart.
 SEARCHED, VERIFIED, LEFT, DOMINATED, LIMIT = "#0072B2", "#009E73", "#D55E00", "#BBBBBB", "#CC79A7"
@@ -97,14 +97,15 @@ def _draw_front(axes: Axes, panel: Panel) -> None:
     axes.set_ylabel("accuracy")
     axes.set_title(panel.title, fontsize=10)
     axes.grid(alpha=0.25)
-    axes.legend(fontsize=8, loc="lower right")
+    axes.legend(fontsize=8, loc="lower left" if column(cost).maximise else "lower right")
 
 
 def _draw_beside(axes: Axes, beside: Beside, cost: str) -> None:
     """Draw the networks of another run, and the highest accuracy of theirs up to each cost."""
+    sign = -1.0 if column(cost).maximise else 1.0
     places = sorted(
         ((p[cost].value, p["accuracy"].value, p["accuracy"]) for p in beside.points if cost in p),
-        key=lambda place: place[:2],
+        key=lambda place: (sign * place[0], place[1]),
     )
     x, y = [place[0] for place in places], [place[1] for place in places]
     axes.step(x, np.maximum.accumulate(y), where="post", color=BESIDE, lw=1, alpha=0.6, zorder=1)

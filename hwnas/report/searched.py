@@ -4,14 +4,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from urllib.parse import quote
 
-from hwnas.figure import COLUMNS, Column, Figures, column
+from hwnas import metrics
+from hwnas.budget import Budget
+from hwnas.figure import Figures
+from hwnas.metrics import Metric, column
 from hwnas.report.decisions import decisions, different
 from hwnas.report.explorer import Beside, Explorer, Page, Point, RunData, Table
 from hwnas.results import Candidate
 from hwnas.searching.joint import JointMember
 from hwnas.searching.member import Member
 from hwnas.space import Option
-from hwnas.target import Budget
 from hwnas.union import shown
 
 NOTES = (
@@ -21,9 +23,9 @@ NOTES = (
     "networks that another one dominates: no less accurate, and no dearer in any objective. The "
     "thin line is the highest verified accuracy up to each cost.",
     "Sliders set limits: what does not fit turns grey. A limit is held against the verified figure "
-    "where there is one, and against the upper end of its interval.",
+    "where there is one, and against the worse end of its interval.",
 )
-_FP32 = {"accuracy_fp32": Column("fp32 accuracy", "", maximise=True)}
+_FP32 = {"accuracy_fp32": Metric("accuracy_fp32", "fp32 accuracy", maximise=True)}
 Facts = Sequence[tuple[str, str]]
 Options = Sequence[tuple[str, Option]]
 
@@ -93,7 +95,7 @@ def explorer_of(
         link: Address and words of a page with more.
     """
     run = run_of(title, front.candidates, front.members)
-    columns = {**COLUMNS, **_FP32}
+    columns = {**metrics.known(), **_FP32}
     known: set[str] = set()
     for point in run.points:
         known.update(point.figures, point.verified)
@@ -131,7 +133,7 @@ def _point(candidate: Candidate, member: Member | None, options: Options) -> Poi
 
 def verified(member: Member) -> Figures:
     """Return what verification found, by the names of searched figures: of the artefact itself."""
-    plain = {name: figure for name, figure in member.figures.items() if name in COLUMNS}
+    plain = {name: figure for name, figure in member.figures.items() if name in metrics.known()}
     fp32 = {n: f for n, f in member.figures.items() if n in _FP32 and f is not member.accuracy}
     return {"accuracy": member.accuracy, **plain, **fp32}
 
@@ -156,9 +158,9 @@ def _for_all(
         for target, front in fronts.items()
         for name, limit in front.budget.limits.items()
     }
-    columns = {"accuracy": column("accuracy")}
-    for target in fronts:
-        columns |= {f"{target}.{name}": column(f"{target}.{name}") for name in COLUMNS}
+    known = {"accuracy", *costs}.union(*(p.figures.keys() | p.verified.keys() for p in points))
+    names = [f"{target}.{name}" for target in fronts for name in metrics.known()]
+    columns = {name: column(name) for name in ("accuracy", *names) if name in known}
     note = "" if members else "No candidate fits the budgets of all targets."
     if members:
         note = "Networks that fit every target's budget, each verified on all targets."
@@ -176,7 +178,7 @@ def _joint_point(candidate: Candidate, member: JointMember | None, options: Opti
         f"{target}.{name}": figure
         for target, part in member.members.items()
         for name, figure in verified(part).items()
-        if name in COLUMNS
+        if name in metrics.known()
     }
     return Point(
         candidate.id, candidate.figures, options, candidate.trial,

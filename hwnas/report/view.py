@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hwnas.figure import Column, Figure, Figures
+from hwnas.figure import Figure, Figures
+from hwnas.metrics import Metric
 from hwnas.report import packing
 from hwnas.report.explorer import Beside, Explorer, Point, RunData
 from hwnas.report.thinning import thinned
@@ -66,7 +67,7 @@ def content(explorer: Explorer, n_runs: int) -> Content:
     }  # fmt: skip
 
 
-def _beside(beside: Beside, columns: Mapping[str, Column]) -> Content:
+def _beside(beside: Beside, columns: Mapping[str, Metric]) -> Content:
     """Return the networks of another run, a column each of what is known of them."""
     return {
         "label": beside.label,
@@ -83,7 +84,7 @@ def _is_share(name: str, points: Sequence[Point]) -> bool:
     return plain.startswith("p_on_")
 
 
-def _plot(y: str, x: str, columns: Mapping[str, Column]) -> Content:
+def _plot(y: str, x: str, columns: Mapping[str, Metric]) -> Content:
     """Return which columns a plot shows: a target may have an accuracy of its own, verified."""
     target, _, _ = x.rpartition(".")
     own = f"{target}.{y}"

@@ -1,6 +1,7 @@
 """What becomes of a front member: the files that go onto the device, and what those files show."""
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol, final
 
@@ -15,6 +16,7 @@ from hwnas.cost.vela import compile_tflite
 from hwnas.families.blocks import weights_of
 from hwnas.int8.network import QuantisedNetwork
 from hwnas.int8.tflite import write
+from hwnas.metrics.deriving import Deriving
 from hwnas.op import Lowered, OpSpec
 from hwnas.runtimes.base import Session
 from hwnas.runtimes.litert import LiteRTSession
@@ -144,6 +146,27 @@ class ModelledArtefacts:
         assert self._target.roofline is not None
         cost = network_cost(self._fused(lowered), self._target, self._target.roofline)
         return _run(session, batches), cost
+
+
+@final
+class DerivedArtefacts:
+    """Files as others make and judge them, with what is derived from their costs."""
+
+    def __init__(self, artefacts: Artefacts, deriving: Deriving):
+        self._artefacts, self._deriving = artefacts, deriving
+
+    def build(
+        self, network: nn.Module, lowered: Lowered, int8: QuantisedNetwork | None
+    ) -> Mapping[str, bytes]:
+        """Return the files of a network by suffix."""
+        return self._artefacts.build(network, lowered, int8)
+
+    def judge(
+        self, files: Files, lowered: Lowered, batches: Iterable[NDArray[np.float32]]
+    ) -> tuple[NDArray[np.float32], Cost]:
+        """Return the outputs for all images and the cost, both from the files."""
+        outputs, cost = self._artefacts.judge(files, lowered, batches)
+        return outputs, replace(cost, figures=self._deriving(cost.figures))
 
 
 def _run(session: Session, batches: Iterable[NDArray[np.float32]]) -> NDArray[np.float32]:

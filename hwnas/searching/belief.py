@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hwnas.figure import NORMAL_95, Figure, column
+from hwnas.figure import NORMAL_95, Figure
+from hwnas.metrics import column
 from hwnas.pareto import non_dominated
 from hwnas.results import Candidate
 from hwnas.searching.expectation import CLIP, REFERENCE, Inputs, Known

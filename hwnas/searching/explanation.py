@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hwnas.errors import ConfigError
-from hwnas.figure import column
+from hwnas.metrics import column
 from hwnas.results import Candidate
 from hwnas.searching.front import pareto_front
 from hwnas.searching.proposal import Proposal

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hwnas.figure import column
+from hwnas.metrics import column
 from hwnas.pareto import non_dominated
 from hwnas.results import Candidate
 

@@ -6,14 +6,15 @@ from typing import TypeVar, final
 
 import numpy as np
 
+from hwnas.budget import Budget, side
 from hwnas.cost.base import Cost, CostModel
 from hwnas.errors import CompileError
-from hwnas.figure import Figure, Figures, column
+from hwnas.figure import Figure, Figures
+from hwnas.metrics import column
 from hwnas.pareto import non_dominated
 from hwnas.results import Candidate, Row
 from hwnas.searching.member import Member
 from hwnas.space import Genotype, Space
-from hwnas.target import Budget
 
 T = TypeVar("T")
 
@@ -55,7 +56,7 @@ class JointBudget:
         )
 
     def violations(self, figures: Figures) -> dict[str, float]:
-        """Return how far a candidate is over the limits of the target whose budget is nearest."""
+        """Return how far a candidate is beyond the limits of the target whose budget is nearest."""
         found = []
         for target, budget in self.budgets.items():
             known = _of(target, figures)
@@ -65,7 +66,7 @@ class JointBudget:
         return min(found, key=lambda over: max(over.values(), default=0.0), default={})
 
     def exceeded(self, figures: Figures) -> str:
-        """Return what a candidate is over on each target, in words; empty if it fits one."""
+        """Return what a candidate is beyond on each target, in words; empty if it fits one."""
         reasons = []
         for target, budget in self.budgets.items():
             known = _of(target, figures)
@@ -126,7 +127,7 @@ class JointMember:
     def label(self) -> str:
         """What verification changed, in words; empty if nothing."""
         if self.over_budget:
-            return "; ".join(f"over {name}" for name in self.over_budget)
+            return "; ".join(f"{side(name)} {name}" for name in self.over_budget)
         return "" if self.on_front else "left the front"
 
     def row(self, space: Space) -> Row:

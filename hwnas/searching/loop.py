@@ -13,9 +13,11 @@ from optuna.samplers import BaseSampler
 from optuna.trial import Trial
 
 from hwnas.accuracy.base import Evaluator
+from hwnas.budget import Budget
 from hwnas.cost.base import Cost, CostModel
 from hwnas.errors import BudgetError, CompileError
 from hwnas.figure import Figures
+from hwnas.metrics import column
 from hwnas.progress import Progress
 from hwnas.results import Candidate
 from hwnas.searching.choices import Assignment
@@ -23,7 +25,6 @@ from hwnas.searching.options import SamplerConfig
 from hwnas.searching.rival import rival
 from hwnas.searching.sampler import Known, RunSampler
 from hwnas.space import Genotype, Option, Space
-from hwnas.target import Budget
 
 # The first trials: genotypes at these fractions of the way from the smallest to the largest. Random
 # genotypes gather in the middle of the range of costs; these spread the first front over all of it.
@@ -37,11 +38,11 @@ class Limits(Protocol):
 
     @property
     def limits(self) -> Mapping[str, float]:
-        """Upper ends that figures must not be over, by column."""
+        """Limits by column: upper ones, and lower ones of what is to be maximised."""
         ...
 
     def violations(self, figures: Figures) -> dict[str, float]:
-        """Return how far a candidate is over each limit, as a fraction of it; <= 0 fits."""
+        """Return how far a candidate is beyond each limit, as a fraction of it; <= 0 fits."""
         ...
 
     def met(self, figures: Figures) -> frozenset[str]:
@@ -49,7 +50,7 @@ class Limits(Protocol):
         ...
 
     def exceeded(self, figures: Figures) -> str:
-        """Return which limits a candidate is over, in words; empty if it fits."""
+        """Return which limits a candidate is beyond, in words; empty if it fits."""
         ...
 
 
@@ -203,13 +204,14 @@ def _known(problem: Problem, study: Study, cost: Callable[[Genotype], Cost]) -> 
     """Return what a sampler may know of the search."""
     space = problem.space
     names = [name for name in study.objectives if name != "accuracy"]
+    signs = [-1.0 if column(name).maximise else 1.0 for name in names]
 
     def row(assignment: Assignment) -> list[float]:
         found = cost(space.genotype(assignment))
         unknown = not all(name in found.figures for name in names)
         if unknown or found.reason or problem.budget.exceeded(found.figures):
             return [math.nan] * len(names)
-        return [found.figures[name].value for name in names]
+        return [sign * found.figures[n].value for sign, n in zip(signs, names, strict=True)]
 
     def costs(assignments: Sequence[Assignment]) -> NDArray[np.float64]:
         return np.array([row(assignment) for assignment in assignments]).reshape(-1, len(names))
@@ -279,13 +281,13 @@ def nothing_fits(candidates: Sequence[Candidate], budget: Budget, folder: str) -
     nearest = min(with_cost, key=lambda c: max(violations(budget, c).values()))
     over = budget.violations(nearest.figures)
     limit = max(over, key=lambda name: over[name])
-    value = nearest.figures[limit].upper
+    value = column(limit).binding(nearest.figures[limit])
     if over[limit] <= 0:  # within the budget, but the target cannot run it
         detail = f"the nearest, {nearest.id}, fits the limits but: {nearest.reason}."
     else:
         detail = (
             f"the binding limit is budget.{limit}={budget.limits[limit]:g}: the nearest candidate, "
-            f"{nearest.id}, needs {value:.4g}."
+            f"{nearest.id}, {'reaches' if column(limit).maximise else 'needs'} {value:.4g}."
         )
     return BudgetError(
         f"None of {len(candidates)} candidates meets the budget; {detail} "

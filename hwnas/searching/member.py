@@ -3,13 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hwnas.figure import COSTS, Figure, Figures
+from hwnas import metrics
+from hwnas.budget import side
+from hwnas.figure import Figure, Figures
 from hwnas.results import Candidate, Row
 from hwnas.space import Space
 
-#: The verified figures, in the order of the columns ``verified_<name>``. ``accuracy_int8`` is there
-#: where the artefact computes in int8; where it computes in fp32, ``accuracy_fp32`` is its own.
-VERIFIED = ("accuracy_fp32", "accuracy_int8", *COSTS)
 #: Columns that name a file, by the suffix of the file.
 _COLUMNS = {
     ".tflite": "tflite",
@@ -20,12 +19,21 @@ _COLUMNS = {
 }
 
 
+def verified_names() -> tuple[str, ...]:
+    """Return the names of verified figures, in the order of the columns ``verified_<name>``.
+
+    ``accuracy_int8`` is there where the artefact computes in int8; where it computes in fp32,
+    ``accuracy_fp32`` is its own.
+    """
+    return ("accuracy_fp32", "accuracy_int8", *metrics.costs())
+
+
 @dataclass(frozen=True)
 class Member:
     """A member of the front with what its compiled artefact showed."""
 
     candidate: Candidate
-    figures: Figures  #: by the names in ``VERIFIED``
+    figures: Figures  #: by ``verified_names``
     details: Mapping[str, float]  #: components of the energy, utilisation, cycles
     files: Mapping[str, str]  #: sha256 by the suffix of a file
     over_budget: tuple[str, ...] = ()  #: limits that it leaves after verification
@@ -43,7 +51,7 @@ class Member:
     def label(self) -> str:
         """What verification changed, in words; empty if nothing."""
         if self.over_budget:
-            return "; ".join(f"over budget.{name}" for name in self.over_budget)
+            return "; ".join(f"{side(name)} budget.{name}" for name in self.over_budget)
         if self.on_front:
             return ""
         return "within its interval of the front" if self.near_front else "left the front"
@@ -51,7 +59,7 @@ class Member:
     def row(self, space: Space) -> Row:
         """Return searched and verified figures as one row."""
         row = self.candidate.row(space)
-        for name in VERIFIED:
+        for name in verified_names():
             if name in self.figures:
                 row |= self.figures[name].columns(f"verified_{name}")
         row |= {f"verified_{name}": value for name, value in self.details.items()}

@@ -61,7 +61,8 @@ class ParetoSampler(BaseSampler):
         )
 
     Args:
-        costs: Computes all objectives but the expensive one. Without it they are modelled, too.
+        costs: Computes all objectives but the expensive one, to be minimised: of what is maximised
+            the negative. Without it they are modelled, too.
         seed: Of everything random.
         search_space: What is searched; default: what all trials of the study have in common.
         active: Returns what of an assignment has an effect; equal results are the same candidate.
@@ -381,8 +382,12 @@ def _options(distribution: BaseDistribution) -> list[Any]:
 
 
 def _logarithmic(costs: Array, share: float, width: int) -> int:
-    """Return where in ascending costs those are that lie so far up their range, in logarithms."""
-    logs = np.log(np.maximum(costs, 1e-300))
+    """Return where in ascending costs those are that lie so far up their range, in logarithms.
+
+    Costs below zero are of something maximised: logarithms of that.
+    """
+    signs = np.where(costs < 0, -1.0, 1.0)
+    logs = signs * np.log(np.maximum(np.abs(costs), 1e-300))
     at = int(np.searchsorted(logs, logs[0] + share * (logs[-1] - logs[0])))
     return max(0, min(at - width // 2, len(costs) - width))
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from hwnas.accuracy.base import Rival
 from hwnas.figure import Figures
+from hwnas.metrics import column
 from hwnas.results import Candidate
 
 _ENOUGH = 5  # networks read whole before any reading stops: the others are predicted from them
@@ -20,8 +21,12 @@ def rival(
     """
     complete = (c for c in reversed(candidates) if c.state == "complete")
     whole = [*{c.id: c for c in complete}.values()][::-1]  # a repeated one counts once, read first
-    names = [name for name in objectives if name != "accuracy"]
-    cheaper = [c for c in whole if all(c.figures[n].value <= costs[n].value for n in names)]
+    signs = {n: -1.0 if column(n).maximise else 1.0 for n in objectives if n != "accuracy"}
+    cheaper = [
+        c
+        for c in whole
+        if all(s * c.figures[n].value <= s * costs[n].value for n, s in signs.items())
+    ]
     if len(whole) < _ENOUGH or not cheaper:
         return None
     best = max(cheaper, key=lambda c: c.figures["accuracy"].value)

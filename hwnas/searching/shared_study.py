@@ -136,7 +136,8 @@ class SharedStudy:
     @property
     def spent_s(self) -> float:
         """The seconds that finished trials took, of all processes together."""
-        return studies.spent_s(self._patiently(lambda: self._study.get_trials(deepcopy=False)))
+        trials = self._patiently(lambda: self._study.get_trials(deepcopy=False))
+        return studies.spent_s(trials, self.objectives)
 
     def workers(self) -> list[str]:
         """Return which commands finished trials, in the order of their last ones."""

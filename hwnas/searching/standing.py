@@ -8,7 +8,7 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from hwnas.figure import column
+from hwnas.metrics import column
 from hwnas.pareto import hypervolume, non_dominated
 from hwnas.results import Candidate
 
@@ -52,7 +52,8 @@ class Standing:
     The hypervolume is told as the share of a box: from accuracy 1 (or 100 %) and costs of 0, which
     nobody reaches, to the budget's limit of each objective, or the worst value on any scored
     candidate where there is no limit. So it rises as the front does, and also when a worse
-    candidate than any before moves the box's far corner.
+    candidate than any before moves the box's far corner. A cost to be maximised has no best value:
+    the highest on any scored candidate stands in, and a higher one moves the near corner.
 
     Args:
         objectives: With ``accuracy``.
@@ -67,7 +68,8 @@ class Standing:
         self._n = self._n_feasible = 0
         self._front: list[Candidate] = []
         self._points = np.zeros((0, len(objectives)))
-        self._worst, self._hypervolume = np.full(len(objectives), math.nan), 0.0
+        self._worst = np.full(len(objectives), math.nan)
+        self._highest = np.full(len(objectives), math.nan)
 
     def add(self, candidates: Iterable[Candidate]) -> None:
         """Take in what became of trials."""
@@ -96,6 +98,7 @@ class Standing:
         points = np.array([[c.figures[name].value for name in self._objectives] for c in new])
         ends = np.vstack([self._worst, points])
         self._worst = np.where(self._maximise, np.nanmin(ends, axis=0), np.nanmax(ends, axis=0))
+        self._highest = np.nanmax(np.vstack([self._highest, points]), axis=0)
         points = np.vstack([self._points, points])
         mask = non_dominated(points, self._maximise)
         together = [*self._front, *new]
@@ -106,8 +109,9 @@ class Standing:
         if not self._front or len(self._objectives) > _MOST:
             return None
         worst = np.where(np.isnan(self._limits), self._worst, self._limits)
-        top = 1.0 if self._points[:, self._maximise].max() <= 1 else 100.0  # a fraction or per cent
-        best = np.where(self._maximise, top, 0.0)
+        quality = self._objectives.index("accuracy")
+        best = np.where(self._maximise, self._highest, 0.0)
+        best[quality] = 1.0 if self._points[:, quality].max() <= 1 else 100.0  # a share or per cent
         box = float(np.prod(np.abs(best - worst)))
         if box <= 0:
             return None

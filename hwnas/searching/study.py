@@ -28,8 +28,8 @@ from sqlalchemy import DateTime, Integer, NullPool, event, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from hwnas.errors import RunError
-from hwnas.figure import column
 from hwnas.files import without_password
+from hwnas.metrics import column
 from hwnas.results import Candidate
 from hwnas.searching.options import NAME
 from hwnas.searching.proposal import STD, Proposal, recorded
@@ -85,16 +85,19 @@ class Study:
     @property
     def spent_s(self) -> float:
         """The seconds that finished trials took."""
-        return spent_s(self._memory.get_trials(deepcopy=False))
+        return spent_s(self._memory.get_trials(deepcopy=False), self.objectives)
 
     def close(self) -> None:
         """Close the file."""
         self._storage.engine.dispose()
 
 
-def spent_s(trials: Sequence[FrozenTrial]) -> float:
-    """Return the seconds that finished trials took, one after the other."""
-    took = (trial.duration for trial in trials if trial.state.is_finished())
+def spent_s(trials: Sequence[FrozenTrial], objectives: Sequence[str]) -> float:
+    """Return the seconds that finished trials took, one after the other.
+
+    When a trial was cut off is not known: it may be found dead, and failed, the day after.
+    """
+    took = (trial.duration for trial in trials if is_finished(trial, objectives))
     return sum(duration.total_seconds() for duration in took if duration is not None)
 
 

@@ -8,17 +8,19 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from hwnas import metrics
 from hwnas.accuracy.supernet import right
+from hwnas.budget import Budget
 from hwnas.cost.base import LayerCost
-from hwnas.figure import COSTS, Figure, column, proportion
+from hwnas.figure import Figure, proportion
 from hwnas.int8.finished import Finished
+from hwnas.metrics import column
 from hwnas.pareto import non_dominated
 from hwnas.progress import Progress
 from hwnas.results import Candidate, RunFolder
 from hwnas.searching.artefacts import Artefacts
 from hwnas.searching.member import Member
 from hwnas.space import Genotype
-from hwnas.target import Budget
 from hwnas.training.data import Batch
 
 _SHORT = {"int8": "int8", "float32": "fp32"}  # of dtypes, in names of columns
@@ -96,7 +98,7 @@ def _verify(
     figures = {
         "accuracy_fp32": proportion(n_right_fp32, len(outputs)),
         f"accuracy_{_SHORT[bench.dtype]}": proportion(n_right, len(outputs)),
-        **{name: cost.figures[name] for name in COSTS},
+        **{name: cost.figures[name] for name in metrics.costs() if name in cost.figures},
     }
     digests = {suffix: hashlib.sha256(content).hexdigest() for suffix, content in files.items()}
     return Member(candidate, figures, cost.details, digests), cost.layers

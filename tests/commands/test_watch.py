@@ -5,13 +5,13 @@ from functools import partial
 
 from rich.console import Console
 
+from hwnas.budget import Budget
 from hwnas.commands.watch import Watch
 from hwnas.figure import Figure
 from hwnas.results import Candidate
 from hwnas.searching.joint import on_target
 from hwnas.searching.standing import View
 from hwnas.space import SearchSpace
-from hwnas.target import Budget
 
 
 @dataclass
@@ -52,7 +52,7 @@ def test_line_and_panel_say_how_it_stands(tiny: SearchSpace) -> None:
 
 
 def test_targets_have_views_of_their_own(tiny: SearchSpace) -> None:
-    objectives, budget = ("accuracy", "latency_ms"), Budget(latency_ms=1.0)
+    objectives, budget = ("accuracy", "latency_ms"), Budget({"latency_ms": 1.0})
     views = [
         View(t, objectives, budget.limits, partial(on_target, target=t, budget=budget))
         for t in ("npu", "cpu")

@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from hwnas.budget import Budget
 from hwnas.cost.base import CostModel
 from hwnas.cost.calibration import Calibration, features
 from hwnas.cost.table import TableCostModel
@@ -15,7 +16,6 @@ from hwnas.searching import loop
 from hwnas.searching.options import SamplerConfig
 from hwnas.searching.study import Study
 from hwnas.space import SearchSpace
-from hwnas.target import Budget
 from hwnas.testing import CostModelContract
 from tests.profiling.fakes import CPU, Device, subject
 from tests.search.fakes import SizeAccuracy
@@ -112,7 +112,7 @@ def test_upper_end_of_the_interval_must_fit_the_budget(
     ]
     limit = (ends[0].upper + ends[1].upper) / 2
     accuracy = SizeAccuracy()
-    problem = loop.Problem(space, Budget(latency_ms=limit), model, accuracy)
+    problem = loop.Problem(space, Budget({"latency_ms": limit}), model, accuracy)
     study = Study(tmp_path / "s.db", space, ("accuracy", "latency_ms"))
     config = SamplerConfig("random")
     found = loop.search(problem, study, config, 0, 120, Silent())

@@ -14,11 +14,11 @@ from hwnas import families
 from hwnas.__main__ import run
 from hwnas.errors import SpaceError
 from hwnas.space import SearchSpace
-from tests.conftest import space_yaml
+from tests.conftest import SHARED_WEIGHTS, space_yaml
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "experiments" / "own_family"
-QUICK = ("train.epochs=1", "accuracy=supernet", "finish.epochs=0", "n_trials=6", "run.dir=run")
+QUICK = ("train.epochs=1", *SHARED_WEIGHTS, "n_trials=6", "run.dir=run")
 FAMILY = """
 from hwnas.families.base import Recipe
 

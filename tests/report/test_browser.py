@@ -9,7 +9,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from hwnas.figure import COLUMNS, Figure, Figures
+from hwnas import metrics
+from hwnas.figure import Figure, Figures
 from hwnas.report.explorer import Beside, Explorer, Line, Page, Picture, Point, RunData, Table
 from hwnas.report.page import render
 from hwnas.space import Option
@@ -18,7 +19,7 @@ from tests.report.conftest import Opened
 EVIL = "</script><script>alert(1)</script>"
 NONE = "\u2013"  # of what is not known
 OBJECTIVES = ("accuracy", "latency_ms", "energy_mj")
-SHOWN = {name: COLUMNS[name] for name in OBJECTIVES}
+SHOWN = {name: metrics.known()[name] for name in OBJECTIVES}
 
 
 def _figures(accuracy: float, ms: float) -> Figures:
@@ -257,7 +258,7 @@ def test_selection_is_that_of_all_sections(opened: Callable[[Page], Opened]) -> 
 def test_fronts_of_other_tools_need_ids_and_objectives_alone(
     opened: Callable[[Page], Opened],
 ) -> None:
-    columns = {"error": COLUMNS["latency_ms"], "speed": COLUMNS["accuracy"]}
+    columns = {"error": metrics.known()["latency_ms"], "speed": metrics.known()["accuracy"]}
     points = [
         Point(str(i), {"error": Figure(i, "measured"), "speed": Figure(i * i, "measured")},
               on_front=True)
@@ -308,7 +309,7 @@ def _crowd(n_runs: int, n: int) -> list[RunData]:
         points = []
         for i, ((accuracy, ms), code) in enumerate(zip(values, codes, strict=True)):
             figures = dict(_figures(accuracy, ms))
-            for name in COLUMNS.keys() - figures.keys():
+            for name in metrics.known().keys() - figures.keys():
                 figures[name] = figures["latency_ms"]
             options = [pairs[j][k] for j, k in enumerate(code)]
             on_front = i < 200
@@ -321,7 +322,7 @@ def _crowd(n_runs: int, n: int) -> list[RunData]:
 
 
 def test_page_of_20_runs_of_5000_opens_soon(opened: Callable[[Page], Opened]) -> None:
-    page = Page("many", [Explorer("Fronts", OBJECTIVES, COLUMNS, _crowd(20, 5_000))])
+    page = Page("many", [Explorer("Fronts", OBJECTIVES, metrics.known(), _crowd(20, 5_000))])
     found = opened(page)
     size = len(render(page).encode()) / 1e6
     seconds = float(found.tab.evaluate("document.documentElement.dataset.ready")) / 1000

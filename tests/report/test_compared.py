@@ -7,18 +7,18 @@ import random
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
+from hwnas import metrics
 from hwnas.__main__ import run
-from hwnas.figure import COSTS, Figure, proportion
+from hwnas.budget import Budget
+from hwnas.figure import Figure, proportion
 from hwnas.results import Candidate, RunFolder, read_candidates
 from hwnas.searching.front import pareto_front
-from hwnas.searching.member import VERIFIED, Member
+from hwnas.searching.member import Member, verified_names
 from hwnas.space import SearchSpace
-from hwnas.target import Budget
 from tests.report.conftest import Opened
 
 OBJECTIVES = ("accuracy", "latency_ms")
@@ -29,14 +29,16 @@ Visit = Callable[[Path], Opened]
 def _candidate(space: SearchSpace, trial: int, rng: random.Random) -> Candidate:
     ms = rng.uniform(1, 9)
     accuracy = proportion(round(1000 * (0.95 - 0.4 / ms - 0.1 * rng.random())), 1000)
-    costs = {name: Figure(ms, "modelled", 0.9 * ms, 1.1 * ms) for name in COSTS}
+    costs = {name: Figure(ms, "modelled", 0.9 * ms, 1.1 * ms) for name in metrics.GIVEN}
     return Candidate(trial, space.sample(rng), {"accuracy": accuracy, **costs})
 
 
 def _member(candidate: Candidate) -> Member:
     figures = {"accuracy_int8": candidate.figures["accuracy"]}
-    figures |= {name: candidate.figures[name] for name in COSTS}
-    return Member(candidate, {name: figures[name] for name in VERIFIED if name in figures}, {}, {})
+    figures |= {name: candidate.figures[name] for name in metrics.GIVEN}
+    return Member(
+        candidate, {name: figures[name] for name in verified_names() if name in figures}, {}, {}
+    )
 
 
 def _search(folder: RunFolder, space: SearchSpace, seed: int, sampler: str) -> None:
@@ -48,7 +50,7 @@ def _search(folder: RunFolder, space: SearchSpace, seed: int, sampler: str) -> N
     members = [_member(c) for c in pareto_front(candidates, OBJECTIVES)]
     folder.write_json("front.json", {"members": [member.row(space) for member in members]})
     config = {
-        "search_space": space.name, "objectives": OBJECTIVES, "budget": asdict(Budget()),
+        "search_space": space.name, "objectives": OBJECTIVES, "budget": Budget().digested(),
         "target": {"name": "npu"}, "sampler": {"name": sampler}, "seed": seed, "n_trials": 40,
     }  # fmt: skip
     manifest = {"verb": "search", "status": "finished", "arguments": [], "config": config}

@@ -3,7 +3,8 @@ import random
 import numpy as np
 import pytest
 
-from hwnas.figure import COSTS, Figure
+from hwnas import metrics
+from hwnas.figure import Figure
 from hwnas.pareto import non_dominated
 from hwnas.report.decisions import decisions, different
 from hwnas.results import Candidate
@@ -59,7 +60,7 @@ def test_front_at_the_end_is_that_of_all(n: int) -> None:
 
 def test_verification_is_told() -> None:
     candidate = _candidate(0, 0.8, 2.0)
-    figures = {name: Figure(1.0, "modelled") for name in COSTS}
+    figures = {name: Figure(1.0, "modelled") for name in metrics.GIVEN}
     figures |= {name: Figure(0.75, "measured") for name in ("accuracy_fp32", "accuracy_int8")}
     stays, leaves = (Member(candidate, figures, {}, {}, (), stays) for stays in (True, False))
     kept, left = decisions([], [stays, leaves], OBJECTIVES)

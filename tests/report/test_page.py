@@ -3,16 +3,17 @@ import struct
 
 import pytest
 
-from hwnas.figure import Column, Figure, column
+from hwnas.budget import Budget
+from hwnas.figure import Figure
+from hwnas.metrics import Metric, column
 from hwnas.report import searched
 from hwnas.report.explorer import Explorer, Line, Page, Picture, Point, RunData, Table
 from hwnas.report.page import render, with_section
 from hwnas.report.plot import Panel, front_png
 from hwnas.report.view import content
 from hwnas.results import Candidate
-from hwnas.searching.member import VERIFIED, Member
+from hwnas.searching.member import Member, verified_names
 from hwnas.space import Genotype, SearchSpace
-from hwnas.target import Budget
 
 OBJECTIVES = ("accuracy", "latency_ms", "energy_mj")
 EVIL = "</script><script>alert(1)</script>"
@@ -41,7 +42,7 @@ def members(candidates: list[Candidate]) -> list[Member]:
         name: Figure(0.5, "measured", 0.4, 0.6)
         if name.startswith("accuracy")
         else Figure(2.0, "compiler-estimate")
-        for name in VERIFIED
+        for name in verified_names()
     }
     first = Member(candidates[0], verified, {}, {f"{candidates[0].id}.tflite": "ab"})
     return [first, Member(candidates[5], verified, {"cycles": 5.0}, {}, ("latency_ms",), False)]
@@ -50,7 +51,7 @@ def members(candidates: list[Candidate]) -> list[Member]:
 def test_picture_is_a_png_of_readable_size(
     candidates: list[Candidate], members: list[Member]
 ) -> None:
-    png = front_png(Panel(candidates, members, "latency_ms", Budget(latency_ms=3.0), "title"))
+    png = front_png(Panel(candidates, members, "latency_ms", Budget({"latency_ms": 3.0}), "title"))
     assert png[:8] == b"\x89PNG\r\n\x1a\n"
     assert struct.unpack(">II", png[16:24]) == (1200, 750)
 
@@ -58,7 +59,7 @@ def test_picture_is_a_png_of_readable_size(
 def test_page_is_self_contained_and_tells_what_left(
     candidates: list[Candidate], members: list[Member]
 ) -> None:
-    front = searched.Front(candidates, members, OBJECTIVES, Budget(latency_ms=3.0))
+    front = searched.Front(candidates, members, OBJECTIVES, Budget({"latency_ms": 3.0}))
     page = render(searched.single("run", front, [("target", "npu")]))
     assert "<script src" not in page
     assert "<link" not in page
@@ -79,7 +80,7 @@ def test_names_are_escaped(candidates: list[Candidate], members: list[Member]) -
     front = searched.Front([*candidates, candidate, refused], [member], OBJECTIVES, Budget())
     page = render(searched.single(EVIL, front, [(EVIL, EVIL)]))
     point = Point(EVIL, {"a": Figure(1, "measured"), "b": Figure(2, "measured")})
-    columns = {"a": Column(EVIL, EVIL), "b": Column(EVIL, "")}
+    columns = {"a": Metric(EVIL, EVIL), "b": Metric(EVIL, "")}
     explorer = Explorer(
         EVIL, ["a", "b"], columns, [RunData(EVIL, [point], EVIL)], notes=[EVIL], link=(EVIL, EVIL)
     )

@@ -1,7 +1,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from hwnas.figure import COLUMNS, Figure
+from hwnas import metrics
+from hwnas.figure import Figure
 from hwnas.report.explorer import Explorer, Point, RunData
 from hwnas.report.thinning import thinned
 from hwnas.report.view import content
@@ -51,7 +52,7 @@ def _point(i: int, accuracy: float, latency: float, *, on_front: bool = False) -
 def test_page_of_many_keeps_the_front_and_counts_all() -> None:
     points = [_point(i, -a, ms) for i, (a, ms) in enumerate(_cloud(120_000).tolist())]
     points[7] = _point(7, 0.9, 1000.0, on_front=True)
-    columns = {name: COLUMNS[name] for name in ("accuracy", "latency_ms")}
+    columns = {name: metrics.known()[name] for name in ("accuracy", "latency_ms")}
     runs = [RunData("a", points[:70_000]), RunData("b", points[70_000:])]
     found = content(Explorer("", tuple(columns), columns, runs), n_runs=2)
     assert found["n"] == 100_000

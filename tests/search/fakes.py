@@ -4,11 +4,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from hwnas import metrics
 from hwnas.accuracy.base import Rival, Score
 from hwnas.accuracy.early_stopping import Bits, read, whole
 from hwnas.cost.base import Cost
 from hwnas.errors import CompileError
-from hwnas.figure import COSTS, Figure, proportion
+from hwnas.figure import Figure, proportion
 from hwnas.space import Genotype
 
 
@@ -29,7 +30,7 @@ class SizeCost:
         self.asked.append(genotype.id)
         if size(genotype) == self.refuses:
             raise CompileError("refused")
-        figures = {name: Figure(float(size(genotype)), "modelled") for name in COSTS}
+        figures = {name: Figure(float(size(genotype)), "modelled") for name in metrics.GIVEN}
         reason = "falls back" if size(genotype) == self.unrunnable else ""
         return Cost(figures, {"detail": 1.0}, (), reason)
 

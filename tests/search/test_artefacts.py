@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hwnas import families
+from hwnas.budget import Budget
 from hwnas.cost.base import Cost
 from hwnas.cost.host import as_run
 from hwnas.errors import CompileError
@@ -29,7 +30,7 @@ from hwnas.runtimes.pool import Retrying
 from hwnas.searching.artefacts import Files, MeasuredArtefacts, ModelledArtefacts
 from hwnas.searching.verify import Workbench, verify
 from hwnas.space import Genotype, SearchSpace
-from hwnas.target import Budget, Target
+from hwnas.target import Target
 from hwnas.timing import Timing
 from tests.conftest import target
 from tests.profiling.fakes import CPU

@@ -10,6 +10,7 @@ import optuna
 import pytest
 from numpy.typing import NDArray
 
+from hwnas.budget import Budget
 from hwnas.config import TabularConfig
 from hwnas.errors import ConfigError
 from hwnas.progress import Silent
@@ -19,7 +20,6 @@ from hwnas.searching.options import SamplerConfig
 from hwnas.searching.pareto_sampler import ParetoSampler
 from hwnas.searching.study import Study
 from hwnas.space import Genotype, SearchSpace
-from hwnas.target import Budget
 from tests.search.fakes import SizeAccuracy, SizeCost, size
 from tests.search.test_pareto_sampler import LARGE, SMALL, accuracy, latency
 
@@ -101,7 +101,7 @@ class _Digits:
 
 def _search(space: SearchSpace, path: Path, n: int, cost: SizeCost) -> list[Candidate]:
     study = Study(path, space, OBJECTIVES)
-    limit = Budget(latency_ms=size(space.largest()) - 6)
+    limit = Budget({"latency_ms": size(space.largest()) - 6})
     problem = loop.Problem(space, limit, cost, SizeAccuracy(), _Digits())
     try:
         config = SamplerConfig("pareto", n_startup_trials=8)

@@ -1,6 +1,6 @@
 import inspect
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -8,15 +8,17 @@ import optuna
 import pytest
 
 from hwnas.accuracy.base import Evaluator
+from hwnas.budget import Budget
+from hwnas.cost.base import Cost
 from hwnas.errors import BudgetError
+from hwnas.figure import Figure
 from hwnas.progress import Silent
 from hwnas.results import Candidate
 from hwnas.searching import loop
 from hwnas.searching.front import pareto_front
 from hwnas.searching.options import SAMPLERS, SamplerConfig
 from hwnas.searching.study import Study
-from hwnas.space import SearchSpace
-from hwnas.target import Budget
+from hwnas.space import Genotype, SearchSpace
 from tests.search.fakes import BitAccuracy, SizeAccuracy, SizeCost, size
 
 OBJECTIVES = ("accuracy", "latency_ms", "energy_mj")
@@ -141,7 +143,7 @@ def test_candidates_over_budget_are_constraint_violations_and_never_scored(
 ) -> None:
     limit = size(tiny.largest()) - 8
     problem_accuracy = SizeAccuracy()
-    problem = loop.Problem(tiny, Budget(latency_ms=limit), SizeCost(), problem_accuracy)
+    problem = loop.Problem(tiny, Budget({"latency_ms": limit}), SizeCost(), problem_accuracy)
     study = Study(tmp_path / "s.db", tiny, OBJECTIVES)
     random = SamplerConfig("random")
     loop.search(problem, study, random, 0, 80, Silent())
@@ -189,7 +191,7 @@ def test_refused_and_unrunnable_candidates_are_infeasible_with_their_reason(
 def test_front_holds_each_feasible_non_dominated_genotype_once(
     tiny: SearchSpace, tmp_path: Path
 ) -> None:
-    candidates = _search(tiny, tmp_path / "s.db", 100, budget=Budget(latency_ms=60))
+    candidates = _search(tiny, tmp_path / "s.db", 100, budget=Budget({"latency_ms": 60}))
     front = pareto_front(candidates, OBJECTIVES)
     assert len({c.id for c in front}) == len(front) > 2
     assert all(c.state == "complete" for c in front)
@@ -207,7 +209,7 @@ def test_front_holds_each_feasible_non_dominated_genotype_once(
 def test_budget_that_nothing_meets_names_the_limit_and_the_nearest(
     tiny: SearchSpace, tmp_path: Path
 ) -> None:
-    budget = Budget(latency_ms=1000, sram_kib=2)
+    budget = Budget({"latency_ms": 1000, "sram_kib": 2})
     candidates = _search(tiny, tmp_path / "s.db", 30, budget=budget)
     assert pareto_front(candidates, OBJECTIVES) == []
     error = loop.nothing_fits(candidates, budget, "folder")
@@ -215,6 +217,51 @@ def test_budget_that_nothing_meets_names_the_limit_and_the_nearest(
     assert isinstance(error, BudgetError)
     assert f"budget.sram_kib=2: the nearest candidate, {nearest.id}, needs" in str(error)
     assert f"{size(nearest)}" in str(error)
+
+
+@dataclass
+class _Fast:
+    """Costs of ``SizeCost``, and a throughput that falls as they grow."""
+
+    n_affordable: int | None = None
+
+    def cost(self, genotype: Genotype) -> Cost:
+        speed = Figure(1e4 / size(genotype), "modelled")
+        return Cost({**SizeCost().cost(genotype).figures, "throughput_ips": speed})
+
+
+@pytest.mark.parametrize("name", ["pareto", "nsga2", "random"])
+def test_throughput_is_maximised_under_a_lower_limit(
+    tiny: SearchSpace, tmp_path: Path, name: str
+) -> None:
+    small, large = size(tiny.smallest()), size(tiny.largest())
+    limit = 1e4 / ((small + large) / 2)
+    budget, objectives = Budget({"throughput_ips": limit}), ("accuracy", "throughput_ips")
+    problem = loop.Problem(tiny, budget, _Fast(), SizeAccuracy())
+    study = Study(tmp_path / "s.db", tiny, objectives)
+    try:
+        config = SamplerConfig(name, n_startup_trials=8)
+        candidates = loop.search(problem, study, config, 0, 40, Silent())
+    finally:
+        study.close()
+    fits = {c.id: c.figures["throughput_ips"].value >= limit for c in candidates}
+    assert {*fits.values()} == ({True, False} if name != "pareto" else {True})
+    assert all(fits[c.id] is (c.state != "infeasible") for c in candidates)
+    front = pareto_front(candidates, objectives)
+    accuracies = [c.figures["accuracy"].value for c in front]
+    assert len(front) > 1
+    assert [c.figures["throughput_ips"].value for c in front] == sorted(
+        (c.figures["throughput_ips"].value for c in front), reverse=True
+    )
+    assert accuracies == sorted(accuracies)
+    if name == "pareto":  # it is told apart from the slow: both ends of what fits are tried
+        speeds = [c.figures["throughput_ips"].value for c in candidates]
+        assert max(speeds) == 1e4 / small
+        assert min(speeds) < 1.3 * limit
+    every = 1e4 / small + 1
+    error = loop.nothing_fits(candidates, Budget({"throughput_ips": every}), "folder")
+    assert f"budget.throughput_ips={every:g}" in str(error)
+    assert f"reaches {1e4 / small:.4g}" in str(error)
 
 
 def test_search_finds_better_fronts_than_its_first_generation(

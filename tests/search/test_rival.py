@@ -30,6 +30,18 @@ def test_rival_is_the_most_accurate_of_those_that_cost_no_more_in_any_objective(
     assert three.right == bytes([4])
 
 
+def test_a_rival_is_no_slower_where_speed_is_to_be_maximised() -> None:
+    fast = [
+        replace(c, figures={**c.figures, "throughput_ips": Figure(8.0 - i, "modelled")})
+        for i, c in enumerate(CANDIDATES)
+    ]
+    objectives = ("accuracy", "throughput_ips")
+    found = rival(fast, {"throughput_ips": Figure(6.5, "modelled")}, objectives)
+    assert found is not None
+    assert found.right == bytes([1])  # of the first two, which are faster, the more accurate
+    assert rival(fast, {"throughput_ips": Figure(9.0, "modelled")}, objectives) is None
+
+
 def test_there_is_no_rival_where_nothing_is_as_cheap_or_little_was_read() -> None:
     assert rival(CANDIDATES, _candidate(9, 0, -1.0).figures, OBJECTIVES) is None
     assert rival(CANDIDATES[:4], _candidate(9, 0, 4.0).figures, OBJECTIVES) is None

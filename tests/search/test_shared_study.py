@@ -13,6 +13,7 @@ from optuna.samplers import RandomSampler
 from optuna.storages import RDBStorage
 from optuna.trial import TrialState
 
+from hwnas.budget import Budget
 from hwnas.errors import ConfigError, RunError
 from hwnas.progress import Silent
 from hwnas.results import Candidate
@@ -21,7 +22,6 @@ from hwnas.searching.options import SamplerConfig, StudyConfig
 from hwnas.searching.shared_study import Membership, SharedStudy
 from hwnas.searching.study import Study, is_shared
 from hwnas.space import SearchSpace
-from hwnas.target import Budget
 from tests.postgresql import Server
 from tests.search.fakes import SizeAccuracy, SizeCost
 
@@ -122,6 +122,22 @@ def test_worker_that_is_interrupted_gives_its_trial_back_at_once(
     _evaluate(b, again, tiny)
     b.close()
     assert len(b.candidates) == 1
+
+
+def test_a_trial_that_was_cut_off_took_no_time(
+    studies: list[SharedStudy], tiny: SearchSpace
+) -> None:
+    a, b = studies
+    sampler = RandomSampler(seed=0)
+    assert a.ask(sampler, 3) is not None
+    time.sleep(1)  # the machine is off, say
+    b.take_over()
+    assert b._study.trials[0].state == TrialState.FAIL
+    assert b.spent_s == 0
+    trial = b.ask(sampler, 3)
+    assert trial is not None
+    _evaluate(b, trial, tiny)
+    assert 0 < b.spent_s < 1
 
 
 def test_a_long_evaluation_is_not_taken_for_death(

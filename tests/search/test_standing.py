@@ -80,3 +80,21 @@ def test_nothing_that_fits_and_too_many_objectives_have_no_hypervolume(small: Se
     five = Standing(many, {})
     five.add([Candidate(0, small.smallest(), figures)])
     assert (five.snapshot().n_front, five.snapshot().hypervolume) == (1, None)
+
+
+def test_box_of_what_is_maximised_ends_at_the_highest_that_was_seen(tiny: SearchSpace) -> None:
+    standing = Standing(("accuracy", "throughput_ips"), {})
+    for trial, (accuracy, speed) in enumerate([(0.5, 4.0), (0.75, 2.0)]):
+        genotype = (tiny.smallest(), tiny.largest())[trial]
+        figures = {
+            "accuracy": Figure(accuracy, "measured"), "throughput_ips": Figure(speed, "modelled"),
+        }  # fmt: skip
+        standing.add([Candidate(trial, genotype, figures)])
+    snapshot = standing.snapshot()
+    assert snapshot.n_front == 2
+    assert snapshot.hypervolume == 0.0  # each is the worst in something
+    limited = Standing(("accuracy", "throughput_ips"), {"throughput_ips": 1.0})
+    figures = {"accuracy": Figure(0.5, "measured"), "throughput_ips": Figure(4.0, "modelled")}
+    limited.add([Candidate(0, tiny.smallest(), figures)])
+    limited.add([Candidate(1, tiny.largest(), figures | {"accuracy": Figure(0.75, "measured")})])
+    assert limited.snapshot().hypervolume == 0.5  # accuracy 0.5 to 0.75 of 0.5 to 1, all the speed

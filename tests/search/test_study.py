@@ -6,6 +6,7 @@ from pathlib import Path
 import optuna
 import pytest
 
+from hwnas.budget import Budget
 from hwnas.errors import RunError
 from hwnas.progress import Silent
 from hwnas.searching import loop, study
@@ -13,7 +14,6 @@ from hwnas.searching.options import NAME, SamplerConfig
 from hwnas.searching.proposal import STD
 from hwnas.searching.study import Study
 from hwnas.space import SearchSpace
-from hwnas.target import Budget
 from tests.search.fakes import SizeAccuracy, SizeCost
 
 OBJECTIVES = ("accuracy", "latency_ms")

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from hwnas import build
+from hwnas.budget import Budget
 from hwnas.config import SearchConfig
 from hwnas.finishing.options import FinishConfig
 from hwnas.int8.finished import Finished
@@ -12,7 +13,7 @@ from hwnas.progress import Silent
 from hwnas.results import Candidate, RunFolder
 from hwnas.searching import loop
 from hwnas.searching.verify import Workbench, verify
-from hwnas.target import Budget, Target
+from hwnas.target import Target
 from hwnas.training.data import DatasetConfig
 
 OBJECTIVES = ("accuracy", "latency_ms")
@@ -89,7 +90,7 @@ def test_members_that_leave_the_budget_or_the_front_are_marked(
     members: list[Candidate], bench: Workbench, tmp_path: Path
 ) -> None:
     folder = RunFolder(tmp_path)
-    budget = Budget(sram_kib=3.0)  # between the smallest and the largest
+    budget = Budget({"sram_kib": 3.0})  # between the smallest and the largest
     small, large = verify(members, bench, budget, OBJECTIVES, folder, Silent())
     assert small.over_budget == ()
     assert large.over_budget == ("sram_kib",)
@@ -112,7 +113,7 @@ def test_member_over_budget_does_not_push_out_one_that_fits() -> None:
         figures = {name: Figure(value, "measured") for name, value in values}
         return Member(Candidate(0, Genotype("s", ()), {}), figures, {}, {})
 
-    judged = _judge([member(0.9, 131.0), member(0.8, 100.0)], Budget(sram_kib=128), OBJECTIVES)
+    judged = _judge([member(0.9, 131.0), member(0.8, 100.0)], Budget({"sram_kib": 128}), OBJECTIVES)
     assert [m.label for m in judged] == ["over budget.sram_kib", ""]
 
 

@@ -100,14 +100,16 @@ class Model {
     return best;
   }
 
-  // What a limit is held against: the end of the interval on the wrong side, for costs.
+  // What a limit is held against: the worse end of the interval.
   judged(column) {
     const judged = Float32Array.from(column.searched.value);
-    const upper = (figures, i) =>
-      column.maximise || Number.isNaN(figures.high[i]) ? figures.value[i] : figures.high[i];
-    for (let i = 0; i < this.n; i++) judged[i] = upper(column.searched, i);
+    const worse = (figures, i) => {
+      const end = (column.maximise ? figures.low : figures.high)[i];
+      return Number.isNaN(end) ? figures.value[i] : end;
+    };
+    for (let i = 0; i < this.n; i++) judged[i] = worse(column.searched, i);
     this.front.forEach((point, member) => {
-      const value = upper(column.verified, member);
+      const value = worse(column.verified, member);
       if (!Number.isNaN(value)) judged[point] = value;
     });
     return judged;

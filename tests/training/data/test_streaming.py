@@ -13,14 +13,16 @@ from sklearn.datasets import load_digits
 from hwnas import build
 from hwnas.__main__ import run
 from hwnas.accuracy.base import Rival
+from hwnas.budget import Budget
 from hwnas.config import RunConfig, SearchConfig
 from hwnas.finishing.options import FinishConfig
 from hwnas.progress import Silent
 from hwnas.results import Candidate, RunFolder
 from hwnas.searching.verify import verify
-from hwnas.target import Budget, Target
+from hwnas.target import Target
 from hwnas.training.config import TrainingConfig
 from hwnas.training.data import DatasetConfig, InMemorySplit, StreamedSplit, image_data
+from tests.conftest import SHARED_WEIGHTS
 from tests.training.data.made import write
 
 _N = 700
@@ -120,8 +122,7 @@ def test_search_says_what_is_streamed(
         "search_space=tiny",
         "n_trials=12",
         "train.epochs=1",
-        "accuracy=supernet",
-        "finish.epochs=0",
+        *SHARED_WEIGHTS,
     ]
     words += ["dataset=images", f"dataset.path={path}", "dataset.in_memory=false"]
     assert run([*words, "dataset.crop=0.5", "run.dir=r"]) == 0

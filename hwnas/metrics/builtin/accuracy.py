@@ -1,0 +1,5 @@
+"""The fraction of images that a network gets right."""
+
+from hwnas.metrics.base import Metric
+
+METRIC = Metric("accuracy", "accuracy", maximise=True)

@@ -1,0 +1,90 @@
+"""Figures that follow from others: the one place that computes them, whoever said the others."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from hwnas.errors import ConfigError, unknown
+from hwnas.figure import Figure, Figures
+from hwnas.metrics.registry import known
+from hwnas.target import Target
+
+
+@dataclass(frozen=True)
+class Deriving:
+    """What is derived of every network on a target: figures by the names of metrics."""
+
+    target: Target
+    names: Sequence[str]
+
+    def __call__(self, figures: Figures) -> dict[str, Figure]:
+        """Return figures with what is derived from them; what was said itself stays."""
+        found = dict(figures)
+        for name in self.names:
+            if (figure := _figure(name, found, self.target)) is not None:
+                found[name] = figure
+        return found
+
+
+def deriving(target: Target, asked: Iterable[str]) -> Deriving:
+    """Return what is derived on a target: what is asked for, and what it states the facts of.
+
+    What needs no fact, as throughput, repeats what is known already: it is there if asked for.
+    """
+    wanted = {*asked}
+    names = [
+        metric.name
+        for metric in known().values()
+        if metric.derive is not None
+        and not _missing(metric.name, target)
+        and (metric.name in wanted or _facts(metric.name))
+    ]
+    return Deriving(target, names)
+
+
+def check_facts(target: Target, asked: Iterable[str], option: str) -> None:
+    """Refuse facts that are of no metric, and metrics whose facts a target does not state.
+
+    Args:
+        target: That is searched for.
+        asked: Names of metrics, such as there are.
+        option: By which they were asked for.
+
+    Raises:
+        ConfigError: it names the fact, and how to state it.
+    """
+    every = {fact: words for name in known() for fact, words in _facts(name).items()}
+    for fact, number in target.facts.items():
+        if fact not in every:
+            raise ConfigError(f"Target '{target.name}': {unknown('fact', fact, every)}")
+        if not number > 0:
+            raise ConfigError(f"target.facts.{fact} must be positive, got {number:g}.")
+    for name in asked:
+        for fact in _missing(name, target):
+            raise ConfigError(
+                f"{option}: {name} needs target.facts.{fact} ({every[fact]}), which target "
+                f"'{target.name}' does not state: add target.facts.{fact}=NUMBER, or state it in "
+                "the target's file."
+            )
+
+
+def _missing(name: str, target: Target) -> list[str]:
+    return [fact for fact in _facts(name) if fact not in target.facts]
+
+
+def _facts(name: str) -> dict[str, str]:
+    """Return the facts that a metric is derived with, and those that it is derived from, too."""
+    metric = known()[name]
+    found = dict(metric.facts)
+    for other in metric.needs:
+        found |= _facts(other)
+    return found
+
+
+def _figure(name: str, figures: Figures, target: Target) -> Figure | None:
+    """Return a figure that is known, or follows; ``None`` where nothing that it needs is known."""
+    metric = known()[name]
+    if name in figures or metric.derive is None:
+        return figures.get(name)
+    needed = {other: _figure(other, figures, target) for other in metric.needs}
+    found = {other: figure for other, figure in needed.items() if figure is not None}
+    return metric.derive(found, target) if len(found) == len(needed) else None

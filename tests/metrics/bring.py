@@ -1,0 +1,34 @@
+"""A metric of a package, as ``pip install`` leaves it."""
+
+from pathlib import Path
+
+from hwnas.metrics.registry import GROUP
+
+_MODULE = '''
+"""How warm a device gets: a metric that hwnas does not know."""
+
+from hwnas.metrics import Metric
+from hwnas.metrics.base import times
+
+LABEL = "heat"
+
+
+def _heat(figures, target):
+    return times(figures["energy_mj"], target.facts["k_per_mj"])
+
+
+METRIC = Metric(
+    "heat_k", LABEL, "K", derive=_heat, needs=("energy_mj",),
+    facts={"k_per_mj": "kelvin of a millijoule"},
+)
+TAKEN = Metric("latency_ms", "another latency", "ms")
+'''
+
+
+def bring(folder: Path, point: str) -> None:
+    """Put into a folder what an installed package with this entry point leaves there."""
+    (folder / "own_metric.py").write_text(_MODULE)
+    info = folder / "own_metric-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: own-metric\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[{GROUP}]\n{point}\n")

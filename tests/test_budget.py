@@ -1,0 +1,86 @@
+"""Budgets: upper limits, lower limits, and what runs of earlier versions have written."""
+
+from typing import Any
+
+import pytest
+
+from hwnas.budget import Budget, violations, words
+from hwnas.errors import ConfigError
+from hwnas.figure import Figure
+
+
+def test_upper_limit_is_held_against_the_upper_end() -> None:
+    budget = Budget({"latency_ms": 1.0})
+    inside = {"latency_ms": Figure(0.95, "measured", 0.9, 1.0)}
+    outside = {"latency_ms": Figure(0.95, "measured", 0.9, 1.1)}
+    assert budget.violations(inside)["latency_ms"] <= 0
+    assert budget.violations(outside)["latency_ms"] == pytest.approx(0.1)
+    assert budget.exceeded(outside) == "latency_ms 1.1 over budget 1"
+
+
+def test_lower_limit_is_held_against_the_lower_end() -> None:
+    budget = Budget({"throughput_ips": 100.0}, "fast")
+    inside = {"throughput_ips": Figure(110.0, "measured", 100.0, 120.0)}
+    outside = {"throughput_ips": Figure(110.0, "measured", 80.0, 140.0)}
+    assert budget.violations(inside)["throughput_ips"] == 0
+    assert budget.violations(outside)["throughput_ips"] == pytest.approx(0.2)
+    assert budget.violations({"throughput_ips": Figure(150.0, "modelled")}) == {
+        "throughput_ips": pytest.approx(-0.5)
+    }
+    assert budget.met(inside) == {"fast"}
+    assert budget.met(outside) == frozenset()
+    assert budget.exceeded(outside) == "throughput_ips 80 under budget 100"
+
+
+def test_limits_of_targets_have_the_direction_of_their_metric() -> None:
+    limits = {"npu.latency_ms": 2.0, "cpu.throughput_ips": 50.0}
+    figures = {
+        "npu.latency_ms": Figure(3.0, "modelled"),
+        "cpu.throughput_ips": Figure(40.0, "modelled"),
+    }
+    assert violations(limits, figures) == {
+        "npu.latency_ms": pytest.approx(0.5),
+        "cpu.throughput_ips": pytest.approx(0.2),
+    }
+    assert words(limits) == "npu.latency_ms <= 2, cpu.throughput_ips >= 50"
+
+
+def test_budget_without_limits_is_never_violated() -> None:
+    assert Budget().violations({"latency_ms": Figure(1e9, "measured")}) == {}
+    assert str(Budget()) == "none"
+
+
+@pytest.mark.parametrize("limit", [0.0, -1.0, float("nan")])
+def test_limit_that_is_not_positive_is_refused(limit: float) -> None:
+    with pytest.raises(ConfigError, match=r"budget\.sram_kib must be positive"):
+        Budget({"sram_kib": limit})
+
+
+@pytest.mark.parametrize(
+    ("written", "message"),
+    [
+        ({"latncy_ms": 1.0}, "Unknown limit 'budget.latncy_ms'. Did you mean 'budget.latency_ms'"),
+        ({"accuracy": 0.9}, "Unknown limit 'budget.accuracy'"),
+        ({"latency_ms": "fast"}, "budget.latency_ms must be a number, got 'fast'"),
+        ({"latency_ms": True}, "budget.latency_ms must be a number, got 'True'"),
+    ],
+)
+def test_what_is_no_limit_is_refused(written: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Budget.of(written)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_budgets_of_earlier_runs_are_read_and_have_the_digest_that_they_had() -> None:
+    earlier = {
+        "name": "edge", "latency_ms": 0.5, "energy_mj": None, "sram_kib": 128.0,
+        "flash_kib": 256.0, "macs_m": None, "params_m": None,
+    }  # fmt: skip
+    assert Budget.of(earlier) == Budget(
+        {"latency_ms": 0.5, "sram_kib": 128.0, "flash_kib": 256.0}, "edge"
+    )
+    assert list(Budget.of(earlier).digested().items()) == list(earlier.items())
+    now = Budget.of({"name": "edge", "latency_ms": 0.5, "sram_kib": 128, "flash_kib": 256})
+    assert now.digested() == earlier
+    assert "throughput_ips" in Budget({"throughput_ips": 3.0}).digested()
