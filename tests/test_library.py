@@ -98,6 +98,19 @@ def test_nothing_is_printed_and_nothing_left_behind(
     assert {*ConfigStore.instance().repo} == known
 
 
+def test_one_network_is_trained_alone() -> None:
+    trained = hwnas.train(search_space="tiny", genotype="smallest", train={"epochs": 2})
+    value, _, low, high = trained.summary["accuracy_test"]
+    assert low < value < high
+    assert trained.log.num_rows == trained.summary["steps"] > 0
+    assert f"{value:.5g}" in trained._repr_html_()
+
+
+def test_targets_that_need_no_table_have_none() -> None:
+    with pytest.raises(hwnas.HwnasError, match="needs no latency table"):
+        hwnas.profile(target="npu")
+
+
 def test_same_search_as_by_the_command_line(found: SearchResult) -> None:
     options = found.manifest["arguments"]
     arguments = [a for a in options if not a.startswith("run.dir")]

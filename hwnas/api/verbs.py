@@ -129,7 +129,7 @@ def train(*, progress: Progress | None = None, **options: Any) -> TrainResult:
     host.tune()
     from hwnas.api.training import train as run
 
-    given = as_arguments(_with_file(options))
+    given = with_resumed(as_arguments(_with_file(options)))
     found = run(compose("train", given), given, Quiet(progress))
     if found is None:
         raise ConfigError("Only the first process of torchrun has a result: use the command line.")
