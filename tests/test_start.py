@@ -10,7 +10,9 @@ import pytest
 
 from hwnas.__main__ import VERBS, run
 
-HEAVY = ("torch", "tvm", "sklearn", "onnxruntime", "ai_edge_litert", "ethosu", "datasets")
+HEAVY = (
+    "torch", "tvm", "sklearn", "onnxruntime", "openvino", "ai_edge_litert", "ethosu", "datasets",
+)  # fmt: skip
 DRAWING = ("matplotlib", "scipy", "optuna", "sqlalchemy", "pandas")
 
 _SCRIPT = """

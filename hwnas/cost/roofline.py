@@ -201,7 +201,7 @@ def _layers(lowered: Lowered, bounds: list[Bound], target: Target) -> tuple[Laye
     return tuple(
         LayerCost(
             name=node.name,
-            operator=node.op.kind,
+            operator=str(node.op),
             placement="",
             cycles=bound.latency_ms * 1e3 * (target.clock_mhz or 0.0),
             macs=node.op.batch * node.op.n_macs,
