@@ -8,13 +8,15 @@ Uses this machine's CPU by TVM at one thread, random networks of ``mbconv_small`
 import random
 import statistics
 import time
+from typing import Any
 
 from hwnas import families, space
+from hwnas.backends.tvm.settings import Tvm
 from hwnas.cost.calibration import features
 from hwnas.energy import PowerModel
 from hwnas.op import Lowered, OpSpec, Task, distinct, fuse
 from hwnas.runtimes.worker import Worker
-from hwnas.target import Remote, Target, Tvm
+from hwnas.target import Remote, Target
 from hwnas.timing import TimingConfig
 
 N_NETWORKS, N_PLANS = 10, 6
@@ -29,8 +31,9 @@ def main() -> None:
     rng = random.Random(0)
     genotypes = [found.sample(rng) for _ in range(N_NETWORKS)]
     networks = [fuse(family.lower(found, g, task), "float32") for g in genotypes]
+    section: dict[str, Any] = {"tvm": Tvm()}
     target = Target(
-        "cpu", "this CPU", "", "", runtime="tvm", dtype="float32", tvm=Tvm(),
+        "cpu", "this CPU", "", "", runtime="tvm", dtype="float32", **section,
         power=PowerModel(1, 1, "not used"),
     )  # fmt: skip
     with Worker(target, TimingConfig(), Remote(), 120) as worker:

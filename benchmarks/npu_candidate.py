@@ -11,7 +11,7 @@ import time
 import numpy as np
 
 from hwnas import families, host, space
-from hwnas.cost.vela import compile_tflite
+from hwnas.backends.vela.compiler import compile_tflite
 from hwnas.int8.network import stand_in
 from hwnas.int8.tflite import write
 from hwnas.op import Task

@@ -24,6 +24,7 @@ from hwnas import build, config, content
 from hwnas.accuracy import supernet
 from hwnas.accuracy.base import Evaluator, Rival, Score
 from hwnas.accuracy.early_stopping import Bits, read, unpacked, whole
+from hwnas.accuracy.on_demand import TrainedOnDemand
 from hwnas.cost.base import Cost, CostModel
 from hwnas.errors import CompileError
 from hwnas.figure import Figure
@@ -111,7 +112,7 @@ class Evaluations:
         return build.cost_model(self.parts, None)
 
     @cached_property
-    def evaluator(self) -> build.TrainedOnDemand:
+    def evaluator(self) -> TrainedOnDemand:
         """The evaluator behind, with its supernets."""
         return build.on_demand(self.parts, Silent())
 

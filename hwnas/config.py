@@ -6,7 +6,7 @@ from typing import Any
 
 from omegaconf import MISSING
 
-from hwnas import metrics
+from hwnas import backends, metrics
 from hwnas.accuracy.options import MIN_NETWORKS, ScoringConfig, TrainedConfig
 from hwnas.budget import Budget
 from hwnas.errors import ConfigError, unknown
@@ -216,18 +216,9 @@ class TabularConfig:
         return Budget.of(self.budget)
 
 
-#: The cost models that suit a runtime, the default first.
-COST_MODELS = {
-    "vela": ("vela", "roofline"),
-    "tvm": ("table", "measured", "roofline"),
-    "onnxruntime": ("table", "measured", "roofline"),
-    "none": ("roofline",),
-}
-
-
 def checked_cost(cost: str | None, target: Target) -> str:
     """Return the name of the cost model; refuse one that does not suit the target."""
-    allowed = COST_MODELS[target.runtime]
+    allowed = backends.get(target.runtime).costs
     if cost is not None and cost not in allowed:
         raise ConfigError(
             f"{unknown('cost', cost, allowed)} (target '{target.name}' has "
@@ -257,7 +248,7 @@ class ProfileConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.genotype is None and self.target.runtime not in ("tvm", "onnxruntime"):
+        if self.genotype is None and not backends.get(self.target.runtime).measured:
             raise ConfigError(
                 f"Target '{self.target.name}' needs no latency table: "
                 f"target.runtime={self.target.runtime} estimates every network whole."

@@ -3,39 +3,40 @@
 import ast
 import hashlib
 import importlib.metadata
+import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hwnas import __version__, machine
+from hwnas import __version__, backends, machine
 from hwnas.errors import TableError
 from hwnas.latency_table import LatencyTable, find, load, setting
 from hwnas.target import Remote, Target
 from hwnas.target import facts as target_facts
 
-_PACKAGES = {"tvm": ("apache-tvm", "apache-tvm-ffi"), "onnxruntime": ("onnxruntime",)}
-_SCHEDULES = ("operators.py", "templates.py")  # a change of these changes what plans mean
-
 
 def facts(target: Target, remote: Remote) -> dict[str, Any]:
     """Return everything that decides a table's figures."""
     device = {"remote": remote.key} if remote.tracker else machine.describe()
+    backend = backends.get(target.runtime)
     found: dict[str, Any] = {
         "device": device,
-        "versions": {name: importlib.metadata.version(name) for name in _PACKAGES[target.runtime]},
+        "versions": {name: importlib.metadata.version(name) for name in backend.decisive},
         "target": target_facts(target),
         "hwnas": __version__,
     }
-    if target.runtime == "tvm":
-        folder = Path(__file__).parent / "runtimes" / "relax"
-        source = "".join(_code(folder / name) for name in _SCHEDULES)
+    if backend.schedules:  # a change of these modules changes what plans mean
+        source = "".join(map(_code, backend.schedules))
         found["schedules"] = hashlib.sha256(source.encode()).hexdigest()[:16]
     return found
 
 
-def _code(path: Path) -> str:
-    """Return what a source file does, without its comments, docstrings and layout."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+def _code(module: str) -> str:
+    """Return what a module does, without its comments, docstrings and layout."""
+    spec = importlib.util.find_spec(module)
+    assert spec is not None
+    assert spec.origin is not None
+    tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
     for node in ast.walk(tree):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(
             node
@@ -56,8 +57,9 @@ def differences(recorded: Mapping[str, Any], here: Mapping[str, Any]) -> list[st
             found.append(f"{name} {other} there, {version} here")
     if recorded.get("schedules") != here.get("schedules"):
         found.append("other schedules of operators")
-    for name in ("tvm", "meter"):
-        if recorded.get("target", {}).get(name) != here["target"][name]:
+    settings = backends.get(here["target"]["runtime"]).name
+    for name in (settings, "meter"):
+        if recorded.get("target", {}).get(name) != here["target"].get(name):
             found.append(f"another target.{name}")
     return found
 

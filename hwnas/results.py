@@ -226,14 +226,30 @@ def plain(config: Row) -> Row:
 
 
 def check_resumed(
-    earlier: Row, folder: RunFolder, digests: Mapping[str, str], n_trials: int
+    earlier: Row,
+    folder: RunFolder,
+    digests: Mapping[str, str],
+    n_trials: int,
+    versions: Mapping[str, str] | None = None,
 ) -> None:
     """Refuse to resume a run with other settings than it had.
+
+    Args:
+        earlier: The manifest of the run; empty: it is new.
+        folder: The run.
+        digests: Of what decides the outcome, by name.
+        n_trials: How many there will be.
+        versions: Of the packages that decide it, where manifests record them: these count, not
+            their digest, which in earlier versions was of packages that a run did not use, too.
 
     Raises:
         RunError: what decides the outcome differs, or trials would be taken away.
     """
+    known = earlier.get("versions", {})
+    same = bool(versions) and all(known.get(n) == v for n, v in (versions or {}).items())
     for name, digest in earlier.get("digests", {}).items():
+        if same and name.rpartition(".")[2] == "versions":
+            continue
         if digests.get(name) != digest:
             raise RunError(
                 f"run.resume={folder.path}: {name} differs from that of the run. "

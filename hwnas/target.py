@@ -1,45 +1,15 @@
 """A target is facts about a device, as a Hydra schema; never wishes (see ``hwnas.budget``)."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
+from hwnas import backends
 from hwnas.energy import EnergyModel, PowerModel
 from hwnas.errors import ConfigError, unknown
 
 CLASSES = ("edge", "datacenter")
-#: What compiles or runs a network, with the dtypes that it runs in.
-RUNTIMES = {
-    "vela": ("int8",),
-    "tvm": ("float32",),
-    "onnxruntime": ("float32", "int8"),
-    "none": ("int8", "float16", "bfloat16", "float32"),  # hardware that does not exist: modelled
-}
 METERS = ("none", "rapl", "nvml", "hwmon")
-
-
-@dataclass
-class Vela:
-    """What Arm's Vela compiles for."""
-
-    accelerator: str
-    system_config: str
-    memory_mode: str
-    config: str = "Arm/vela.ini"  #: shipped with Vela, or a path
-
-
-@dataclass
-class Tvm:
-    """What TVM compiles for."""
-
-    kind: str = "llvm"  #: there are no schedules for GPUs
-    mcpu: str = "host"  #: as LLVM names it; ``host`` asks LLVM which this is
-    mtriple: str = ""  #: of another machine; empty: this one's
-    mattr: list[str] = field(default_factory=list)  #: features beyond those of ``mcpu``
-    cc: str = ""  #: compiler that links libraries for the target; empty: this machine's
-
-    def __post_init__(self) -> None:
-        if self.kind != "llvm":
-            raise ConfigError(f"target.tvm.kind: {unknown('kind', self.kind, ['llvm'])}")
 
 
 @dataclass
@@ -71,16 +41,32 @@ class Roofline:
             )
 
 
+T = TypeVar("T")
+S = TypeVar("S")
+
+
+def _with_sections(cls: type[T]) -> type[T]:
+    """Give targets a section for each backend that has settings, ``None`` by default."""
+    for name, settings in backends.sections().items():
+        cls.__annotations__[name] = settings | None
+        setattr(cls, name, None)
+    return cls
+
+
 @dataclass
+@_with_sections
 class Target:
-    """Facts about a device and its compiler."""
+    """Facts about a device and its compiler.
+
+    Beside these fields it has a section of settings for each backend that has some: ``section``.
+    """
 
     name: str
     description: str
     caveat: str  #: what the figures leave out, in the words every report repeats
     source: str  #: where the facts come from
     device_class: str = "edge"  #: or ``datacenter``
-    runtime: str = "vela"  #: what runs a network: ``vela``, ``tvm``, ``onnxruntime``
+    runtime: str = backends.default()  #: what runs networks: the name of a backend
     dtype: str = "int8"  #: in which weights and activations are kept
     threads: int = 1
     batch: int = 1  #: images of one inference; latency and energy are those of the whole batch
@@ -88,8 +74,6 @@ class Target:
     meter_channel: str = ""  #: which of several: a GPU's index, names of a board's rails
     clock_mhz: float | None = None
     peak_macs_per_cycle: int | None = None
-    vela: Vela | None = None
-    tvm: Tvm | None = None
     roofline: Roofline | None = None
     energy: EnergyModel | None = None  #: energies of arithmetic and accesses
     power: PowerModel | None = None  #: power while it computes, where there is no meter
@@ -101,8 +85,7 @@ class Target:
         where = f"Target '{self.name}'"
         for name, value, allowed in (
             ("device_class", self.device_class, CLASSES),
-            ("runtime", self.runtime, RUNTIMES),
-            ("dtype", self.dtype, RUNTIMES.get(self.runtime, ())),
+            ("runtime", self.runtime, backends.names()),
             ("meter", self.meter, METERS),
         ):
             if value not in allowed:
@@ -113,24 +96,37 @@ class Target:
             number = getattr(self, name)
             if number is not None and number <= 0:
                 raise ConfigError(f"{where}: {name} must be positive, got {number:g}.")
-        needs: dict[str, tuple[str, ...]] = {
-            "vela": ("vela", "energy", "clock_mhz", "peak_macs_per_cycle"),
-            "tvm": ("tvm", "power"),
-            "onnxruntime": ("power",),
-            "none": ("roofline",),
-        }
-        for name in needs[self.runtime]:
+        backend = backends.get(self.runtime)
+        if self.dtype not in backend.dtypes:
+            raise ConfigError(f"{where}: {unknown('dtype', self.dtype, backend.dtypes)}")
+        for name in backend.required:
             if getattr(self, name) is None:
                 raise ConfigError(f"{where}: target.runtime={self.runtime} needs target.{name}.")
+
+    def section(self, settings: type[S]) -> S:
+        """Return the settings of the target's backend, which are of this type."""
+        found = getattr(self, backends.get(self.runtime).name)
+        assert isinstance(found, settings)
+        return found
 
 
 def facts(target: Target) -> dict[str, Any]:
     """Return all that is known of a device: not which search spaces suit it.
 
-    Facts of metrics are there if there are any: targets of earlier versions had none.
+    Facts of metrics are there if there are any: targets of earlier versions had none. Sections of
+    backends that other packages bring are left out where they say nothing. So digests stay.
     """
-    absent = ("spaces",) if target.facts else ("spaces", "facts")
+    unsaid = {name for name in backends.brought() if getattr(target, name, None) is None}
+    absent = {"spaces", *unsaid} | ({"facts"} if not target.facts else set())
     return {name: value for name, value in asdict(target).items() if name not in absent}
+
+
+def from_facts(recorded: Mapping[str, Any]) -> Target:
+    """Return the target that ``facts`` described, or a file of targets does."""
+    parts = {"roofline": Roofline, "energy": EnergyModel, "power": PowerModel}
+    known = {**parts, **backends.sections()}
+    made = {name: known[name](**recorded[name]) for name in known if recorded.get(name) is not None}
+    return Target(**{**recorded, **made})
 
 
 @dataclass

@@ -1,7 +1,7 @@
 """Small real things that tests share."""
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,11 @@ import yaml
 from hydra.core.global_hydra import GlobalHydra
 
 from hwnas import content, host, space
-from hwnas.energy import EnergyModel, PowerModel
+from hwnas.backends.tvm.settings import Tvm
 from hwnas.op import Task
 from hwnas.progress import Silent
 from hwnas.space import SearchSpace
-from hwnas.target import Roofline, Target, Tvm, Vela
+from hwnas.target import Target, from_facts
 from hwnas.training.data import DatasetConfig, ImageData, Split, load
 from tests.postgresql import Server, binaries, running
 
@@ -31,19 +31,20 @@ needs_fashion_mnist = pytest.mark.skipif(
 #: Options of a search whose networks share weights and are delivered as they are: the quickest.
 SHARED_WEIGHTS = ("accuracy=supernet", "finish.epochs=0")
 
-PARTS: dict[str, Any] = {
-    "vela": Vela,
-    "tvm": Tvm,
-    "roofline": Roofline,
-    "energy": EnergyModel,
-    "power": PowerModel,
-}
+#: The section of targets that TVM compiles for.
+TVM: dict[str, Any] = {"tvm": Tvm()}
 
 
 def target(name: str) -> Target:
-    raw = yaml.safe_load((content.ROOT / "conf" / "target" / f"{name}.yaml").read_text())
-    parts = {key: PARTS[key](**value) for key, value in raw.items() if key in PARTS}
-    return Target(**{**raw, **parts})
+    return from_facts(
+        yaml.safe_load((content.ROOT / "conf" / "target" / f"{name}.yaml").read_text())
+    )
+
+
+def with_settings(found: Target, settings: object) -> Target:
+    """Return a target with other settings of its backend."""
+    section: dict[str, Any] = {found.runtime: settings}
+    return replace(found, **section)
 
 
 def images_of(split: Split) -> torch.Tensor:

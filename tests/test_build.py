@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from hwnas import build
-from hwnas.build import Device, profile_command, table_digest
+from hwnas import device as device_module
 from hwnas.config import ProfileConfig, SearchConfig
+from hwnas.device import Device, profile_command, table_digest
 from hwnas.errors import RunError
 from hwnas.latency_table import TRANSFERRED, Entry, LatencyTable, TableConfig, load
 from hwnas.op import OpSpec
@@ -40,7 +40,7 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> FakeWorker:
         def close(self) -> None:
             pass
 
-    monkeypatch.setattr(build, "Pool", LocalPool)
+    monkeypatch.setattr(device_module, "Pool", LocalPool)
     return found
 
 

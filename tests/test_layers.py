@@ -37,8 +37,13 @@ LAYERS = {
     "results": 2,
     "manifest": 1,
     "cost": 2,
-    "cost.vela": 3,
     "cost.measured": 3,
+    "backends": 0,  # those that there are
+    "backends.base": 3,
+    "backends.measured": 3,
+    "backends.derived": 3,
+    "backends.portable": 3,
+    "backends.writable": 3,
     "families": 2,
     "families.base": 2,
     "families.mbconv": 2,
@@ -72,7 +77,11 @@ LAYERS = {
     "testing": 4,
     "config": 6,
     "supernets": 5,
+    "networks": 6,
+    "device": 6,
     "build": 6,
+    "weights": 6,
+    "finishing.finisher": 6,
     "api": 7,
     "commands": 8,
     "__main__": 9,
@@ -80,9 +89,9 @@ LAYERS = {
 
 # Outside libraries that are worth keeping in few places.
 PLACES = {
-    "ethosu": {"cost.vela"},
-    "tvm": {"runtimes.relax"},  # and its modules
-    "onnxruntime": {"runtimes.ort"},
+    "ethosu": {"backends.vela.compiler"},
+    "tvm": {"backends.tvm"},  # and its modules
+    "onnxruntime": {"backends.onnxruntime.session"},
     "onnx": {"runtimes.onnx_check", "runtimes.onnx_reader", "runtimes.onnx_writer"},
     "scipy": {
         "accuracy.audit",
@@ -96,7 +105,7 @@ PLACES = {
         "searching.surrogate",
     },
     "pynvml": {"meters"},
-    "ai_edge_litert": {"runtimes.litert", "int8.tflite"},
+    "ai_edge_litert": {"backends.vela.litert", "int8.tflite"},
     "flatbuffers": {"int8.tflite"},
     "datasets": {"training.data.hub"},
     "moocore": {"pareto"},
@@ -158,7 +167,14 @@ def _name(path: Path) -> str:
     return ".".join(part for part in parts if part != "__init__")
 
 
+#: Of a backend: data that targets need, which is its package itself and its settings; the rest.
+_DESCRIBED, _WORKS = 0, 4
+
+
 def _layer(name: str) -> int:
+    parts = name.split(".")
+    if parts[0] == "backends" and len(parts) > 1 and (ROOT / "backends" / parts[1]).is_dir():
+        return _DESCRIBED if parts[2:] in ([], ["settings"]) else _WORKS
     while name not in LAYERS:
         assert "." in name, f"hwnas.{name} has no layer: add it to LAYERS"
         name = name.rpartition(".")[0]

@@ -23,12 +23,12 @@ from hydra.core.global_hydra import GlobalHydra
 from hwnas import build
 from hwnas.__main__ import run
 from hwnas.api import profiling as profile
+from hwnas.backends.onnxruntime.session import OrtSession
 from hwnas.config import SearchConfig
 from hwnas.latency_table import TRANSFERRED, Entry, LatencyTable, load
 from hwnas.op import OpSpec, Task
 from hwnas.profiling import throughput
 from hwnas.progress import Silent
-from hwnas.runtimes.ort import OrtSession
 from hwnas.runtimes.worker import Worker
 from hwnas.space import Genotype, SearchSpace
 from hwnas.target import Remote

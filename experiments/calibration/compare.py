@@ -23,12 +23,12 @@ from omegaconf import OmegaConf
 from rich.console import Console
 
 from hwnas import config, content, supernets
+from hwnas.backends.vela.litert import LiteRTSession
 from hwnas.commands.console import Phases
 from hwnas.config import TrainConfig
 from hwnas.int8.network import Scale
 from hwnas.int8.quantise import Choose, calibrate, in_int8, least_error
 from hwnas.int8.tflite import write
-from hwnas.runtimes.litert import LiteRTSession
 
 _BINS = 2048
 

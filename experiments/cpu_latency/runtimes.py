@@ -13,19 +13,21 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from networks import mobilenet_v3, resnet, vit
 
 from hwnas import families, space
+from hwnas.backends.onnxruntime import session as ort
+from hwnas.backends.tvm.engine import LocalDevice, TvmEngine
+from hwnas.backends.tvm.settings import Tvm
 from hwnas.energy import PowerModel
 from hwnas.op import Lowered, Task, fuse
-from hwnas.runtimes import ort
 from hwnas.runtimes.bench import Bench
 from hwnas.runtimes.onnx_writer import random_weights, write_fp32
-from hwnas.runtimes.relax.engine import LocalDevice, TvmEngine
-from hwnas.target import Target, Tvm
+from hwnas.target import Target
 from hwnas.timing import TimingConfig, measure
 
 N_SUBNETS, ROUNDS, N_PLANS = 20, 5, 10
@@ -36,8 +38,9 @@ def main() -> None:
     threads = int(sys.argv[1]) if len(sys.argv) > 1 else 1
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-threads:])
     torch.set_num_threads(threads)
+    section: dict[str, Any] = {"tvm": Tvm()}
     target = Target(
-        "cpu", "this CPU", "", "", runtime="tvm", dtype="float32", threads=threads, tvm=Tvm(),
+        "cpu", "this CPU", "", "", runtime="tvm", dtype="float32", threads=threads, **section,
         power=PowerModel(1, 1, "not used"),
     )  # fmt: skip
     engine, config = TvmEngine(target, LocalDevice(threads)), TimingConfig()

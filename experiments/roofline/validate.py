@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from hwnas import families, space
 from hwnas.agreement import agreement
+from hwnas.backends.vela.compiler import VelaCostModel
 from hwnas.cost.base import Cost
 from hwnas.cost.roofline import RooflineCostModel
-from hwnas.cost.vela import VelaCostModel
 from hwnas.op import Lowered, Task
 from hwnas.space import Genotype, SearchSpace
 from hwnas.target import Target

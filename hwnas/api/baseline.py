@@ -177,9 +177,9 @@ def _check_same(path: Path, manifest: Row, station: Station) -> None:
         )
     if _digest(there, "target", name) != here["target"]:
         differing = _differing(target, json.loads(json.dumps(asdict(config.target))))
-        vela = config.target.vela
-        if not differing and vela is not None and Path(vela.config).is_file():
-            differing = [f"what is written in {vela.config}"]
+        file = station.parts.networks.backend.user_file()
+        if not differing and file is not None:
+            differing = [f"what is written in {file}"]
         if differing:
             raise RunError(
                 f"baseline={path}: target '{name}' was another one there: "

@@ -3,7 +3,7 @@
 import contextlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,17 +12,15 @@ from hwnas.api import finished, station
 from hwnas.api.composition import with_networks
 from hwnas.api.proof_record import Order, Pick, record, reported, title
 from hwnas.api.reporter import Reporter
-from hwnas.api.station import Station
 from hwnas.config import ExportConfig, SearchConfig
-from hwnas.cost.host import as_run
 from hwnas.errors import ConfigError, ProofError, RunError, unknown
 from hwnas.export import folder as folders
 from hwnas.export import picking, proof
-from hwnas.export.artefacts import Library, own_artefact
 from hwnas.export.artefacts import build as build_files
+from hwnas.export.artefacts import own_artefact
 from hwnas.export.card import card
 from hwnas.export.proving import Bench, Evidence, kept_images, prove
-from hwnas.export.running import KINDS
+from hwnas.export.running import kinds
 from hwnas.manifest import read_manifest
 from hwnas.results import Candidate, Row, RunFolder, default_path, read_candidates
 from hwnas.runtimes.onnx_check import checked_opset
@@ -181,22 +179,23 @@ def _export(pick: Pick, name: str, order: Order) -> Exported:
     """Make one folder."""
     of, genotype, finisher = pick.of, pick.genotype, pick.finisher
     ready = finisher.in_int8(genotype)
-    with folders.building(order.root, name) as folder, _libraries(of) as library:
-        content = build_files(ready, of.config.target, of.parts.data, title(of, genotype), library)
+    with folders.building(order.root, name) as folder:
+        target, artefacts = of.config.target, build.artefacts(of.parts, of.device)
+        content = build_files(ready, target, of.parts.data, title(of, genotype), artefacts)
         for file, parts in content.items():
             files.write(folder / file, parts)
         kept = kept_images(ready, of.parts.data)
         files.write(folder / proof.IMAGES, kept.packed())
-        names = [kind for kind in KINDS if kind in content]
+        names = [kind for kind in kinds() if kind in content]
         bench = Bench(
             of.parts.data,
-            build.artefacts(of.parts, of.device),
-            library.worker if library else None,
+            artefacts,
+            of.device.worker if of.device else None,
             of.config.allowed.limits,
             finisher.config.max_int8_drop,
             kept,
         )
-        own = own_artefact(of.config.target)
+        own = own_artefact(target)
         evidence = prove(folder, names, own, ready, bench)
         opsets = {checked_opset(content[n]) for n in names if n.endswith(".onnx")}
         final = name + ".failed" * bool(evidence.failed)
@@ -209,13 +208,3 @@ def _export(pick: Pick, name: str, order: Order) -> Exported:
         files.write(folder / folders.PROOF, (json.dumps(row, indent=2) + "\n").encode())
         place = folders.keep(folder, order.root, final)
     return Exported(place, row, evidence)
-
-
-@contextlib.contextmanager
-def _libraries(of: Station) -> Iterator[Library | None]:
-    """Give what compiles for a target by TVM; nothing for others."""
-    target, device = of.config.target, of.device
-    if device is None or target.runtime != "tvm":
-        yield None
-        return
-    yield Library(device.worker, lambda lowered: as_run(lowered, target), device.plan)

@@ -4,15 +4,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from hwnas import build, supernets
+from hwnas import supernets
 from hwnas.api.station import Station
 from hwnas.config import ExportConfig, SearchConfig
 from hwnas.errors import RunError
+from hwnas.finishing.finisher import Finisher
 from hwnas.finishing.teachers import LargestSubnet
 from hwnas.manifest import weights_of
 from hwnas.progress import Progress
 from hwnas.results import Candidate, Row
 from hwnas.space import Genotype
+from hwnas.weights import as_left, left_after
 
 _FINISH = ("epochs", "rate", "alpha", "max_int8_drop")
 
@@ -40,7 +42,7 @@ def finisher(
     candidates: Sequence[Candidate],
     config: ExportConfig,
     progress: Progress,
-) -> build.Finisher:
+) -> Finisher:
     """Return what makes networks of a search ready, as the search did where nothing else is said.
 
     Args:
@@ -50,8 +52,8 @@ def finisher(
         config: What is asked for.
         progress: Of the trainings.
     """
-    weights = build.as_left(of.evaluator, build.left(of.config, candidates))
-    found = build.Finisher(of.parts, weights, progress=progress)
+    weights = as_left(of.evaluator, left_after(of.config, candidates))
+    found = Finisher(of.parts, weights, progress=progress)
     other = config.finishing(found.searched)
     found = replace(found, other=None if other == found.searched else other)
     if "finishing" not in manifest:  # of an earlier version, which had supernets alone
@@ -65,7 +67,7 @@ def finisher(
     return replace(found, teacher=genotypes.get(teacher))
 
 
-def check_kept(finisher: build.Finisher, genotypes: Sequence[Genotype], manifest: Row) -> None:
+def check_kept(finisher: Finisher, genotypes: Sequence[Genotype], manifest: Row) -> None:
     """Refuse to go on where weights of a search would have to be trained again.
 
     Args:
@@ -95,13 +97,13 @@ def check_kept(finisher: build.Finisher, genotypes: Sequence[Genotype], manifest
             )
 
 
-def _is_kept(searched: build.Finisher, genotype: Genotype, done: Mapping[str, object]) -> bool:
+def _is_kept(searched: Finisher, genotype: Genotype, done: Mapping[str, object]) -> bool:
     if genotype.id in done:
         return searched.is_kept(genotype)
     return searched.is_inherited(genotype)
 
 
-def facts(finisher: build.Finisher, genotype: Genotype) -> Row:
+def facts(finisher: Finisher, genotype: Genotype) -> Row:
     """Return what a proof says of how a network was finished, beside its steps."""
     config, teacher = finisher.config, None
     if config.epochs and config.alpha:

@@ -10,12 +10,14 @@ from hwnas.api.lessons import together
 from hwnas.api.station import Station
 from hwnas.config import SearchConfig
 from hwnas.figure import Figure
+from hwnas.finishing.finisher import Finisher
 from hwnas.progress import Progress
 from hwnas.results import Candidate, Row
 from hwnas.searching import band
 from hwnas.searching.band import Known, View
 from hwnas.space import Genotype
 from hwnas.training.batches import steps_per_epoch
+from hwnas.weights import accuracies, as_left, left_after
 
 _ROUNDS = 6  # of finishing what became probable by what was finished before
 
@@ -26,7 +28,7 @@ class Finish:
 
     known: dict[str, Known]  #: by target
     among_finished: dict[str, Known]  #: the same, as if there were no others
-    finisher: build.Finisher
+    finisher: Finisher
     finished: dict[str, Figure] = field(default_factory=dict)  #: on the validation split, by id
 
     def facts(self) -> Row:
@@ -75,8 +77,8 @@ def finish(
     """
     parts = stations[0].parts
     config, began = parts.config.finish, time.monotonic()
-    weights = build.as_left(stations[0].evaluator, build.left(parts.config, candidates))
-    finisher = build.Finisher(parts, weights)
+    weights = as_left(stations[0].evaluator, left_after(parts.config, candidates))
+    finisher = Finisher(parts, weights)
     state = Finish({}, {}, finisher)
 
     def look() -> list[Candidate]:
@@ -98,7 +100,7 @@ def finish(
     wanted = look()
     if wanted and finisher.config.epochs and config.alpha:
         teacher = max(wanted, key=lambda c: (c.figures["accuracy"].value, c.id)).genotype
-        state.finisher = build.Finisher(parts, weights, teacher, phases)
+        state.finisher = Finisher(parts, weights, teacher, phases)
         state.finished |= _finished(state.finisher, [teacher], phases, "Train the teacher")
     for _ in range(_ROUNDS):
         left = [c.genotype for c in band.spread(look())]
@@ -111,7 +113,7 @@ def finish(
 
 
 def _finished(
-    finisher: build.Finisher,
+    finisher: Finisher,
     genotypes: Sequence[Genotype],
     phases: Progress,
     phase: str,
@@ -153,11 +155,11 @@ def _finished(
 
 def _again(
     config: SearchConfig, teacher: Genotype | None, left: Mapping[str, int], progress: Progress
-) -> build.Finisher:
+) -> Finisher:
     parts = build.parts(config, progress)
-    weights = build.as_left(build.accuracies(parts, progress), left)
-    return build.Finisher(parts, weights, teacher, progress)
+    weights = as_left(accuracies(parts, progress), left)
+    return Finisher(parts, weights, teacher, progress)
 
 
-def _tuned(genotype: Genotype, finisher: build.Finisher) -> Figure:
+def _tuned(genotype: Genotype, finisher: Finisher) -> Figure:
     return finisher.tuned(genotype)

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from hwnas import build
 from hwnas.api import baseline, finishing
 from hwnas.api.baseline import Baseline
 from hwnas.api.finishing import Finish
@@ -12,6 +11,7 @@ from hwnas.api.front import Front, Outcome, finished, told, write_front
 from hwnas.api.reporter import Reporter
 from hwnas.api.station import Station, objectives
 from hwnas.budget import Budget
+from hwnas.device import table_facts
 from hwnas.errors import BudgetError
 from hwnas.metrics import column
 from hwnas.report import searched
@@ -26,7 +26,7 @@ from hwnas.searching.member import Member
 def described(stations: Sequence[Station]) -> Row:
     """Return what a manifest says of targets."""
     if len(stations) == 1:
-        return {"latency_table": build.table_facts(stations[0].device)}
+        return {"latency_table": table_facts(stations[0].device)}
     return {
         "objectives": list(objectives(stations)),
         "targets": {s.target: _own(s) for s in stations},
@@ -34,7 +34,7 @@ def described(stations: Sequence[Station]) -> Row:
 
 
 def _own(station: Station) -> Row:
-    facts = build.table_facts(station.device)
+    facts = table_facts(station.device)
     return {"latency_table": facts, "config": plain(asdict(station.config))}
 
 

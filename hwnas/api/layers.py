@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hwnas import build
+from hwnas.backends import base
 from hwnas.config import ProfileConfig
+from hwnas.cost.base import LayerCost
 from hwnas.cost.host import as_run
 from hwnas.cost.roofline import Bound, operator_bound
-from hwnas.cost.vela import compile_tflite
+from hwnas.device import SHIPPED, Device
 from hwnas.errors import ConfigError
-from hwnas.int8 import tflite
-from hwnas.int8.network import stand_in
+from hwnas.networks import Networks
 from hwnas.op import Lowered, OpSpec
 from hwnas.provenance import own_table
 from hwnas.report.plot import layers_png
@@ -44,7 +44,7 @@ class Layered:
     source: str
 
 
-def layered(networks: build.Networks, config: ProfileConfig) -> Layered:
+def layered(networks: Networks, config: ProfileConfig) -> Layered:
     """Return, plot and write the latency of each operator of one network."""
     assert config.genotype is not None
     name, lowered = _find(networks, config.genotype)
@@ -96,7 +96,7 @@ def find_genotype(space: SearchSpace, text: str) -> Genotype:
         raise ConfigError(f"genotype={text}: {path} holds no genotype: {error}") from None
 
 
-def _find(networks: build.Networks, text: str) -> tuple[str, Lowered]:
+def _find(networks: Networks, text: str) -> tuple[str, Lowered]:
     """Return the name and the operators of the network that is meant, a genotype or a model."""
     if not text.endswith(".onnx"):
         (space,) = networks.space.members
@@ -110,20 +110,12 @@ def _find(networks: build.Networks, text: str) -> tuple[str, Lowered]:
 
 def _layers(lowered: Lowered, config: ProfileConfig) -> tuple[list[Layer], str]:
     target = config.target
-    if target.runtime == "vela":
-        assert target.clock_mhz is not None
-        tflite.check(lowered)
-        cost = compile_tflite(tflite.write(stand_in(lowered)), lowered, target).cost
-        per_ms = target.clock_mhz * 1e3
-        return [
-            Layer(layer.name, layer.operator, layer.cycles / per_ms, layer.bound)
-            for layer in cost.layers
-        ], "compiler-estimate"
+    if (cost := base.of(target).estimate(lowered)) is not None:
+        source = cost.figures["latency_ms"].source
+        return [_estimated(layer) for layer in cost.layers], source
     lowered = as_run(lowered, target)
-    if target.runtime == "none":
-        return _bounded(lowered, None, config), "modelled"
-    table = own_table(target, config.rpc, Path(config.table.dir), build.SHIPPED)
-    device = build.Device(config, table)
+    table = own_table(target, config.rpc, Path(config.table.dir), SHIPPED)
+    device = Device(config, table)
     try:
         for node in lowered:
             device.plan(node.op)
@@ -133,15 +125,15 @@ def _layers(lowered: Lowered, config: ProfileConfig) -> tuple[list[Layer], str]:
     return _bounded(lowered, times, config), "measured, each operator alone"
 
 
-def _bounded(lowered: Lowered, times: list[float] | None, config: ProfileConfig) -> list[Layer]:
-    roofline, layers = config.target.roofline, []
-    for index, node in enumerate(lowered):
-        bound = _bound(node.op, roofline)
-        if times is not None:
-            latency = times[index]
-        else:
-            assert bound is not None
-            latency = bound.latency_ms
+def _estimated(layer: LayerCost) -> Layer:
+    assert layer.latency_ms is not None
+    return Layer(layer.name, layer.operator, layer.latency_ms, layer.bound)
+
+
+def _bounded(lowered: Lowered, times: list[float], config: ProfileConfig) -> list[Layer]:
+    layers = []
+    for node, latency in zip(lowered, times, strict=True):
+        bound = _bound(node.op, config.target.roofline)
         layers.append(Layer(node.name, str(node.op), latency, bound.limit if bound else ""))
     return layers
 

@@ -1,5 +1,6 @@
 """Measures a latency table, and how wrong it is."""
 
+import contextlib
 import dataclasses
 import random
 import statistics
@@ -8,12 +9,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hwnas import build
+from hwnas import backends
 from hwnas.api.layers import Layered, layered
 from hwnas.api.reporter import Reporter
+from hwnas.backends import base
 from hwnas.config import ProfileConfig
-from hwnas.errors import CompileError, TableError
+from hwnas.device import SHIPPED
+from hwnas.errors import CompileError, ConfigError, TableError
 from hwnas.latency_table import LatencyTable, find, load
+from hwnas.networks import Networks
+from hwnas.networks import read as read_networks
 from hwnas.profiling import networks, operators, throughput, transfer
 from hwnas.profiling.networks import Whole
 from hwnas.profiling.subject import Subject
@@ -48,11 +53,11 @@ def profile(config: ProfileConfig, arguments: Sequence[str], reporter: Reporter)
         reporter: Hears of the work.
     """
     with reporter.timed("Load data"):
-        parts, data = build.networks(config, reporter)
+        parts, data = read_networks(config, reporter)
     reporter.say(data.notes)
     if config.genotype is not None:
         return Profiled(layers=layered(parts, config))
-    table = own_table(config.target, config.rpc, Path(config.table.dir), build.SHIPPED)
+    table = own_table(config.target, config.rpc, Path(config.table.dir), SHIPPED)
     _describe(table, config, arguments)
     subjects = [Subject(member, parts.as_run) for member in parts.space.members]
     with table.locked(), _open_pool(config) as pool:
@@ -127,7 +132,7 @@ def _transfer(
     """Measure a few networks and fill the table from another device's."""
     assert config.transfer_from is not None
     other = dataclasses.replace(config.target, name=config.transfer_from)
-    roots = [Path(config.table.dir), build.SHIPPED]
+    roots = [Path(config.table.dir), SHIPPED]
     path = find(other, roots)
     if path is None or config.transfer_from == config.target.name:
         raise TableError(
@@ -163,7 +168,7 @@ def _transfer(
 
 
 def _extras(
-    config: ProfileConfig, parts: build.Networks, held_out: Sequence[Whole], phases: Progress
+    config: ProfileConfig, parts: Networks, held_out: Sequence[Whole], phases: Progress
 ) -> list[str]:
     """Return what else is worth knowing of this target, a line each."""
 
@@ -185,14 +190,12 @@ def _extras(
     best = throughput.sweet_spot(found)
     sizes = ", ".join(f"{b.size}: {b.latency_ms:.4f} ms {b.images_per_s:.0f}/s" for b in found)
     lines.append(f"Batch sizes: {sizes}. Sweet spot: {best.size}.")
-    if config.target.tvm is not None and config.target.tvm.kind == "llvm":
-        lines += _runtimes(config, parts, held_out, open_worker, phases)
-    return lines
+    return lines + _runtimes(config, parts, held_out, open_worker, phases)
 
 
 def _runtimes(
     config: ProfileConfig,
-    parts: build.Networks,
+    parts: Networks,
     held_out: Sequence[Whole],
     open_worker: object,
     phases: Progress,
@@ -201,8 +204,7 @@ def _runtimes(
     assert callable(open_worker)
     chosen = random.Random(config.seed).sample(list(held_out), min(_COMPARED, len(held_out)))
     nets = [parts.lower(whole.genotype) for whole in chosen]
-    pairs = (("tvm", "float32"), ("onnxruntime", "float32"), ("onnxruntime", "int8"))
-    targets = [dataclasses.replace(config.target, runtime=r, dtype=d, batch=1) for r, d in pairs]
+    targets = _comparable(config.target)
     found = throughput.compare_runtimes(nets, targets, open_worker, phases)
     name = f"{config.target.runtime} {config.target.dtype}"
     if name not in found:
@@ -218,3 +220,17 @@ def _runtimes(
         f"Latency of {len(nets)} networks over this target's, median: {compared}. "
         f"Fastest here: {fastest}."
     ]
+
+
+def _comparable(target: Target) -> list[Target]:
+    """Return the same device by every backend that measures here, in every dtype."""
+    found = []
+    for backend in backends.known():
+        if not backend.measured or backends.lacking(backend.needs):
+            continue
+        for dtype in backend.dtypes:
+            with contextlib.suppress(ConfigError):  # the target or this CPU lacks what it needs
+                other = dataclasses.replace(target, runtime=backend.name, dtype=dtype, batch=1)
+                base.of(other)
+                found.append(other)
+    return found

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from hwnas import build, machine, supernets
+from hwnas import backends, machine, supernets
 from hwnas.api import finished
 from hwnas.api.arguments import of_target
 from hwnas.api.front import energy_words
@@ -16,19 +16,18 @@ from hwnas.config import ExportConfig
 from hwnas.export import proof
 from hwnas.export.artefacts import own_artefact
 from hwnas.export.proving import Evidence
+from hwnas.export.running import kinds
 from hwnas.files import without_password as public
+from hwnas.finishing.finisher import Finisher
 from hwnas.int8.finished import Finished
 from hwnas.manifest import weights_of
 from hwnas.metrics import column
 from hwnas.op import n_macs, n_params
 from hwnas.results import Row, RunFolder
 from hwnas.space import Genotype
-from hwnas.target import facts
+from hwnas.target import Target, facts
 
-_RECORDED = (
-    "hwnas", "torch", "numpy", "onnx", "onnxruntime", "ai-edge-litert", "ethos-u-vela",
-    "apache-tvm",
-)  # fmt: skip
+_RECORDED = ("hwnas", "torch", "numpy", "onnx")
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ class Pick:
 
     of: Station
     genotype: Genotype
-    finisher: build.Finisher
+    finisher: Finisher
 
 
 def title(of: Station, genotype: Genotype) -> str:
@@ -75,7 +74,7 @@ def record(pick: Pick, ready: Finished, evidence: Evidence, order: Order, place:
         "made": {
             "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
             "command": order.command,
-            "versions": {name: importlib.metadata.version(name) for name in _RECORDED},
+            "versions": _versions(config.target, evidence),
             "machine": _machine(),
         },
         "model": {
@@ -160,3 +159,10 @@ def reported(order: Order, pick: Pick, files: Mapping[str, str]) -> Row | None:
         weights = "the weights as the search finished them"
     same = sorted(name for name, digest in files.items() if digest in known["files"].values())
     return {"figures": known["figures"], "files": known["files"], "of": weights, "same_files": same}
+
+
+def _versions(target: Target, evidence: Evidence) -> dict[str, str]:
+    """Return the versions of what made and ran the artefacts."""
+    made = backends.decisive(target.runtime, target.dtype)
+    ran = [package for name in evidence.agreements for package in kinds()[name].needs.values()]
+    return {n: importlib.metadata.version(n) for n in dict.fromkeys([*_RECORDED, *ran, *made])}

@@ -16,6 +16,7 @@ from hwnas.comparison.fronts import Front, Objective, Point
 from hwnas.comparison.summary import Comparison
 from hwnas.config import SearchConfig
 from hwnas.cost.base import Cost, CostModel
+from hwnas.device import open_device
 from hwnas.errors import CompileError, RunError
 from hwnas.progress import Progress
 from hwnas.results import Row
@@ -88,7 +89,7 @@ def _cost_model(front: Front, searches: Searches, progress: Progress) -> Iterato
     """Give the cost model with which a run was searched."""
     config = next(c for c in searches(front.run.path) if c.target.name == front.run.target)
     parts = build.parts(config, progress)
-    device = build.device(config, parts.networks)
+    device = open_device(config, parts.networks)
     try:
         yield build.cost_model(parts, device)
     finally:

@@ -20,10 +20,7 @@ from hwnas.errors import BudgetError
 from hwnas.results import Candidate, Row, RunFolder, begun, check_resumed, opened
 from hwnas.searching import engine
 
-_RECORDED = (
-    "hwnas", "torch", "optuna", "ethos-u-vela", "ai-edge-litert", "apache-tvm", "apache-tvm-ffi",
-    "onnxruntime", "onnx", "numpy", "datasets", "moocore",
-)  # fmt: skip
+_RECORDED = ("hwnas", "torch", "optuna", "onnx", "numpy", "datasets", "moocore")
 
 
 def search(
@@ -109,13 +106,15 @@ def _manifest(
     """
     parts, digests = stations[0].parts, station.digests(stations)
     supernet = parts.checkpoint()
-    check_resumed(earlier, folder, digests, parts.config.n_trials)
+    decisive = station.versions(stations)
+    check_resumed(earlier, folder, digests, parts.config.n_trials, decisive)
+    versions = {name: importlib.metadata.version(name) for name in _RECORDED} | decisive
     return {
         **begun("search", arguments, earlier, parts.config),
         "seed": parts.config.seed,
         "digests": digests,
         **({} if supernet is None else {"checkpoint": supernet}),
-        "versions": {name: importlib.metadata.version(name) for name in _RECORDED},
+        "versions": versions,
         "python": platform.python_version(),
         "machine": {
             "system": platform.platform(),

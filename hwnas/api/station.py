@@ -11,6 +11,8 @@ from hwnas.api.own import Own
 from hwnas.config import SearchConfig
 from hwnas.cost.base import CostModel
 from hwnas.cost.derived import DerivedCostModel
+from hwnas.device import Device, open_device, table_digest
+from hwnas.finishing.finisher import Finisher, workbench
 from hwnas.progress import Progress, Silent
 from hwnas.results import Candidate, RunFolder
 from hwnas.searching import band, engine, loop
@@ -19,6 +21,7 @@ from hwnas.searching.joint import JointBudget, JointCostModel, on_target
 from hwnas.searching.member import Member
 from hwnas.searching.standing import View
 from hwnas.searching.verify import verify
+from hwnas.weights import Accuracies, accuracies
 
 
 @dataclass(frozen=True)
@@ -26,8 +29,8 @@ class Station:
     """One target. Several share search spaces, the data and supernets."""
 
     parts: build.Parts
-    device: build.Device | None
-    evaluator: build.Accuracies
+    device: Device | None
+    evaluator: Accuracies
     own: Own = field(default_factory=Own)  #: objects that stand in for parts of the search
 
     @property
@@ -65,7 +68,7 @@ class Station:
     def verified(
         self,
         members: Sequence[Candidate],
-        finisher: build.Finisher,
+        finisher: Finisher,
         folder: RunFolder,
         progress: Progress,
         phase: str = "Verify front",
@@ -73,7 +76,7 @@ class Station:
         """Verify candidates with the weights that are delivered, keeping their files."""
         config = self.config
         finisher = replace(finisher, parts=self.parts, progress=Silent())
-        bench = replace(build.workbench(self.parts, finisher, self.device), phase=phase)
+        bench = replace(workbench(self.parts, finisher, self.device), phase=phase)
         return verify(members, bench, config.allowed, config.objectives, folder, progress)
 
 
@@ -87,12 +90,12 @@ def opened(
     if own.named:  # which other processes do not have
         configs = [replace(c, study=replace(c.study, workers=1)) for c in configs]
     first = build.parts(configs[0], progress)
-    evaluator = build.accuracies(first, progress)
+    evaluator = accuracies(first, progress)
     with contextlib.ExitStack() as stack:
         stations = []
         for config in configs:
             parts = build.retargeted(first, config)
-            device = build.device(config, parts.networks)
+            device = open_device(config, parts.networks)
             if device is not None:
                 stack.callback(device.close)
             stations.append(Station(parts, device, evaluator, own))
@@ -165,12 +168,16 @@ def views(stations: Sequence[Station]) -> list[View]:
 def digests(stations: Sequence[Station]) -> dict[str, str]:
     """Return digests of what decides the outcome, by name."""
     found = [
-        (s.target, s.parts.digests() | build.table_digest(s.device) | s.own.digests)
-        for s in stations
+        (s.target, s.parts.digests() | table_digest(s.device) | s.own.digests) for s in stations
     ]
     if len(found) == 1:
         return found[0][1]
     return {f"{target}.{name}": digest for target, all in found for name, digest in all.items()}
+
+
+def versions(stations: Sequence[Station]) -> dict[str, str]:
+    """Return the versions of the packages that decide the outcome."""
+    return {name: version for s in stations for name, version in s.parts.versions().items()}
 
 
 def search(stations: Sequence[Station], decisive: Mapping[str, str]) -> engine.Search:

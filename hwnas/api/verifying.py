@@ -13,6 +13,7 @@ from typing import Any, final
 import numpy as np
 
 from hwnas.api.reporter import Reporter
+from hwnas.backends import base
 from hwnas.errors import DataError, DeviceError, HwnasError, ProofError, RunError
 from hwnas.export import folder as folders
 from hwnas.export import measuring, proof, running
@@ -76,7 +77,7 @@ class _Repeating:
             if why := self._hindrance(name):
                 self._say(f"{name}: not run, {why}.")
                 continue
-            if running.KINDS[name].runtime == "tvm":
+            if running.needs_worker(name):
                 target = proof.target_of(self._recorded)
                 worker = worker or stack.enter_context(measuring.worker(target, self._config))
             with self._reported(name):
@@ -92,7 +93,7 @@ class _Repeating:
         for name, session in [*self._sessions.items()]:
             with self._reported(name):
                 outputs = session.run(images)
-                dtype = running.KINDS[name].dtype
+                dtype = running.kinds()[name].dtype
                 near = kept.agreement(outputs, dtype)
                 check = near.check(name, dtype)
                 share = proportion(int((outputs.argmax(axis=1) == kept.labels).sum()), len(outputs))
@@ -131,10 +132,10 @@ class _Repeating:
                 self.failed.append(f"{name}.accuracy")
 
     def _hindrance(self, name: str) -> str:
-        if (why := running.hindrance(name)) or running.KINDS[name].runtime != "tvm":
+        if (why := running.hindrance(name)) or not running.needs_worker(name):
             return why
         target = proof.target_of(self._recorded)
-        return measuring.elsewhere(name, target, self._config.rpc)
+        return base.of(target).elsewhere(name, self._config.rpc)
 
     def _test_split(self) -> Iterable[Any] | None:
         data = self._config.data

@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-from hwnas import __version__, content, metrics
+from hwnas import __version__, backends, content, metrics
 from hwnas.api.options import options
 from hwnas.budget import Budget
 
@@ -112,7 +112,6 @@ _EXAMPLES = {
         "verify runs/export/<time>/<id>",
         "verify runs/export/<time>/<id> data=DIR                 # the data set is in DIR",
         "verify runs/export/<time>/<id> +target=npu",
-        "verify runs/export/<time>/<id> +target=cpu target.runtime=onnxruntime",
     ],
     "search": [
         "search +target=npu budget.latency_ms=0.3 budget.sram_kib=32",
@@ -139,7 +138,6 @@ _EXAMPLES = {
     ],
     "profile": [
         "profile +target=cpu",
-        "profile +target=cpu target.runtime=onnxruntime target.dtype=int8",
         "profile +target=cpu genotype=largest",
         "profile +target=raspi4 rpc.tracker=HOST:PORT rpc.key=rpi4",
         "profile +target=raspi4 rpc.tracker=HOST:PORT rpc.key=rpi4 transfer_from=cpu n_samples=30",
@@ -175,8 +173,8 @@ def verb_help(verb: str, schema: type) -> str:
         lines += _spaces(by_target="target.spaces" in known)
     if "objectives" in known and "cost" in known:
         lines += ["", *_metrics()]
-        lines += ["", "cost: vela (compiler estimate), table, measured, roofline (modelled);"]
-        lines += ["  by default what suits the target's runtime"]
+        lines += ["", "target.runtime, with the cost=... that each takes, the default first:"]
+        lines += _backends()
     set_by = " (data sets set some of them)" if "dataset.name" in known else ""
     lines += ["", f"options with their defaults{set_by}:"]
     lines += [
@@ -184,9 +182,19 @@ def verb_help(verb: str, schema: type) -> str:
         for name, value in _shown(schema)
         if not name.startswith(_HIDDEN.get(verb, ()))
     ]
-    lines += ["", "examples:", *(f"  python -m hwnas {example}" for example in _EXAMPLES[verb])]
+    lines += ["", "examples:", *(f"  python -m hwnas {example}" for example in _examples(verb))]
     lines += ["", "The configuration is Hydra's: --cfg job prints it, --hydra-help tells more."]
     return "\n".join(lines)
+
+
+def _backends() -> list[str]:
+    """Return the backends, a line each."""
+    entries = {f"{d.name} ({', '.join(d.costs)})": d.about for d in backends.known()}
+    return _lines("target.runtime=", entries)
+
+
+def _examples(verb: str) -> list[str]:
+    return [*_EXAMPLES[verb], *(e for d in backends.known() for e in d.examples.get(verb, ()))]
 
 
 def _metrics() -> list[str]:

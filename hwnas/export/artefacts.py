@@ -1,8 +1,7 @@
 """The files of an export: what a finished network is written as for a target."""
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -10,15 +9,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from hwnas.cost.vela import compile_tflite
-from hwnas.export import running, standalone
+from hwnas import backends
+from hwnas.backends import portable
+from hwnas.backends.base import Artefacts, Trained
+from hwnas.export import standalone
 from hwnas.export.runners import runners
 from hwnas.families.blocks import weights_of
-from hwnas.int8 import tflite
 from hwnas.int8.finished import Finished
-from hwnas.op import Lowered, OpSpec, fuse
+from hwnas.op import Lowered, fuse
 from hwnas.runtimes.onnx_writer import write_fp32, write_int8
-from hwnas.runtimes.pool import Retrying
 from hwnas.target import Target
 from hwnas.training.data import ImageData
 
@@ -32,17 +31,8 @@ _RESIZED = (
 )
 
 
-@dataclass(frozen=True)
-class Library:
-    """What compiles a network for a CPU by TVM."""
-
-    worker: Retrying
-    fused: Callable[[Lowered], Lowered]  #: operators as the target runs them
-    plan: Callable[[OpSpec], str]
-
-
 def build(
-    finished: Finished, target: Target, data: ImageData, title: str, library: Library | None
+    finished: Finished, target: Target, data: ImageData, title: str, artefacts: Artefacts
 ) -> dict[str, bytes]:
     """Return all files of an export but its images, proof and card.
 
@@ -51,42 +41,29 @@ def build(
         target: What it is for.
         data: What it was trained on.
         title: One line about it.
-        library: What compiles it, for targets that TVM compiles for.
+        artefacts: What makes the files of the target.
     """
     lowered = finished.lowered
     weights = weights_of(finished.network, lowered)
-    fused = fuse(lowered, "float32")
     files = {
         "model.py": standalone.source(lowered, title).encode(),
         "model.safetensors": standalone.weights_file(lowered, weights, {"network": title}),
         "preprocessing.json": _json(preprocessing(data, lowered)),
         "labels.txt": "".join(f"{' '.join(name.split())}\n" for name in data.classes).encode(),
-        "model.fp32.onnx": write_fp32(fused, weights, any_batch=True),
+        portable.FLOAT32: write_fp32(fuse(lowered, "float32"), weights, any_batch=True),
     }
     if finished.int8 is not None:
-        files["model.int8.onnx"] = write_int8(finished.int8, any_batch=True)
-    if target.runtime == "vela":
-        assert finished.int8 is not None
-        files["model.int8.tflite"] = tflite.write(finished.int8)
-        compiled = compile_tflite(files["model.int8.tflite"], lowered, target)
-        files["model.vela.tflite"] = compiled.artefact
-    if library is not None:
-        own = library.fused(lowered)
-        plans = {node.op: library.plan(node.op) for node in own}
-        parts = library.worker.export(own, plans, weights)
-        names = {**running.KINDS["model.tar"].files, **running.KINDS["model.so"].files}
-        files |= {names[suffix]: content for suffix, content in parts.items()}
+        files[portable.INT8] = write_int8(finished.int8, any_batch=True)
+    names = backends.file_names(target.runtime, target.dtype)
+    own = artefacts.delivered(Trained(lowered, weights, finished.int8))
+    files |= {names[suffix]: content for suffix, content in own.items()}
     texts = runners(set(files))
     return files | {name: text.encode() for name, text in texts.items()}
 
 
 def own_artefact(target: Target) -> str:
     """Return which artefact the figures of a target are of."""
-    if target.runtime == "vela":
-        return "model.int8.tflite"
-    if target.runtime == "tvm":
-        return "model.so"
-    return "model.int8.onnx" if target.dtype == "int8" else "model.fp32.onnx"
+    return backends.get(target.runtime).dtypes[target.dtype]
 
 
 def preprocessing(data: ImageData, lowered: Lowered) -> dict[str, object]:

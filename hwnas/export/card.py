@@ -9,8 +9,9 @@ from typing import Any
 
 import yaml
 
+from hwnas import backends
 from hwnas.export.proof import TRAINED
-from hwnas.export.running import KINDS
+from hwnas.export.running import kinds
 from hwnas.figure import Figure
 from hwnas.metrics import column
 
@@ -19,27 +20,15 @@ Row = dict[str, Any]
 _ABOUT = {
     "images.npz": "test images, their labels, and what torch answers; for `verify`",
     "labels.txt": "the classes in order, one a line",
-    "model.py": "the network as Python that needs torch alone",
-    "model.safetensors": "its weights",
-    "model.fp32.onnx": "ONNX, any batch size",
-    "model.int8.onnx": "ONNX, quantised (QDQ), any batch size; float input and output",
-    "model.int8.tflite": "int8 TFLite, one image an inference",
-    "model.vela.tflite": "what Vela makes of it, for the NPU",
-    "model.so": "library of TVM",
-    "model.tar": "its object files, to link elsewhere: `g++ -shared -fPIC -o model.so *.o`",
-    "model.tvm.safetensors": "its weights, packed",
     "preprocessing.json": "how images are resized and normalised",
-    "run_onnx.py": "runner, needs onnxruntime and numpy",
-    "run_tflite.py": "runner, needs ai-edge-litert and numpy",
-    "run_tvm.py": "runner, needs apache-tvm and numpy",
 }
-_RUN = {
-    "model.py": "python model.py images.npy",
-    "model.fp32.onnx": "python run_onnx.py images.npy model.fp32.onnx",
-    "model.int8.onnx": "python run_onnx.py images.npy model.int8.onnx",
-    "model.int8.tflite": "python run_tflite.py images.npy",
-    "model.so": "python run_tvm.py images.npy",
-}
+
+
+def _about() -> dict[str, str]:
+    """Return what the files of an export are, in words."""
+    of_artefacts = [words for kind in kinds().values() for words in kind.about.items()]
+    runners = [(r.name, r.about) for backend in backends.known() for r in backend.runners]
+    return {**_ABOUT, **dict(of_artefacts), **dict(runners)}
 
 
 def card(proof: Row) -> str:
@@ -80,7 +69,7 @@ def _front_matter(proof: Row) -> Row:
         "license": proof["license"],
         "library_name": "hwnas",
         "pipeline_tag": "image-classification",
-        "tags": [*tags, *sorted({KINDS[name].runtime for name in proof["artefacts"]})],
+        "tags": [*tags, *sorted({kinds()[name].runtime for name in proof["artefacts"]})],
         **({"datasets": [data["hub_id"]]} if data["hub_id"] else {}),
         "metrics": ["accuracy"],
         "model-index": [{"name": model["name"], "results": [result]}],
@@ -126,7 +115,8 @@ def _checks(proof: Row) -> str:
 
 
 def _use(proof: Row) -> str:
-    commands = [_RUN[name] for name in proof["artefacts"] if name in _RUN]
+    run = {name: kind.command for name, kind in kinds().items()}
+    commands = [run[name] for name in proof["artefacts"] if run[name]]
     c, h, w = proof["model"]["input"]
     return (
         "Each of these prints a label for every image of a `.npy` file of uint8 images "
@@ -215,7 +205,7 @@ def _evaluation(proof: Row) -> str:
         near = row.get("agreement")
         table.append(
             [
-                f"`{name}`" if near or name in KINDS else name,
+                f"`{name}`" if near or name in kinds() else name,
                 _fraction(row.get("accuracy")) if row.get("accuracy") else row["not_run"],
                 f"{near['max_error']:.2g}" if near else "",
                 f"{near['mean_error']:.2g}" if near else "",
@@ -280,7 +270,7 @@ def _costs(proof: Row) -> str:
         f"Figures are of `{proof['own_artefact']}`; {target['caveat']}; "
         f"target.batch={target['batch']}, target.threads={target['threads']}."
     ]
-    if target["runtime"] in ("tvm", "onnxruntime"):
+    if Figure(*proof["figures"]["latency_ms"]).source == "measured":
         words.append(f"Measured from {machine['system']} ({machine['cpu']}).")
     if proof["details"].get("drifted"):
         words.append("The machine grew slower or faster while it was measured: intervals are wide.")
@@ -290,8 +280,9 @@ def _costs(proof: Row) -> str:
 
 
 def _files(proof: Row) -> str:
+    about = _about()
     rows = [
-        [f"`{name}`", _ABOUT.get(name, ""), f"`{digest[:16]}`"]
+        [f"`{name}`", about.get(name, ""), f"`{digest[:16]}`"]
         for name, digest in proof["files"].items()
     ]
     opset = proof["opset"]

@@ -2,30 +2,23 @@
 
 import contextlib
 import importlib.metadata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
-from hwnas.cost.host import as_run, host_cost
-from hwnas.errors import ConfigError
+from hwnas import backends
+from hwnas.backends import base
+from hwnas.errors import CompileError, ConfigError
 from hwnas.export import proof, running
 from hwnas.export.options import VerifyConfig
 from hwnas.figure import Figure, Figures
-from hwnas.metrics.deriving import deriving
-from hwnas.op import Lowered
+from hwnas.latency_table import LatencyTable, setting
+from hwnas.op import OpSpec
 from hwnas.runtimes.pool import Pool, Retrying
-from hwnas.target import Remote, Target, facts
+from hwnas.target import Target, facts
 
 Row = dict[str, Any]
-
-
-#: What finding costs takes: distributions by the package that they bring.
-_NEEDS = {
-    "vela": {"ethosu": "ethos-u-vela"},
-    "tvm": running.NEEDS["tvm"],
-    "onnxruntime": {**running.NEEDS["onnxruntime"], "onnx": "onnx"},
-}
 
 
 @dataclass(frozen=True)
@@ -61,19 +54,20 @@ class Measured:
         return [*self.other, *(check.name for check in checks if not check.holds)]
 
 
-def elsewhere(name: str, target: Target, remote: Remote) -> str:
-    """Return why what TVM compiled for a target does not run from here; empty if it does."""
-    assert target.tvm is not None
-    if name == "model.tar":
-        from hwnas.runtimes.relax.linker import find_compiler
+@final
+class Borrowed:
+    """A device that runs what is compiled already: it has no table, and nothing is tuned."""
 
-        try:
-            find_compiler(target.tvm.cc)
-        except ConfigError as error:
-            return f"nothing links it: {str(error).rstrip('.')}"
-    if target.tvm.mtriple and not remote.tracker:
-        return f"it is for '{target.name}': give rpc.tracker=HOST:PORT and rpc.key=KEY"
-    return ""
+    def __init__(self, target: Target, worker: Retrying):
+        self.worker, self.table = worker, LatencyTable(Path(setting(target)))
+
+    def plan(self, op: OpSpec) -> str:
+        """Refuse: nothing is compiled.
+
+        Raises:
+            CompileError: always.
+        """
+        raise CompileError(f"{op} is not compiled here.")
 
 
 @contextlib.contextmanager
@@ -87,43 +81,60 @@ def worker(target: Target, config: VerifyConfig) -> Iterator[Retrying]:
 
 
 def measure(folder: Path, recorded: Row, target: Target, config: VerifyConfig) -> Measured:
-    """Return what an export costs on a target: compiled again by Vela, or timed.
+    """Return what an export costs on a target: compiled again, or timed.
 
     Raises:
         ConfigError: the export has no artefact that the target runs, or a package is missing.
     """
     lowered = proof.operators_from_json(recorded["model"]["operators"])
     target = _with_facts(target, proof.target_of(recorded))
-    if why := running.lacking(_NEEDS.get(target.runtime, {})):
+    description = backends.get(target.runtime)
+    name = description.dtypes[target.dtype]
+    if why := backends.lacking(description.needs):
         raise ConfigError(f"Costs on target '{target.name}': {why}.")
-    if target.runtime == "vela":
-        return _compiled(folder, recorded, lowered, target)
-    if target.runtime not in ("tvm", "onnxruntime"):
-        raise ConfigError(f"Target '{target.name}' does not exist: nothing can be measured on it.")
-    onnx = "model.int8.onnx" if target.dtype == "int8" else "model.fp32.onnx"
-    name = "model.so" if target.runtime == "tvm" else onnx
     _check_there(name, recorded, target)
     images = proof.read_kept(folder).pixels[: target.batch]
     said = recorded["dataset"]["normalisation"]
-    with worker(target, config) as bench:
-        judged = bench.judge(
-            running.paths(folder, name), proof.prepared(images, said["mean"], said["std"])
+    with contextlib.ExitStack() as stack:
+        bench = None
+        if description.measured:
+            bench = Borrowed(target, stack.enter_context(worker(target, config)))
+        found = (
+            base.of(target)
+            .artefacts(bench)
+            .recost(
+                running.paths(folder, name),
+                lowered,
+                proof.prepared(images, said["mean"], said["std"]),
+            )
         )
-    fused = as_run(lowered, target)
-    cost = host_cost(fused, target, judged.timing.figure, judged.energy)
-    figures = _derived(cost.figures, recorded, target)
-    return Measured(target, name, figures, _before(recorded, target))
+    before = _before(recorded, target)
+    measured = Measured(target, name, found.cost.figures, before)
+    return _compared(measured, found.made, folder, recorded) if before and found.made else measured
+
+
+def _compared(
+    measured: Measured, made: Mapping[str, bytes], folder: Path, recorded: Row
+) -> Measured:
+    """Return figures that a compiler found again, with what it found otherwise than before."""
+    description, before = backends.get(measured.target.runtime), measured.before
+    names = backends.file_names(measured.target.runtime, measured.target.dtype)
+    another = [
+        names[suffix]
+        for suffix, content in made.items()
+        if content != (folder / names[suffix]).read_bytes()
+    ]
+    changed = [n for n, f in measured.figures.items() if n not in before or f != before[n]]
+    versions = recorded["made"]["versions"]
+    same = all(importlib.metadata.version(n) == versions.get(n) for n in description.decisive)
+    # Another version of the compiler may find another way.
+    return replace(measured, other=[*changed, *another] if same else [], same=not another)
 
 
 def _with_facts(target: Target, before: Target) -> Target:
     """Return a target with the facts that the proof's has, if it is that and states none itself."""
     same = target.name == before.name and not target.facts
     return replace(target, facts=before.facts) if same else target
-
-
-def _derived(figures: Figures, recorded: Row, target: Target) -> Figures:
-    """Return figures with what is derived from them, of what the proof has, where facts allow."""
-    return deriving(target, recorded["figures"])(figures)
 
 
 def _before(recorded: Row, target: Target) -> Figures:
@@ -135,28 +146,12 @@ def _is_its(recorded: Row, target: Target) -> bool:
     return facts(target) == facts(proof.target_of(recorded))
 
 
-def _compiled(folder: Path, recorded: Row, lowered: Lowered, target: Target) -> Measured:
-    from hwnas.cost.vela import compile_tflite
-
-    name = "model.int8.tflite"
-    _check_there(name, recorded, target)
-    compiled = compile_tflite((folder / name).read_bytes(), lowered, target)
-    figures = _derived(compiled.cost.figures, recorded, target)
-    before = _before(recorded, target)
-    if not before:
-        return Measured(target, name, figures, before)
-    same = compiled.artefact == (folder / "model.vela.tflite").read_bytes()
-    other = [n for n, figure in figures.items() if n not in before or figure != before[n]]
-    other += ["model.vela.tflite"] * (not same)
-    if importlib.metadata.version("ethos-u-vela") != recorded["made"]["versions"]["ethos-u-vela"]:
-        other = []  # another version may find another way
-    return Measured(target, name, figures, before, other, same)
-
-
 def _check_there(name: str, recorded: Row, target: Target) -> None:
     there: Sequence[str] = list(recorded["artefacts"])
     if name not in there:
-        cure = " Say target.runtime=onnxruntime." if name == "model.so" else ""
+        others = (d.name for d in backends.known() if d.measured)
+        able = [n for n in others if backends.get(n).dtypes.get(target.dtype) in there]
+        cure = f" Say target.runtime={' or '.join(able)}." if able else ""
         raise ConfigError(
             f"Target '{target.name}' runs {name}, which this export does not hold "
             f"({', '.join(there)}).{cure}"

@@ -18,14 +18,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hwnas.energy import EnergyModel, PowerModel
 from hwnas.errors import ProofError, RunError
 from hwnas.export.folder import PROOF
-from hwnas.export.running import KINDS
+from hwnas.export.running import kinds
 from hwnas.figure import Figure, Figures
 from hwnas.metrics import column
 from hwnas.op import Lowered, Node, OpSpec
-from hwnas.target import Roofline, Target, Tvm, Vela
+from hwnas.target import Target, from_facts
 
 Row = dict[str, Any]
 Floats = NDArray[np.float32]
@@ -45,6 +44,8 @@ INT8_ERROR = 0.05
 #: Likewise of one that was trained for int8, against what it was trained as. Only ties are rounded
 #: otherwise: 0.0004 at most on two networks, about 0.001 on random ones.
 TRAINED_ERROR = 0.01
+#: Largest error of an artefact of shorter floats, as a fraction of torch's largest output.
+_SHORT_FLOATS = {"float16": 0.01, "bfloat16": 0.05}
 
 TOLERANCES = {
     "float32": {
@@ -102,7 +103,8 @@ class Agreement:
             error, kind = self.mean_error, "mean"
             allowed = TRAINED_ERROR if self.reference == TRAINED else INT8_ERROR
         else:
-            error, allowed, kind = self.max_error, FP32_ERROR, "largest"
+            error, kind = self.max_error, "largest"
+            allowed = _SHORT_FLOATS.get(dtype, FP32_ERROR)
         words = f"{kind} error against torch, of its largest output"
         return Check(f"{name}.error", error / self.largest_output, allowed, words)
 
@@ -224,9 +226,9 @@ def read(folder: Path) -> Row:
 
 def _check(content: Row) -> None:
     """Read all that ``verify`` reads; what is not as an export writes it raises something."""
-    kinds = {name for name in KINDS if name in content["files"]}
-    if {*content["artefacts"]} != kinds:
-        raise ValueError(f"files are {', '.join(kinds)}, artefacts are others")
+    held = {name for name in kinds() if name in content["files"]}
+    if {*content["artefacts"]} != held:
+        raise ValueError(f"files are {', '.join(held)}, artefacts are others")
     ran = [row for row in content["artefacts"].values() if "not_run" not in row]
     numbers = [row["accuracy"][0] for row in ran]
     numbers += [entry["limit"] for entry in content["budget"].values()]
@@ -243,20 +245,9 @@ def _check(content: Row) -> None:
     _ = content["made"]["command"], content["made"]["versions"]
 
 
-_PARTS = {
-    "vela": Vela,
-    "tvm": Tvm,
-    "roofline": Roofline,
-    "energy": EnergyModel,
-    "power": PowerModel,
-}
-
-
 def target_of(recorded: Row) -> Target:
     """Return the target that an export was made for."""
-    raw = recorded["target"]
-    parts = {name: part(**raw[name]) for name, part in _PARTS.items() if raw[name] is not None}
-    return Target(**{**raw, **parts})
+    return from_facts(recorded["target"])
 
 
 def operators_to_json(lowered: Lowered) -> list[Row]:

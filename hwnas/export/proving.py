@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from hwnas.accuracy.supernet import right
+from hwnas.backends.base import Artefacts
 from hwnas.cost.base import Cost
 from hwnas.export import running
 from hwnas.export.artefacts import pixels_of
@@ -28,7 +29,6 @@ from hwnas.figure import Figure, proportion
 from hwnas.int8.finished import Finished
 from hwnas.runtimes.base import Session
 from hwnas.runtimes.pool import Retrying
-from hwnas.searching.artefacts import Artefacts
 from hwnas.training.data import Batch, ImageData
 
 Bits = NDArray[np.bool_]
@@ -40,7 +40,7 @@ class Bench:
 
     data: ImageData
     artefacts: Artefacts  #: of the target: what runs and costs its own artefact
-    worker: Retrying | None  #: what runs libraries of TVM
+    worker: Retrying | None  #: what runs artefacts that no other process does
     limits: Mapping[str, float]  #: the budget
     max_int8_drop: float  #: points of accuracy that int8 may lose
     kept: Kept  #: the images that the export holds
@@ -65,8 +65,9 @@ class Evidence:
     def artefacts(self) -> dict[str, Row]:
         """Return what was found of each artefact, as JSON."""
         found: dict[str, Row] = {}
+        kinds = running.kinds()
         for name in [*self.agreements, *self.not_run]:
-            kind = running.KINDS[name]
+            kind = kinds[name]
             found[name] = {"runtime": kind.runtime, "dtype": kind.dtype}
             found[name]["files"] = list(kind.files.values())
             if name in self.not_run:
@@ -74,7 +75,7 @@ class Evidence:
                 continue
             found[name]["agreement"] = asdict(self.agreements[name])
             found[name]["accuracy"] = self.accuracies[name].to_json()
-        return {name: found[name] for name in running.KINDS if name in found}
+        return {name: found[name] for name in kinds if name in found}
 
 
 def kept_images(finished: Finished, data: ImageData) -> Kept:
@@ -97,7 +98,7 @@ def agreements(
     """Return how near each artefact is to torch on the images that the export holds."""
     images = prepared(kept.pixels, mean, std)
     return {
-        name: kept.agreement(session.run(images), running.KINDS[name].dtype)
+        name: kept.agreement(session.run(images), running.kinds()[name].dtype)
         for name, session in sessions.items()
     }
 
@@ -134,7 +135,7 @@ def prove(
     bits = {name: np.concatenate(parts) for name, parts in reading.right.items()}
     bits[own] = outputs.argmax(axis=1) == labels
     reference = bits.pop("torch")
-    kinds = running.KINDS
+    kinds = running.kinds()
     checks = [near[name].check(name, kinds[name].dtype) for name in runnable]
     checks += [
         drop(name, bits[name], reference, bench.max_int8_drop)

@@ -1,5 +1,7 @@
 """The runners of an export: ten lines each, which need one runtime and numpy."""
 
+from hwnas import backends
+
 _HEAD = '''"""Print a label for each uint8 image (N, H, W, C) of a .npy file. Needs {needs}, numpy.
 
     python {name} images.npy{more}
@@ -26,40 +28,6 @@ labels = (here / "labels.txt").read_text(encoding="utf-8").splitlines()
 print(*(labels[i] for i in logits.argmax(1)), sep="\\n")
 """
 
-_ONNX = """\
-file = sys.argv[2] if len(sys.argv) > 2 else "{file}"
-session = onnxruntime.InferenceSession(here / file)
-(logits,) = session.run(None, {{"images": np.ascontiguousarray(x.transpose(0, 3, 1, 2))}})
-"""
-
-_TFLITE = """\
-network = Interpreter(str(here / "model.int8.tflite"))
-network.allocate_tensors()
-(inlet,), (outlet,) = network.get_input_details(), network.get_output_details()
-scale, zero = inlet["quantization"]
-logits = np.empty((len(x), outlet["shape"][-1]), np.int8)
-for i, image in enumerate(np.clip(np.round(x / scale) + zero, -128, 127).astype(np.int8)):
-    network.set_tensor(inlet["index"], image[None])
-    network.invoke()
-    logits[i] = network.get_tensor(outlet["index"])[0]
-"""
-
-_TVM = """\
-content = (here / "model.tvm.safetensors").read_bytes()
-start = 8 + int.from_bytes(content[:8], "little")
-made = json.loads(json.loads(content[8:start])["__metadata__"]["network"])
-shapes, weights = made["parameters"], np.frombuffer(content[start:], np.float32)
-arrays = [np.zeros(shape, np.float32) for shape in shapes]
-memory, output = arrays[0], tvm.runtime.tensor(arrays[2])
-others = [tvm.runtime.tensor(weights.copy()), output, tvm.runtime.tensor(arrays[3])]
-network, logits = tvm.runtime.load_module(str(here / "model.so"))[made["entry"]], []
-for i in range(0, len(x), len(memory)):
-    memory[: len(x[i : i + len(memory)]), ..., : x.shape[-1]] = x[i : i + len(memory)]
-    network(tvm.runtime.tensor(memory), *others)
-    logits += [*output.numpy().reshape(len(memory), -1)[:, : made["n_outputs"]].copy()]
-logits = np.array(logits[: len(x)])
-"""
-
 
 def runners(names: set[str]) -> dict[str, str]:
     """Return the text of each runner by its file name.
@@ -68,17 +36,15 @@ def runners(names: set[str]) -> dict[str, str]:
         names: The artefacts that there are.
     """
     found = {}
-    onnx = [name for name in ("model.int8.onnx", "model.fp32.onnx") if name in names]
-    if onnx:
-        head = _head("run_onnx.py", "onnxruntime", "import onnxruntime", f" [{onnx[-1]}]")
-        found["run_onnx.py"] = f"{head}{_ONNX.format(file=onnx[0])}{_TAIL}"
-    if "model.int8.tflite" in names:
-        imports = "from ai_edge_litert.interpreter import Interpreter"
-        found["run_tflite.py"] = _head("run_tflite.py", "ai-edge-litert", imports) + _TFLITE + _TAIL
-    if "model.so" in names:
-        found["run_tvm.py"] = _head("run_tvm.py", "apache-tvm", "import tvm") + _TVM + _TAIL
+    for runner in (runner for backend in backends.known() for runner in backend.runners):
+        there = [name for name in runner.artefacts if name in names]
+        if there:
+            chooses = "DEFAULT" in runner.code
+            head = _HEAD.format(
+                name=runner.name,
+                needs=runner.distribution,
+                imports=runner.imports,
+                more=f" [{there[-1]}]" if chooses else "",
+            )
+            found[runner.name] = head + runner.code.replace("DEFAULT", there[0]) + _TAIL
     return found
-
-
-def _head(name: str, needs: str, imports: str, more: str = "") -> str:
-    return _HEAD.format(name=name, needs=needs, imports=imports, more=more)

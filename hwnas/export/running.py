@@ -3,69 +3,52 @@
 import importlib.machinery
 import importlib.util
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hwnas import backends
+from hwnas.backends.base import opened
+from hwnas.backends.description import Artefact
 from hwnas.runtimes.base import Session
 from hwnas.runtimes.pool import Retrying
 
+#: What every export holds that no backend is needed for.
+_TORCH = Artefact(
+    "model.py",
+    "torch",
+    "float32",
+    {".safetensors": "model.safetensors"},
+    {
+        "model.py": "the network as Python that needs torch alone",
+        "model.safetensors": "its weights",
+    },
+    needs={"torch": "torch"},
+    command="python model.py images.npy",
+)
 
-@dataclass(frozen=True)
-class Kind:
-    """An artefact: what runs it, in which dtype it computes, and its files by suffix."""
 
-    runtime: str
-    dtype: str
-    files: Mapping[str, str]
-
-
-_TVM_WEIGHTS = {".safetensors": "model.tvm.safetensors"}
-
-#: The artefacts that an export may hold, by the name of their first file.
-KINDS: Mapping[str, Kind] = {
-    "model.py": Kind("torch", "float32", {".safetensors": "model.safetensors"}),
-    "model.fp32.onnx": Kind("onnxruntime", "float32", {".onnx": "model.fp32.onnx"}),
-    "model.int8.onnx": Kind("onnxruntime", "int8", {".onnx": "model.int8.onnx"}),
-    "model.int8.tflite": Kind("litert", "int8", {".tflite": "model.int8.tflite"}),
-    "model.vela.tflite": Kind("ethos-u", "int8", {"_vela.tflite": "model.vela.tflite"}),
-    "model.so": Kind("tvm", "float32", {".so": "model.so", **_TVM_WEIGHTS}),
-    "model.tar": Kind("tvm", "float32", {".tar": "model.tar", **_TVM_WEIGHTS}),
-}
-#: What each runtime needs beside numpy: distributions by the package that they bring.
-NEEDS: Mapping[str, Mapping[str, str]] = {
-    "torch": {"torch": "torch"},
-    "onnxruntime": {"onnxruntime": "onnxruntime"},
-    "litert": {"ai_edge_litert": "ai-edge-litert"},
-    "tvm": {"tvm": "apache-tvm", "safetensors": "safetensors"},
-}
+def kinds() -> dict[str, Artefact]:
+    """Return the artefacts that an export may hold, by the name of their first file."""
+    return {_TORCH.name: _TORCH, **backends.artefacts()}
 
 
 def paths(folder: Path, name: str) -> dict[str, Path]:
     """Return the files of an artefact by suffix."""
-    return {suffix: folder / file for suffix, file in KINDS[name].files.items()}
+    return {suffix: folder / file for suffix, file in kinds()[name].files.items()}
 
 
 def hindrance(name: str) -> str:
     """Return why an artefact cannot run on this machine; empty if it can."""
-    if KINDS[name].runtime not in NEEDS:
-        return "it runs on an Arm Ethos-U alone"
-    return lacking(NEEDS[KINDS[name].runtime])
+    kind = kinds()[name]
+    return kind.elsewhere or backends.lacking(kind.needs)
 
 
-def lacking(needed: Mapping[str, str]) -> str:
-    """Return which packages are not installed, and what brings them; empty if all are.
-
-    Args:
-        needed: Distributions by the package that they bring.
-    """
-    missing = [needed[name] for name in needed if importlib.util.find_spec(name) is None]
-    verb = "is" if len(missing) == 1 else "are"
-    names = " ".join(missing)
-    return f"{names} {verb} not installed: pip install {names}" if missing else ""
+def needs_worker(name: str) -> bool:
+    """Return whether an artefact runs in a worker of its target alone."""
+    return name != _TORCH.name and not kinds()[name].opens
 
 
 def session(folder: Path, name: str, worker: Retrying | None) -> Session:
@@ -73,31 +56,24 @@ def session(folder: Path, name: str, worker: Retrying | None) -> Session:
 
     Args:
         folder: Of the export.
-        name: One of ``KINDS``.
-        worker: What runs libraries of TVM.
+        name: One of ``kinds()``.
+        worker: What runs those that need one.
 
     Raises:
         CompileError: the runtime refuses the file.
     """
-    runtime = KINDS[name].runtime
-    if runtime == "torch":
+    if name == _TORCH.name:
         return TorchSession(folder)
-    if runtime == "onnxruntime":
-        from hwnas.runtimes.ort import OrtSession
-
-        return OrtSession((folder / name).read_bytes())
-    if runtime == "litert":
-        from hwnas.runtimes.litert import LiteRTSession
-
-        return LiteRTSession((folder / name).read_bytes())
-    assert runtime == "tvm"
+    files = paths(folder, name)
+    if not needs_worker(name):
+        return opened(name, {suffix: path.read_bytes() for suffix, path in files.items()})
     assert worker is not None
-    return TvmNetwork(paths(folder, name), worker)
+    return InWorker(files, worker)
 
 
 @final
-class TvmNetwork:
-    """What TVM compiled, which runs in a process of its own."""
+class InWorker:
+    """What was compiled for a device, which runs in a process of its own."""
 
     def __init__(self, files: Mapping[str, Path], worker: Retrying):
         self._files, self._worker = files, worker

@@ -14,10 +14,10 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from hwnas import errors
+from hwnas import backends, errors
 from hwnas.errors import CompileError, ConfigError, DeviceError, HwnasError
 from hwnas.op import Lowered, OpSpec
-from hwnas.runtimes.base import Judged, Plans, Weights
+from hwnas.runtimes.base import Engine, Judged, Plans, Weights
 from hwnas.target import Remote, Target
 from hwnas.timing import Timing, TimingConfig
 
@@ -171,7 +171,7 @@ class Worker:
             return DeviceError(f"Device '{remote.key}' at {remote.tracker}: {what}.")
         words = f"Compiler process of target '{target.name}': {what}."
         if method == "start":  # LLVM aborts on what it does not know; no operator will do better
-            return ConfigError(f"{words} Does LLVM know target.tvm's mtriple, mcpu and mattr?")
+            return ConfigError(f"{words} {backends.get(target.runtime).start_hint}".strip())
         return CompileError(words)
 
 
@@ -201,14 +201,13 @@ def _answer_calls(pipe: Connection, target: Target, timing: TimingConfig, remote
         if not remote.tracker:
             _pin(target.threads)
         from hwnas.runtimes.bench import Bench
-        from hwnas.runtimes.engines import open_engine
 
         meter = None
         if target.meter != "none":
             from hwnas.meters import open_meter
 
             meter = open_meter(target.meter, target.meter_channel)
-        bench = Bench(open_engine(target, remote), timing, target.dtype, meter)
+        bench = Bench(_engine(target, remote), timing, target.dtype, meter)
         pipe.send(("ok", None))
     except Exception as error:
         pipe.send(("error", _named(error)))
@@ -223,6 +222,25 @@ def _answer_calls(pipe: Connection, target: Target, timing: TimingConfig, remote
         except Exception as error:
             answer = ("error", _named(error))
         pipe.send(answer)
+
+
+def _engine(target: Target, remote: Remote) -> Engine:
+    """Return the engine of a target; what it needs is imported only here.
+
+    Raises:
+        ConfigError: the target is not measured, or not there.
+        DeviceError: the device does not answer.
+    """
+    backend = backends.get(target.runtime)
+    if not backend.measured:
+        raise ConfigError(
+            f"Target '{target.name}' is not measured: target.runtime={target.runtime} estimates."
+        )
+    if remote.tracker and not backend.remote:
+        able = " or ".join(f"target.runtime={d.name}" for d in backends.known() if d.remote)
+        raise ConfigError(f"rpc.tracker: only {able} runs on remote devices.")
+    engine: Engine = backends.load(backend.engine, backend)(target, remote)
+    return engine
 
 
 def _pin(threads: int) -> None:

@@ -3,20 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hwnas import metrics
+from hwnas import backends, metrics
 from hwnas.budget import side
 from hwnas.figure import Figure, Figures
 from hwnas.results import Candidate, Row
 from hwnas.space import Space
-
-#: Columns that name a file, by the suffix of the file.
-_COLUMNS = {
-    ".tflite": "tflite",
-    "_vela.tflite": "tflite_vela",
-    ".onnx": "onnx",
-    ".so": "so",
-    ".safetensors": "weights",
-}
 
 
 def verified_names() -> tuple[str, ...]:
@@ -66,8 +57,9 @@ class Member:
         row["verified_fits_budget"] = not self.over_budget
         row["verified_on_front"] = self.on_front
         row["verified_near_front"] = self.near_front
+        columns = backends.columns()
         for suffix, digest in self.files.items():
-            column = _COLUMNS[suffix]
+            column = columns[suffix]
             path = f"models/{self.candidate.id}{suffix}"
             row |= {column: path, f"{column}_sha256": digest}
         return row

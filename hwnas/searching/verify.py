@@ -10,20 +10,19 @@ from numpy.typing import NDArray
 
 from hwnas import metrics
 from hwnas.accuracy.supernet import right
+from hwnas.backends.base import Artefacts, Trained
 from hwnas.budget import Budget
 from hwnas.cost.base import LayerCost
+from hwnas.families.blocks import weights_of
 from hwnas.figure import Figure, proportion
 from hwnas.int8.finished import Finished
 from hwnas.metrics import column
 from hwnas.pareto import non_dominated
 from hwnas.progress import Progress
 from hwnas.results import Candidate, RunFolder
-from hwnas.searching.artefacts import Artefacts
 from hwnas.searching.member import Member
 from hwnas.space import Genotype
 from hwnas.training.data import Batch
-
-_SHORT = {"int8": "int8", "float32": "fp32"}  # of dtypes, in names of columns
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ def _verify(
     genotype = candidate.genotype
     finished = bench.finished(genotype)
     network, lowered = finished.network, finished.lowered
-    files = bench.artefacts.build(network, lowered, finished.int8)
+    files = bench.artefacts.build(Trained(lowered, weights_of(network, lowered), finished.int8))
     paths = {
         suffix: folder.write_bytes(f"models/{candidate.id}{suffix}", content)
         for suffix, content in files.items()
@@ -95,9 +94,10 @@ def _verify(
     outputs, cost = bench.artefacts.judge(paths, lowered, images())
     n_right = int(np.sum(outputs.argmax(axis=1) == np.concatenate(labels)))
     n_right_fp32 = int(np.concatenate(right_fp32).sum())
+    own = "accuracy_int8" if bench.dtype == "int8" else "accuracy_fp32"
     figures = {
         "accuracy_fp32": proportion(n_right_fp32, len(outputs)),
-        f"accuracy_{_SHORT[bench.dtype]}": proportion(n_right, len(outputs)),
+        own: proportion(n_right, len(outputs)),
         **{name: cost.figures[name] for name in metrics.costs() if name in cost.figures},
     }
     digests = {suffix: hashlib.sha256(content).hexdigest() for suffix, content in files.items()}

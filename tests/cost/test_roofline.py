@@ -6,16 +6,16 @@ import pytest
 
 from hwnas import families
 from hwnas.agreement import agreement
+from hwnas.backends.vela.compiler import VelaCostModel
 from hwnas.cost.base import CostModel
 from hwnas.cost.roofline import Bound, RooflineCostModel, operator_bound
-from hwnas.cost.vela import VelaCostModel
 from hwnas.energy import PowerModel
 from hwnas.errors import ConfigError
 from hwnas.op import Lowered, OpSpec, Task, fuse
 from hwnas.space import Genotype, SearchSpace
-from hwnas.target import Roofline, Target, Tvm
+from hwnas.target import Roofline, Target
 from hwnas.testing import CostModelContract
-from tests.conftest import target
+from tests.conftest import TVM, target
 
 ETHOS = ("npu", "ethos_u55_256", "ethos_u65_256", "ethos_u85_256")
 
@@ -37,7 +37,7 @@ CPU = Target(
     runtime="tvm",
     dtype="float32",
     threads=2,
-    tvm=Tvm(),
+    **TVM,
     roofline=dataclasses.replace(ROOFLINE, weights_stay=True, on_chip_kib=2048),
     power=PowerModel(1.0, 3.0, "made up"),
 )

@@ -7,8 +7,9 @@ import pytest
 from ai_edge_litert import schema_py_generated as schema
 
 from hwnas import families
+from hwnas.backends.vela.compiler import VelaCostModel, compile_tflite
+from hwnas.backends.vela.settings import Vela
 from hwnas.cost.base import CostModel
-from hwnas.cost.vela import VelaCostModel, compile_tflite
 from hwnas.errors import CompileError
 from hwnas.int8.network import stand_in
 from hwnas.int8.tflite import write
@@ -16,7 +17,7 @@ from hwnas.op import INPUT, Node, OpSpec, Task
 from hwnas.space import SearchSpace
 from hwnas.target import Target
 from hwnas.testing import CostModelContract
-from tests.conftest import target
+from tests.conftest import target, with_settings
 
 TARGETS = ("npu", "ethos_u55_256", "ethos_u65_256", "ethos_u85_256")
 
@@ -116,8 +117,8 @@ def test_unknown_accelerator_is_a_compile_error(
     small: SearchSpace, task: Task, npu: Target, capfd: pytest.CaptureFixture[str]
 ) -> None:
     lowered = families.get("mbconv").lower(small, small.smallest(), task)
-    assert npu.vela is not None
-    broken = dataclasses.replace(npu, vela=dataclasses.replace(npu.vela, accelerator="ethos-u1"))
+    settings = dataclasses.replace(npu.section(Vela), accelerator="ethos-u1")
+    broken = with_settings(npu, settings)
     with pytest.raises(CompileError, match="ethos-u1"):
         compile_tflite(write(stand_in(lowered)), lowered, broken)
     capfd.readouterr()

@@ -19,10 +19,12 @@ from numpy.typing import NDArray
 from torch import nn
 
 from hwnas import families, space
-from hwnas.cost.host import as_run
+from hwnas.backends import base
+from hwnas.backends.base import Artefacts
+from hwnas.backends.tvm import linker
+from hwnas.backends.tvm.engine import Device, TvmEngine, open_device
 from hwnas.errors import CompileError
 from hwnas.export import artefacts, running
-from hwnas.export.artefacts import Library
 from hwnas.export.proof import agreement, prepared
 from hwnas.families.blocks import fold_batch_norm
 from hwnas.int8.finished import Finished
@@ -33,14 +35,13 @@ from hwnas.runtimes.bench import Bench
 from hwnas.runtimes.onnx_check import checked_opset
 from hwnas.runtimes.onnx_writer import OPSET, check_int8
 from hwnas.runtimes.pool import Retrying
-from hwnas.runtimes.relax import linker
-from hwnas.runtimes.relax.engine import Device, TvmEngine, open_device
 from hwnas.space import Genotype, SearchSpace
 from hwnas.target import Remote, Target
 from hwnas.timing import TimingConfig
 from hwnas.training.data import ImageData, InMemorySplit
 from tests.conftest import target
 from tests.export.blocked import LARGE, run_file, run_snippet
+from tests.export.fakes import Lent
 from tests.runtimes.emulator import CROSS, emulate, needs_cross_compiler, needs_emulator
 
 #: Spaces with the number of networks that are exported of each.
@@ -106,15 +107,15 @@ def test_artefacts_of_random_networks_agree_with_torch(
         side = lowered[0].op.in_shape[1]
         images = torch.randn(24, 3, side, side)
         done = finished(module, lowered, images)
-        files = artefacts.build(done, device, images_for(task), "Network.", None)
+        files = artefacts.build(done, device, images_for(task), "Network.", _of(device, None))
         write(files, tmp_path)
         with torch.inference_mode():
             expected = module(images).numpy()
-        names = [kind for kind in running.KINDS if kind in files and not running.hindrance(kind)]
+        names = [kind for kind in running.kinds() if kind in files and not running.hindrance(kind)]
         assert len(names) == (2 if name == "vit_small" else 4)
         for kind in names:
             near = agreement(running.session(tmp_path, kind, None).run(images.numpy()), expected)
-            check = near.check(kind, running.KINDS[kind].dtype)
+            check = near.check(kind, running.kinds()[kind].dtype)
             assert check.holds, f"{genotype.to_dict()}: {check}"
             if kind.endswith(".onnx"):
                 assert checked_opset(files[kind]) == OPSET
@@ -135,10 +136,13 @@ class Direct:
 
 
 @contextmanager
-def library(device: Target) -> Iterator[Library]:
+def library(device: Target) -> Iterator[Lent]:
     direct = Direct(device)
-    worker = cast(Retrying, direct.bench)
-    yield Library(worker, lambda lowered: as_run(lowered, device), direct.plan)
+    yield Lent(cast(Retrying, direct.bench), direct.plan)
+
+
+def _of(device: Target, made: Lent | None) -> Artefacts:
+    return base.of(device).artefacts(made)
 
 
 @pytest.mark.parametrize("name", SPACES)
@@ -146,13 +150,14 @@ def test_libraries_of_random_networks_agree_with_torch(name: str, tmp_path: Path
     where, task, rng = space.load(space.find(name)), Task(1, 10), random.Random(name)
     torch.manual_seed(0)
     genotypes = {g.id: g for g in (where.sample(rng) for _ in range(20))}
-    with library(target("cpu")) as made:
+    device = target("cpu")
+    with library(device) as made:
         for genotype in genotypes.values():
             module, lowered = network(where, genotype, task)
             side = lowered[0].op.in_shape[1]
             images = torch.randn(5, 1, side, side)
             done = finished(module, lowered, images)
-            files = artefacts.build(done, target("cpu"), images_for(task), "Network.", made)
+            files = artefacts.build(done, device, images_for(task), "Network.", _of(device, made))
             folder = tmp_path / genotype.id  # one that is loaded cannot be written over
             folder.mkdir()
             write(files, folder)
@@ -171,9 +176,10 @@ def test_runner_needs_tvm_alone_and_libraries_are_linked_elsewhere(tmp_path: Pat
     module, lowered = network(where, where.largest(), task)
     side = lowered[0].op.in_shape[1]
     done = finished(module, lowered, torch.randn(5, 1, side, side))
-    with library(target("cpu")) as made:
+    device = target("cpu")
+    with library(device) as made:
         files, again = (
-            artefacts.build(done, target("cpu"), images_for(task), "Network.", made)
+            artefacts.build(done, device, images_for(task), "Network.", _of(device, made))
             for _ in range(2)
         )
     assert files == again
@@ -202,18 +208,15 @@ def test_libraries_for_another_cpu_agree_with_torch(name: str, tmp_path: Path) -
     where, task, rng = space.load(space.find(name)), Task(1, 10), random.Random(name)
     device = target("raspi4")
     engine = TvmEngine(device, cast(Device, Linking()))
-    made = Library(
-        cast(Retrying, engine),
-        lambda lowered: as_run(lowered, device),
-        lambda op: engine.plans(op, 1)[0],
-    )
+    made = Lent(cast(Retrying, engine), lambda op: engine.plans(op, 1)[0])
     torch.manual_seed(0)
     for genotype in (where.sample(rng) for _ in range(4)):
         module, lowered = network(where, genotype, task)
         side = lowered[0].op.in_shape[1]
         images = torch.randn(1, 1, side, side)
         done = finished(module, lowered, images)
-        write(artefacts.build(done, device, images_for(task), "Network.", made), tmp_path)
+        data, own = images_for(task), _of(device, made)
+        write(artefacts.build(done, device, data, "Network.", own), tmp_path)
         linked = linker.shared_library((tmp_path / "model.tar").read_bytes(), CROSS)
         assert (tmp_path / "model.so").read_bytes() == linked
         with torch.inference_mode():

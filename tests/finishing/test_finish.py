@@ -11,6 +11,8 @@ import torch
 from hwnas import supernets
 from hwnas.accuracy.options import ScoringConfig
 from hwnas.accuracy.supernet import SupernetEvaluator
+from hwnas.backends.onnxruntime.session import OrtSession
+from hwnas.backends.vela.litert import LiteRTSession
 from hwnas.errors import ConfigError
 from hwnas.families.blocks import weights_of
 from hwnas.finishing.finish import Origin, finish
@@ -21,9 +23,7 @@ from hwnas.int8.network import QuantisedNetwork
 from hwnas.int8.tflite import write
 from hwnas.op import fuse, n_macs
 from hwnas.progress import Silent
-from hwnas.runtimes.litert import LiteRTSession
 from hwnas.runtimes.onnx_writer import write_fp32
-from hwnas.runtimes.ort import OrtSession
 from hwnas.supernets import Course
 from hwnas.training.config import TrainingConfig
 from hwnas.training.data import DatasetConfig

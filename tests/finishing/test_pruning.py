@@ -6,7 +6,8 @@ import torch
 
 from hwnas import families, space
 from hwnas.accuracy.supernet import recalibrate
-from hwnas.cost.vela import compile_tflite
+from hwnas.backends.onnxruntime.session import OrtSession
+from hwnas.backends.vela.compiler import compile_tflite
 from hwnas.errors import ConfigError
 from hwnas.families.blocks import fold_batch_norm, weights_of
 from hwnas.finishing.pruning import check, prune, resized
@@ -14,7 +15,6 @@ from hwnas.int8.network import stand_in
 from hwnas.int8.tflite import write
 from hwnas.op import Task, n_macs
 from hwnas.runtimes.onnx_writer import write_fp32
-from hwnas.runtimes.ort import OrtSession
 from hwnas.target import Target
 
 TASK = Task(3, 7)

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hwnas.cost.vela import compile_tflite
+from hwnas.backends.vela.compiler import compile_tflite
+from hwnas.backends.vela.litert import LiteRTSession
 from hwnas.errors import CompileError
 from hwnas.int8.network import QuantisedNetwork, stand_in
 from hwnas.int8.tflite import check, write
 from hwnas.op import INPUT, Lowered, Node, OpSpec, Shape
-from hwnas.runtimes.litert import LiteRTSession
 from tests.conftest import target
 from tests.int8.qdq import oracle
 

@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 import torch
 
+from hwnas.backends.vela.litert import LiteRTSession
 from hwnas.int8.network import Scale
 from hwnas.int8.tflite import write
 from hwnas.op import Task
-from hwnas.runtimes.litert import LiteRTSession
 from hwnas.space import SearchSpace
 from tests.int8.networks import quantised
 

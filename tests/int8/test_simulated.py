@@ -6,12 +6,12 @@ import torch
 from torch.nn import functional as F
 
 from hwnas import space
+from hwnas.backends.vela.litert import LiteRTSession
 from hwnas.int8.network import Scale
 from hwnas.int8.quantise import calibrate
 from hwnas.int8.simulated import Simulated, rounded
 from hwnas.int8.tflite import write
 from hwnas.op import Task
-from hwnas.runtimes.litert import LiteRTSession
 from tests.int8.networks import calibrated
 from tests.int8.qdq import oracle
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from hwnas import families
-from hwnas.cost.vela import compile_tflite
+from hwnas.backends.vela.compiler import compile_tflite
+from hwnas.backends.vela.litert import LiteRTSession
 from hwnas.int8.network import QuantisedNetwork, stand_in
 from hwnas.int8.tflite import write
 from hwnas.op import INPUT, Task, n_macs
-from hwnas.runtimes.litert import LiteRTSession
 from hwnas.space import SearchSpace
 from hwnas.target import Target
 from tests.int8.networks import quantised

@@ -18,8 +18,9 @@ from hwnas.profiling.subject import Subject
 from hwnas.profiling.transfer import group
 from hwnas.runtimes.pool import Pool
 from hwnas.space import SearchSpace
-from hwnas.target import Target, Tvm
+from hwnas.target import Target
 from hwnas.timing import Timing
+from tests.conftest import TVM
 
 CPU = Target(
     "fake",
@@ -28,7 +29,7 @@ CPU = Target(
     "made up",
     runtime="tvm",
     dtype="float32",
-    tvm=Tvm(),
+    **TVM,
     power=PowerModel(2.0, 6.0, "made up"),
 )
 

@@ -15,15 +15,14 @@ import pytest
 
 from hwnas.energy import PowerModel
 from hwnas.op import INPUT, Node, OpSpec
-from hwnas.target import Remote, Target, Tvm
+from hwnas.target import Remote, Target
 from hwnas.timing import TimingConfig
+from tests.conftest import TVM
 
 ROOT = Path(__file__).parents[2]
 KEY = "lab"
 QUICK = TimingConfig(repeats=3, min_repeat_ms=1, drift=0.9, retries=0)
-HOST = Target(
-    "host", "", "", "", runtime="tvm", dtype="float32", tvm=Tvm(), power=PowerModel(1, 2, "")
-)
+HOST = Target("host", "", "", "", runtime="tvm", dtype="float32", **TVM, power=PowerModel(1, 2, ""))
 CONV = OpSpec("conv2d+bn+relu", (3, 8, 8), (16, 8, 8), 3, dtype="float32")
 MEAN = OpSpec("mean", (16, 8, 8), (16, 1, 1), dtype="float32")
 LINEAR = OpSpec("linear", (16, 1, 1), (10, 1, 1), dtype="float32")
@@ -138,7 +137,7 @@ class Lab:
         """Return how many servers wait for a client."""
         from tvm.rpc import base
 
-        from hwnas.runtimes.relax import tracker
+        from hwnas.backends.tvm import tracker
 
         with suppress(OSError), tracker._dial(self.remote(), 5.0) as connection:
             base.sendjson(connection, [base.TrackerCode.SUMMARY])

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from hwnas.backends.vela.litert import LiteRTSession
 from hwnas.int8.tflite import write
 from hwnas.op import Lowered, Task
 from hwnas.runtimes.base import Session
-from hwnas.runtimes.litert import LiteRTSession
 from hwnas.space import SearchSpace
 from hwnas.testing import SessionContract
 from tests.int8.networks import quantised

@@ -11,12 +11,12 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from hwnas.backends.onnxruntime.session import OrtSession
 from hwnas.errors import CompileError
 from hwnas.op import ACTIVATIONS, Lowered, OpSpec, Shape, fuse
 from hwnas.runtimes.base import Weights
 from hwnas.runtimes.onnx_reader import read
 from hwnas.runtimes.onnx_writer import random_weights, write_fp32
-from hwnas.runtimes.ort import OrtSession
 from hwnas.runtimes.torch_reader import read_torch
 from tests.runtimes.test_onnx_writer import IMAGE, NETWORKS, ONE_INPUT, TOKENS, VECTOR, alone
 from tests.runtimes.torch_models import MODELS, model
@@ -176,7 +176,7 @@ def test_operators_are_named_after_modules() -> None:
 
 
 def test_foreign_network_is_compiled_by_tvm(tmp_path: Path) -> None:
-    from hwnas.runtimes.relax.engine import LocalDevice, TvmEngine
+    from hwnas.backends.tvm.engine import LocalDevice, TvmEngine
     from tests.runtimes.rpc_lab import HOST
 
     module, x = model("transformer by hand"), images((3, SIDE, SIDE))

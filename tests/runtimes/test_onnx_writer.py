@@ -12,11 +12,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hwnas import families
+from hwnas.backends.onnxruntime.session import OrtSession
 from hwnas.errors import CompileError
 from hwnas.int8.network import stand_in
 from hwnas.op import ACTIVATIONS, BASES, INPUT, Lowered, Node, OpSpec, Shape, Task, fuse
 from hwnas.runtimes.onnx_writer import IMAGES, LOGITS, random_weights, write_fp32, write_int8
-from hwnas.runtimes.ort import OrtSession
 from hwnas.space import SearchSpace
 
 IMAGE, TOKENS, VECTOR = (8, 6, 5), (8, 30, 1), (8, 1, 1)

@@ -15,13 +15,14 @@ from torch import nn
 
 from hwnas import families
 from hwnas.accuracy.supernet import recalibrate
+from hwnas.backends.onnxruntime.operators import in_context, operator_times
+from hwnas.backends.onnxruntime.session import LAYOUT, OrtSession, node_times, timer
+from hwnas.backends.portable import random_model
 from hwnas.errors import CompileError
 from hwnas.families.blocks import ConvNormAct, fold_batch_norm
 from hwnas.op import Lowered, OpSpec, Task, fuse
 from hwnas.runtimes.base import Session
 from hwnas.runtimes.onnx_writer import random_weights, write_fp32, write_int8
-from hwnas.runtimes.ort import LAYOUT, OrtSession, node_times, timer
-from hwnas.runtimes.ort_operators import in_context, operator_times, random_model
 from hwnas.space import SearchSpace
 from hwnas.testing import SessionContract
 from tests.int8.networks import quantised
@@ -215,7 +216,9 @@ def test_profile_that_is_cut_off_is_refused(
 ) -> None:
     _, model = model_of(small, task)
     complete = json.loads
-    monkeypatch.setattr("hwnas.runtimes.ort.json.loads", lambda text: complete(text)[:-100])
+    monkeypatch.setattr(
+        "hwnas.backends.onnxruntime.session.json.loads", lambda text: complete(text)[:-100]
+    )
     with pytest.raises(CompileError, match="does not hold 20 runs; ask for fewer"):
         node_times(model, 1, 10)
 

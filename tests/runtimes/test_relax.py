@@ -17,16 +17,16 @@ from numpy.typing import NDArray
 
 from hwnas import families, space
 from hwnas.accuracy.supernet import recalibrate
+from hwnas.backends.tvm import compiler as compiling
+from hwnas.backends.tvm import operators
+from hwnas.backends.tvm.engine import LocalDevice, TvmEngine
+from hwnas.backends.tvm.linker import ENTRY, find_compiler, plan_arena
+from hwnas.backends.tvm.settings import Tvm
 from hwnas.errors import CompileError, ConfigError
 from hwnas.families.blocks import fold_batch_norm, weights_of
 from hwnas.op import INPUT, Lowered, Node, OpSpec, Task, fuse
 from hwnas.runtimes.base import Session, Weights
 from hwnas.runtimes.onnx_writer import random_weights
-from hwnas.runtimes.relax import compiler as compiling
-from hwnas.runtimes.relax import operators
-from hwnas.runtimes.relax.engine import LocalDevice, TvmEngine
-from hwnas.runtimes.relax.linker import ENTRY, find_compiler, plan_arena
-from hwnas.target import Tvm
 from hwnas.testing import SessionContract
 from tests.runtimes import torch_reference as reference
 from tests.runtimes.rpc_lab import HOST

@@ -10,13 +10,14 @@ import torch
 from numpy.typing import NDArray
 
 from hwnas import machine
+from hwnas.backends.tvm import operators
+from hwnas.backends.tvm.compiler import Compiler
+from hwnas.backends.tvm.engine import LocalDevice
+from hwnas.backends.tvm.settings import Tvm
+from hwnas.backends.tvm.templates import Cpu, Plan, Tile
 from hwnas.errors import CompileError
 from hwnas.op import ACTIVATIONS, BASES, OpSpec
-from hwnas.runtimes.relax import operators
-from hwnas.runtimes.relax.compiler import Compiler
-from hwnas.runtimes.relax.engine import LocalDevice
-from hwnas.runtimes.relax.templates import Cpu, Plan, Tile
-from hwnas.target import Tvm
+from tests.conftest import with_settings
 from tests.runtimes import torch_reference as reference
 from tests.runtimes.rpc_lab import HOST
 
@@ -49,7 +50,7 @@ def compilers() -> dict[str, Compiler]:
     """
     LocalDevice(1)
     found = {
-        name: Compiler(replace(HOST, tvm=Tvm(mcpu=name))) for name, runs in CPUS.items() if runs
+        name: Compiler(with_settings(HOST, Tvm(mcpu=name))) for name, runs in CPUS.items() if runs
     }
     return {**found, "threads": Compiler(replace(HOST, threads=2))}
 

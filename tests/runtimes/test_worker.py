@@ -9,11 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hwnas.backends.tvm.settings import Tvm
 from hwnas.errors import CompileError, ConfigError
 from hwnas.op import OpSpec
 from hwnas.runtimes.onnx_writer import random_weights
 from hwnas.runtimes.worker import Worker
-from hwnas.target import Remote, Target, Tvm
+from hwnas.target import Remote, Target
+from tests.conftest import with_settings
 from tests.runtimes import torch_reference as reference
 from tests.runtimes.rpc_lab import CONV, HOST, LINEAR, MEAN, NETWORK, QUICK, exists, until
 
@@ -166,5 +168,5 @@ def test_more_threads_than_cores_are_refused_at_the_start() -> None:
 
 def test_crash_at_the_start_is_named() -> None:
     # TVM asks an LLVM that is not there.
-    target = replace(HOST, tvm=Tvm(mcpu="generic", mtriple="abacus-unknown-linux"))
+    target = with_settings(HOST, Tvm(mcpu="generic", mtriple="abacus-unknown-linux"))
     _refused(target, ConfigError, r"it died of SIGSEGV \(start\)")

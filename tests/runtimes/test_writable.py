@@ -3,9 +3,9 @@ from collections.abc import Callable
 import pytest
 
 from hwnas import families, space
+from hwnas.backends import base, writable
 from hwnas.errors import CompileError
 from hwnas.op import Lowered, Task
-from hwnas.runtimes import writable
 from hwnas.space import Genotype, SearchSpace
 from hwnas.target import Target
 from tests.conftest import target
@@ -44,15 +44,15 @@ def test_space_that_cannot_be_written_is_refused_by_name(
     vit: SearchSpace, on: Target, message: str
 ) -> None:
     with pytest.raises(CompileError, match=message) as error:
-        writable.check_space(vit, _lower(vit), on)
+        writable.check_space(vit, _lower(vit), on, base.of(on))
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("on", [target("cpu"), target("npu"), target("sketch"), _int8_cpu()])
 def test_what_can_be_written_is_taken(tiny: SearchSpace, vit: SearchSpace, on: Target) -> None:
-    writable.check_space(tiny, _lower(tiny), on)
+    writable.check_space(tiny, _lower(tiny), on, base.of(on))
     if on.dtype == "float32":
-        writable.check_space(vit, _lower(vit), on)
+        writable.check_space(vit, _lower(vit), on, base.of(on))
 
 
 def test_one_network_that_can_be_written_is_enough(tiny: SearchSpace, vit: SearchSpace) -> None:
@@ -63,7 +63,7 @@ def test_one_network_that_can_be_written_is_enough(tiny: SearchSpace, vit: Searc
             return _lower(tiny)(tiny.smallest())
         return _lower(vit)(genotype)
 
-    writable.check_space(vit, lower, target("npu"))
+    writable.check_space(vit, lower, target("npu"), base.of(target("npu")))
     for end in (vit.smallest(), vit.largest()):
         with pytest.raises(CompileError, match=r"blocks\.0\.norm1' cannot"):
-            writable.check(lower(end), target("npu"))
+            base.of(target("npu")).check(lower(end))

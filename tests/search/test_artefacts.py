@@ -11,28 +11,29 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hwnas import families
+from hwnas.backends import base
+from hwnas.backends.base import Artefacts, Files, Recosted, Trained
+from hwnas.backends.onnxruntime.session import OrtSession
 from hwnas.budget import Budget
 from hwnas.cost.base import Cost
 from hwnas.cost.host import as_run
 from hwnas.errors import CompileError
-from hwnas.families.blocks import fold_batch_norm
+from hwnas.families.blocks import fold_batch_norm, weights_of
 from hwnas.figure import Figure
 from hwnas.int8.finished import Finished
-from hwnas.int8.network import QuantisedNetwork
 from hwnas.int8.quantise import quantise
 from hwnas.metering import Energy
 from hwnas.op import Lowered, OpSpec, Task
 from hwnas.progress import Silent
 from hwnas.results import Candidate, RunFolder
 from hwnas.runtimes.base import Judged, Plans, Weights
-from hwnas.runtimes.ort import OrtSession
 from hwnas.runtimes.pool import Retrying
-from hwnas.searching.artefacts import Files, MeasuredArtefacts, ModelledArtefacts
 from hwnas.searching.verify import Workbench, verify
 from hwnas.space import Genotype, SearchSpace
 from hwnas.target import Target
 from hwnas.timing import Timing
 from tests.conftest import target
+from tests.export.fakes import Lent
 from tests.profiling.fakes import CPU
 
 INT8 = dataclasses.replace(CPU, runtime="onnxruntime", dtype="int8")
@@ -63,13 +64,8 @@ def _plan(op: OpSpec) -> str:
     return f"for {op.kind}"
 
 
-Parts = tuple[nn.Module, Lowered, QuantisedNetwork]
-
-
-def _measured(device: Target, worker: Exporting) -> MeasuredArtefacts:
-    return MeasuredArtefacts(
-        device, cast(Retrying, worker), lambda lowered: as_run(lowered, device), _plan
-    )
+def _artefacts(device: Target, worker: Exporting) -> Artefacts:
+    return base.of(device).artefacts(Lent(cast(Retrying, worker), _plan))
 
 
 @pytest.fixture(scope="module")
@@ -88,9 +84,9 @@ def network(tiny: SearchSpace, task: Task) -> tuple[nn.Module, Lowered, Tensor]:
 
 
 @pytest.fixture(scope="module")
-def parts(network: tuple[nn.Module, Lowered, Tensor]) -> Parts:
+def parts(network: tuple[nn.Module, Lowered, Tensor]) -> Trained:
     """A network with its lowering, and in int8."""
-    return *network[:2], quantise(*network)
+    return Trained(network[1], weights_of(*network[:2]), quantise(*network))
 
 
 def _written(files: Mapping[str, bytes], folder: Path) -> Files:
@@ -101,10 +97,10 @@ def _written(files: Mapping[str, bytes], folder: Path) -> Files:
 
 def test_tvm_gets_the_fused_network_its_plans_and_its_weights(
     network: tuple[nn.Module, Lowered, Tensor],
-    parts: Parts,
+    parts: Trained,
 ) -> None:
     worker = Exporting()
-    files = _measured(CPU, worker).build(*parts)
+    files = _artefacts(CPU, worker).build(parts)
     assert set(files) == {".onnx", ".so", ".safetensors"}
     ((lowered, plans, weights),) = worker.exported
     assert lowered == as_run(network[1], CPU)
@@ -114,12 +110,10 @@ def test_tvm_gets_the_fused_network_its_plans_and_its_weights(
 
 @pytest.mark.parametrize("device", [CPU, ORT, INT8, SKETCH], ids=lambda d: f"{d.runtime}-{d.dtype}")
 def test_onnx_file_computes_what_the_network_does(
-    network: tuple[nn.Module, Lowered, Tensor], parts: Parts, device: Target, tmp_path: Path
+    network: tuple[nn.Module, Lowered, Tensor], parts: Trained, device: Target, tmp_path: Path
 ) -> None:
-    artefacts: MeasuredArtefacts | ModelledArtefacts = _measured(device, Exporting())
-    if device.runtime == "none":
-        artefacts = ModelledArtefacts(device, lambda lowered: as_run(lowered, device))
-    files = _written(artefacts.build(*parts), tmp_path)
+    artefacts = _artefacts(device, Exporting())
+    files = _written(artefacts.build(parts), tmp_path)
     assert device is CPU or set(files) == {".onnx"}
     module, lowered, images = network
     outputs, cost = artefacts.judge(files, lowered, iter([images.numpy()[:3], images.numpy()[3:]]))
@@ -131,12 +125,12 @@ def test_onnx_file_computes_what_the_network_does(
 
 
 def test_measured_latency_and_energy_are_the_file_s(
-    network: tuple[nn.Module, Lowered, Tensor], parts: Parts, tmp_path: Path
+    network: tuple[nn.Module, Lowered, Tensor], parts: Trained, tmp_path: Path
 ) -> None:
     metered = Energy(Figure(7.0, "measured", 6.0, 8.0), 20.0, 0.0, 27.0, 6, "RAPL")
     for energy in (None, metered):
-        artefacts = _measured(ORT, Exporting(energy))
-        files = _written(artefacts.build(*parts), tmp_path)
+        artefacts = _artefacts(ORT, Exporting(energy))
+        files = _written(artefacts.build(parts), tmp_path)
         _, cost = artefacts.judge(files, network[1], [network[2].numpy()])
         assert cost.figures["latency_ms"] == Figure(2.0, "measured", 1.9, 2.2)
         assert cost.details["drifted"] == 1.0
@@ -149,10 +143,10 @@ def test_measured_latency_and_energy_are_the_file_s(
 
 
 def test_cost_of_a_sketch_is_modelled(
-    network: tuple[nn.Module, Lowered, Tensor], parts: Parts, tmp_path: Path
+    network: tuple[nn.Module, Lowered, Tensor], parts: Trained, tmp_path: Path
 ) -> None:
-    artefacts = ModelledArtefacts(SKETCH, lambda lowered: as_run(lowered, SKETCH))
-    files = _written(artefacts.build(*parts), tmp_path)
+    artefacts = _artefacts(SKETCH, Exporting())
+    files = _written(artefacts.build(parts), tmp_path)
     _, cost = artefacts.judge(files, network[1], [network[2].numpy()])
     assert {figure.source for figure in cost.figures.values()} == {"modelled"}
 
@@ -163,10 +157,14 @@ class Wrong:
     def __init__(self, labels: Tensor, n_wrong: int):
         self._labels, self._n_wrong = labels, n_wrong
 
-    def build(
-        self, network: nn.Module, lowered: Lowered, int8: QuantisedNetwork | None
-    ) -> dict[str, bytes]:
+    def build(self, network: Trained) -> dict[str, bytes]:
         return {".so": b"s", ".onnx": b"o", ".safetensors": b"w"}
+
+    def delivered(self, network: Trained) -> dict[str, bytes]:
+        raise AssertionError("nothing is exported")
+
+    def recost(self, files: Files, lowered: Lowered, images: NDArray[np.float32]) -> Recosted:
+        raise AssertionError("nothing is exported")
 
     def judge(
         self, files: Files, lowered: Lowered, batches: Iterable[NDArray[np.float32]]
@@ -198,7 +196,9 @@ def test_accuracy_is_that_of_the_artefact_not_of_the_network(
 
     bench = Workbench(
         finished=lambda genotype: Finished(
-            family.build(tiny, genotype, task).eval(), family.lower(tiny, genotype, task), None
+            fold_batch_norm(family.build(tiny, genotype, task).eval()),
+            family.lower(tiny, genotype, task),
+            None,
         ),
         test=lambda genotype: zip(
             torch.split(images(genotype), 25), torch.split(labels, 25), strict=True
@@ -221,11 +221,11 @@ def test_accuracy_is_that_of_the_artefact_not_of_the_network(
 
 def test_refusal_of_the_device_is_not_swallowed(
     network: tuple[nn.Module, Lowered, Tensor],
-    parts: Parts,
+    parts: Trained,
 ) -> None:
     class Refusing(Exporting):
         def export(self, lowered: Lowered, plans: Plans, weights: Weights) -> dict[str, bytes]:
             raise CompileError("cannot be linked")
 
     with pytest.raises(CompileError, match="cannot be linked"):
-        _measured(CPU, Refusing()).build(*parts)
+        _artefacts(CPU, Refusing()).build(parts)

@@ -5,8 +5,10 @@ import pytest
 import torch
 
 from hwnas import build
+from hwnas.accuracy.on_demand import TrainedOnDemand
 from hwnas.budget import Budget
 from hwnas.config import SearchConfig
+from hwnas.finishing.finisher import Finisher, workbench
 from hwnas.finishing.options import FinishConfig
 from hwnas.int8.finished import Finished
 from hwnas.progress import Silent
@@ -15,6 +17,7 @@ from hwnas.searching import loop
 from hwnas.searching.verify import Workbench, verify
 from hwnas.target import Target
 from hwnas.training.data import DatasetConfig
+from hwnas.weights import accuracies
 
 OBJECTIVES = ("accuracy", "latency_ms")
 
@@ -38,8 +41,8 @@ def bench(parts: build.Parts) -> Workbench:
     supernet = course.untrained()
     supernet.module.eval()
     evaluator = course.evaluator(supernet, parts.config.scoring)
-    weights = build.TrainedOnDemand({parts.space.name: lambda: evaluator})
-    return build.workbench(parts, build.Finisher(parts, weights), None)
+    weights = TrainedOnDemand({parts.space.name: lambda: evaluator})
+    return workbench(parts, Finisher(parts, weights), None)
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +138,7 @@ def test_search_never_reads_the_test_split(parts: build.Parts, tmp_path: Path) -
         run=dataclasses.replace(parts.config.run, supernets=str(tmp_path)),
     )
     blind = dataclasses.replace(parts, data=data, config=config)
-    evaluator = build.accuracies(blind, Silent())
+    evaluator = accuracies(blind, Silent())
     problem = loop.Problem(blind.space, Budget(), build.cost_model(blind, None), evaluator)
     from hwnas.searching.options import SamplerConfig
     from hwnas.searching.study import Study

@@ -15,6 +15,7 @@ from hwnas.__main__ import run
 from hwnas.accuracy.base import Rival
 from hwnas.budget import Budget
 from hwnas.config import RunConfig, SearchConfig
+from hwnas.finishing.finisher import Finisher, workbench
 from hwnas.finishing.options import FinishConfig
 from hwnas.progress import Silent
 from hwnas.results import Candidate, RunFolder
@@ -22,6 +23,7 @@ from hwnas.searching.verify import verify
 from hwnas.target import Target
 from hwnas.training.config import TrainingConfig
 from hwnas.training.data import DatasetConfig, InMemorySplit, StreamedSplit, image_data
+from hwnas.weights import Accuracies, accuracies
 from tests.conftest import SHARED_WEIGHTS
 from tests.training.data.made import write
 
@@ -66,8 +68,8 @@ def streamed(npu: Target, path: Path) -> build.Parts:
 
 
 @pytest.fixture(scope="module")
-def evaluators(kept: build.Parts, streamed: build.Parts) -> tuple[build.Accuracies, ...]:
-    return tuple(build.accuracies(parts, Silent()) for parts in (kept, streamed))
+def evaluators(kept: build.Parts, streamed: build.Parts) -> tuple[Accuracies, ...]:
+    return tuple(accuracies(parts, Silent()) for parts in (kept, streamed))
 
 
 @pytest.fixture(autouse=True)
@@ -76,7 +78,7 @@ def _several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_training_and_scoring(
-    kept: build.Parts, streamed: build.Parts, evaluators: tuple[build.Accuracies, ...]
+    kept: build.Parts, streamed: build.Parts, evaluators: tuple[Accuracies, ...]
 ) -> None:
     assert isinstance(kept.data.train, InMemorySplit)
     assert isinstance(streamed.data.train, StreamedSplit)
@@ -93,14 +95,14 @@ def test_training_and_scoring(
 def test_verification(
     kept: build.Parts,
     streamed: build.Parts,
-    evaluators: tuple[build.Accuracies, ...],
+    evaluators: tuple[Accuracies, ...],
     tmp_path: Path,
 ) -> None:
     genotype = kept.space.smallest()
     figures = dict(build.cost_model(kept, None).cost(genotype).figures)
     found = []
     for parts, evaluator in zip((kept, streamed), evaluators, strict=True):
-        bench = build.workbench(parts, build.Finisher(parts, evaluator), None)
+        bench = workbench(parts, Finisher(parts, evaluator), None)
         folder = RunFolder(tmp_path / parts.data.search_digest)
         members = [Candidate(0, genotype, figures)]
         (member,) = verify(members, bench, Budget(), ("accuracy", "latency_ms"), folder, Silent())

@@ -4,15 +4,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import final
 
+from hwnas.backends.onnxruntime import session as ort
+from hwnas.backends.onnxruntime.operators import operator_times
+from hwnas.backends.portable import random_model
 from hwnas.op import INPUT, Lowered, Node, OpSpec
-from hwnas.runtimes import ort
 from hwnas.runtimes.base import Loaded, Plans, Weights
 from hwnas.runtimes.onnx_writer import write_fp32
-from hwnas.runtimes.ort_operators import operator_times, random_model
-from hwnas.target import Target
+from hwnas.target import Remote, Target
 from hwnas.timing import Timer, Timing, TimingConfig, summarise
 
 _RUNS = 100  #: of an operator in one profile
+
+
+def open_engine(target: Target, remote: Remote) -> "OrtEngine":
+    """Return onnxruntime on this machine."""
+    return OrtEngine(target)
 
 
 @final

@@ -4,7 +4,7 @@ import contextlib
 import json
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -70,6 +70,15 @@ class OrtSession:
                 (answers,) = self._session.run(None, {self._input.name: full})
             outputs[start : start + n] = answers[:n]
         return outputs
+
+
+def opened(contents: Mapping[str, bytes]) -> OrtSession:
+    """Return the ONNX file of an export as something that runs.
+
+    Raises:
+        CompileError: onnxruntime refuses the model.
+    """
+    return OrtSession(contents[".onnx"])
 
 
 def timer(model: bytes, n_threads: int, batch: int = 1) -> Timer:

@@ -11,11 +11,13 @@ import csv
 import io
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import final
 
 from ethosu.vela import vela
 
+from hwnas.backends.vela.settings import Vela
 from hwnas.cost.base import Compiled, Cost, LayerCost
 from hwnas.errors import CompileError, ConfigError
 from hwnas.figure import Figure
@@ -49,8 +51,7 @@ def compile_tflite(tflite: bytes, lowered: Lowered, target: Target) -> Compiled:
     Raises:
         CompileError: Vela refuses the file.
     """
-    options = target.vela
-    assert options is not None
+    options = target.section(Vela)
     with tempfile.TemporaryDirectory(prefix="hwnas-vela-") as folder:
         source = Path(folder, "network.tflite")
         source.write_bytes(tflite)
@@ -66,19 +67,27 @@ def compile_tflite(tflite: bytes, lowered: Lowered, target: Target) -> Compiled:
     return Compiled(optimised, _cost(summary, layers, lowered, target))
 
 
+def layers_in_ms(cost: Cost, target: Target) -> Cost:
+    """Return a cost that says the latency of each layer at the target's clock."""
+    assert target.clock_mhz is not None
+    per_ms = target.clock_mhz * 1e3
+    layers = tuple(replace(layer, latency_ms=layer.cycles / per_ms) for layer in cost.layers)
+    return replace(cost, layers=layers)
+
+
 def _check(summary: dict[str, str], target: Target) -> None:
     """Refuse a target whose facts are not those of Vela's system, or that we cannot account for."""
-    assert target.vela is not None
+    options = target.section(Vela)
     clock_mhz = float(summary["core_clock"]) / 1e6
     if clock_mhz != target.clock_mhz:
         raise ConfigError(
             f"Target '{target.name}': clock_mhz is {target.clock_mhz:g}, but Vela's system "
-            f"'{target.vela.system_config}' runs at {clock_mhz:g}. Give both the same clock; "
+            f"'{options.system_config}' runs at {clock_mhz:g}. Give both the same clock; "
             "target.vela.config takes a file of your own systems."
         )
     if "Flash" not in summary["weights_storage_area"]:
         raise ConfigError(
-            f"Target '{target.name}': memory mode '{target.vela.memory_mode}' keeps weights in "
+            f"Target '{target.name}': memory mode '{options.memory_mode}' keeps weights in "
             f"{summary['weights_storage_area']}; flash_kib is known only where they are in flash, "
             "as with Shared_Sram on a system with flash."
         )

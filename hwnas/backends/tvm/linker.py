@@ -22,10 +22,10 @@ from tvm import te, tirx
 from tvm.ir import Call, Op, PointerType, PrimType
 from tvm.support import cc
 
+from hwnas.backends.tvm import operators
 from hwnas.errors import CompileError, ConfigError
 from hwnas.op import INPUT, Lowered, OpSpec
 from hwnas.runtimes.base import Weights
-from hwnas.runtimes.relax import operators
 
 ENTRY = "network"
 _SYMBOL = "__tvm_ffi_"  #: what TVM puts before the names of functions

@@ -15,22 +15,22 @@ from numpy.typing import NDArray
 from tvm import s_tir
 from tvm.target import codegen
 
-from hwnas import target as facts
+from hwnas.backends.tvm import linker, operators, templates
+from hwnas.backends.tvm.linker import Compiled, Linked
+from hwnas.backends.tvm.settings import Tvm
+from hwnas.backends.tvm.templates import Cpu, Plan
 from hwnas.errors import CompileError, ConfigError
 from hwnas.op import Lowered, OpSpec
 from hwnas.runtimes.base import Weights
-from hwnas.runtimes.relax import linker, operators, templates
-from hwnas.runtimes.relax.linker import Compiled, Linked
-from hwnas.runtimes.relax.templates import Cpu, Plan
+from hwnas.target import Target
 
 
 @final
 class Compiler:
     """Compiles for one target."""
 
-    def __init__(self, target: facts.Target):
-        assert target.tvm is not None
-        self.tvm_target = tvm_target(target.tvm, target.threads)
+    def __init__(self, target: Target):
+        self.tvm_target = tvm_target(target.section(Tvm), target.threads)
         self.cpu = cpu_facts(self.tvm_target, target.threads)
         self._compiled: dict[tuple[OpSpec, str], Compiled] = {}
         self._numbers = itertools.count()  # names are never used twice: libraries are linked
@@ -86,7 +86,7 @@ class Compiler:
         return linker.pack_weights(lowered, weights, self.cpu.lanes)
 
 
-def tvm_target(tvm_facts: facts.Tvm, threads: int) -> Any:
+def tvm_target(tvm_facts: Tvm, threads: int) -> Any:
     """Return TVM's own description of a target.
 
     Raises:

@@ -21,10 +21,11 @@ from numpy.typing import NDArray
 from tvm import rpc
 from tvm.error import RPCError, RPCSessionTimeoutError
 
+from hwnas.backends.tvm import linker, tracker
+from hwnas.backends.tvm.settings import Tvm
 from hwnas.errors import CompileError, ConfigError, DeviceError
-from hwnas.runtimes.relax import linker, tracker
 from hwnas.runtimes.worker import GRACE_S
-from hwnas.target import Remote, Tvm
+from hwnas.target import Remote
 from hwnas.timing import Timer
 
 T = TypeVar("T")

@@ -11,12 +11,13 @@ import safetensors.numpy
 import tvm
 from numpy.typing import NDArray
 
+from hwnas.backends.tvm.compiler import Compiler, set_threads
+from hwnas.backends.tvm.linker import ENTRY, Linked, object_files, shared_library
+from hwnas.backends.tvm.settings import Tvm
+from hwnas.backends.tvm.templates import Plan
 from hwnas.errors import CompileError
 from hwnas.op import Lowered, OpSpec
 from hwnas.runtimes.base import Loaded, Plans, Weights
-from hwnas.runtimes.relax.compiler import Compiler, set_threads
-from hwnas.runtimes.relax.linker import ENTRY, Linked, object_files, shared_library
-from hwnas.runtimes.relax.templates import Plan
 from hwnas.target import Remote, Target
 from hwnas.timing import Timer, Timing, TimingConfig, measure
 
@@ -179,6 +180,15 @@ class TvmSession:
         return outputs
 
 
+def open_engine(target: Target, remote: Remote) -> TvmEngine:
+    """Return TVM for a target, on the device that it is.
+
+    Raises:
+        DeviceError: it does not answer.
+    """
+    return TvmEngine(target, open_device(target, remote))
+
+
 def open_device(target: Target, remote: Remote) -> Device:
     """Return the device that a target is.
 
@@ -186,10 +196,9 @@ def open_device(target: Target, remote: Remote) -> Device:
         DeviceError: it does not answer.
     """
     if remote.tracker:
-        from hwnas.runtimes.relax.remote import RemoteDevice
+        from hwnas.backends.tvm.remote import RemoteDevice
 
-        assert target.tvm is not None
-        return RemoteDevice(target.tvm, remote, target.threads)
+        return RemoteDevice(target.section(Tvm), remote, target.threads)
     return LocalDevice(target.threads)
 
 

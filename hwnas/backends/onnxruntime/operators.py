@@ -2,10 +2,9 @@
 
 from collections.abc import Iterable
 
-from hwnas.int8.network import stand_in
+from hwnas.backends.onnxruntime.session import node_times
+from hwnas.backends.portable import random_model
 from hwnas.op import INPUT, Lowered, Node, OpSpec, Shape
-from hwnas.runtimes.onnx_writer import random_weights, write_fp32, write_int8
-from hwnas.runtimes.ort import node_times
 
 _FEW = 4  # so few channels come from the image itself, which no layout change precedes
 _REPEATS = 3  # of a profile, as far apart in time as there are operators
@@ -33,13 +32,6 @@ def operator_times(ops: Iterable[OpSpec], n_threads: int, n_runs: int) -> dict[O
         for op, model in models.items():
             times[op].append(node_times(model, n_threads, n_runs)[_NAME])
     return times
-
-
-def random_model(lowered: Lowered) -> bytes:
-    """Return an ONNX model with random weights, of the dtype of the first operator."""
-    if lowered[0].op.dtype == "int8":
-        return write_int8(stand_in(lowered))
-    return write_fp32(lowered, random_weights(lowered, 0))
 
 
 def in_context(op: OpSpec) -> Lowered:

@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import final
 
 import numpy as np
@@ -39,6 +39,11 @@ class LiteRTSession:
         scale, zero_point = self._output["quantization"]
         real: NDArray[np.float32] = (outputs.astype(np.float32) - zero_point) * np.float32(scale)
         return real
+
+
+def opened(contents: Mapping[str, bytes]) -> LiteRTSession:
+    """Return the TFLite file of an export as something that runs."""
+    return LiteRTSession(contents[".tflite"])
 
 
 @contextlib.contextmanager

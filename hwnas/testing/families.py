@@ -1,41 +1,20 @@
-"""What every Family, CostModel and Session must do: suites for pytest, for one's own as well.
-
-A new one adds a subclass with fixtures, not a suite::
-
-    class TestMine(FamilyContract):
-        @pytest.fixture
-        def family(self) -> Family:
-            return families.get("mine")
-
-        @pytest.fixture
-        def family_space(self) -> SearchSpace:
-            return space.load(Path("mine.yaml"))
-
-A failing test names the genotype and the operator. To see the values that an assertion compares,
-too, have ``conftest.py`` say ``pytest.register_assert_rewrite("hwnas.testing")``.
-``experiments/own_family`` is an example of a family with its test.
-"""
+"""What search, training, compilers and verification rely on in a family of networks."""
 
 import itertools
 import random
-from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from hwnas import metrics
-from hwnas.cost.base import CostModel
+from hwnas.backends import portable
 from hwnas.families.base import Family
 from hwnas.families.blocks import fold_batch_norm, weights_of
-from hwnas.op import INPUT, Lowered, Node, Task, n_macs
-from hwnas.runtimes.base import Session
+from hwnas.op import INPUT, Node, Task, n_macs
 from hwnas.runtimes.onnx_writer import write_fp32
-from hwnas.runtimes.ort import OrtSession
 from hwnas.space import Genotype, SearchSpace
 
 
@@ -165,7 +144,7 @@ class FamilyContract:
         for genotype in genotypes[:6]:
             network = fold_batch_norm(supernet.extract(genotype))
             lowered = family.lower(family_space, genotype, task)
-            session = OrtSession(write_fp32(lowered, weights_of(network, lowered)))
+            session = portable.session(write_fp32(lowered, weights_of(network, lowered)))
             images = _images(family, family_space, genotype, task)
             with torch.no_grad():
                 expected = network(images).numpy()
@@ -216,47 +195,3 @@ def _counted_macs(network: nn.Module, images: torch.Tensor) -> dict[str, int]:
     counts = {name: sum(of.values()) // 2 for name, of in counter.get_flop_counts().items()}
     inner = {name.removeprefix(f"{root}."): n for name, n in counts.items() if name != root}
     return {**inner, "": counts["Global"]}
-
-
-class CostModelContract:
-    """A subclass gives the fixtures ``cost_model`` and ``cost_space``."""
-
-    def test_same_genotype_costs_the_same(
-        self, cost_model: CostModel, cost_space: SearchSpace
-    ) -> None:
-        genotype = cost_space.sample(random.Random(3))
-        assert cost_model.cost(genotype) == cost_model.cost(genotype)
-
-    def test_every_figure_is_positive_and_has_a_source(
-        self, cost_model: CostModel, cost_space: SearchSpace
-    ) -> None:
-        cost = cost_model.cost(cost_space.sample(random.Random(4)))
-        assert set(cost.figures) == set(metrics.GIVEN)
-        for figure in cost.figures.values():
-            assert figure.value > 0
-            assert figure.source in ("measured", "compiler-estimate", "table", "modelled")
-            if figure.low is not None and figure.high is not None:
-                assert figure.low <= figure.value <= figure.high
-
-    def test_largest_costs_more_than_smallest(
-        self, cost_model: CostModel, cost_space: SearchSpace
-    ) -> None:
-        small = cost_model.cost(cost_space.smallest()).figures
-        large = cost_model.cost(cost_space.largest()).figures
-        assert all(large[name].value > small[name].value for name in metrics.GIVEN)
-
-
-class SessionContract:
-    """A subclass gives the fixture ``session``: a loaded network, its lowering and its oracle."""
-
-    def test_output_is_within_tolerance_of_the_oracle(
-        self,
-        session: tuple[Session, Lowered, Callable[[NDArray[np.float32]], NDArray[np.float32]]],
-        tolerance: float,
-    ) -> None:
-        loaded, lowered, oracle = session
-        rng = np.random.default_rng(0)
-        images = rng.normal(size=(20, *lowered[0].op.in_shape)).astype(np.float32)
-        outputs = loaded.run(images)
-        assert outputs.shape == (20, lowered[-1].op.out_shape[0])
-        assert np.abs(outputs - oracle(images)).max() <= tolerance

@@ -1,0 +1,177 @@
+"""What a backend does for one target. Nothing here needs torch, or a package of a backend."""
+
+import pkgutil
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hwnas import backends
+from hwnas.cost.base import Cost, CostModel
+from hwnas.cost.roofline import RooflineCostModel
+from hwnas.errors import ConfigError
+from hwnas.int8.network import QuantisedNetwork
+from hwnas.latency_table import LatencyTable
+from hwnas.op import Lowered, OpSpec
+from hwnas.runtimes.base import Session, Weights
+from hwnas.runtimes.pool import Retrying
+from hwnas.space import Genotype
+from hwnas.target import Remote, Target
+
+Files = Mapping[str, Path]  #: by suffix
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A network with its weights, as backends write it."""
+
+    lowered: Lowered  #: as its family lowers it
+    weights: Weights  #: in float32, batch norm folded
+    int8: QuantisedNetwork | None  #: the same in int8, where it can be written so
+
+
+class Bench(Protocol):
+    """The device of a target that is measured."""
+
+    @property
+    def table(self) -> LatencyTable:
+        """What was measured on it."""
+        ...
+
+    @property
+    def worker(self) -> Retrying:
+        """What compiles, runs and times networks, in a process of its own."""
+        ...
+
+    def plan(self, op: OpSpec) -> str:
+        """Return how an operator is compiled."""
+        ...
+
+
+@dataclass(frozen=True)
+class Costed:
+    """What a cost model says the costs of."""
+
+    target: Target
+    lower: Callable[[Genotype], Lowered]  #: as families lower
+    as_run: Callable[[Genotype], Lowered]  #: as the target runs it: fused, in its dtype
+    as_written: Callable[[Genotype], Lowered]  #: likewise; refuses what cannot be written
+    spaces: tuple[str, ...]  #: names of what is searched
+    bench: Bench | None = None  #: of targets that are measured
+    command: str = ""  #: that measures what a latency table lacks
+
+
+CostModels = Mapping[str, Callable[[Costed], CostModel]]
+
+
+@dataclass(frozen=True)
+class Recosted:
+    """What files cost that were made earlier."""
+
+    cost: Cost
+    #: What the compiler makes of the same again, by suffix; empty where nothing is compiled.
+    made: Mapping[str, bytes]
+
+
+class Artefacts(Protocol):
+    """Makes the files of networks for one target, and judges them."""
+
+    def build(self, network: Trained) -> Mapping[str, bytes]:
+        """Return the files of a network by suffix."""
+        ...
+
+    def delivered(self, network: Trained) -> Mapping[str, bytes]:
+        """Return the files of an export that are the target's alone, by suffix."""
+        ...
+
+    def judge(
+        self, files: Files, lowered: Lowered, batches: Iterable[Floats]
+    ) -> tuple[Floats, Cost]:
+        """Return the outputs for all images and the cost, both from the files.
+
+        Shapes:
+            Batches ``(N, C, R, R)``, one at least; outputs ``(sum of N, n_classes)``.
+        """
+        ...
+
+    def recost(self, files: Files, lowered: Lowered, images: Floats) -> Recosted:
+        """Return the cost from the files alone; images are what is read while it is measured."""
+        ...
+
+
+class Backend(Protocol):
+    """How networks get onto the device of one target: estimate, compile, run."""
+
+    @property
+    def cost_models(self) -> CostModels:
+        """The cost models by the names that the description gives, in that order."""
+        ...
+
+    def check(self, lowered: Lowered) -> None:
+        """Refuse a network, as its family lowers it, that cannot be written for the target.
+
+        Raises:
+            CompileError: it names the operator.
+        """
+        ...
+
+    def estimate(self, lowered: Lowered) -> Cost | None:
+        """Return what a network, as its family lowers it, costs, by layers.
+
+        ``None`` where the target is measured instead.
+        """
+        ...
+
+    def int8_session(self, network: QuantisedNetwork) -> Session:
+        """Return an int8 network in the runtime that stands for the target here."""
+        ...
+
+    def artefacts(self, bench: Bench | None) -> Artefacts:
+        """Return what makes and judges files; targets that are measured have a bench."""
+        ...
+
+    def elsewhere(self, artefact: str, remote: Remote) -> str:
+        """Return why an artefact of the target does not run from here; empty if it does."""
+        ...
+
+    def user_file(self) -> Path | None:
+        """Return a file of the user's own that the target's settings name, if they do."""
+        ...
+
+
+def of(target: Target) -> Backend:
+    """Return the backend of a target.
+
+    Raises:
+        ConfigError: a package that it needs is not installed.
+    """
+    description = backends.get(target.runtime)
+    found: Backend = backends.load(description.works, description)(target)
+    return found
+
+
+def opened(name: str, contents: Mapping[str, bytes]) -> Session:
+    """Return an artefact of an export as something that runs in this process.
+
+    Args:
+        name: One of ``backends.artefacts()`` that is opened so.
+        contents: Its files by suffix.
+
+    Raises:
+        CompileError: what runs it refuses it.
+        ConfigError: a package is not installed.
+    """
+    artefact = backends.artefacts()[name]
+    if why := backends.lacking(artefact.needs):
+        raise ConfigError(f"{name}: {why}")
+    found: Session = pkgutil.resolve_name(artefact.opens)(contents)
+    return found
+
+
+def roofline(costed: Costed) -> CostModel:
+    """Return the cost model that every target has which gives a roofline."""
+    return RooflineCostModel(costed.target, costed.as_written)

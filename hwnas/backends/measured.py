@@ -1,0 +1,143 @@
+"""What backends share whose latencies are measured: cost models, and files judged on the device."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+import numpy as np
+
+from hwnas.backends import portable
+from hwnas.backends.base import (
+    Bench,
+    Costed,
+    CostModels,
+    Files,
+    Floats,
+    Recosted,
+    Trained,
+    roofline,
+)
+from hwnas.cost.base import Cost, CostModel
+from hwnas.cost.host import as_run, host_cost
+from hwnas.int8.network import QuantisedNetwork
+from hwnas.op import Lowered
+from hwnas.runtimes.base import Judged, Session
+from hwnas.target import Remote, Target
+
+#: Writes the files of a network by suffix: on a target, with what compiles for it.
+Write = Callable[[Trained, Target, Bench], Mapping[str, bytes]]
+
+
+def check_int8(lowered: Lowered, target: Target) -> None:
+    """Refuse a network that cannot be written in int8, where the target computes in it.
+
+    Raises:
+        CompileError: it names the operator.
+    """
+    if target.dtype == "int8":
+        from hwnas.runtimes import onnx_writer
+
+        onnx_writer.check_int8(lowered)
+
+
+def nowhere_else(target: Target, artefact: str, remote: Remote) -> str:
+    """Return that every artefact runs on this machine."""
+    return ""
+
+
+def nothing_more(network: Trained, target: Target, bench: Bench) -> Mapping[str, bytes]:
+    """Return no files: what every export holds is enough."""
+    return {}
+
+
+@final
+@dataclass(frozen=True)
+class MeasuredBackend:
+    """A backend of engines; what differs between them are the files that they run."""
+
+    target: Target
+    write: Write  #: files that are verified
+    delivered: Write = nothing_more  #: files of an export that are the target's alone
+    written: Callable[[Lowered, Target], None] = check_int8  #: refuses what cannot be written
+    away: Callable[[Target, str, Remote], str] = nowhere_else  #: as ``Backend.elsewhere``
+
+    @property
+    def cost_models(self) -> CostModels:
+        """A latency table, measurement of each network, and the model of all targets."""
+        return {"table": _table, "measured": _measured, "roofline": roofline}
+
+    def check(self, lowered: Lowered) -> None:
+        """Refuse a network that cannot be written for the target."""
+        self.written(lowered, self.target)
+
+    def estimate(self, lowered: Lowered) -> Cost | None:
+        """Return nothing: the target is measured."""
+        return None
+
+    def int8_session(self, network: QuantisedNetwork) -> Session:
+        """Return an int8 network as this machine runs its ONNX file."""
+        return portable.int8_session(network)
+
+    def artefacts(self, bench: Bench | None) -> "MeasuredArtefacts":
+        """Return what makes files and judges them on the device."""
+        assert bench is not None
+        return MeasuredArtefacts(self, bench)
+
+    def elsewhere(self, artefact: str, remote: Remote) -> str:
+        """Return why an artefact of the target does not run from here; empty if it does."""
+        return self.away(self.target, artefact, remote)
+
+    def user_file(self) -> Path | None:
+        """Return nothing: there is none."""
+        return None
+
+
+@final
+class MeasuredArtefacts:
+    """Files that are loaded from disk, run on the device and timed whole."""
+
+    def __init__(self, backend: MeasuredBackend, bench: Bench):
+        self._backend, self._target, self._bench = backend, backend.target, bench
+
+    def build(self, network: Trained) -> Mapping[str, bytes]:
+        """Return the files of a network by suffix."""
+        return self._backend.write(network, self._target, self._bench)
+
+    def delivered(self, network: Trained) -> Mapping[str, bytes]:
+        """Return the files of an export that are the target's alone, by suffix."""
+        return self._backend.delivered(network, self._target, self._bench)
+
+    def judge(
+        self, files: Files, lowered: Lowered, batches: Iterable[Floats]
+    ) -> tuple[Floats, Cost]:
+        """Run the files over the images on the device, and time them."""
+        left = iter(batches)
+        judged = self._bench.worker.judge(files, next(left))
+        others = [self._bench.worker.run(files, images) for images in left]
+        return np.concatenate([judged.outputs, *others]), self._cost(judged, lowered)
+
+    def recost(self, files: Files, lowered: Lowered, images: Floats) -> Recosted:
+        """Return the cost of files, timed on the device."""
+        return Recosted(self._cost(self._bench.worker.judge(files, images), lowered), {})
+
+    def _cost(self, judged: Judged, lowered: Lowered) -> Cost:
+        fused, timing = as_run(lowered, self._target), judged.timing
+        cost = host_cost(fused, self._target, timing.figure, judged.energy)
+        return Cost(cost.figures, {**cost.details, "drifted": float(timing.drifted)})
+
+
+def _table(costed: Costed) -> CostModel:
+    from hwnas.cost.table import TableCostModel  # by scipy, which files on devices do without
+
+    assert costed.bench is not None
+    table = costed.bench.table
+    return TableCostModel(table, costed.target, costed.as_run, costed.spaces, costed.command)
+
+
+def _measured(costed: Costed) -> CostModel:
+    from hwnas.cost.measured import MeasuredCostModel
+
+    bench = costed.bench
+    assert bench is not None
+    return MeasuredCostModel(bench.worker, costed.target, costed.as_written, bench.plan)

@@ -1,0 +1,14 @@
+"""Hardware that does not exist: its costs are modelled, and its accuracy is found on this host."""
+
+from hwnas.backends.description import Description
+
+_FLOATS = dict.fromkeys(("float16", "bfloat16", "float32"), "model.fp32.onnx")
+
+DESCRIPTION = Description(
+    name="modelled",
+    about="hardware that does not exist, by its roofline",
+    works="hwnas.backends.modelled.backend:ModelledBackend",
+    dtypes={"int8": "model.int8.onnx", **_FLOATS},
+    costs=("roofline",),
+    required=("roofline",),
+)

@@ -1,0 +1,54 @@
+"""onnxruntime on this machine's CPU, measured."""
+
+from hwnas.backends.description import Artefact, Description, Runner
+
+_NEEDS = {"onnxruntime": "onnxruntime"}
+_OPENS = "hwnas.backends.onnxruntime.session:opened"
+_FP32, _INT8 = "model.fp32.onnx", "model.int8.onnx"
+_INT8_ABOUT = "ONNX, quantised (QDQ), any batch size; float input and output"
+
+_CODE = """\
+file = sys.argv[2] if len(sys.argv) > 2 else "DEFAULT"
+session = onnxruntime.InferenceSession(here / file)
+(logits,) = session.run(None, {"images": np.ascontiguousarray(x.transpose(0, 3, 1, 2))})
+"""
+
+DESCRIPTION = Description(
+    name="onnxruntime",
+    about="onnxruntime on this machine's CPU, measured",
+    works="hwnas.backends.onnxruntime.backend:backend",
+    engine="hwnas.backends.onnxruntime.engine:open_engine",
+    dtypes={"float32": _FP32, "int8": _INT8},
+    costs=("table", "measured", "roofline"),
+    required=("power",),
+    needs={**_NEEDS, "onnx": "onnx"},
+    decisive=("onnxruntime",),
+    artefacts=(
+        Artefact(
+            _FP32,
+            "onnxruntime",
+            "float32",
+            {".onnx": _FP32},
+            {_FP32: "ONNX, any batch size"},
+            _OPENS,
+            _NEEDS,
+            f"python run_onnx.py images.npy {_FP32}",
+        ),
+        Artefact(
+            _INT8,
+            "onnxruntime",
+            "int8",
+            {".onnx": _INT8},
+            {_INT8: _INT8_ABOUT},
+            _OPENS,
+            _NEEDS,
+            f"python run_onnx.py images.npy {_INT8}",
+        ),
+    ),
+    runners=(Runner("run_onnx.py", (_INT8, _FP32), "onnxruntime", "import onnxruntime", _CODE),),
+    columns={".onnx": "onnx"},
+    examples={
+        "verify": ("verify runs/export/<time>/<id> +target=cpu target.runtime=onnxruntime",),
+        "profile": ("profile +target=cpu target.runtime=onnxruntime target.dtype=int8",),
+    },
+)

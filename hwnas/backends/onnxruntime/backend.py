@@ -1,0 +1,18 @@
+"""onnxruntime as a backend: what it runs are the ONNX files that every export holds."""
+
+from collections.abc import Mapping
+
+from hwnas.backends import portable
+from hwnas.backends.base import Bench, Trained
+from hwnas.backends.measured import MeasuredBackend
+from hwnas.cost.host import as_run
+from hwnas.target import Target
+
+
+def backend(target: Target) -> MeasuredBackend:
+    """Return the backend of a target."""
+    return MeasuredBackend(target, _write)
+
+
+def _write(network: Trained, target: Target, bench: Bench) -> Mapping[str, bytes]:
+    return {".onnx": portable.write(network, as_run(network.lowered, target), target.dtype)}

@@ -1,0 +1,57 @@
+"""OpenVINO on this machine's CPU, measured."""
+
+from hwnas.backends.description import Artefact, Description, Runner
+
+_NEEDS = {"openvino": "openvino"}
+_NAMES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "int8": "int8"}
+
+_CODE = """\
+file = sys.argv[2] if len(sys.argv) > 2 else "DEFAULT"
+core = openvino.Core()
+model = core.read_model(here / file)
+precision = {"INFERENCE_PRECISION_HINT": model.get_rt_info("precision").astype(str)}
+network = core.compile_model(model, "CPU", precision)
+logits = network(np.ascontiguousarray(x.transpose(0, 3, 1, 2)))[0]
+"""
+
+
+def _artefact(dtype: str, short: str) -> Artefact:
+    name, weights = f"model.{short}.xml", f"model.{short}.bin"
+    return Artefact(
+        name,
+        "openvino",
+        dtype,
+        {".xml": name, ".bin": weights},
+        {name: f"OpenVINO's IR, runs in {dtype}, any batch size", weights: "its weights"},
+        "hwnas.backends.openvino.session:opened",
+        _NEEDS,
+        f"python run_openvino.py images.npy {name}",
+    )
+
+
+_ARTEFACTS = {dtype: _artefact(dtype, short) for dtype, short in _NAMES.items()}
+
+DESCRIPTION = Description(
+    name="openvino",
+    about="OpenVINO on this machine's CPU, measured",
+    works="hwnas.backends.openvino.backend:backend",
+    engine="hwnas.backends.openvino.engine:OpenVinoEngine",
+    dtypes={dtype: artefact.name for dtype, artefact in _ARTEFACTS.items()},
+    costs=("table", "measured", "roofline"),
+    required=("power",),
+    needs={**_NEEDS, "onnx": "onnx"},
+    extra="openvino",
+    decisive=("openvino",),
+    artefacts=tuple(_ARTEFACTS.values()),
+    runners=(
+        Runner(
+            "run_openvino.py",
+            tuple(artefact.name for artefact in _ARTEFACTS.values()),
+            "openvino",
+            "import openvino",
+            _CODE,
+        ),
+    ),
+    columns={".xml": "ir", ".bin": "ir_weights"},
+    examples={"profile": ("profile +target=cpu target.runtime=openvino",)},
+)

@@ -1,0 +1,53 @@
+"""ONNX files, which every export holds, and what runs them here: whichever backend opens them.
+
+Package onnx is imported where files are written alone: they run, and libraries do, without it.
+"""
+
+from hwnas.backends.base import Trained, opened
+from hwnas.int8.network import QuantisedNetwork, stand_in
+from hwnas.op import Lowered
+from hwnas.runtimes.base import Session
+
+FLOAT32, INT8 = "model.fp32.onnx", "model.int8.onnx"  #: of exports
+
+
+def session(model: bytes) -> Session:
+    """Return an ONNX file as something that runs on this machine.
+
+    Raises:
+        CompileError: it is refused.
+    """
+    return opened(FLOAT32, {".onnx": model})
+
+
+def int8_session(network: QuantisedNetwork) -> Session:
+    """Return an int8 network as something that runs on this machine, as exports hold it."""
+    from hwnas.runtimes.onnx_writer import write_int8
+
+    return opened(INT8, {".onnx": write_int8(network, any_batch=True)})
+
+
+def write(network: Trained, lowered: Lowered, dtype: str, *, any_batch: bool = False) -> bytes:
+    """Return a network as an ONNX file that computes in int8, or else in float32.
+
+    Args:
+        network: The network.
+        lowered: Its operators as they are written in float32.
+        dtype: In which the target computes.
+        any_batch: Whether an inference may read any number of images.
+    """
+    from hwnas.runtimes.onnx_writer import write_fp32, write_int8
+
+    if dtype == "int8":
+        assert network.int8 is not None
+        return write_int8(network.int8, any_batch=any_batch)
+    return write_fp32(lowered, network.weights, any_batch=any_batch)
+
+
+def random_model(lowered: Lowered) -> bytes:
+    """Return an ONNX model with random weights, of the dtype of the first operator."""
+    from hwnas.runtimes.onnx_writer import random_weights, write_fp32, write_int8
+
+    if lowered[0].op.dtype == "int8":
+        return write_int8(stand_in(lowered))
+    return write_fp32(lowered, random_weights(lowered, 0))

@@ -1,0 +1,62 @@
+"""Arm Ethos-U NPUs, estimated by Arm's compiler Vela; LiteRT runs their networks on this host."""
+
+from hwnas.backends.description import Artefact, Description, Runner
+from hwnas.backends.vela.settings import Vela
+
+_LITERT = {"ai_edge_litert": "ai-edge-litert"}
+_BEFORE, _AFTER = "model.int8.tflite", "model.vela.tflite"
+
+_CODE = """\
+network = Interpreter(str(here / "model.int8.tflite"))
+network.allocate_tensors()
+(inlet,), (outlet,) = network.get_input_details(), network.get_output_details()
+scale, zero = inlet["quantization"]
+logits = np.empty((len(x), outlet["shape"][-1]), np.int8)
+for i, image in enumerate(np.clip(np.round(x / scale) + zero, -128, 127).astype(np.int8)):
+    network.set_tensor(inlet["index"], image[None])
+    network.invoke()
+    logits[i] = network.get_tensor(outlet["index"])[0]
+"""
+
+DESCRIPTION = Description(
+    name="vela",
+    about="Arm Ethos-U, compiled by Vela: its estimate",
+    works="hwnas.backends.vela.backend:VelaBackend",
+    default=True,  # as the first target files did
+    dtypes={"int8": _BEFORE},
+    costs=("vela", "roofline"),
+    settings=Vela,
+    required=("vela", "energy", "clock_mhz", "peak_macs_per_cycle"),
+    needs={"ethosu": "ethos-u-vela", **_LITERT},
+    decisive=("ethos-u-vela", "ai-edge-litert"),
+    artefacts=(
+        Artefact(
+            _BEFORE,
+            "litert",
+            "int8",
+            {".tflite": _BEFORE},
+            {_BEFORE: "int8 TFLite, one image an inference"},
+            "hwnas.backends.vela.litert:opened",
+            _LITERT,
+            "python run_tflite.py images.npy",
+        ),
+        Artefact(
+            _AFTER,
+            "ethos-u",
+            "int8",
+            {"_vela.tflite": _AFTER},
+            {_AFTER: "what Vela makes of it, for the NPU"},
+            elsewhere="it runs on an Arm Ethos-U alone",
+        ),
+    ),
+    runners=(
+        Runner(
+            "run_tflite.py",
+            (_BEFORE,),
+            "ai-edge-litert",
+            "from ai_edge_litert.interpreter import Interpreter",
+            _CODE,
+        ),
+    ),
+    columns={".tflite": "tflite", "_vela.tflite": "tflite_vela"},
+)

@@ -1,0 +1,104 @@
+"""Vela as a backend: int8 TFLite, and what Vela makes of it."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import final
+
+import numpy as np
+
+from hwnas.backends.base import (
+    Bench,
+    Costed,
+    CostModels,
+    Files,
+    Floats,
+    Recosted,
+    Trained,
+    roofline,
+)
+from hwnas.backends.vela.compiler import VelaCostModel, compile_tflite, layers_in_ms
+from hwnas.backends.vela.litert import LiteRTSession
+from hwnas.backends.vela.settings import Vela
+from hwnas.cost.base import Cost, CostModel
+from hwnas.int8 import tflite
+from hwnas.int8.network import QuantisedNetwork, stand_in
+from hwnas.op import Lowered
+from hwnas.runtimes.base import Session
+from hwnas.target import Remote, Target
+
+
+@final
+class VelaBackend:
+    """Networks for an Arm Ethos-U NPU."""
+
+    def __init__(self, target: Target):
+        self._target = target
+
+    @property
+    def cost_models(self) -> CostModels:
+        """Vela's estimate, and the model of all targets."""
+        return {"vela": _estimates, "roofline": roofline}
+
+    def check(self, lowered: Lowered) -> None:
+        """Refuse a network that cannot be written as int8 TFLite."""
+        tflite.check(lowered)
+
+    def estimate(self, lowered: Lowered) -> Cost:
+        """Return what Vela says of a network with stand-in weights."""
+        tflite.check(lowered)
+        cost = compile_tflite(tflite.write(stand_in(lowered)), lowered, self._target).cost
+        return layers_in_ms(cost, self._target)
+
+    def int8_session(self, network: QuantisedNetwork) -> Session:
+        """Return a network in LiteRT, whose kernels Ethos-U follows bit by bit."""
+        return LiteRTSession(tflite.write(network))
+
+    def artefacts(self, bench: Bench | None) -> "VelaArtefacts":
+        """Return what makes TFLite files and judges them."""
+        return VelaArtefacts(self._target)
+
+    def elsewhere(self, artefact: str, remote: Remote) -> str:
+        """Return nothing: LiteRT runs on this host."""
+        return ""
+
+    def user_file(self) -> Path | None:
+        """Return a configuration of the user's own; Vela's come with its version."""
+        path = Path(self._target.section(Vela).config)
+        return path if path.is_file() else None
+
+
+@final
+class VelaArtefacts:
+    """Int8 TFLite, and what Vela makes of it."""
+
+    def __init__(self, target: Target):
+        self._target = target
+
+    def build(self, network: Trained) -> Mapping[str, bytes]:
+        """Return the TFLite file before and after Vela."""
+        assert network.int8 is not None
+        before = tflite.write(network.int8)
+        compiled = compile_tflite(before, network.lowered, self._target)
+        return {".tflite": before, "_vela.tflite": compiled.artefact}
+
+    def delivered(self, network: Trained) -> Mapping[str, bytes]:
+        """Return the same: what is verified is delivered."""
+        return self.build(network)
+
+    def judge(
+        self, files: Files, lowered: Lowered, batches: Iterable[Floats]
+    ) -> tuple[Floats, Cost]:
+        """Run the TFLite file on this host; have Vela estimate it."""
+        content = files[".tflite"].read_bytes()
+        session = LiteRTSession(content)
+        outputs = np.concatenate([session.run(images) for images in batches])
+        return outputs, compile_tflite(content, lowered, self._target).cost
+
+    def recost(self, files: Files, lowered: Lowered, images: Floats) -> Recosted:
+        """Have Vela compile the TFLite file again."""
+        compiled = compile_tflite(files[".tflite"].read_bytes(), lowered, self._target)
+        return Recosted(compiled.cost, {"_vela.tflite": compiled.artefact})
+
+
+def _estimates(costed: Costed) -> CostModel:
+    return VelaCostModel(costed.target, costed.lower)

@@ -1,0 +1,114 @@
+"""The device of a target that is measured, and the latency table that its costs come from."""
+
+import contextlib
+import shlex
+from pathlib import Path
+from typing import Any, final
+
+from hwnas import backends, content
+from hwnas.config import ProfileConfig, SearchConfig
+from hwnas.cost.table import TableCostModel
+from hwnas.latency_table import Entry, LatencyTable, TableConfig, incomplete
+from hwnas.networks import Networks
+from hwnas.op import OpSpec, distinct
+from hwnas.profiling.subject import Subject
+from hwnas.provenance import open_table, own_table
+from hwnas.runtimes.pool import Pool, Retrying
+
+_CHECKED = 300  #: networks whose operators are looked for in a table before anything is trained
+
+#: The latency tables that ship with hwnas.
+SHIPPED = content.ROOT / "latency_tables"
+
+
+@final
+class Device:
+    """A target that is measured: its latency table, and the process that compiles and times."""
+
+    def __init__(self, config: SearchConfig | ProfileConfig, table: LatencyTable):
+        self.config, self.table = config, table
+        self._open = contextlib.ExitStack()
+        if not _predicts(config):
+            self._open.enter_context(table.locked())
+        limit_s = config.tuning.limit_s
+        self._pool = Pool(config.target, config.timing, config.rpc, limit_s)
+        self._open.callback(self._pool.close)
+        self.worker = Retrying(self._pool)
+        self._n_plans = config.tuning.n_plans
+        self._plans = dict(table.plans())
+
+    def close(self) -> None:
+        """End the process."""
+        self._open.close()
+
+    def plan(self, op: OpSpec) -> str:
+        """Return how an operator is compiled: as in the table, else tuned now and kept there.
+
+        A table from which a search predicts stays as it is: the search may be resumed.
+        """
+        if op not in self._plans:
+            self._plans[op] = plan = self.worker.tune(op, self._n_plans)
+            if not _predicts(self.config):
+                (timing,) = self.worker.time_operators([(op, plan)])
+                self.table.entries[op] = Entry(plan, timing)
+                self.table.save()
+        return self._plans[op]
+
+
+def _predicts(config: SearchConfig | ProfileConfig) -> bool:
+    """Return whether costs come from a latency table."""
+    return isinstance(config, SearchConfig) and config.cost == "table"
+
+
+def open_device(config: SearchConfig, networks: Networks) -> Device | None:
+    """Return the device of a measured target, with the table that its costs come from.
+
+    Raises:
+        TableError: there is no table of this machine, or it is not made for the space.
+    """
+    if not backends.get(config.target.runtime).measured:
+        return None
+    if config.cost == "table":
+        roots, command = [Path(config.table.dir), SHIPPED], profile_command(config)
+        accept = config.table.accept_foreign
+        table = open_table(config.target, config.rpc, roots, accept, command)
+        # Better now than after an hour of training.
+        drawn = Subject(networks.space, networks.as_run).sample(_CHECKED, config.seed)
+        ops = distinct(networks.as_run(genotype) for genotype in drawn)
+        if missing := [op for op in ops if op not in table.entries]:
+            raise incomplete(missing, config.target, command)
+        spaces = [member.name for member in networks.space.members]
+        TableCostModel(table, config.target, networks.as_run, spaces, command)
+        return Device(config, table)
+    return Device(config, own_table(config.target, config.rpc, Path(config.table.dir), SHIPPED))
+
+
+def table_digest(device: Device | None) -> dict[str, str]:
+    """Return the digest of what costs are predicted from, by name; none where nothing is."""
+    known = device is not None and _predicts(device.config)
+    return {"latency_table": device.table.digest} if device and known else {}
+
+
+def table_facts(device: Device | None) -> dict[str, Any] | None:
+    """Return which table a run reads, and what is foreign about it."""
+    if device is None:
+        return None
+    return {"path": str(device.table.path), "foreign": device.table.foreign or None}
+
+
+def profile_command(config: SearchConfig | ProfileConfig) -> str:
+    """Return the command that measures what a table lacks."""
+    target = config.target
+    words = ["python", "-m", "hwnas", "profile", f"+target={target.name}"]
+    for name in ("runtime", "dtype", "threads", "batch"):
+        words.append(f"target.{name}={getattr(target, name)}")
+    spaces = config.spaces
+    searched = spaces[0] if len(spaces) == 1 else f"[{','.join(spaces)}]"
+    words += [f"search_space={searched}", f"dataset={config.dataset.name}"]
+    if config.dataset.path:
+        words.append(f"dataset.path={config.dataset.path}")
+    if config.table.dir != TableConfig().dir:
+        words.append(f"table.dir={config.table.dir}")
+    if config.rpc.tracker:
+        words += [f"rpc.tracker={config.rpc.tracker}", f"rpc.key={config.rpc.key}"]
+    return shlex.join(words)

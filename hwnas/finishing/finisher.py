@@ -1,0 +1,115 @@
+"""Networks of a search, finished for its target and made ready to be verified."""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from hwnas import build
+from hwnas.accuracy.trained import TrainedEvaluator
+from hwnas.backends import base as backends
+from hwnas.build import Parts
+from hwnas.device import Device
+from hwnas.figure import Figure
+from hwnas.finishing import finish
+from hwnas.finishing.finish import Load, Origin
+from hwnas.finishing.options import FinishingConfig
+from hwnas.finishing.teachers import Member, Tutor
+from hwnas.int8.finished import Finished
+from hwnas.progress import Progress, Silent
+from hwnas.searching.verify import Workbench
+from hwnas.space import Genotype
+from hwnas.training.batches import steps_per_epoch
+from hwnas.training.checkpoint import Checkpoint
+from hwnas.weights import Accuracies
+
+
+@dataclass(frozen=True)
+class Finisher:
+    """Finishes networks of a search; all use the same answers of one teacher."""
+
+    parts: Parts
+    weights: Accuracies
+    teacher: Genotype | None = None  #: the most accurate network; ``None``: none of the search does
+    progress: Progress = field(default_factory=Silent)
+    other: FinishingConfig | None = None  #: how all but the teacher are finished, if otherwise
+    tutor: Tutor | None = None  #: who teaches where none of the search does
+
+    @property
+    def config(self) -> FinishingConfig:
+        """How networks are finished."""
+        return self.other or self.searched
+
+    @property
+    def searched(self) -> FinishingConfig:
+        """How the search finishes networks, the teacher among them."""
+        config = self.parts.config
+        if config.accuracy == "trained":
+            return config.finish.of_one(config.train.epochs, 1.0)
+        return config.finish.of_one(FinishingConfig().epochs, FinishingConfig().rate)
+
+    @property
+    def left(self) -> dict[str, int]:
+        """After how many trainings in a row the search left the networks it trained, by id."""
+        return self.weights.left if isinstance(self.weights, TrainedEvaluator) else {}
+
+    def tuned(self, genotype: Genotype) -> Figure:
+        """Train a network, or go on; return its accuracy on the validation split."""
+        return finish.tuned(self._origin(genotype), self.config, self.progress).accuracy
+
+    def finished(self, genotype: Genotype) -> Finished:
+        """Return a network that is ready for the target; train what is not trained yet."""
+        target = self.parts.config.target
+        return self.in_int8(genotype) if target.dtype == "int8" else self._finished(genotype, None)
+
+    def in_int8(self, genotype: Genotype) -> Finished:
+        """Return the same in int8, too, where it can be written so, whatever the target runs."""
+        return self._finished(genotype, backends.of(self.parts.config.target).int8_session)
+
+    def _finished(self, genotype: Genotype, load: Load | None) -> Finished:
+        return finish.finish(self._origin(genotype), self.config, load, self.progress)
+
+    def is_kept(self, genotype: Genotype) -> bool:
+        """Return whether a network that the search finished so is still there."""
+        if not self.is_inherited(genotype):
+            return False
+        n_images = len(self.parts.data.train)
+        n = self.config.epochs * steps_per_epoch(self.parts.config.train.batch_size, n_images)
+        return n == 0 or self.checkpoint(genotype).n_steps() >= n
+
+    def is_inherited(self, genotype: Genotype) -> bool:
+        """Return whether the weights that the search scored a network by are still there."""
+        return not isinstance(self.weights, TrainedEvaluator) or self.weights.is_kept(genotype)
+
+    def checkpoint(self, genotype: Genotype) -> Checkpoint:
+        """Return where a network that ``tuned`` trains is kept."""
+        return finish.checkpoint(self._origin(genotype), self.config)
+
+    def prepare(self, genotype: Genotype) -> None:
+        """Have the teacher's answers at hand, for this network and all others."""
+        finish.prepare(self._origin(genotype), self.config)
+
+    def _origin(self, genotype: Genotype) -> Origin:
+        tutor = self.tutor
+        if self.teacher is not None and self.config.epochs and self.config.alpha:
+            tutor = self._taught_by if genotype.id != self.teacher.id else None
+        return Origin(self.parts.course_of(genotype), self.weights, genotype, tutor)
+
+    @cached_property
+    def _taught_by(self) -> Member:
+        assert self.teacher is not None
+        course = self.parts.course_of(self.teacher)
+        origin = Origin(course, self.weights, self.teacher)
+        network = finish.tuned(origin, self.searched, self.progress)
+        return Member(network.network, self.teacher, course, network.past, self.progress)
+
+
+def workbench(parts: Parts, finisher: Finisher, device: Device | None) -> Workbench:
+    """Return what verification needs; the only place that hands out the test split."""
+    data = parts.data
+    return Workbench(
+        finished=finisher.finished,
+        test=lambda genotype: data.batches(
+            data.test, parts.networks.resolution(genotype), rounded=True
+        ),
+        artefacts=build.artefacts(parts, device),
+        dtype=parts.config.target.dtype,
+    )

@@ -1,0 +1,73 @@
+"""The networks of search spaces as a target sees them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from hwnas import supernets
+from hwnas.backends import base as backends
+from hwnas.backends import writable
+from hwnas.backends.base import Backend
+from hwnas.config import ProfileConfig, SearchConfig
+from hwnas.cost.host import as_run
+from hwnas.families.base import Family
+from hwnas.op import Lowered, Task
+from hwnas.progress import Progress
+from hwnas.space import Genotype, Space
+from hwnas.target import Target
+from hwnas.training.data import ImageData
+
+
+@dataclass(frozen=True)
+class Networks:
+    """The networks of a space, or of several, on a target, for one task.
+
+    Raises:
+        CompileError: none of a space can be written for the target.
+    """
+
+    target: Target
+    space: Space
+    families: Mapping[str, Family]  #: by the name of the space
+    task: Task
+
+    def __post_init__(self) -> None:
+        for member in self.space.members:
+            writable.check_space(member, self.lower, self.target, self.backend)
+
+    @cached_property
+    def backend(self) -> Backend:
+        """How they get onto the target."""
+        return backends.of(self.target)
+
+    def lower(self, genotype: Genotype) -> Lowered:
+        """Return the operators of a genotype."""
+        return self._family(genotype).lower(self.space.member(genotype), genotype, self.task)
+
+    def resolution(self, genotype: Genotype) -> int:
+        """Return the height and width of the images that a genotype reads."""
+        return self._family(genotype).resolution(self.space.member(genotype), genotype)
+
+    def _family(self, genotype: Genotype) -> Family:
+        return self.families[genotype.space]
+
+    def as_run(self, genotype: Genotype) -> Lowered:
+        """Return the operators of a genotype as the target runs them."""
+        return as_run(self.lower(genotype), self.target)
+
+    def as_written(self, genotype: Genotype) -> Lowered:
+        """Return the operators as the target runs them; refuse what cannot be written for it."""
+        lowered = self.lower(genotype)
+        self.backend.check(lowered)
+        return as_run(lowered, self.target)
+
+
+def read(config: SearchConfig | ProfileConfig, progress: Progress) -> tuple[Networks, ImageData]:
+    """Read the search spaces, and the data, which decide the first and the last operator.
+
+    Raises:
+        ConfigError: a package that the target's backend needs is not installed.
+    """
+    backends.of(config.target)  # before the data are read
+    found, by_name, data = supernets.read(config.spaces, config.dataset, progress)
+    return Networks(config.target, found, by_name, data.task), data

@@ -1,1 +1,0 @@
-"""All of TVM: operators, schedules, compiling, linking, running here and on remote devices."""

@@ -1,0 +1,26 @@
+from dataclasses import replace
+
+import pytest
+
+from hwnas.target import Target
+from hwnas.testing import BackendContract
+from tests.conftest import target
+
+CPU = target("cpu")
+TARGETS = [
+    target("npu"),
+    target("ethos_u65_256"),
+    CPU,
+    replace(CPU, runtime="onnxruntime"),
+    replace(CPU, runtime="onnxruntime", dtype="int8"),
+    *(replace(CPU, runtime="openvino", dtype=dtype) for dtype in ("float32", "bfloat16", "int8")),
+    target("sketch"),
+    replace(target("sketch"), runtime="modelled", dtype="float16"),
+]
+
+
+class TestBackends(BackendContract):
+    @pytest.fixture(params=TARGETS, ids=lambda t: f"{t.name}-{t.runtime}-{t.dtype}")
+    def backend_target(self, request: pytest.FixtureRequest) -> Target:
+        found: Target = request.param
+        return found

@@ -1,0 +1,73 @@
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import openvino
+import pytest
+
+from hwnas.backends import base, portable
+from hwnas.backends.openvino import session
+from hwnas.backends.openvino.engine import OpenVinoEngine
+from hwnas.errors import CompileError, ConfigError
+from hwnas.op import INPUT, Node, OpSpec
+from hwnas.target import Remote
+from hwnas.timing import TimingConfig
+from tests.conftest import target
+
+CPU = replace(target("cpu"), runtime="openvino")
+QUICK = TimingConfig(repeats=3, min_repeat_ms=0.1)
+CONV = OpSpec("conv2d+bn+relu6", (3, 8, 8), (16, 8, 8), 3, dtype="float32")
+OPS = [
+    CONV,
+    OpSpec("conv2d+bn", (16, 8, 8), (16, 4, 4), 5, 2, 16, dtype="float32"),
+    OpSpec("conv2d+bn+add", (32, 6, 6), (16, 6, 6), dtype="float32"),
+    OpSpec("add", (16, 6, 6), (16, 6, 6), dtype="float32"),
+    OpSpec("mul", (16, 6, 6), (16, 6, 6), dtype="float32"),
+    OpSpec("mean", (16, 6, 6), (16, 1, 1), dtype="float32"),
+    OpSpec("linear", (16, 1, 1), (10, 1, 1), dtype="float32"),
+]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+@pytest.mark.parametrize("op", OPS, ids=lambda op: op.kind)
+def test_every_operator_is_timed(op: OpSpec, dtype: str) -> None:
+    if dtype == "int8" and "add" in op.fused:
+        pytest.skip("sums are not fused in int8")
+    engine = OpenVinoEngine(replace(CPU, dtype=dtype), Remote())
+    timing = engine.time_operator(replace(op, dtype=dtype), "", QUICK)
+    assert 0 < timing.low_ms <= timing.median_ms <= timing.high_ms
+
+
+def _contents(dtype: str) -> dict[str, bytes]:
+    op = replace(CONV, dtype="int8" if dtype == "int8" else "float32")
+    return session.written(portable.random_model((Node("conv", op, (INPUT,)),)), dtype)
+
+
+def test_files_say_in_which_precision_they_run() -> None:
+    hints = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "int8": "f32"}
+    for dtype, hint in hints.items():
+        contents = _contents(dtype)
+        assert contents == _contents(dtype)
+        model = openvino.Core().read_model(contents[".xml"], contents[".bin"])
+        assert model.get_rt_info("precision").astype(str) == hint
+    assert len(_contents("float16")[".bin"]) < 0.6 * len(_contents("float32")[".bin"])
+
+
+def test_precision_that_this_cpu_lacks_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Old:
+        def get_property(self, device: str, name: str) -> list[str]:
+            return ["FP32", "INT8"]
+
+    monkeypatch.setattr(openvino, "Core", Old)
+    message = r"target.dtype=float16: this CPU has no FP16.* Allowed here: float32, int8\."
+    with pytest.raises(ConfigError, match=message):
+        base.of(replace(CPU, dtype="float16"))
+    with pytest.raises(ConfigError, match=message):
+        OpenVinoEngine(replace(CPU, dtype="float16"), Remote())
+
+
+def test_file_that_is_none_and_images_of_another_shape_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(CompileError, match="OpenVINO refuses the network"):
+        session.opened({".xml": b"no network", ".bin": b""})
+    with pytest.raises(CompileError, match=r"reads images \[3, 8, 8\], not \[3, 9, 9\]"):
+        session.opened(_contents("float32")).run(np.zeros((2, 3, 9, 9), np.float32))

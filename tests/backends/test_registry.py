@@ -1,0 +1,158 @@
+import ast
+import importlib.metadata
+import importlib.util
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from importlib.machinery import ModuleSpec
+from importlib.metadata import EntryPoint, EntryPoints
+from pathlib import Path
+
+import pytest
+
+import hwnas
+from hwnas import backends
+from hwnas.backends import base
+from hwnas.errors import ConfigError
+from hwnas.target import facts, from_facts
+from tests.conftest import target
+
+ROOT = Path(hwnas.__file__).parent
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    yield
+    backends._found.cache_clear()
+    backends.brought.cache_clear()
+
+
+@dataclass
+class Package:
+    name: str
+
+
+def _bring(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    """Have a package of a stranger bring a backend."""
+    own = importlib.metadata.entry_points(group=backends.GROUP)
+    point = EntryPoint(name, value, backends.GROUP)
+    vars(point).update(dist=Package("strange"))
+    monkeypatch.setattr(backends, "entry_points", lambda group: EntryPoints((*own, point)))
+    backends._found.cache_clear()
+    backends.brought.cache_clear()
+
+
+def _without(monkeypatch: pytest.MonkeyPatch, module: str) -> None:
+    find = importlib.util.find_spec
+
+    def found(name: str, package: str | None = None) -> ModuleSpec | None:
+        return None if name == module else find(name, package)
+
+    monkeypatch.setattr(importlib.util, "find_spec", found)
+
+
+def test_backends_are_those_of_the_entry_points() -> None:
+    names = {d.name for d in backends.known()}
+    folders = {p.parent.name for p in (ROOT / "backends").glob("*/__init__.py")}
+    assert names == folders
+    assert backends.get("none") is backends.get("modelled")
+    assert backends.brought() == frozenset()
+
+
+def test_backend_that_is_not_installed_is_refused_with_its_cure_and_others_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _without(monkeypatch, "onnxruntime")
+    cpu = target("cpu")
+    lacking = replace(cpu, runtime="onnxruntime")
+    cure = "target.runtime=onnxruntime needs onnxruntime, .*: pip install onnxruntime"
+    with pytest.raises(ConfigError, match=cure):
+        base.of(lacking)
+    assert base.of(cpu).estimate(()) is None
+    assert base.of(target("npu")).cost_models.keys() == {"vela", "roofline"}
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("no_such_module:THING", "'mine = no_such_module:THING' of package strange cannot be"),
+        ("hwnas.backends:GROUP", "is no backend: it must be a .*Description"),
+    ],
+)
+def test_broken_backend_is_refused_by_name_and_others_work(
+    monkeypatch: pytest.MonkeyPatch, value: str, message: str
+) -> None:
+    _bring(monkeypatch, "mine", value)
+    with pytest.raises(ConfigError, match=message):
+        backends.get("mine")
+    assert backends.get("vela").name == "vela"
+    assert "mine" not in backends.sections()
+    with pytest.raises(ConfigError, match=message):
+        replace(target("npu"), runtime="mine")
+
+
+def test_second_backend_of_a_name_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    _bring(monkeypatch, "tvm", "hwnas.backends.tvm:DESCRIPTION")
+    with pytest.raises(ConfigError, match="Several backends are called 'tvm'"):
+        backends.get("tvm")
+
+
+def test_install_that_is_older_than_the_code_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backends, "entry_points", lambda group: EntryPoints(()))
+    backends._found.cache_clear()
+    with pytest.raises(ConfigError, match="pip install -e"):
+        backends.names()
+
+
+def test_settings_of_a_stranger_that_say_nothing_change_no_facts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    npu = target("npu")
+    before = facts(npu)
+    assert before["tvm"] is None  # as in the digests of runs that were kept
+    monkeypatch.setattr(backends, "brought", lambda: frozenset({"tvm"}))
+    assert before == {**facts(npu), "tvm": None}
+    assert facts(from_facts(before)) == facts(npu)
+
+
+#: Words that are something else, too: a figure's source, and no value.
+_PLAIN = {"modelled", "none"}
+#: The one text that names another backend; tables have a digest of what stands around it.
+_EXEMPT = {("tvm/operators.py", "onnxruntime")}
+
+
+def test_no_backend_is_named_outside_its_folder() -> None:
+    names = {*backends.names()} - _PLAIN
+    assert len(names) >= 3
+    found = []
+    for path in sorted(ROOT.rglob("*.py")):
+        where = path.relative_to(ROOT).parts
+        own = where[1] if where[0] == "backends" and len(where) > 2 else ""
+        for text in _texts(path):
+            found += [
+                f"{path}: {name} in {text!r}"
+                for name in names - {own}
+                if name in text.lower() and ("/".join(where[1:]), name) not in _EXEMPT
+            ]
+    assert found == []
+
+
+def _texts(path: Path) -> Iterator[str]:
+    """Yield names and strings of a module; what is written for readers is left out."""
+    tree = ast.parse(path.read_text())
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    bodies = [node.body for node in ast.walk(tree) if isinstance(node, documented)]
+    docstrings = {id(b[0].value) for b in bodies if b and isinstance(b[0], ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            if id(node) not in docstrings:
+                yield node.value
+        elif isinstance(node, ast.Name):
+            yield node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            yield node.name
+        elif isinstance(node, ast.ImportFrom):
+            yield from (node.module or "", *(alias.name for alias in node.names))
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
