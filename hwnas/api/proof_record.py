@@ -166,3 +166,10 @@ def reported(order: Order, pick: Pick, files: Mapping[str, str]) -> Row | None:
         weights = "the weights as the search finished them"
     same = sorted(name for name, digest in files.items() if digest in known["files"].values())
     return {"figures": known["figures"], "files": known["files"], "of": weights, "same_files": same}
+
+
+def _versions(target: Target, evidence: Evidence) -> dict[str, str]:
+    """Return the versions of what made and ran the artefacts."""
+    made = backends.decisive(target.runtime, target.dtype)
+    ran = [package for name in evidence.agreements for package in kinds()[name].needs.values()]
+    return {n: importlib.metadata.version(n) for n in dict.fromkeys([*_RECORDED, *ran, *made])}
