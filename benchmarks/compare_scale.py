@@ -24,12 +24,12 @@ from benchmarks.report_scale import OBJECTIVES, as_searched, drawn
 from hwnas import host
 from hwnas.__main__ import run
 from hwnas.budget import Budget
-from hwnas.figure import proportion
 from hwnas.results import Candidate, RunFolder
 from hwnas.searching import study
 from hwnas.searching.front import pareto_front
 from hwnas.searching.options import NAME
 from hwnas.space import SearchSpace, find, load
+from hwnas.tasks.classification.proportion import proportion
 
 
 def make(path: Path, space: SearchSpace, n_runs: int, n: int) -> None:
@@ -58,7 +58,7 @@ def _read(candidate: Candidate) -> Candidate:
 
 
 def _write(folder: RunFolder, space: SearchSpace, candidates: list[Candidate], seed: int) -> None:
-    folder.write_parquet("candidates.parquet", [c.row(space) for c in candidates])
+    folder.write_parquet("candidates.parquet", [c.row(space, "accuracy") for c in candidates])
     members = [as_searched(c) for c in pareto_front(candidates, OBJECTIVES)]
     folder.write_json("front.json", {"members": [member.row(space) for member in members]})
     config = {

@@ -27,6 +27,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from hwnas.progress import Silent
+from hwnas.tasks.classification.task import Classes
 from hwnas.training.data import DatasetConfig, ImageData, InMemorySplit, StreamedSplit, load
 from hwnas.training.data.augment import draw_changes
 from hwnas.training.data.split import Decoder, ahead
@@ -87,7 +88,7 @@ def ours(data: ImageData, config: DatasetConfig, side: int, threads: int) -> Rat
         rng = torch.Generator().manual_seed(n)
         changes = draw_changes(len(index), train.side, config, rng)
         part = train.take(index, changes)
-        return data.prepare(part.images, side), part.labels
+        return data.prepare(part.images, side), part.targets
 
     steps = range(-(-len(train) // batch))
     return _rate(lambda: ahead(train, step, steps), len(train))
@@ -130,7 +131,7 @@ def main() -> None:
     torch.set_num_threads(1)
     small = np.random.default_rng(0).integers(0, 256, (_SMALL, 32, 32, 3), np.uint8)
     split = InMemorySplit(torch.from_numpy(small), torch.zeros(_SMALL, dtype=torch.int64))
-    kept = ImageData("small", split, split, split, ("a", "b"), (0.5,) * 3, (0.25,) * 3)
+    kept = ImageData("small", split, split, split, Classes(("a", "b")), (0.5,) * 3, (0.25,) * 3)
     shift = DatasetConfig("small", flip=True, shift=0.125)
     crop = DatasetConfig("photos", flip=True, crop=0.08)
     with tempfile.TemporaryDirectory() as folder:

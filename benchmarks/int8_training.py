@@ -17,7 +17,7 @@ from hwnas.families.blocks import fold_batch_norm
 from hwnas.int8 import simulated
 from hwnas.int8.network import Scale
 from hwnas.int8.quantise import calibrate
-from hwnas.op import Task
+from hwnas.op import Signature
 
 _ROUNDS, _STEPS, _BATCH = 15, 2, 64
 
@@ -26,7 +26,7 @@ def main() -> None:
     """Print the fastest step of the largest network of ``mbconv_small``, and medians of ratios."""
     host.tune()
     torch.set_num_threads(1)
-    where, task = space.load(space.find("mbconv_small")), Task(1, 10)
+    where, task = space.load(space.find("mbconv_small")), Signature(1, 10)
     family, genotype = families.get(where.family), where.largest()
     side = family.resolution(where, genotype)
     images = torch.randn(_BATCH, 1, side, side).to(memory_format=torch.channels_last)

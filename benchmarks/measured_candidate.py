@@ -14,7 +14,7 @@ from hwnas import families, space
 from hwnas.backends.tvm.settings import Tvm
 from hwnas.cost.calibration import features
 from hwnas.energy import PowerModel
-from hwnas.op import Lowered, OpSpec, Task, distinct, fuse
+from hwnas.op import Lowered, OpSpec, Signature, distinct, fuse
 from hwnas.runtimes.worker import Worker
 from hwnas.target import Remote, Target
 from hwnas.timing import TimingConfig
@@ -26,7 +26,7 @@ def main() -> None:
     found, family, task = (
         space.load(space.find("mbconv_small")),
         families.get("mbconv"),
-        Task(1, 10),
+        Signature(1, 10),
     )
     rng = random.Random(0)
     genotypes = [found.sample(rng) for _ in range(N_NETWORKS)]

@@ -14,7 +14,7 @@ from hwnas import families, host, space
 from hwnas.backends.vela.compiler import compile_tflite
 from hwnas.int8.network import stand_in
 from hwnas.int8.tflite import write
-from hwnas.op import Task
+from hwnas.op import Signature
 from tests.conftest import target
 
 TARGETS = ("npu", "ethos_u55_256", "ethos_u65_256", "ethos_u85_256")
@@ -24,7 +24,7 @@ def main() -> None:
     n = int(sys.argv[1]) if len(sys.argv) > 1 else 200
     host.tune()
     small = space.load(space.find("mbconv_small"))
-    family, task = families.get(small.family), Task(1, 10)
+    family, task = families.get(small.family), Signature(1, 10)
     rng = random.Random(0)
     genotypes = [small.sample(rng) for _ in range(n)]
     print(f"{n} random genotypes of {small.name}; milliseconds a candidate: median (5 %, 95 %)")

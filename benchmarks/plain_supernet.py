@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hwnas.families.mbconv.lowering import Block, dimensions
-from hwnas.op import Task
+from hwnas.op import Signature
 from hwnas.space import Genotype, SearchSpace
 
 
@@ -66,7 +66,7 @@ class PlainBlock(nn.Module):
 
 @final
 class PlainSupernet(nn.Module):
-    def __init__(self, space: SearchSpace, task: Task):
+    def __init__(self, space: SearchSpace, task: Signature):
         super().__init__()
         self._space = space
         largest = dimensions(space, space.largest())
@@ -76,7 +76,7 @@ class PlainSupernet(nn.Module):
             {b.name.replace(".", "-"): PlainBlock(b) for b in largest.blocks}
         )
         self.head = PlainConv((largest.blocks[-1].c_out, largest.head.width), 1, 1, False)
-        self.classifier = nn.Linear(largest.head.width, task.n_classes)
+        self.classifier = nn.Linear(largest.head.width, task.n_outputs)
 
     @property
     def module(self) -> nn.Module:

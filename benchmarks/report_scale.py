@@ -37,7 +37,7 @@ def drawn(space: SearchSpace, n: int, seed: int = 0) -> list[Candidate]:
     rng, accuracy, found = random.Random(seed), SyntheticAccuracy(space), []
     for number in range(n):
         genotype = space.sample(rng)
-        figures = {"accuracy": accuracy.score(genotype).accuracy}
+        figures = {"accuracy": accuracy.score(genotype).figure}
         size = sum(space.choices[name].index(option) for name, option in genotype.options)
         for name in metrics.GIVEN:
             value = 0.01 * math.exp(0.06 * size) * rng.uniform(0.7, 1.3)
@@ -49,7 +49,7 @@ def drawn(space: SearchSpace, n: int, seed: int = 0) -> list[Candidate]:
 def as_searched(candidate: Candidate) -> Member:
     """Return a member whose verification shows what search saw."""
     accuracy = candidate.figures["accuracy"]
-    seen = {name: candidate.figures.get(name, accuracy) for name in verified_names()}
+    seen = {name: candidate.figures.get(name, accuracy) for name in verified_names("accuracy")}
     return Member(candidate, seen, {}, {})
 
 
@@ -79,12 +79,13 @@ def report(candidates: list[Candidate], space: SearchSpace, path: Path) -> None:
     watch.timed(
         "candidates.parquet",
         lambda: folder.write_parquet(
-            "candidates.parquet", [candidate.row(space) for candidate in candidates]
+            "candidates.parquet", [candidate.row(space, "accuracy") for candidate in candidates]
         ),
     )
     title = f"{len(candidates):,} candidates, {len(members)} on the front"
     picture = watch.timed(
-        "front.png", lambda: front_png(Panel(candidates, members, OBJECTIVES[1], budget, title))
+        "front.png",
+        lambda: front_png(Panel(candidates, members, "accuracy", OBJECTIVES[1], budget, title)),
     )
     found = searched.Front(candidates, members, OBJECTIVES, budget)
     page = watch.timed("report.html", lambda: render(searched.single(title, found, [])).encode())

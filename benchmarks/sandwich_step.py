@@ -25,7 +25,7 @@ def step_times() -> None:
     import torch
 
     from hwnas import families, space
-    from hwnas.op import Task
+    from hwnas.op import Signature
     from hwnas.progress import Silent
     from hwnas.training.batches import Batch
     from hwnas.training.config import TrainingConfig
@@ -35,7 +35,7 @@ def step_times() -> None:
     small = space.load(space.find("mbconv_small"))
     family = families.get(small.family)
     torch.manual_seed(0)
-    supernet = family.supernet(small, Task(1, 10))
+    supernet = family.supernet(small, Signature(1, 10))
     supernet.module.train()
     optimiser = torch.optim.SGD(supernet.module.parameters(), lr=0.01, momentum=0.9)
     labels = torch.randint(0, 10, (_BATCH,))

@@ -21,14 +21,15 @@ from torch import Tensor, nn  # noqa: E402
 
 from benchmarks.plain_supernet import PlainSupernet  # noqa: E402
 from hwnas import families, space  # noqa: E402
-from hwnas.accuracy.supernet import recalibrate, right  # noqa: E402
+from hwnas.accuracy.supernet import per_sample, recalibrate  # noqa: E402
 from hwnas.families.base import Supernet  # noqa: E402
 from hwnas.families.blocks import fold_batch_norm  # noqa: E402
-from hwnas.op import Task  # noqa: E402
+from hwnas.op import Signature  # noqa: E402
 from hwnas.space import Genotype  # noqa: E402
+from hwnas.tasks.classification.task import Classes  # noqa: E402
 
 _CALIBRATION, _VALIDATION, _BATCH, _SUBNETS = 512, 6000, 250, 12
-_TASK = Task(1, 10)
+_TASK = Signature(1, 10)
 Bits = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 
 
@@ -38,7 +39,7 @@ def main(name: str = "mbconv_small") -> None:
     torch.manual_seed(0)
     ours, plain = family.supernet(networks, _TASK), PlainSupernet(networks, _TASK)
     plain.copy_from(ours.module)
-    labels = torch.randint(0, _TASK.n_classes, (_VALIDATION,))
+    labels = torch.randint(0, _TASK.n_outputs, (_VALIDATION,))
     rng, ratios, differing = random.Random(0), [], 0
     times: dict[str, list[float]] = {"plain": [], "ours": []}
     for _ in range(_SUBNETS):
@@ -70,7 +71,9 @@ def _timed(how, *arguments) -> tuple[float, Bits]:  # type: ignore[no-untyped-de
 def _score(supernet: Supernet, genotype: Genotype, images: Tensor, labels: Tensor) -> Bits:
     network = supernet.extract(genotype)
     recalibrate(network, images[:_CALIBRATION])
-    return right(fold_batch_norm(network), images[_CALIBRATION:], labels)
+    return per_sample(
+        Classes(tuple("0123456789")), fold_batch_norm(network), images[_CALIBRATION:], labels
+    )
 
 
 def _score_plain(supernet: Supernet, genotype: Genotype, images: Tensor, labels: Tensor) -> Bits:

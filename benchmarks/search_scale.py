@@ -37,7 +37,7 @@ from hwnas.budget import Budget
 from hwnas.cost.host import as_run
 from hwnas.cost.roofline import RooflineCostModel
 from hwnas.figure import Figure
-from hwnas.op import Task
+from hwnas.op import Signature
 from hwnas.searching import loop
 from hwnas.searching.options import SamplerConfig
 from hwnas.searching.study import Study
@@ -109,7 +109,7 @@ def table_problem(folder: Path) -> loop.Problem:
 def space_problem(folder: Path) -> loop.Problem:
     """Return the search in a space of 4e11 genotypes."""
     small = space.load(space.find("mbconv_small"))
-    family, task, sketch = families.get(small.family), Task(1, 10), target("sketch")
+    family, task, sketch = families.get(small.family), Signature(1, 10), target("sketch")
     model = RooflineCostModel(sketch, lambda g: as_run(family.lower(small, g, task), sketch))
     return loop.Problem(small, Budget(), model, SyntheticAccuracy(small))
 

@@ -21,7 +21,7 @@ from torch.nn import functional as F  # noqa: E402
 
 from benchmarks.plain_supernet import PlainSupernet  # noqa: E402
 from hwnas import families, space  # noqa: E402
-from hwnas.op import Task  # noqa: E402
+from hwnas.op import Signature  # noqa: E402
 from hwnas.progress import Silent  # noqa: E402
 from hwnas.space import Genotype, SearchSpace  # noqa: E402
 from hwnas.training.batches import Batch  # noqa: E402
@@ -30,7 +30,7 @@ from hwnas.training.data import DatasetConfig, load  # noqa: E402
 from hwnas.training.sandwich import Sandwich, draw  # noqa: E402
 
 _BATCH, _STEPS, _RANDOM = 128, 12, 2
-_TASK = Task(1, 10)
+_TASK = Signature(1, 10)
 
 
 def main(name: str = "mbconv_small") -> None:
@@ -41,7 +41,7 @@ def main(name: str = "mbconv_small") -> None:
     plain.copy_from(ours.module)
     side = family.resolution(networks, networks.largest())
     images = torch.randint(0, 256, (_BATCH, side, side, _TASK.in_channels), dtype=torch.uint8)
-    labels = torch.randint(0, _TASK.n_classes, (_BATCH,))
+    labels = torch.randint(0, _TASK.n_outputs, (_BATCH,))
     batch = Batch(images, labels, labels, load(DatasetConfig("digits"), side, Silent()))
     sizes = [int(size) for size in networks.options("resolution")]
     # Clones: contiguous() leaves images of one channel as they are, and all layers follow them.

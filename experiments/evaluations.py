@@ -23,7 +23,6 @@ from torch import Tensor
 from hwnas import build, config, content
 from hwnas.accuracy import supernet
 from hwnas.accuracy.base import Evaluator, Rival, Score
-from hwnas.accuracy.early_stopping import Bits, read, unpacked, whole
 from hwnas.accuracy.on_demand import TrainedOnDemand
 from hwnas.cost.base import Cost, CostModel
 from hwnas.errors import CompileError
@@ -36,6 +35,7 @@ from hwnas.searching import loop
 from hwnas.searching.options import SamplerConfig
 from hwnas.searching.study import Study
 from hwnas.space import Genotype
+from hwnas.tasks.classification.early_stopping import Bits, read, unpacked, whole
 
 _STARTUP = {"pareto": 16}  # as in conf/sampler
 
@@ -176,7 +176,7 @@ class Evaluations:
         if resolution not in self._images:
             ((self._images[resolution], _),) = data.batches(data.validation, resolution)
         network = self.evaluator.network(genotype)
-        return supernet.right(network, self._images[resolution], data.validation.labels)
+        return supernet.right(network, self._images[resolution], data.validation.targets)
 
     def seconds(self) -> dict[str, float]:
         """Return the median seconds of an evaluation of each kind, as they were when computed."""

@@ -150,7 +150,7 @@ def settled(config: SearchConfig, data: ImageData) -> SearchConfig:
     """Return a configuration that says what finds accuracies, and how many processes do."""
     accuracy, workers = config.accuracy, config.study.workers
     if accuracy is None:
-        pixels = len(data.train) * data.train.side**2 * data.task.in_channels
+        pixels = len(data.train) * data.train.side**2 * data.signature.in_channels
         accuracy = "trained" if pixels <= _TRAINED_PIXELS else "supernet"
     if workers is None:
         many = accuracy == "trained" and config.cost != "measured"

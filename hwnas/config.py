@@ -6,7 +6,7 @@ from typing import Any
 
 from omegaconf import MISSING
 
-from hwnas import backends, metrics
+from hwnas import backends, metrics, tasks
 from hwnas.accuracy.options import MIN_NETWORKS, ScoringConfig, TrainedConfig
 from hwnas.budget import Budget
 from hwnas.errors import ConfigError, unknown
@@ -59,7 +59,8 @@ class SearchConfig:
     accuracy: str | None = None
     cost: str | None = None  #: what says the costs; default: what suits the target's runtime
     search_space: Any = None  #: one or a list; default: those that suit the target
-    objectives: list[str] = field(default_factory=lambda: ["accuracy", "latency_ms", "energy_mj"])
+    #: the task's metric and costs; default: the metric, latency and energy
+    objectives: list[str] = field(default_factory=list)
     n_trials: int = 100
     minutes: float | None = None  #: after which no other trial is begun
     seed: int = 0
@@ -78,13 +79,16 @@ class SearchConfig:
                 f"study.workers={self.study.workers}: with cost=measured, processes of one machine "
                 "would disturb each other's measurements; start one on each machine instead."
             )
+        metric = tasks.get(self.dataset.task).metric
+        self.objectives = self.objectives or [metric, "latency_ms", "energy_mj"]
+        allowed = (metric, *metrics.costs())
         for name in self.objectives:
-            if name not in metrics.known():
-                raise ConfigError(unknown("objective", name, metrics.known()))
+            if name not in allowed:
+                raise ConfigError(unknown("objective", name, allowed))
         check_facts(self.target, self.objectives, "objectives")
         check_facts(self.target, self.allowed.limits, "budget")
-        if "accuracy" not in self.objectives or len(self.objectives) < 2:
-            raise ConfigError("objectives must name 'accuracy' and at least one cost.")
+        if metric not in self.objectives or len(self.objectives) < 2:
+            raise ConfigError(f"objectives must name '{metric}' and at least one cost.")
         if len(set(self.objectives)) < len(self.objectives):
             raise ConfigError(f"objectives must be different, got {self.objectives}.")
         if self.n_trials < 1:
@@ -105,6 +109,11 @@ class SearchConfig:
     def derives(self) -> Deriving:
         """What is derived from costs, beside what cost models say."""
         return deriving(self.target, [*self.objectives, *self.allowed.limits])
+
+    @property
+    def metric(self) -> str:
+        """The objective that says how well networks answer."""
+        return metrics.quality(self.objectives)
 
     @property
     def spaces(self) -> list[str]:
@@ -346,7 +355,7 @@ class ExportConfig:
     epochs: int | None = None
     alpha: float | None = None  #: share of the loss on what a teacher answers; default: likewise
     prune: float = 0.0  #: fraction of the channels that is taken out; 0: none
-    #: points of accuracy that int8 may lose; trained for it if more; default: likewise
+    #: points that int8 may lose; trained for it if more; default: likewise
     max_int8_drop: float | None = None
     license: str = "unknown"  #: of the model, as Hugging Face names it: apache-2.0, mit, ...
 

@@ -1,6 +1,5 @@
 """A figure: one number with its interval and its source."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -50,16 +49,3 @@ class Figure:
     def to_json(self) -> list[float | str | None]:
         """Return the figure as a JSON list."""
         return [self.value, self.source, self.low, self.high]
-
-
-def proportion(successes: float, n: float) -> Figure:
-    """Return ``successes / n`` as a measured figure with its 95 % Wilson score interval.
-
-    Source: Wilson, "Probable inference, the law of succession, and statistical inference", 1927,
-    https://doi.org/10.1080/01621459.1927.10502953.
-    """
-    z = NORMAL_95
-    p = successes / n
-    centre = (p + z * z / (2 * n)) / (1 + z * z / n)
-    half = z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-    return Figure(p, "measured", max(0.0, min(p, centre - half)), min(1.0, max(p, centre + half)))

@@ -31,6 +31,6 @@ def read_manifest(path: Path, option: str = "run.resume") -> Row:
 
 
 def weights_of(manifest: Row) -> str:
-    """Return what said accuracies in a search (``accuracy=...``), by its manifest."""
+    """Return what scored candidates in a search (``accuracy=...``), by its manifest."""
     said = manifest.get("config", {}).get("accuracy")
     return str(said or "supernet")  # earlier versions had nothing else, and did not record it

@@ -11,7 +11,7 @@ from hwnas.backends.base import Backend
 from hwnas.config import ProfileConfig, SearchConfig
 from hwnas.cost.host import as_run
 from hwnas.families.base import Family
-from hwnas.op import Lowered, Task
+from hwnas.op import Lowered, Signature
 from hwnas.progress import Progress
 from hwnas.space import Genotype, Space
 from hwnas.target import Target
@@ -29,7 +29,7 @@ class Networks:
     target: Target
     space: Space
     families: Mapping[str, Family]  #: by the name of the space
-    task: Task
+    signature: Signature
 
     def __post_init__(self) -> None:
         for member in self.space.members:
@@ -42,7 +42,7 @@ class Networks:
 
     def lower(self, genotype: Genotype) -> Lowered:
         """Return the operators of a genotype."""
-        return self._family(genotype).lower(self.space.member(genotype), genotype, self.task)
+        return self._family(genotype).lower(self.space.member(genotype), genotype, self.signature)
 
     def resolution(self, genotype: Genotype) -> int:
         """Return the height and width of the images that a genotype reads."""
@@ -70,4 +70,4 @@ def read(config: SearchConfig | ProfileConfig, progress: Progress) -> tuple[Netw
     """
     backends.of(config.target)  # before the data are read
     found, by_name, data = supernets.read(config.spaces, config.dataset, progress)
-    return Networks(config.target, found, by_name, data.task), data
+    return Networks(config.target, found, by_name, data.signature), data

@@ -10,11 +10,11 @@ Shape = tuple[int, int, int]  #: (C, H, W)
 
 
 @dataclass(frozen=True)
-class Task:
+class Signature:
     """What a network reads and answers; a fact of the data set, not of the search space."""
 
     in_channels: int
-    n_classes: int
+    n_outputs: int
 
 
 #: What an operator can be. ``mean`` is over H and W, ``layernorm`` over C; ``mul`` scales each

@@ -38,7 +38,7 @@ class Candidate:
     details: Mapping[str, float] = field(default_factory=dict)
     reason: str = ""
     stopped: bool = False  #: found to be dominated before all images were read
-    right: bytes = b""  #: which validation images it got right, packed, where all were read
+    per_image: bytes = b""  #: what was found of each image, packed by the task, where all were read
 
     @property
     def id(self) -> str:
@@ -53,7 +53,7 @@ class Candidate:
         return "stopped" if self.stopped else "complete"
 
     def to_json(self) -> Row:
-        """Return what ``from_json`` needs, but for trial, genotype and ``right``."""
+        """Return what ``from_json`` needs, but for trial, genotype and ``per_image``."""
         return {
             "id": self.id,
             "state": self.state,
@@ -64,22 +64,27 @@ class Candidate:
 
     @staticmethod
     def from_json(
-        trial: int, genotype: Genotype, raw: Mapping[str, Any], right: bytes = b""
+        trial: int, genotype: Genotype, raw: Mapping[str, Any], per_image: bytes = b""
     ) -> "Candidate":
         """Return the candidate that ``to_json`` described."""
         figures = {name: Figure(*values) for name, values in raw["figures"].items()}
         stopped = raw["state"] == "stopped"
         return Candidate(
-            trial, genotype, figures, dict(raw["details"]), raw["reason"], stopped, right
+            trial, genotype, figures, dict(raw["details"]), raw["reason"], stopped, per_image
         )
 
-    def row(self, space: Space) -> Row:
-        """Return the candidate as one row: identity, choices (inactive ones empty), figures."""
+    def row(self, space: Space, metric: str) -> Row:
+        """Return the candidate as one row: identity, choices (inactive ones empty), figures.
+
+        Args:
+            space: Of the genotype.
+            metric: Column of the figure that says how well it answers.
+        """
         options = space.assignment(self.genotype)
         row: Row = {"trial": self.trial, "id": self.id, "state": self.state, "reason": self.reason}
         row |= {name: options.get(name) for name in space.choices}
         targets = dict.fromkeys(name.rpartition(".")[0] for name in self.figures if "." in name)
-        for name in ("accuracy", *_cost_columns(targets or [""], self.figures)):
+        for name in (metric, *_cost_columns(targets or [""], self.figures)):
             figure = self.figures.get(name)
             absent = dict.fromkeys((name, f"{name}_low", f"{name}_high", f"{name}_source"))
             row |= absent if figure is None else figure.columns(name)
@@ -267,7 +272,7 @@ def check_resumed(
 class Verified:
     """What verification found of a candidate."""
 
-    figures: Figures  #: ``accuracy_int8``, ``accuracy_fp32`` and the costs
+    figures: Figures  #: those of ``verify.verified``
     on_front: bool | None  #: whether it stayed; ``None`` while the run has not said so
 
 
@@ -304,7 +309,7 @@ def read_candidates(
     try:
         table = pq.read_table(path)
         columns: list[str] = table.column_names
-        choices = columns[columns.index("reason") + 1 : columns.index("accuracy")]
+        choices = columns[columns.index("reason") + 1 : columns.index(metrics.quality(columns))]
         known = [name for name in columns if f"{name}_source" in columns]
         found = _candidates(table.to_pydict(), spaces, sorted(choices), known)
         own = [name for name in details if name in columns]

@@ -15,7 +15,7 @@ from torch import nn
 
 from hwnas import __version__, families, space
 from hwnas.accuracy.options import ScoringConfig
-from hwnas.accuracy.supernet import SupernetEvaluator, recalibrate, right
+from hwnas.accuracy.supernet import SupernetEvaluator, per_sample, recalibrate
 from hwnas.errors import LockedError, RunError
 from hwnas.families.base import Family, Recipe, Supernet
 from hwnas.progress import Progress
@@ -36,7 +36,7 @@ from hwnas.union import joined
 Log = Callable[[Row], None]
 
 _POLL_S = 1.0  # between looks at a supernet that another process trains
-_GLANCE = 2000  # validation images that a log's accuracies are read from
+_GLANCE = 2000  # validation images that a log's figures are read from
 _GLANCE_CALIBRATION = 512
 
 
@@ -88,12 +88,12 @@ class Course:
     @property
     def of(self) -> dict[str, Any]:
         """Return what decides the weights, by the names that messages use."""
-        task = self.data.task
+        signature = self.data.signature
         options = self.train.decisive(self.family.recipe)
         return {
             "family": self.space.family,
             "search space": f"{self.space.name} ({self.space.digest})",
-            "task": f"{task.in_channels} channels, {task.n_classes} classes",
+            "task": f"{signature.in_channels} channels, {self.data.task.words.outputs}",
             "data": f"{self.data.name} ({self.data.search_digest})",
             "augmentation": self.dataset.augmentation,
             "seed": self.seed,
@@ -110,7 +110,7 @@ class Course:
         """
         with torch.random.fork_rng():
             torch.manual_seed(self.seed)
-            supernet = self.family.supernet(self.space, self.data.task)
+            supernet = self.family.supernet(self.space, self.data.signature)
         if self.train.init_from is not None:
             initialise(supernet.module, self.space, Path(self.train.init_from))
         return supernet
@@ -199,25 +199,25 @@ class Course:
             return record(network, folder.path, views, progress)
 
     def evaluator(self, supernet: Supernet, scoring: ScoringConfig) -> SupernetEvaluator:
-        """Return what says the accuracy of subnets."""
+        """Return what scores subnets."""
         return SupernetEvaluator(supernet, self.family, self.space, self.data, scoring)
 
     def _glance(self, supernet: Supernet) -> Row:
-        """Return the accuracies of both ends on a part of the validation split."""
+        """Return the metric of both ends on a part of the validation split."""
         ends = {"smallest": self.space.smallest(), "largest": self.space.largest()}
         return {
-            f"accuracy_{name}": self.glance(supernet.extract(genotype), genotype)
+            f"{self.data.task.metric}_{name}": self.glance(supernet.extract(genotype), genotype)
             for name, genotype in ends.items()
         }
 
     def glance(self, network: nn.Module, genotype: Genotype) -> float:
-        """Return the accuracy of a network, which is spent by it, on a part of validation."""
+        """Return the metric of a network, which is spent by it, on a part of validation."""
         resolution, some = self.resolution(genotype), torch.arange(_GLANCE_CALIBRATION)
         images = self.data.train.take(some[: len(self.data.train)]).images
         recalibrate(network.cpu(), self.data.prepare(images, resolution))
         part = self.data.validation.take(torch.arange(min(_GLANCE, len(self.data.validation))))
         prepared = self.data.prepare(part.images, resolution)
-        return float(right(network, prepared, part.labels).mean())
+        return float(per_sample(self.data.task, network, prepared, part.targets).mean())
 
 
 @dataclass(frozen=True)
@@ -308,12 +308,12 @@ class Lesson:
         """Return the trained network, ready for use; trains what is not trained yet."""
         course = self.course
         loop.check(self.options, len(course.data.train))
-        network = self._untrained()
+        network, metric = self._untrained(), course.data.task.metric
         pupil = Pupil(
             network,
             course.resolution(self.genotype),
             self.recipe,
-            measure=lambda: {"accuracy": course.glance(copy.deepcopy(network), self.genotype)},
+            measure=lambda: {metric: course.glance(copy.deepcopy(network), self.genotype)},
         )
         return network, course.teach(pupil, self.options, self.checkpoint(), progress, log)
 
@@ -323,7 +323,7 @@ class Lesson:
         course = self.course
         with torch.random.fork_rng():
             torch.manual_seed(course.seed)
-            return course.family.build(course.space, self.genotype, course.data.task)
+            return course.family.build(course.space, self.genotype, course.data.signature)
 
 
 @contextlib.contextmanager

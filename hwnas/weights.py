@@ -16,7 +16,7 @@ Accuracies = TrainedOnDemand | TrainedEvaluator  #: what scores candidates and h
 
 
 def accuracies(parts: Parts, progress: Progress) -> Accuracies:
-    """Return what says accuracies; it trains what is not trained yet when that is needed."""
+    """Return what scores candidates; it trains what is not trained yet when that is needed."""
     scoring = parts.config.scoring
     if parts.config.accuracy == "trained":
         return TrainedEvaluator(parts.courses, parts.config.trained)
@@ -32,7 +32,7 @@ def left_after(config: SearchConfig, candidates: Iterable[Candidate]) -> dict[st
     """Return after how many trainings in a row a search left the networks it trained, by id."""
     found: dict[str, int] = {}
     for candidate in candidates:
-        if n := config.trained.n_read(candidate.details):
+        if n := config.trained.n_read(config.metric, candidate.details):
             found[candidate.id] = max(n, found.get(candidate.id, 0))
     return found
 

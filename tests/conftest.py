@@ -12,7 +12,7 @@ from hydra.core.global_hydra import GlobalHydra
 
 from hwnas import content, host, space
 from hwnas.backends.tvm.settings import Tvm
-from hwnas.op import Task
+from hwnas.op import Signature
 from hwnas.progress import Silent
 from hwnas.space import SearchSpace
 from hwnas.target import Target, from_facts
@@ -68,8 +68,8 @@ def small() -> SearchSpace:
 
 
 @pytest.fixture(scope="session")
-def task() -> Task:
-    return Task(in_channels=1, n_classes=10)
+def task() -> Signature:
+    return Signature(in_channels=1, n_outputs=10)
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ from hwnas.config import ProfileConfig, SearchConfig, TrainConfig
 from hwnas.errors import ConfigError
 
 CONF = content.ROOT / "conf"
-GROUPS = ("target", "budget", "dataset", "sampler")
+GROUPS = ("target", "budget", "dataset", "sampler", "task")
 OPTIONS = [
     (group, path.stem) for group in GROUPS for path in sorted((CONF / group).rglob("*.yaml"))
 ]
@@ -34,6 +34,9 @@ def test_no_group_is_empty() -> None:
 def test_every_shipped_file_composes(group: str, name: str) -> None:
     overrides = {"+target": "npu", f"+{group}" if group == "target" else group: name}
     found = _compose(*(f"{key}={value}" for key, value in overrides.items()))
+    if group == "task":
+        assert found.dataset.task == name
+        return
     chosen = getattr(found, group)
     assert (chosen["name"] if group == "budget" else chosen.name) == name
 

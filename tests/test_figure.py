@@ -1,6 +1,6 @@
 import pytest
 
-from hwnas.figure import proportion
+from hwnas.tasks.classification.proportion import proportion
 
 
 @pytest.mark.parametrize(

@@ -404,7 +404,7 @@ def test_runner_needs_its_own_runtime_alone(
     proof = json.loads((exported / "proof.json").read_text())
     names = {"run_onnx.py": "model.int8.onnx", "run_tflite.py": "model.int8.tflite"}
     name = arguments[0] if arguments else names.get(runner, runner)
-    said = proof["artefacts"][name]["agreement"]["top1"]
+    said = proof["artefacts"][name]["agreement"]["same"]
     assert np.mean(found == expected) == pytest.approx(said)
     for wrong in (pixels[:, :4], pixels.astype(np.float32)):
         np.save(tmp_path / "wrong.npy", wrong)
@@ -433,7 +433,7 @@ def test_what_the_readme_shows_runs(
     assert done.returncode == 0, done.stderr
     found = np.array(done.stdout.replace("[", " ").replace("]", " ").split(), int)
     said = json.loads((exported / "proof.json").read_text())["artefacts"][artefact]
-    assert np.mean(found == expected) == pytest.approx(said["agreement"]["top1"])
+    assert np.mean(found == expected) == pytest.approx(said["agreement"]["same"])
 
 
 def test_model_py_refuses_other_images_in_one_line(exported: Path) -> None:

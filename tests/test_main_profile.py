@@ -26,7 +26,7 @@ from hwnas.api import profiling as profile
 from hwnas.backends.onnxruntime.session import OrtSession
 from hwnas.config import SearchConfig
 from hwnas.latency_table import TRANSFERRED, Entry, LatencyTable, load
-from hwnas.op import OpSpec, Task
+from hwnas.op import OpSpec, Signature
 from hwnas.profiling import throughput
 from hwnas.progress import Silent
 from hwnas.runtimes.worker import Worker
@@ -227,7 +227,7 @@ def test_search_with_the_table_ends_with_a_verified_front(lab: Lab, tmp_path: Pa
             images = parts.data.prepare(
                 images_of(parts.data.test), parts.networks.resolution(genotype)
             ).numpy()
-            labels = parts.data.test.labels.numpy()
+            labels = parts.data.test.targets.numpy()
             outputs = judge.judge(files, images).outputs
             right = float(np.mean(outputs.argmax(axis=1) == labels))
             assert float(row["verified_accuracy_fp32"]) == right
@@ -400,7 +400,7 @@ def test_help_lists_targets_and_options(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_transferred_table_is_searched_and_resumed(
-    tiny: SearchSpace, task: Task, tmp_path: Path
+    tiny: SearchSpace, task: Signature, tmp_path: Path
 ) -> None:
     options = ("+target=cpu", "target.name=other", "search_space=tiny")
     arguments = ("transfer_from=elsewhere", "n_samples=10", "seed=3")

@@ -13,7 +13,7 @@ from hwnas.memory import (
     peak_activation_bytes,
     weight_bytes,
 )
-from hwnas.op import INPUT, Lowered, Node, OpSpec, Task, fuse
+from hwnas.op import INPUT, Lowered, Node, OpSpec, Signature, fuse
 from hwnas.space import SearchSpace
 
 RESIDUAL = (
@@ -47,7 +47,7 @@ def _peak_by_brute_force(lowered: Lowered) -> int:
     return peak
 
 
-def test_peak_equals_a_count_by_brute_force(small: SearchSpace, task: Task) -> None:
+def test_peak_equals_a_count_by_brute_force(small: SearchSpace, task: Signature) -> None:
     rng = random.Random(0)
     family = families.get(small.family)
     for genotype in [small.largest(), small.smallest(), *(small.sample(rng) for _ in range(20))]:
@@ -57,7 +57,7 @@ def test_peak_equals_a_count_by_brute_force(small: SearchSpace, task: Task) -> N
         assert peak_activation_bytes(fused) == _peak_by_brute_force(fused)
 
 
-def test_dtype_and_batch_multiply_activations(small: SearchSpace, task: Task) -> None:
+def test_dtype_and_batch_multiply_activations(small: SearchSpace, task: Signature) -> None:
     lowered = families.get(small.family).lower(small, small.largest(), task)
     one = fuse(lowered, "int8")
     assert peak_activation_bytes(fuse(lowered, "float32", 5)) == 20 * peak_activation_bytes(one)

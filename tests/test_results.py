@@ -27,7 +27,7 @@ def test_candidate_survives_json(tiny: SearchSpace) -> None:
 def test_parquet_has_a_column_a_choice_and_keeps_types(tiny: SearchSpace, tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     smallest = Candidate(0, tiny.smallest(), {}, {}, "too big")
-    rows = [c.row(tiny) for c in (smallest, _candidate(tiny))]
+    rows = [c.row(tiny, "accuracy") for c in (smallest, _candidate(tiny))]
     table = pq.read_table(folder.write_parquet("candidates.parquet", rows))
     assert table.column_names[:4] == ["trial", "id", "state", "reason"]
     assert set(tiny.choices) < set(table.column_names)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from hwnas import families
 from hwnas.families.base import Recipe, Supernet
-from hwnas.op import Lowered, Node, Task
+from hwnas.op import Lowered, Node, Signature
 from hwnas.space import Genotype, SearchSpace
 from hwnas.testing import FamilyContract
 
@@ -35,13 +35,13 @@ class Wrong:
     def resolution(self, space: SearchSpace, genotype: Genotype) -> int:
         return _MBCONV.resolution(space, genotype)
 
-    def lower(self, space: SearchSpace, genotype: Genotype, task: Task) -> Lowered:
+    def lower(self, space: SearchSpace, genotype: Genotype, task: Signature) -> Lowered:
         return tuple(map(self.change, _MBCONV.lower(space, genotype, task)))
 
-    def build(self, space: SearchSpace, genotype: Genotype, task: Task) -> nn.Module:
+    def build(self, space: SearchSpace, genotype: Genotype, task: Signature) -> nn.Module:
         return _MBCONV.build(space, genotype, task)
 
-    def supernet(self, space: SearchSpace, task: Task) -> Supernet:
+    def supernet(self, space: SearchSpace, task: Signature) -> Supernet:
         supernet = _MBCONV.supernet(space, task)
         return WrongSupernet(supernet) if self.wrong_supernet else supernet
 
@@ -111,14 +111,16 @@ def _renamed(node: Node) -> Node:
     ],
 )
 def test_failure_names_genotype_and_operator(
-    tiny: SearchSpace, task: Task, change: Callable[[Node], Node], test: str, message: str
+    tiny: SearchSpace, task: Signature, change: Callable[[Node], Node], test: str, message: str
 ) -> None:
     genotype = tiny.smallest()
     with pytest.raises(AssertionError, match=f"genotype {genotype.id}.*{message}"):
         getattr(FamilyContract(), test)(Wrong(change), tiny, [genotype], task)
 
 
-def test_failure_of_a_supernet_names_genotype_and_weights(tiny: SearchSpace, task: Task) -> None:
+def test_failure_of_a_supernet_names_genotype_and_weights(
+    tiny: SearchSpace, task: Signature
+) -> None:
     genotype, suite, wrong = tiny.smallest(), FamilyContract(), Wrong(wrong_supernet=True)
     with pytest.raises(AssertionError, match=rf"genotype {genotype.id} .*differ by up to 1"):
         suite.test_extracted_network_equals_the_supernet(wrong, tiny, [genotype], task, False)

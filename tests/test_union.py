@@ -223,7 +223,7 @@ def test_candidates_are_read_back(both: Space, tmp_path: Path) -> None:
     assert [c.genotype for c in record.candidates] == [c.genotype for c in found]
     assert study.in_file(tmp_path / "study.db").outline().space == both
     folder = RunFolder(tmp_path)
-    rows = [candidate.row(both) for candidate in found]
+    rows = [candidate.row(both, "accuracy") for candidate in found]
     assert [*rows[0]][4:6] == ["space", "tiny.resolution"]
     for row, candidate in zip(rows, found, strict=True):
         assert row["space"] == candidate.genotype.space

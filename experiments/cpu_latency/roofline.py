@@ -15,7 +15,7 @@ import yaml
 from hwnas import content, families, space
 from hwnas.agreement import agreement
 from hwnas.cost.roofline import operator_bound
-from hwnas.op import Lowered, Task, fuse
+from hwnas.op import Lowered, Signature, fuse
 from hwnas.target import Roofline
 
 SPACE, TABLE = "mbconv_small", "tvm-float32-1t-b1"
@@ -49,7 +49,7 @@ def _predict(lowered: Lowered, roofline: Roofline) -> float:
 
 
 def _networks(role: str) -> list[tuple[Lowered, float, float]]:
-    found, family, task = space.load(space.find(SPACE)), families.get("mbconv"), Task(1, 10)
+    found, family, task = space.load(space.find(SPACE)), families.get("mbconv"), Signature(1, 10)
     path = content.ROOT / "latency_tables" / "cpu" / TABLE / "networks.csv"
     with path.open(newline="") as file:
         rows = [r for r in csv.DictReader(file) if r["role"] == role and r["search_space"] == SPACE]

@@ -24,7 +24,7 @@ from hwnas.backends.onnxruntime import session as ort
 from hwnas.backends.tvm.engine import LocalDevice, TvmEngine
 from hwnas.backends.tvm.settings import Tvm
 from hwnas.energy import PowerModel
-from hwnas.op import Lowered, Task, fuse
+from hwnas.op import Lowered, Signature, fuse
 from hwnas.runtimes.bench import Bench
 from hwnas.runtimes.onnx_writer import random_weights, write_fp32
 from hwnas.target import Target
@@ -92,7 +92,7 @@ def _networks() -> list[tuple[str, Lowered, Callable[[int], float] | None]]:
     found, family, task = (
         space.load(space.find("mbconv_small")),
         families.get("mbconv"),
-        Task(3, 10),
+        Signature(3, 10),
     )
     rng = random.Random(7)
     networks: list[tuple[str, Lowered, Callable[[int], float] | None]] = []

@@ -23,9 +23,9 @@ from scipy import stats
 from experiments import evaluations
 from experiments.evaluations import Evaluations, searched, volume
 from hwnas.accuracy.base import Rival, Score
-from hwnas.accuracy.early_stopping import Bits, read
 from hwnas.searching.front import pareto_front
 from hwnas.space import Genotype
+from hwnas.tasks.classification.early_stopping import Bits, read
 
 
 @dataclass
@@ -42,8 +42,8 @@ class Recorded:
         right = self.behind.right(genotype)
         n_right = int(right.sum())
         self.accuracies[genotype.id] = n_right / len(right)
-        lead = None if rival is None else n_right - int.from_bytes(rival.right).bit_count()
-        error = score.accuracy.value - n_right / len(right)
+        lead = None if rival is None else n_right - int.from_bytes(rival.per_image).bit_count()
+        error = score.figure.value - n_right / len(right)
         self.decisions.append(
             {"n": score.n_images, "lead": lead, "stopped": score.stopped, "error": error}
         )

@@ -20,13 +20,13 @@ from hwnas.agreement import agreement
 from hwnas.backends.vela.compiler import VelaCostModel
 from hwnas.cost.base import Cost
 from hwnas.cost.roofline import RooflineCostModel
-from hwnas.op import Lowered, Task
+from hwnas.op import Lowered, Signature
 from hwnas.space import Genotype, SearchSpace
 from hwnas.target import Target
 from tests.conftest import target
 
 TARGETS = ("npu", "ethos_u55_256", "ethos_u65_256", "ethos_u85_256")
-SPACE, TASK = "mbconv_small", Task(1, 10)
+SPACE, TASK = "mbconv_small", Signature(1, 10)
 N_VALIDATION, N_FIT, N_LARGE = 60, 40, 20
 UNFITTED: dict[str, Any] = {"launch_us": 0.0}
 #: What a data sheet says: multiply-accumulates a second and bandwidths.

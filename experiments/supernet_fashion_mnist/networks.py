@@ -24,8 +24,9 @@ from hwnas import config, content, supernets
 from hwnas.accuracy.supernet import right
 from hwnas.commands.console import Phases
 from hwnas.config import TrainConfig
-from hwnas.figure import Figure, proportion
+from hwnas.figure import Figure
 from hwnas.space import Genotype
+from hwnas.tasks.classification.proportion import proportion
 
 _DRAWS = 10_000  # of networks, for the interval of their median
 

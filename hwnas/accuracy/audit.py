@@ -1,4 +1,4 @@
-"""Can a supernet's ranking be trusted? Its accuracies against those of networks trained alone.
+"""Can a supernet's ranking be trusted? Its figures against those of networks trained alone.
 
 Source of the question: Yu et al., "Evaluating the Search Phase of Neural Architecture Search", ICLR
 2020, https://arxiv.org/abs/1902.08142.
@@ -42,7 +42,7 @@ class Finding:
 
     @property
     def mean_alone(self) -> float:
-        """The accuracy of the network alone, averaged over seeds."""
+        """The metric of the network alone, averaged over seeds."""
         return statistics.mean(figure.value for figure in self.alone)
 
 
@@ -68,9 +68,9 @@ class Verdict:
 
     kendall: Interval
     spearman: Interval
-    seed_sd: Interval | None  #: of the accuracy of one network over seeds
+    seed_sd: Interval | None  #: of the metric of one network over seeds
     ceiling: float | None  #: tau that two trainings from scratch would reach with each other
-    gap: float  #: mean of the accuracies alone less those in the supernet
+    gap: float  #: mean of the metric alone less that in the supernet
 
     def to_json(self) -> dict[str, Any]:
         """Return the figures by name."""
@@ -127,7 +127,7 @@ def _spread(items: Sequence[Genotype], n: int) -> list[Genotype]:
 
 
 def judge(findings: Sequence[Finding], seed: int = 0) -> Verdict:
-    """Return how well the supernet's accuracies agree with those of networks trained alone."""
+    """Return how well the supernet's figures agree with those of networks trained alone."""
     supernet = [finding.supernet.value for finding in findings]
     alone = [finding.mean_alone for finding in findings]
     sd = seed_deviation(findings)
@@ -176,9 +176,9 @@ def seed_deviation(findings: Sequence[Finding]) -> Interval | None:
     return Interval(value, math.sqrt(squares / low), math.sqrt(squares / high))
 
 
-def _ceiling(accuracies: Sequence[float], sd: float, seed: int) -> float:
-    """Return the mean tau between two trainings of networks that are truly this accurate."""
+def _ceiling(alone: Sequence[float], sd: float, seed: int) -> float:
+    """Return the mean tau between two trainings of networks that truly are as they were found."""
     rng = np.random.default_rng(seed)
-    true = np.asarray(accuracies)
+    true = np.asarray(alone)
     pairs = true + sd * rng.standard_normal((_CEILING_DRAWS, 2, len(true)))
     return float(np.mean([stats.kendalltau(first, second).statistic for first, second in pairs]))

@@ -1,4 +1,4 @@
-"""How well a candidate classifies."""
+"""How well a candidate answers."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Rival:
-    """The network that a candidate must not be less accurate than, and what is known of others.
+    """The network that a candidate must not be worse than, and what is known of others.
 
-    Bits say which validation images a network got right, packed by ``np.packbits``.
+    Bytes say what was found of each validation image, packed by the task.
     """
 
-    right: bytes  #: of the network to be beaten, which costs no more than the candidate
+    per_image: bytes  #: of the network to be beaten, which costs no more than the candidate
     earlier: tuple[bytes, ...]  #: of networks that were read whole, two at least
-    accuracy: float = math.nan  #: of the network to be beaten
+    value: float = math.nan  #: of the metric, of the network to be beaten
     details: tuple[Mapping[str, float], ...] = ()  #: what else is known of earlier networks
 
 
 @dataclass(frozen=True)
 class Score:
-    """What is known of a genotype's accuracy, and from how many images."""
+    """What is known of how well a genotype's network answers, and from how many images."""
 
-    accuracy: Figure
+    figure: Figure  #: of the task's metric
     n_images: int | None = None  #: ``None`` where no images were read
-    right: bytes = b""  #: which images it got right, packed, where all were read
-    stopped: bool = False  #: the accuracy is predicted: it is below the rival's
+    per_image: bytes = b""  #: what was found of each, packed by the task, where all were read
+    stopped: bool = False  #: the figure is predicted: it is worse than the rival's
     details: Mapping[str, float] = field(default_factory=dict)  #: what else was found, by column
 
 
 class Evaluator(Protocol):
-    """Says how accurate a genotype is."""
+    """Says how well a genotype's network answers."""
 
     def score(self, genotype: Genotype, rival: Rival | None = None) -> Score:
-        """Return the fraction of the validation split that is classified rightly.
+        """Return the task's metric on the validation split.
 
         Args:
             genotype: Which network.
-            rival: Reading may stop once the network is found to be less accurate than this one.
+            rival: Reading may stop once the network is found to be worse than this one.
         """
         ...
 

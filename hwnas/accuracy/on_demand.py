@@ -12,7 +12,7 @@ from hwnas.space import Genotype
 
 @final
 class TrainedOnDemand:
-    """An evaluator that trains a supernet, or loads it, when its first accuracy is asked for.
+    """An evaluator that trains a supernet, or loads it, when the first network is to be scored.
 
     A budget that nothing meets is then found out without any training.
 
@@ -39,7 +39,7 @@ class TrainedOnDemand:
             self._of(space)
 
     def score(self, genotype: Genotype, rival: Rival | None = None) -> Score:
-        """Return the accuracy on the validation split, with its interval."""
+        """Return the metric on the validation split, with its interval."""
         return self.of(genotype).score(genotype, rival)
 
     def network(self, genotype: Genotype) -> nn.Module:

@@ -16,7 +16,7 @@ class ScoringConfig:
     """How a subnet is scored."""
 
     n_recalibration: int = 512  #: training images that batch norm is recalibrated on
-    #: that a candidate is less accurate than one that costs no more, before reading stops; null:
+    #: that a candidate is worse than one that costs no more, before reading stops; null:
     #: all validation images are read, always
     confidence: float | None = 0.99
 
@@ -34,9 +34,9 @@ class ScoringConfig:
 class TrainedConfig:
     """How candidates are trained alone."""
 
-    #: epochs of each training in a row; the last one says the accuracy
+    #: epochs of each training in a row; the last one says the figure
     fidelities: list[int] = field(default_factory=lambda: [1, 4])
-    #: that a candidate stays less accurate than one that costs no more, before its training stops
+    #: that a candidate stays worse than one that costs no more, before its training stops
     #: between two fidelities; null: all are trained to the end
     confidence: float | None = 0.9
 
@@ -50,10 +50,10 @@ class TrainedConfig:
                 f"trained.confidence must lie in [0.5, 1), got {self.confidence}; null stops none."
             )
 
-    def column(self, i: int) -> str:
-        """Return what the accuracy after a fidelity is called."""
-        return f"accuracy_after_{sum(self.fidelities[: i + 1])}_epochs"
+    def column(self, metric: str, i: int) -> str:
+        """Return what the metric after a fidelity is called."""
+        return f"{metric}_after_{sum(self.fidelities[: i + 1])}_epochs"
 
-    def n_read(self, details: Container[str]) -> int:
+    def n_read(self, metric: str, details: Container[str]) -> int:
         """Return after how many fidelities a candidate was read, by the columns that it has."""
-        return sum(self.column(i) in details for i in range(len(self.fidelities)))
+        return sum(self.column(metric, i) in details for i in range(len(self.fidelities)))

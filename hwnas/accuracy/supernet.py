@@ -1,4 +1,4 @@
-"""Accuracy of a genotype with the weights it inherits from the supernet."""
+"""How well a genotype answers with the weights it inherits from the supernet."""
 
 import math
 from functools import cache, partial
@@ -8,14 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hwnas.accuracy import early_stopping
 from hwnas.accuracy.base import Rival, Score
-from hwnas.accuracy.early_stopping import Bits, Index
 from hwnas.accuracy.options import ScoringConfig
 from hwnas.families.base import Family, Supernet
 from hwnas.families.blocks import fold_batch_norm
-from hwnas.figure import proportion
 from hwnas.space import Genotype, SearchSpace
+from hwnas.tasks.base import Found, Index, Task
 from hwnas.training.crew import Crew
 from hwnas.training.data import ImageData, InMemorySplit
 
@@ -42,36 +40,36 @@ class SupernetEvaluator:
         self._prepared: dict[tuple[str, int], Tensor] = {}
 
     def score(self, genotype: Genotype, rival: Rival | None = None) -> Score:
-        """Return the accuracy on the validation split, with its Wilson interval.
+        """Return the metric on the validation split, with its interval.
 
-        Given a rival, reading stops once the network is found to be less accurate: the accuracy is
-        predicted then.
+        Given a rival, reading stops once the network is found to be worse: the figure is predicted
+        then.
         """
         resolution = self._family.resolution(self._space, genotype)
-        network = self.network(genotype)
+        network, task = self.network(genotype), self._data.task
         if self._confidence is None:
             found = self._read(network, resolution)
-            return Score(proportion(int(found.sum()), len(found)), len(found))
-        if rival is None or not all((rival.right, *rival.earlier)):
-            return early_stopping.whole(self._read(network, resolution))
+            return Score(task.score(found), len(found))
+        if rival is None or not all((rival.per_image, *rival.earlier)):
+            return task.whole(self._read(network, resolution))
 
-        def read(index: Index) -> Bits:
+        def read(index: Index) -> Found:
             return self._read(network, resolution, torch.from_numpy(index))
 
         order = np.random.default_rng(int(genotype.id, 16))
         n = len(self._data.validation)
-        return early_stopping.read(read, n, rival, self._confidence, order)
+        return task.read(read, n, rival, self._confidence, order)
 
-    def _read(self, network: nn.Module, resolution: int, index: Tensor | None = None) -> Bits:
-        """Return which validation images, or which of those at ``index``, are got right."""
-        split = self._data.validation
+    def _read(self, network: nn.Module, resolution: int, index: Tensor | None = None) -> Found:
+        """Return what is found of all validation images, or of those at ``index``."""
+        split, task = self._data.validation, self._data.task
         if isinstance(split, InMemorySplit):
-            images, labels = self._at("validation", split, resolution), split.labels
+            images, targets = self._at("validation", split, resolution), split.targets
             if index is not None:
-                images, labels = images[index], labels[index]
-            return right(network, images, labels)
+                images, targets = images[index], targets[index]
+            return per_sample(task, network, images, targets)
         batches = self._data.batches(split, resolution, index)
-        return np.concatenate([right(network, *batch) for batch in batches])
+        return np.concatenate([per_sample(task, network, *batch) for batch in batches])
 
     def network(self, genotype: Genotype) -> nn.Module:
         """Return the plain network of a genotype, recalibrated and with batch norm folded."""
@@ -117,16 +115,15 @@ def recalibrate(network: nn.Module, images: Tensor) -> None:
     network.eval()
 
 
-def right(network: nn.Module, images: Tensor, labels: Tensor) -> Bits:
-    """Return which of ``images`` ``(N, C, R, R)`` the network classifies rightly, ``(N,)``."""
+def per_sample(task: Task, network: nn.Module, images: Tensor, targets: Tensor) -> Found:
+    """Return what the task finds of each of ``images`` ``(N, C, R, R)``, ``(N,)``."""
 
-    def of_batch(x: Tensor, y: Tensor) -> Bits:
+    def of_batch(x: Tensor, y: Tensor) -> Found:
         with torch.inference_mode():
-            found: Bits = (network(x).argmax(1) == y).numpy()
-            return found
+            return task.per_sample(network(x).numpy(), y.numpy())
 
     n = max(1, math.ceil(len(images) / _BATCH))  # of (nearly) one size: they are read at once
-    batches = zip(torch.tensor_split(images, n), torch.tensor_split(labels, n), strict=True)
+    batches = zip(torch.tensor_split(images, n), torch.tensor_split(targets, n), strict=True)
     return np.concatenate([*_crew().run([partial(of_batch, *batch) for batch in batches])])
 
 

@@ -1,24 +1,25 @@
-"""Accuracy of a genotype whose network is trained alone, in successive fidelities.
+"""How well a genotype answers whose network is trained alone, in successive fidelities.
 
 The network is trained for a few epochs, to the end of their schedule, and read on the validation
-split. Where it may still become as accurate as one that costs no more, it goes on from its weights
+split. Where it may still become as good as one that costs no more, it goes on from its weights
 with a longer schedule. What it learned is kept: the same network costs nothing a second time, in
 another search, for another target, or after a kill.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from hwnas.accuracy import fidelity
 from hwnas.accuracy.base import Rival, Score
 from hwnas.accuracy.options import ENOUGH, TrainedConfig
-from hwnas.accuracy.supernet import right
+from hwnas.accuracy.supernet import per_sample
 from hwnas.families.blocks import fold_batch_norm
-from hwnas.figure import Figure, proportion
+from hwnas.figure import Figure
 from hwnas.progress import Progress, Silent
 from hwnas.space import Genotype
 from hwnas.supernets import Course
@@ -53,20 +54,18 @@ class TrainedEvaluator:
         self._progress = progress or Silent()
         self.left = dict(left or {})  #: after how many fidelities, by id
         self._images: dict[int, Tensor] = {}
+        self._metric = next(iter(courses.values())).data.task.metric
 
     def score(self, genotype: Genotype, rival: Rival | None = None) -> Score:
-        """Return the accuracy after the last fidelity, or what is expected of it."""
+        """Return the metric after the last fidelity, or what is expected of it."""
         config, details = self._config, dict[str, float]()
         last = len(config.fidelities) - 1
         for i in range(last + 1):
             figure = self._read(self._trained(genotype, i), genotype)
-            details[config.column(i)] = figure.value
+            details[config.column(self._metric, i)] = figure.value
             if i < last and rival is not None and config.confidence is not None:
                 expected = self._expected(figure, i, rival)
-                if (
-                    expected is not None
-                    and expected.reaches(rival.accuracy) < 1 - config.confidence
-                ):
+                if expected is not None and expected.reaches(rival.value) < 1 - config.confidence:
                     return Score(expected.figure, stopped=True, details=details)
         return Score(figure, details=details)
 
@@ -85,13 +84,13 @@ class TrainedEvaluator:
     def _expected(self, figure: Figure, i: int, rival: Rival) -> fidelity.Outlook | None:
         """Return what is expected of a network after the last fidelity, where that is known."""
         config = self._config
-        names = config.column(i), config.column(len(config.fidelities) - 1)
+        names = [config.column(self._metric, at) for at in (i, len(config.fidelities) - 1)]
         pairs = [
             (of[names[0]], of[names[1]])
             for of in rival.details
             if names[0] in of and names[1] in of
         ]
-        return None if len(pairs) < ENOUGH else fidelity.outlook(figure.value, pairs)
+        return None if len(pairs) < ENOUGH else fidelity.outlook(self._metric, figure.value, pairs)
 
     def extracted(self, genotype: Genotype) -> nn.Module:
         """Return the network with the weights that search left it; it can be trained on."""
@@ -145,7 +144,7 @@ class TrainedEvaluator:
     def _untrained(course: Course, genotype: Genotype) -> nn.Module:
         with torch.random.fork_rng():
             torch.manual_seed(course.seed)
-            return course.family.build(course.space, genotype, course.data.task)
+            return course.family.build(course.space, genotype, course.data.signature)
 
     def _options(self, course: Course, i: int) -> TrainingConfig:
         """Return how a fidelity trains; what the family's recipe leaves open is in the pupil."""
@@ -161,11 +160,12 @@ class TrainedEvaluator:
 
     def _read(self, network: nn.Module, genotype: Genotype) -> Figure:
         course = self._courses[genotype.space]
-        return accuracy(network, course, genotype)
+        return score(network, course, genotype)
 
 
-def accuracy(network: nn.Module, course: Course, genotype: Genotype) -> Figure:
-    """Return the accuracy of a plain network on the validation split."""
-    batches = course.data.batches(course.data.validation, course.resolution(genotype))
-    answers: Sequence[Any] = [right(network, *batch) for batch in batches]
-    return proportion(sum(int(each.sum()) for each in answers), sum(map(len, answers)))
+def score(network: nn.Module, course: Course, genotype: Genotype) -> Figure:
+    """Return the metric of a plain network on the validation split."""
+    data = course.data
+    batches = data.batches(data.validation, course.resolution(genotype))
+    found = [per_sample(data.task, network, *batch) for batch in batches]
+    return data.task.score(np.concatenate(found))

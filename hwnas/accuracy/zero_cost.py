@@ -63,13 +63,13 @@ class ZeroCost:
         return {name: known[name] for name in self._names if name in SCORES}
 
     def _computed(self, genotype: Genotype) -> dict[str, float]:
-        lowered = self._family.lower(self._space, genotype, self._data.task)
+        lowered = self._family.lower(self._space, genotype, self._data.signature)
         found = {name: math.log(size(lowered)) for name, size in SIZES.items()}
         if not {*SCORES} & {*self._names}:
             return found
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(_SEED)
-            network = self._family.build(self._space, genotype, self._data.task)
+            network = self._family.build(self._space, genotype, self._data.signature)
         images = self._images(self._family.resolution(self._space, genotype))
         if "naswot" in self._names:
             found["naswot"] = naswot(network, images)

@@ -5,6 +5,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from hwnas import tasks
 from hwnas.errors import ConfigError
 
 #: Options whose values are taken as they are.
@@ -80,7 +81,7 @@ def for_targets(arguments: Sequence[str]) -> list[list[str]]:
     """Return the arguments for each target of ``+target=[npu,cpu]``, else what was given.
 
     What begins with a target's name is for it alone: ``npu.budget.latency_ms=0.3``. Where
-    objectives are not given, they are accuracy and the latency on each target.
+    objectives are not given, they are the task's metric and the latency on each target.
 
     Raises:
         ConfigError: the list is empty or names a target twice.
@@ -93,7 +94,7 @@ def for_targets(arguments: Sequence[str]) -> list[list[str]]:
         raise ConfigError(f"target=[{named[-1]}]: write different targets, as '+target=[npu,cpu]'.")
     rest = [a for a in arguments if not _TARGETS.match(a)]
     if len(targets) > 1 and not any(a.startswith("objectives=") for a in rest):
-        rest.insert(0, "objectives=[accuracy,latency_ms]")
+        rest.insert(0, f"objectives=[{_metric(rest)},latency_ms]")
     common = [a for a in rest if not any(_is_for(a, target) for target in targets)]
     found = []
     for target in targets:
@@ -101,6 +102,12 @@ def for_targets(arguments: Sequence[str]) -> list[list[str]]:
         keys = {_key(a) for a in own}
         found.append([f"+target={target}", *own, *(a for a in common if _key(a) not in keys)])
     return found
+
+
+def _metric(arguments: Sequence[str]) -> str:
+    """Return the metric of the task that arguments name."""
+    named = [a.partition("=")[2] for a in arguments if _key(a) in ("task", "dataset.task")]
+    return tasks.get(named[-1] if named else "classification").metric
 
 
 def _is_for(argument: str, target: str) -> bool:

@@ -11,14 +11,15 @@ import numpy as np
 
 from hwnas import supernets
 from hwnas.accuracy.audit import Finding, Subject, Verdict, choose, judge, repeated
-from hwnas.accuracy.supernet import right
+from hwnas.accuracy.supernet import per_sample
 from hwnas.api.composition import with_supernet
 from hwnas.api.lessons import train_together
 from hwnas.api.reporter import Reporter
 from hwnas.config import AuditConfig, SearchConfig
 from hwnas.errors import ConfigError, RunError
 from hwnas.families.base import Family
-from hwnas.figure import Figure, proportion
+from hwnas.figure import Figure
+from hwnas.metrics import column, paid, quality
 from hwnas.op import n_macs
 from hwnas.pareto import non_dominated
 from hwnas.progress import Progress, Silent
@@ -39,6 +40,7 @@ class Audited:
     findings: Sequence[Finding]
     leaving: Mapping[str, str]  #: what would leave the front, in words, by id
     words: Sequence[str]
+    metric: str
 
 
 def audit(config: AuditConfig, reporter: Reporter) -> Audited:
@@ -67,10 +69,13 @@ def audit(config: AuditConfig, reporter: Reporter) -> Audited:
         verdict = judge(findings)
         leaving = _leaving(findings, {g.id: row for g, row in front}, members)
         epochs = _alone(next(iter(trained.courses.values())), config).train.epochs
-        words = _words(findings, verdict, leaving, epochs, len(trained.data.validation))
-        rows = [_row(finding, leaving, trained.space) for finding in findings]
-        _write(folder, findings, verdict, rows, words, epochs)
-    return Audited(folder.path, findings, leaving, words)
+        words = _words(findings, verdict, leaving, epochs, trained.data)
+        metric = members.metric
+        rows = [_row(finding, leaving, trained.space, metric) for finding in findings]
+        png = audit_png(findings, verdict, epochs, metric)
+        content = {"epochs": epochs, **verdict.to_json(), "words": words, "networks": rows}
+        _write(folder, png, content)
+    return Audited(folder.path, findings, leaving, words, metric)
 
 
 @dataclass(frozen=True)
@@ -79,6 +84,7 @@ class _Members:
 
     rows: Sequence[Row]  #: by the first cost
     costs: Sequence[str]
+    metric: str
 
 
 def _members(folder: RunFolder) -> _Members:
@@ -88,9 +94,9 @@ def _members(folder: RunFolder) -> _Members:
             f"run={folder.path} has no front yet. Finish it with: "
             f"python -m hwnas search run.resume={folder.path}"
         )
-    costs = [name for name in content["objectives"] if name != "accuracy"]
-    rows = sorted(content["members"], key=lambda row: float(row[costs[0]]))
-    return _Members(rows, costs)
+    priced = paid(content["objectives"])
+    rows = sorted(content["members"], key=lambda row: float(row[priced[0]]))
+    return _Members(rows, priced, quality(content["objectives"]))
 
 
 @dataclass(frozen=True)
@@ -117,7 +123,7 @@ class _Trained:
     def size(self, genotype: Genotype) -> float:
         """Return multiply-accumulates."""
         course = self.of(genotype)
-        return n_macs(course.family.lower(course.space, genotype, course.data.task))
+        return n_macs(course.family.lower(course.space, genotype, course.data.signature))
 
 
 def _trained(searched: SearchConfig, manifest: Row, phases: Progress) -> _Trained:
@@ -175,7 +181,7 @@ def _findings(
         inherited = []
         for subject in subjects:
             evaluator = evaluators[subject.genotype.space]
-            inherited.append(evaluator.score(subject.genotype).accuracy)
+            inherited.append(evaluator.score(subject.genotype).figure)
             advance(1)
     plan = [(i, 0) for i in range(len(subjects))]
     plan += [(i, 1) for i in repeated(len(subjects), config.n_repeated)]
@@ -183,7 +189,7 @@ def _findings(
     lessons = [Lesson(_alone(trained.of(g), config, seed), g) for g, seed in pairs]
     data = trained.data
     total = sum(loop.n_steps(lesson.options, len(data.train)) for lesson in lessons)
-    accuracies: list[list[Figure]] = [[] for _ in subjects]
+    figures: list[list[Figure]] = [[] for _ in subjects]
     with phases.phase(f"Train {len(plan)} alone", total) as advance:
         if config.workers > 1:
             again = partial(_again, searched, lessons[0].course.supernets)
@@ -192,11 +198,11 @@ def _findings(
             network, _ = lesson.trained(Silent() if config.workers > 1 else _Within(advance))
             resolution = lesson.course.resolution(lesson.genotype)
             batches = data.batches(data.validation, resolution)
-            answers = np.concatenate([right(network, *batch) for batch in batches])
-            accuracies[i].append(proportion(int(answers.sum()), len(answers)))
+            each = np.concatenate([per_sample(data.task, network, *batch) for batch in batches])
+            figures[i].append(data.task.score(each))
     return [
         Finding(subject, figure, tuple(each))
-        for subject, figure, each in zip(subjects, inherited, accuracies, strict=True)
+        for subject, figure, each in zip(subjects, inherited, figures, strict=True)
     ]
 
 
@@ -221,7 +227,8 @@ def _leaving(
     audited = [f for f in findings if f.subject.group == "front"]
     costs = [[float(rows[f.subject.genotype.id][c]) for c in members.costs] for f in audited]
     points = np.array([[f.mean_alone, *c] for f, c in zip(audited, costs, strict=True)])
-    stays = non_dominated(points, [True] + [False] * len(members.costs))
+    maximise = [column(members.metric).maximise] + [False] * len(members.costs)
+    stays = non_dominated(points, maximise)
     return {
         f.subject.genotype.id: "leaves front"
         for f, keeps in zip(audited, stays, strict=True)
@@ -234,28 +241,31 @@ def _words(
     verdict: Verdict,
     leaving: dict[str, str],
     epochs: int,
-    n_images: int,
+    data: ImageData,
 ) -> list[str]:
     """Return what was found, in sentences."""
     n, n_front = len(findings), sum(f.subject.group == "front" for f in findings)
     words = [
         f"Between {n} networks in the supernet and trained alone ({epochs} epochs each; validation "
-        f"split, {n_images:,} images): Kendall's tau {verdict.kendall}, Spearman's rho "
+        f"split, {len(data.validation):,} images): Kendall's tau {verdict.kendall}, Spearman's rho "
         f"{verdict.spearman}; in brackets 95 % (Fieller et al., 1957)."
     ]
     if not verdict.kendall.low > 0:
         words.append("That order cannot be told from chance.")
-    more = "more" if verdict.gap >= 0 else "less"
-    words.append(f"Alone they are {abs(verdict.gap) * 100:.2f} points {more} accurate on average.")
+    metric = data.task.metric
+    more = "higher" if verdict.gap >= 0 else "lower"
+    gap, label = _amount(metric, abs(verdict.gap)), column(metric).label
+    words.append(f"Alone their {label} is {gap} {more} on average.")
     if verdict.seed_sd is None or verdict.ceiling is None:
         words.append("The noise of seeds is not known: none was trained twice.")
     else:
         sd = verdict.seed_sd
         m = sum(len(f.alone) > 1 for f in findings)
         words.append(
-            f"From seed to seed accuracy differs by {sd.value * 100:.2f} points (standard "
-            f"deviation, {sd.low * 100:.2f} to {sd.high * 100:.2f}; {m} networks trained twice): "
-            f"two trainings alone would agree with each other by a tau of {verdict.ceiling:.2f}."
+            f"From seed to seed it differs by {_amount(metric, sd.value)} (standard deviation, "
+            f"{_amount(metric, sd.low)} to {_amount(metric, sd.high)}; {m} networks trained "
+            "twice): two trainings alone would agree with each other by a tau of "
+            f"{verdict.ceiling:.2f}."
         )
     words.append(
         f"Judged alone, {len(leaving)} of {n_front} audited members of the front would leave it, "
@@ -264,31 +274,28 @@ def _words(
     return words
 
 
-def _write(
-    folder: RunFolder,
-    findings: Sequence[Finding],
-    verdict: Verdict,
-    rows: Sequence[Row],
-    words: Sequence[str],
-    epochs: int,
-) -> None:
-    png = audit_png(findings, verdict, epochs)
+def _amount(metric: str, value: float) -> str:
+    """Return a difference of the metric in words: of shares in points."""
+    return f"{value * 100:.2f} points" if column(metric).perfect == 1 else f"{value:.4g}"
+
+
+def _write(folder: RunFolder, png: bytes, content: Row) -> None:
     folder.write_bytes("audit/audit.png", png)
-    folder.write_csv("audit/networks.csv", rows)
-    content = {"epochs": epochs, **verdict.to_json(), "words": list(words), "networks": [*rows]}
+    folder.write_csv("audit/networks.csv", content["networks"])
     folder.write_json("audit/audit.json", content)
     report = folder.path / "report.html"
     if report.is_file():
-        page = with_audit(report.read_text(encoding="utf-8"), png, words)
+        page = with_audit(report.read_text(encoding="utf-8"), png, content["words"])
         folder.write_bytes("report.html", page.encode())
 
 
-def _row(finding: Finding, leaving: dict[str, str], space: Space) -> Row:
+def _row(finding: Finding, leaving: dict[str, str], space: Space, metric: str) -> Row:
     genotype = finding.subject.genotype
     row: Row = {"id": genotype.id, "group": finding.subject.group}
-    row |= finding.supernet.columns("accuracy_supernet")
-    row |= finding.alone[0].columns("accuracy_alone")
-    row["accuracy_alone_mean"] = finding.mean_alone
-    row["accuracy_alone_second_seed"] = finding.alone[1].value if len(finding.alone) > 1 else None
+    row |= finding.supernet.columns(f"{metric}_supernet")
+    row |= finding.alone[0].columns(f"{metric}_alone")
+    row[f"{metric}_alone_mean"] = finding.mean_alone
+    second = finding.alone[1].value if len(finding.alone) > 1 else None
+    row[f"{metric}_alone_second_seed"] = second
     row["leaves_front"] = genotype.id in leaving if finding.subject.group == "front" else None
     return row | space.assignment(genotype)

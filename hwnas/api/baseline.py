@@ -14,7 +14,7 @@ from hwnas.comparison.speedup_words import Names, sentences
 from hwnas.config import SearchConfig
 from hwnas.errors import ConfigError, RunError, unknown
 from hwnas.manifest import read_manifest, weights_of
-from hwnas.metrics import column
+from hwnas.metrics import column, paid, perfect
 from hwnas.report import equal_accuracy
 from hwnas.report.explorer import Beside, Table
 from hwnas.results import Candidate, Row
@@ -124,18 +124,20 @@ def against(
 
 
 def _objectives(config: SearchConfig) -> tuple[Objective, Objective]:
-    """Return the accuracy and the first cost of a search that is to be minimised.
+    """Return the metric and the first cost of a search that is to be minimised.
 
     Raises:
         ConfigError: there is none.
     """
-    cost = next((name for name in config.objectives if not column(name).maximise), None)
+    metric, priced = config.metric, paid(config.objectives)
+    cost = next((name for name in priced if not column(name).maximise), None)
     if cost is None:
         raise ConfigError(
-            f"baseline={config.baseline} says how much less a network costs at equal accuracy: "
-            f"objectives={config.objectives} need a cost to be minimised, for example latency_ms."
+            f"baseline={config.baseline} says how much less a network costs at equal "
+            f"{column(metric).label}: objectives={config.objectives} need a cost to be minimised, "
+            "for example latency_ms."
         )
-    return Objective("accuracy", maximise=True), Objective(cost, maximise=False)
+    return Objective(metric, column(metric).maximise), Objective(cost, maximise=False)
 
 
 def _of_run(path: Path, station: Station) -> Baseline:
@@ -223,7 +225,8 @@ def _of_table(path: Path, config: SearchConfig) -> Baseline:
         runs = foreign.read(path, plane)
     if len(runs) > 1:
         raise RunError(f"baseline={path}: {len(runs)} runs are in that file; a baseline is one.")
-    if any(point.figures["accuracy"].value > 1 for point in runs[0].scored):
+    scored = [point.figures[config.metric].value for point in runs[0].scored]
+    if perfect(config.metric, scored) == 100:
         raise RunError(f"baseline={path}: accuracies must be fractions, not per cent.")
     return _fitting(Baseline(str(path), runs[0], "searched", "", 0), config)
 

@@ -13,18 +13,18 @@ from hwnas.training.data.arrays import write_arrays
 
 
 class Dataset(Protocol):
-    """A data set of torch's that knows its length: pairs of an image and a label."""
+    """A data set of torch's that knows its length: pairs of an image and its target."""
 
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int) -> tuple[Any, Any]: ...
 
 
-OwnData = tuple[ArrayLike, ArrayLike] | Dataset  #: images and labels
+OwnData = tuple[ArrayLike, ArrayLike] | Dataset  #: images and targets
 
 
 def kept(data: OwnData, folder: Path) -> Path:
-    """Return the file that holds images and labels; it is named after their content.
+    """Return the file that holds images and targets; it is named after their content.
 
     Runs refer to the file, so that other processes, other commands and later sessions read the
     same. All images are in memory meanwhile.
@@ -40,14 +40,14 @@ def kept(data: OwnData, folder: Path) -> Path:
     """
     if isinstance(data, tuple):
         if len(data) != 2:
-            raise DataError(f"Own data: give dataset=(images, labels), not {len(data)} arrays.")
+            raise DataError(f"Own data: give dataset=(images, targets), not {len(data)} arrays.")
         return write_arrays(*data, folder)
     pairs = [data[i] for i in range(len(data))]
     images = [_pixels(image) for image, _ in pairs]
     if len({image.shape for image in images}) != 1:
         raise DataError("Own data: images must be of one size; resize them in the data set.")
-    labels = [label.item() if isinstance(label, Tensor) else label for _, label in pairs]
-    return write_arrays(np.stack(images), labels, folder)
+    targets = [said.tolist() if isinstance(said, Tensor) else said for _, said in pairs]
+    return write_arrays(np.stack(images), targets, folder)
 
 
 def _pixels(image: Any) -> NDArray[np.uint8]:

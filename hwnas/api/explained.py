@@ -7,8 +7,10 @@ from hwnas.budget import Budget
 from hwnas.errors import RunError
 from hwnas.figure import Figure
 from hwnas.manifest import read_manifest
+from hwnas.metrics import paid, quality
 from hwnas.results import Candidate, Row, RunFolder, Verified, read_verified, stays
 from hwnas.searching import explanation, study
+from hwnas.searching.member import own
 from hwnas.searching.study import Record
 
 
@@ -90,10 +92,10 @@ def verified_front(found: ReadRun) -> list[Candidate]:
         verified = found.verified(candidate.id)
         if verified is None or not verified.on_front:
             continue
-        own = {n: f for n, f in verified.figures.items() if n.startswith("accuracy_")}
-        accuracy = own.get("accuracy_int8", own.get("accuracy_fp32"))
-        if accuracy is not None:
-            figures = {**candidate.figures, **verified.figures, "accuracy": accuracy}
+        metric = quality(found.record.objectives)
+        judged = verified.figures.get(own(metric, verified.figures))
+        if judged is not None:
+            figures = {**candidate.figures, **verified.figures, metric: judged}
             members.append(replace(candidate, figures=figures))
-    costs = [name for name in found.record.objectives if name != "accuracy"]
-    return sorted(members, key=lambda c: c.figures[costs[0]].value)
+    first, *_ = paid(found.record.objectives)
+    return sorted(members, key=lambda c: c.figures[first].value)

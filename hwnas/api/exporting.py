@@ -145,8 +145,8 @@ def _for(
 
 
 def _candidates(source: RunFolder, search: SearchConfig) -> list[Candidate]:
-    """Return the candidates of a search, with their accuracies after each fidelity."""
-    names = [search.trained.column(i) for i in range(len(search.trained.fidelities))]
+    """Return the candidates of a search, with the metric after each fidelity."""
+    names = [search.trained.column(search.metric, i) for i in range(len(search.trained.fidelities))]
     return read_candidates(source, [stem(name) for name in search.spaces], names) or []
 
 
@@ -200,7 +200,7 @@ def _export(pick: Pick, name: str, order: Order) -> Exported:
         opsets = {checked_opset(content[n]) for n in names if n.endswith(".onnx")}
         final = name + ".failed" * bool(evidence.failed)
         row = record(pick, ready, evidence, order, order.root / final)
-        row |= {"opset": min(opsets), "n_images": len(kept.labels)}
+        row |= {"opset": min(opsets), "n_images": len(kept.targets)}
         row["files"] = folders.digests(folder)
         row["source"]["reported"] = reported(order, pick, row["files"])
         files.write(folder / folders.CARD, card(row).encode())

@@ -14,6 +14,7 @@ from hwnas.api.tables import html_table
 from hwnas.errors import RunError, unknown
 from hwnas.export import proof
 from hwnas.latency_table import LatencyTable
+from hwnas.metrics import qualities
 from hwnas.results import Row
 
 
@@ -86,7 +87,7 @@ class TrainResult:
     """A trained supernet, or a network that was trained alone, by the folder of its run."""
 
     path: Path
-    summary: Row  #: accuracies with their intervals, steps, seconds, and where the checkpoint is
+    summary: Row  #: figures with their intervals, steps, seconds, and where the checkpoint is
 
     @property
     def log(self) -> pa.Table:
@@ -96,10 +97,10 @@ class TrainResult:
 
     def _repr_html_(self) -> str:
         found = [
-            {"what": name, "accuracy": value[0], "low": value[2], "high": value[3]}
+            {"what": name, "value": value[0], "low": value[2], "high": value[3]}
             for name, value in self.summary.items()
-            if name.startswith("accuracy_") and isinstance(value, list) and len(value) == 4
-            and not isinstance(value[0], list)
+            if name.partition("_")[0] in qualities() and isinstance(value, list)
+            and len(value) == 4 and not isinstance(value[0], list)
         ]  # fmt: skip
         return html_table(pa.Table.from_pylist(found))
 

@@ -11,6 +11,7 @@ from hwnas.errors import RunError
 from hwnas.finishing.finisher import Finisher
 from hwnas.finishing.teachers import LargestSubnet
 from hwnas.manifest import weights_of
+from hwnas.metrics import column
 from hwnas.progress import Progress
 from hwnas.results import Candidate, Row
 from hwnas.space import Genotype
@@ -48,7 +49,7 @@ def finisher(
     Args:
         of: A target, its configuration ``as_recorded``.
         manifest: Of the search.
-        candidates: Of the search, with the accuracies after each fidelity.
+        candidates: Of the search, with the metric after each fidelity.
         config: What is asked for.
         progress: Of the trainings.
     """
@@ -60,8 +61,9 @@ def finisher(
         return replace(found, tutor=LargestSubnet(weights))
     done = manifest["finishing"]
     teacher = done["teacher"]
-    if teacher is None:  # the search had none; this may have the most accurate one
-        finished = {name: (figure[0], name) for name, figure in done["finished"].items()}
+    if teacher is None:  # the search had none; this may have the one that answers best
+        sign = 1 if column(of.config.metric).maximise else -1
+        finished = {name: (sign * figure[0], name) for name, figure in done["finished"].items()}
         teacher = max(finished, key=finished.__getitem__, default="")
     genotypes = {c.id: c.genotype for c in candidates}
     return replace(found, teacher=genotypes.get(teacher))

@@ -11,6 +11,7 @@ from hwnas.api.station import Station
 from hwnas.config import SearchConfig
 from hwnas.figure import Figure
 from hwnas.finishing.finisher import Finisher
+from hwnas.metrics import column
 from hwnas.progress import Progress
 from hwnas.results import Candidate, Row
 from hwnas.searching import band
@@ -46,8 +47,9 @@ class Finish:
         }
 
     def as_finished(self, candidate: Candidate) -> Candidate:
-        """Return a finished candidate with the accuracy that it has then."""
-        figures = {**candidate.figures, "accuracy": self.finished[candidate.id]}
+        """Return a finished candidate with the metric that it has then."""
+        metric = self.finisher.parts.config.metric
+        figures = {**candidate.figures, metric: self.finished[candidate.id]}
         return replace(candidate, figures=figures, stopped=False)
 
     def members(self, target: str) -> list[Candidate]:
@@ -65,9 +67,9 @@ def finish(
 ) -> Finish:
     """Finish the candidates that may be on the front of a target.
 
-    The most accurate one is finished first and teaches the others; those are spread over costs, so
-    that a front that is cut off by the time is as wide. What is finished says more of
-    the others, too, so that some may become probable: they are finished then.
+    The one that answers best is finished first and teaches the others; those are spread over costs,
+    so that a front that is cut off by the time is as wide. What is finished says more of the
+    others, too, so that some may become probable: they are finished then.
 
     Args:
         stations: One for each target.
@@ -99,7 +101,10 @@ def finish(
 
     wanted = look()
     if wanted and finisher.config.epochs and config.alpha:
-        teacher = max(wanted, key=lambda c: (c.figures["accuracy"].value, c.id)).genotype
+        metric = parts.config.metric
+        sign = 1 if column(metric).maximise else -1
+        best = max(wanted, key=lambda c: (sign * c.figures[metric].value, c.id))
+        teacher = best.genotype
         state.finisher = Finisher(parts, weights, teacher, phases)
         state.finished |= _finished(state.finisher, [teacher], phases, "Train the teacher")
     for _ in range(_ROUNDS):
@@ -119,7 +124,7 @@ def _finished(
     phase: str,
     late: Callable[[], bool] = lambda: False,
 ) -> dict[str, Figure]:
-    """Finish networks; return their accuracies on the validation split by id.
+    """Finish networks; return their metric on the validation split by id.
 
     Those that were not begun before it was ``late`` are left out.
     """

@@ -8,7 +8,7 @@ from hwnas.api.baseline import Against
 from hwnas.api.reporter import Reporter
 from hwnas.api.station import Station
 from hwnas.energy import EnergyModel, PowerModel
-from hwnas.metrics import column
+from hwnas.metrics import column, paid
 from hwnas.report import searched
 from hwnas.report.explorer import Beside
 from hwnas.report.page import render
@@ -95,9 +95,11 @@ def write_front(
         | ({} if against is None else {"baseline": against.to_json()}),
     )
     title = f"{config.searched} on {config.target.name}, {parts.data.name}"
-    costs = [name for name in config.objectives if name != "accuracy"]
+    costs = paid(config.objectives)
     beside = None if against is None else against.beside
-    panel = Panel(candidates, members, costs[0], config.allowed, title, beside=beside)
+    panel = Panel(
+        candidates, members, config.metric, costs[0], config.allowed, title, beside=beside
+    )
     folder.write_bytes("front.png", front_png(panel))
     facts = [
         ("target", config.target.caveat),

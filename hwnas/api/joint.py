@@ -13,7 +13,7 @@ from hwnas.api.station import Station, objectives
 from hwnas.budget import Budget
 from hwnas.device import table_facts
 from hwnas.errors import BudgetError
-from hwnas.metrics import column
+from hwnas.metrics import column, paid
 from hwnas.report import searched
 from hwnas.report.page import render
 from hwnas.report.plot import Panel, front_png
@@ -70,7 +70,10 @@ def finish(
         members = station.verified(band, found.finisher, own, phases, phase)
         held = baseline.against(baselines.get(station.target), station.config, views_of, members)
         fronts.append(Front(station, own, views_of, members, held))
-        own.write_parquet("candidates.parquet", [c.row(station.parts.space) for c in views_of])
+        own.write_parquet(
+            "candidates.parquet",
+            [c.row(station.parts.space, station.config.metric) for c in views_of],
+        )
     manifest |= found.facts()
     budgets = {s.target: s.config.allowed for s in stations}
     fitting = [] if missed else [c for c in candidates if fits_all(c, budgets)]
@@ -147,7 +150,7 @@ def _write(
     missed: Sequence[str],
 ) -> None:
     station = fronts[0].station
-    rows = [member.row(station.parts.space) for member in members]
+    rows = [member.row(station.parts.space, station.config.metric) for member in members]
     if rows:
         folder.write_csv("front.csv", rows)
     names: Sequence[str] = manifest["objectives"]
@@ -180,10 +183,12 @@ def _write(
 
 def _panel(front: Front, ids: set[str]) -> Panel:
     config = front.station.config
-    cost = next(name for name in config.objectives if name != "accuracy")
+    cost = paid(config.objectives)[0]
     title = f"{config.searched} on {config.target.name}"
     members = front.members
-    return Panel(front.candidates, members, cost, config.allowed, title, ids, front.beside)
+    return Panel(
+        front.candidates, members, config.metric, cost, config.allowed, title, ids, front.beside
+    )
 
 
 def _budget(own: Mapping[str, Any]) -> Budget:

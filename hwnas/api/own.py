@@ -15,7 +15,7 @@ _DIGESTS = {"evaluator": "own evaluator", "cost_model": "own cost model"}
 class Own:
     """What a search from Python brings along; a run remembers of each object only its class."""
 
-    evaluator: Evaluator | None = None  #: says accuracies; weights are trained as ``accuracy`` says
+    evaluator: Evaluator | None = None  #: scores networks; weights are trained as ``accuracy`` says
     cost_model: CostModel | None = None  #: says costs; verification keeps to the target's files
 
     @property

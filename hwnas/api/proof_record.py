@@ -84,11 +84,12 @@ def record(pick: Pick, ready: Finished, evidence: Evidence, order: Order, place:
             "search_space": space.name,
             "family": space.family,
             "input": list(lowered[0].op.in_shape),
-            "n_classes": len(data.classes),
+            "n_outputs": data.task.n_outputs,
             "macs_m": n_macs(lowered) / 1e6,
             "params_m": n_params(lowered) / 1e6,
             "operators": proof.operators_to_json(lowered),
         },
+        "task": data.task.to_json(),
         "license": order.config.license,
         "source": {
             "run": str(order.config.run),
@@ -109,7 +110,7 @@ def record(pick: Pick, ready: Finished, evidence: Evidence, order: Order, place:
         },
         "target": facts(config.target),
         "energy_source": energy_words(config.target),
-        "reference": {"accuracy": evidence.reference.to_json()},
+        "reference": {evidence.metric: evidence.reference.to_json()},
         "artefacts": evidence.artefacts(),
         "own_artefact": own_artefact(config.target),
         "figures": proof.figures_to_json(figures),
@@ -122,7 +123,7 @@ def record(pick: Pick, ready: Finished, evidence: Evidence, order: Order, place:
         "tolerances": proof.TOLERANCES,
         "checks": [check.to_json() for check in evidence.checks],
         "commands": {
-            "Errors, accuracy, files": verify,
+            "Errors, answers, files": verify,
             "Costs": f"{verify} {costs}",
             "All, from the search": order.command,
         },
@@ -166,10 +167,3 @@ def reported(order: Order, pick: Pick, files: Mapping[str, str]) -> Row | None:
         weights = "the weights as the search finished them"
     same = sorted(name for name, digest in files.items() if digest in known["files"].values())
     return {"figures": known["figures"], "files": known["files"], "of": weights, "same_files": same}
-
-
-def _versions(target: Target, evidence: Evidence) -> dict[str, str]:
-    """Return the versions of what made and ran the artefacts."""
-    made = backends.decisive(target.runtime, target.dtype)
-    ran = [package for name in evidence.agreements for package in kinds()[name].needs.values()]
-    return {n: importlib.metadata.version(n) for n in dict.fromkeys([*_RECORDED, *ran, *made])}

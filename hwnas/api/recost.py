@@ -1,6 +1,7 @@
 """Do models found for one target win on another? Fronts costed on each other's target.
 
-The cost models of the searches say the costs; accuracies stay those of the run that found a model.
+The cost models of the searches say the costs; how well models answer stays that
+of the run that found them.
 """
 
 import contextlib
@@ -62,11 +63,11 @@ def recosted(comparison: Comparison, searches: Searches, progress: Progress) -> 
 
 
 def _is_able(front: Front, names: Sequence[str]) -> bool:
-    costs = [name for name in names if name != "accuracy"]
+    priced = metrics.paid(names)
     return (
         "dataset" in front.run.config
         and bool(front.run.candidates)
-        and all(name in metrics.costs() for name in costs)
+        and all(name in metrics.costs() for name in priced)
     )
 
 
@@ -128,7 +129,8 @@ def _rows(
     already = {point.id for point in _members(other)}
     for point in _members(front):
         cost = costs[point.id]
-        figures = {"accuracy": point.figures["accuracy"], **cost.figures}
+        scored = {n: f for n, f in point.figures.items() if n in metrics.qualities()}
+        figures = {**scored, **cost.figures}
         reason = cost.reason or exceeded(other.run.limits, figures)
         row: Row = {"id": point.id, "members_of": front.name, "on": other.name}
         for objective in objectives:
@@ -172,6 +174,6 @@ def _words(rows: Sequence[Row]) -> Iterator[str]:
             f"already, {row['n_joining']} would join it."
         )
     yield (
-        "Costed again: costs as that target's search predicts them, not verified there; accuracies "
-        "as in the run that found the model."
+        "Costed again: costs as that target's search predicts them, not verified there; what "
+        "the run that found a model says of its answers stays."
     )

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from hwnas.api.tables import html_table
 from hwnas.errors import RunError
 from hwnas.manifest import read_manifest
+from hwnas.metrics import qualities
 from hwnas.results import Row
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ class SearchResult(os.PathLike[str]):
         return {name: SearchResult(self.path / name) for name in names}
 
     def plot(self) -> "Figure":
-        """Return accuracy over the first cost, a panel for each target, as matplotlib's figure."""
+        """Return a figure of matplotlib's: the metric over the first cost, a panel a target."""
         from hwnas.api.pictures import of_search
 
         return of_search(self.path)
@@ -136,4 +137,5 @@ class SearchResult(os.PathLike[str]):
 def _is_shown(name: str) -> bool:
     """Return whether a column is a figure of its own or an id, and not a choice or an interval."""
     plain = name.removeprefix("verified_").rpartition(".")[2]
-    return plain in ("id", "accuracy", "accuracy_int8", "accuracy_fp32", "latency_ms", "energy_mj")
+    quality = plain.removesuffix("_int8").removesuffix("_fp32") in qualities()
+    return quality or plain in ("id", "latency_ms", "energy_mj")

@@ -87,7 +87,9 @@ def _finish_one(
     candidates = finish.known[only.target].candidates
     members = only.verified(finish.members(only.target), finish.finisher, folder, phases)
     manifest |= finish.facts()
-    folder.write_parquet("candidates.parquet", [c.row(only.parts.space) for c in candidates])
+    folder.write_parquet(
+        "candidates.parquet", [c.row(only.parts.space, only.config.metric) for c in candidates]
+    )
     with phases.timed("Write reports"):
         manifest |= finished(phases, candidates, members)
         held = baseline.against(baselines.get(only.target), only.config, candidates, members)
@@ -122,7 +124,7 @@ def _manifest(
             "torch_threads": torch.get_num_threads(),
         },
         "n_genotypes": parts.space.n_genotypes(),
-        "classes": list(parts.data.classes),
+        "task": parts.data.task.to_json(),
         "normalisation": {"mean": parts.data.mean, "std": parts.data.std},
         "images": {
             name: len(getattr(parts.data, name)) for name in ("train", "validation", "test")

@@ -13,6 +13,7 @@ from hwnas.cost.base import CostModel
 from hwnas.cost.derived import DerivedCostModel
 from hwnas.device import Device, open_device, table_digest
 from hwnas.finishing.finisher import Finisher, workbench
+from hwnas.metrics import paid
 from hwnas.progress import Progress, Silent
 from hwnas.results import Candidate, RunFolder
 from hwnas.searching import band, engine, loop
@@ -135,10 +136,8 @@ def objectives(stations: Sequence[Station]) -> tuple[str, ...]:
     """Return what the study optimises; with several targets, costs are named after them."""
     if len(stations) == 1:
         return tuple(stations[0].config.objectives)
-    costs = [
-        f"{s.target}.{name}" for s in stations for name in s.config.objectives if name != "accuracy"
-    ]
-    return ("accuracy", *costs)
+    names = [f"{s.target}.{name}" for s in stations for name in paid(s.config.objectives)]
+    return (stations[0].config.metric, *names)
 
 
 def views(stations: Sequence[Station]) -> list[View]:

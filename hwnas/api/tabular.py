@@ -59,7 +59,9 @@ def search_table(
         if not members:
             folder.write_json("manifest.json", manifest | {"status": "nothing fits the budget"})
             raise loop.nothing_fits(candidates, config.allowed, str(folder.path))
-        folder.write_csv("front.csv", [member.row(benchmark.space) for member in members])
+        folder.write_csv(
+            "front.csv", [member.row(benchmark.space, "accuracy") for member in members]
+        )
         share = benchmark.share([c.genotype for c in members], config.table)
         finished = {
             "status": "finished",

@@ -12,13 +12,14 @@ from typing import final
 import numpy as np
 
 from hwnas import supernets
-from hwnas.accuracy.supernet import right
+from hwnas.accuracy.supernet import per_sample
 from hwnas.api import tensorboard
 from hwnas.api.layers import find_genotype
 from hwnas.api.reporter import Reporter
 from hwnas.api.tensorboard import TensorBoard
 from hwnas.config import TrainConfig
-from hwnas.figure import Figure, proportion
+from hwnas.figure import Figure
+from hwnas.metrics import qualities
 from hwnas.progress import Progress, Silent
 from hwnas.results import Row, RunFolder, begun, check_resumed, opened
 from hwnas.space import Genotype
@@ -32,7 +33,7 @@ from hwnas.union import named
 _N_RANDOM = 10  # subnets of the closing table
 _EVERY = 50  # rows of the log between two writes of its file
 
-Accuracy = tuple[str, str, str]
+Line = tuple[str, str, str]
 
 
 @dataclass(frozen=True)
@@ -40,8 +41,9 @@ class Trained:
     """What a training came to."""
 
     path: Path  #: of the run folder
-    title: str  #: what the accuracies are of
-    accuracies: Sequence[Accuracy]  #: what, value, interval; in words
+    title: str  #: what the figures are of
+    metric: str
+    figures: Sequence[Line]  #: what, value, interval; in words
     summary: Row
 
 
@@ -75,7 +77,7 @@ def train(config: TrainConfig, arguments: Sequence[str], reporter: Reporter) -> 
                 title, rows, summary = train_it(config, course, reporter, log)
             folder.write_json("summary.json", summary)
             folder.write_json("manifest.json", manifest | {"status": "finished"})
-        return Trained(folder.path, title, rows, summary)
+        return Trained(folder.path, title, course.data.task.metric, rows, summary)
 
 
 def _course(config: TrainConfig, progress: Progress) -> Course:
@@ -117,7 +119,7 @@ def _manifest(
 
 def _train_supernet(
     config: TrainConfig, course: Course, phases: Reporter, log: supernets.Log
-) -> tuple[str, list[Accuracy], Row]:
+) -> tuple[str, list[Line], Row]:
     supernet, summary = course.trained(phases, log)
     evaluator = course.evaluator(supernet, config.scoring)
     rng, space = random.Random(f"report {config.seed}"), course.space
@@ -125,11 +127,11 @@ def _train_supernet(
     with phases.phase("Score subnets", len(genotypes)) as advance:
         figures = []
         for genotype in genotypes:
-            figures.append(evaluator.score(genotype).accuracy)
+            figures.append(evaluator.score(genotype).figure)
             advance(1)
     smallest, largest, *some = figures
-    n = len(course.data.validation)
-    table: list[Accuracy] = []
+    n, metric = len(course.data.validation), course.data.task.metric
+    table: list[Line] = []
     table.append(("smallest subnet", *_cells(smallest)))
     middle = statistics.median(figure.value for figure in some)
     ends = [figure.value for figure in some]
@@ -138,39 +140,39 @@ def _train_supernet(
     table.append(("largest subnet", *_cells(largest)))
     kept = course.checkpoint().path
     found = {
-        "accuracy_smallest": smallest.to_json(),
-        "accuracy_largest": largest.to_json(),
-        "accuracy_random": [figure.to_json() for figure in some],
-        "accuracy_random_median": middle,
+        f"{metric}_smallest": smallest.to_json(),
+        f"{metric}_largest": largest.to_json(),
+        f"{metric}_random": [figure.to_json() for figure in some],
+        f"{metric}_random_median": middle,
         "genotypes": [genotype.to_dict() for genotype in genotypes],
     }
     told = {**found, **_facts(summary), "checkpoint": str(kept) if kept.exists() else None}
-    return f"Accuracy on the validation split ({n} images)", table, told
+    return f"On the validation split ({n} images)", table, told
 
 
 def _train_alone(
     config: TrainConfig, course: Course, phases: Reporter, log: supernets.Log
-) -> tuple[str, list[Accuracy], Row]:
+) -> tuple[str, list[Line], Row]:
     lesson = _lesson(config, course, phases)
     network, summary = lesson.trained(phases, log)
-    found = {}
-    table: list[Accuracy] = []
+    found, task = {}, course.data.task
+    table: list[Line] = []
     for name in ("validation", "test"):
         split: Split = getattr(course.data, name)
         with phases.timed(f"Read {name}"):
             batches = course.data.batches(split, course.resolution(lesson.genotype))
-            answers = np.concatenate([right(network, *batch) for batch in batches])
-        found[name] = proportion(int(answers.sum()), len(answers))
-        table.append((f"{name} split ({len(answers)} images)", *_cells(found[name])))
+            each = np.concatenate([per_sample(task, network, *batch) for batch in batches])
+        found[name] = task.score(each)
+        table.append((f"{name} split ({len(each)} images)", *_cells(found[name])))
     return (
-        f"Accuracy of network {lesson.genotype.id}",
+        f"Network {lesson.genotype.id}",
         table,
         {
             "genotype": lesson.genotype.to_dict(),
             "id": lesson.genotype.id,
             "start": "supernet" if lesson.supernet is not None else "scratch",
             "epochs": lesson.options.epochs,
-            **{f"accuracy_{name}": figure.to_json() for name, figure in found.items()},
+            **{f"{task.metric}_{name}": figure.to_json() for name, figure in found.items()},
             **_facts(summary),
             "checkpoint": str(lesson.checkpoint().path),
         },
@@ -239,7 +241,8 @@ class _CsvLog:
     def __call__(self, row: LogRow) -> None:
         """Take in a row; every now and then, write."""
         self._rows.append(dict(row))
-        if len(self._rows) % _EVERY == 1 or "accuracy_largest" in row or "accuracy" in row:
+        measured = any(name.partition("_")[0] in qualities() for name in row)
+        if len(self._rows) % _EVERY == 1 or measured:
             self.write()
 
     def write(self) -> None:

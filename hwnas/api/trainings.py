@@ -4,25 +4,26 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from hwnas.figure import Figure, proportion
+from hwnas.figure import Figure
 from hwnas.manifest import weights_of
+from hwnas.metrics import quality
 from hwnas.results import Candidate, Row, RunFolder, read_columns
 from hwnas.searching import columns
+from hwnas.tasks import of_manifest
 
-_AFTER = re.compile(r"accuracy_after_(\d+)_epochs")
-_BELIEVED = ("accuracy", "accuracy_source", "accuracy_low", "accuracy_high")
+_AFTER = re.compile(r".*_after_(\d+)_epochs")
 
 
 @dataclass(frozen=True)
 class Trainings:
-    """What is known of a candidate's accuracy on the validation split, in order."""
+    """What is known of how well a candidate answers on the validation split, in order."""
 
     figures: Sequence[tuple[str, Figure]]  #: with what each is of
     lines: Sequence[str]  #: what there is to say of it
 
 
 def trainings(folder: RunFolder, manifest: Row, candidate: Candidate) -> Trainings:
-    """Return what a run knows of a candidate's accuracy, beside what it verified.
+    """Return what a run knows of how well a candidate answers, beside what it verified.
 
     Args:
         folder: Of the run, finished or not.
@@ -30,10 +31,10 @@ def trainings(folder: RunFolder, manifest: Row, candidate: Candidate) -> Trainin
         candidate: As the study has it.
     """
     figures, lines = [*_read(manifest, candidate)], []
+    metric = of_manifest(manifest).metric
     if candidate.stopped and weights_of(manifest) == "trained":
         lines.append(
-            "Its training stopped there: it will hardly become as accurate as one that costs no "
-            "more."
+            "Its training stopped there: it will hardly become as good as one that costs no more."
         )
     done = manifest.get("finishing")
     if done is None or candidate.reason:
@@ -52,7 +53,7 @@ def trainings(folder: RunFolder, manifest: Row, candidate: Candidate) -> Trainin
     targets = list(manifest.get("targets", [""]))
     for target in targets:
         own = f" on {target}" if target else ""
-        told = _believed(RunFolder(folder.path / target), candidate.id)
+        told = _believed(RunFolder(folder.path / target), metric, candidate.id)
         if told is None:
             continue
         of_finished, figure, probability = told
@@ -71,14 +72,14 @@ def trainings(folder: RunFolder, manifest: Row, candidate: Candidate) -> Trainin
 
 def _read(manifest: Row, candidate: Candidate) -> Iterator[tuple[str, Figure]]:
     """Yield what was read after each training, and what was expected where that was the end."""
-    n = manifest.get("images", {}).get("validation")
+    n, task = manifest.get("images", {}).get("validation"), of_manifest(manifest)
     for name, value in candidate.details.items():
         if after := _AFTER.fullmatch(name):
-            figure = proportion(round(value * n), n) if n else Figure(value, "measured")
+            figure = task.of_mean(value, n) if n else Figure(value, "measured")
             yield f"after {_epochs(int(after[1]))}", figure
     if candidate.stopped and weights_of(manifest) == "trained":
         total = sum(manifest["config"]["trained"]["fidelities"])
-        yield f"expected after {_epochs(total)}", candidate.figures["accuracy"]
+        yield f"expected after {_epochs(total)}", candidate.figures[quality(candidate.figures)]
 
 
 def _late(minutes: float | None) -> str:
@@ -97,22 +98,25 @@ def _finished(done: Row, genotype_id: str) -> str:
     return f"{words}, with {done['alpha']:.0%} of the loss on what {teacher} answers."
 
 
-def _believed(folder: RunFolder, genotype_id: str) -> tuple[bool, Figure, float | None] | None:
-    """Return what is believed of a candidate's accuracy, and its probability of the front.
+def _believed(
+    folder: RunFolder, metric: str, genotype_id: str
+) -> tuple[bool, Figure, float | None] | None:
+    """Return what is believed of how well a candidate answers, and its probability of the front.
 
-    The first says whether it is the accuracy after finishing, not the one that was read.
+    The first says whether it is the metric after finishing, not the one that was read.
     """
-    wanted = ["id", *_BELIEVED, columns.READ, columns.FINISHED, columns.ON_FRONT]
-    told = read_columns(folder, wanted)
-    if columns.READ not in told or genotype_id not in told["id"]:
+    read, after = columns.read(metric), columns.finished(metric)
+    believed = [f"{metric}{part}" for part in ("", "_source", "_low", "_high")]
+    told = read_columns(folder, ["id", *believed, read, after, columns.ON_FRONT])
+    if read not in told or genotype_id not in told["id"]:
         return None
     i = told["id"].index(genotype_id)
-    if told[columns.READ][i] is None:
+    if told[read][i] is None:
         return None
-    finished = told.get(columns.FINISHED, [])
+    finished = told.get(after, [])
     known = {c for c, value in zip(told["id"], finished, strict=False) if value is not None}
     probability = told[columns.ON_FRONT][i] if columns.ON_FRONT in told else None
-    figure = Figure(*(told[name][i] for name in _BELIEVED))
+    figure = Figure(*(told[name][i] for name in believed))
     return columns.is_enough(len(known)), figure, probability
 
 

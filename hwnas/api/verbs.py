@@ -62,8 +62,9 @@ def search(
         progress: Is told of phases.
         resume: A run to go on with; it needs the same objects again.
         options: Of ``python -m hwnas search``: ``target="npu"``, ``n_trials=50``. ``dataset`` may
-            be a pair of arrays, images ``(N, H, W[, C])`` in uint8 and labels ``(N,)``, or a data
-            set of torch's: it is kept as a file beside supernets, and split as others are.
+            be a pair of arrays, images ``(N, H, W[, C])`` in uint8 and targets ``(N,)`` or
+            ``(N, n)``, or a data set of torch's: it is kept as a file beside supernets, and split
+            as others are.
 
     Raises:
         HwnasError: what the user can mend, in one line.

@@ -12,15 +12,17 @@ from typing import Any, final
 
 import numpy as np
 
+from hwnas import tasks
 from hwnas.api.reporter import Reporter
 from hwnas.backends import base
 from hwnas.errors import DataError, DeviceError, HwnasError, ProofError, RunError
 from hwnas.export import folder as folders
 from hwnas.export import measuring, proof, running
 from hwnas.export.options import VerifyConfig
-from hwnas.figure import proportion
+from hwnas.metrics import column
 from hwnas.runtimes.base import Session
 from hwnas.runtimes.pool import Retrying
+from hwnas.tasks.base import Found
 
 Row = dict[str, Any]
 
@@ -42,7 +44,7 @@ def verify(config: VerifyConfig, reporter: Reporter) -> None:
         repeating = _Repeating(folder, recorded, config, reporter)
         repeating.load(stack)
         repeating.agreements()
-        repeating.accuracies()
+        repeating.whole_split()
     failed = [c["name"] for c in recorded["checks"] if not c["holds"]] + repeating.failed
     if config.target is not None:
         measured = measuring.measure(folder, recorded, config.target, config)
@@ -59,6 +61,8 @@ class _Repeating:
 
     def __init__(self, folder: Path, recorded: Row, config: VerifyConfig, reporter: Reporter):
         self._folder, self._recorded, self._config = folder, recorded, config
+        self._task, self._known = tasks.of_proof(recorded), recorded["artefacts"]
+        self._label = column(self._task.metric).label
         self._reporter = reporter
         self._sessions: dict[str, Session] = {}
         self.failed: list[str] = []
@@ -94,17 +98,17 @@ class _Repeating:
             with self._reported(name):
                 outputs = session.run(images)
                 dtype = running.kinds()[name].dtype
-                near = kept.agreement(outputs, dtype)
+                near = kept.agreement(self._task, outputs, dtype)
                 check = near.check(name, dtype)
-                share = proportion(int((outputs.argmax(axis=1) == kept.labels).sum()), len(outputs))
+                own = self._task.score(self._task.per_sample(outputs, kept.targets))
                 self._say(
-                    f"{name}: largest error {near.max_error:.2g}, mean {near.mean_error:.2g}, same "
-                    f"class as torch on {near.top1:.1%} of {near.n_images} images (right on "
-                    f"{share.value:.1%})."
+                    f"{name}: largest error {near.max_error:.2g}, mean {near.mean_error:.2g}, "
+                    f"{self._task.words.same} as torch on {near.same:.1%} of {near.n_images} "
+                    f"images ({self._label} {own.value:.4f})."
                 )
                 self.failed += [] if check.holds else [check.name]
 
-    def accuracies(self) -> None:
+    def whole_split(self) -> None:
         """Read the whole test split, where it is.
 
         Raises:
@@ -112,24 +116,27 @@ class _Repeating:
         """
         if (found := self._test_split()) is None:
             return
-        right, n = dict.fromkeys(self._sessions, 0), 0
-        for images, labels in found:
-            n += len(labels)
+        each: dict[str, list[Found]] = {name: [] for name in self._sessions}
+        for images, targets in found:
             for name, session in [*self._sessions.items()]:
                 with self._reported(name):
-                    right[name] += int(np.sum(session.run(images).argmax(axis=1) == labels))
+                    each[name].append(self._task.per_sample(session.run(images), targets))
+        metric = self._task.metric
         for name in self._sessions:
-            figure, before = proportion(right[name], n), self._recorded["artefacts"][name]
+            n = sum(map(len, each[name]))
+            figure, before = self._task.score(np.concatenate(each[name])), self._known[name]
             assert figure.low is not None
             assert figure.high is not None
-            said = before["accuracy"][0] if "accuracy" in before else None
+            said = before[metric][0] if metric in before else None
             self._say(
-                f"{name}: {figure.value:.4f} of {n:,} test images ({figure.low:.4f} to "
-                f"{figure.high:.4f})" + ("." if said is None else f"; the proof says {said:.4f}.")
+                f"{name}: {self._label} {figure.value:.4f} on {n:,} test images "
+                f"({figure.low:.4f} to {figure.high:.4f})"
+                + ("." if said is None else f"; the proof says {said:.4f}.")
             )
             # Rounding differs from machine to machine, and turns an image in a thousand at most.
-            if said is not None and abs(figure.value - said) > max(1e-3, 1.5 / n):
-                self.failed.append(f"{name}.accuracy")
+            points = max(0.1, 150 / n)
+            if said is not None and abs(self._task.points(said, figure.value)) > points:
+                self.failed.append(f"{name}.{metric}")
 
     def _hindrance(self, name: str) -> str:
         if (why := running.hindrance(name)) or not running.needs_worker(name):

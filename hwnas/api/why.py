@@ -9,7 +9,7 @@ from hwnas.api.trainings import trainings
 from hwnas.budget import violations
 from hwnas.config import WhyConfig
 from hwnas.figure import Figure
-from hwnas.metrics import column
+from hwnas.metrics import column, paid, qualities, quality
 from hwnas.results import Candidate, Verified
 from hwnas.searching import explanation
 from hwnas.searching.explanation import Explanation, Standing
@@ -35,11 +35,12 @@ def why(config: WhyConfig) -> Why:
     explained = explanation.explain(candidates, genotype_id, objectives)
     verified = found.verified(genotype_id)
     proposal = found.record.proposals[explained.candidate.trial]
+    label = column(quality(objectives)).label.capitalize()
     sections: list[tuple[str, list[Part]]] = [
         ("Choices", [*_choices(explained.candidate, several=found.has_several)]),
         ("Why it was proposed", [*_proposed(explained.candidate, proposal, found)]),
         ("Figures", [_figures(explained.candidate, verified)]),
-        ("Accuracy, training by training", [*_trained(explained.candidate, found)]),
+        (f"{label}, training by training", [*_trained(explained.candidate, found)]),
         ("Limits", [*_limits(explained.candidate, found.limits, verified)]),
         ("When it came", _came(explained, objectives)),
         ("Now, as searched", _now(explained, objectives)),
@@ -130,15 +131,16 @@ def _expected(candidate: Candidate, proposal: Proposal, found: ReadRun) -> list[
     if proposal.expected is None:
         return []
     value, low, high = proposal.expected
-    words = f"Expected accuracy {value:.4g} (95 %: {low:.4g} to {high:.4g})"
-    if (accuracy := candidate.figures.get("accuracy")) is None:
+    metric = quality(found.record.objectives)
+    words = f"Expected {column(metric).label} {value:.4g} (95 %: {low:.4g} to {high:.4g})"
+    if (scored := candidate.figures.get(metric)) is None:
         words += "; it was not scored."
     else:
-        side = "within" if low <= accuracy.value <= high else "outside"
-        words += f"; found {accuracy.value:.4g}, {side} the interval."
+        side = "within" if low <= scored.value <= high else "outside"
+        words += f"; found {scored.value:.4g}, {side} the interval."
     kept, n = explanation.kept_within(found.record.candidates, found.record.proposals)
     lines = [f"{words} Of {n} such intervals of this search, {kept} held."]
-    names = [name for name in found.record.objectives if name != "accuracy"]
+    names = paid(found.record.objectives)
     for name, cost in zip(names, proposal.costs, strict=False):
         if (figure := candidate.figures.get(name)) is not None:
             off = f" ({100 * (figure.value / cost - 1):+.0f} %)" if cost else ""
@@ -158,7 +160,7 @@ def _figures(candidate: Candidate, verified: Verified | None) -> Part:
             target, _, plain = other.rpartition(".")
             if other == name:
                 table.add("  verified", *_figure_cells(found))
-            elif name == "accuracy" and plain.startswith(name):  # accuracy_int8, accuracy_fp32
+            elif name in qualities() and plain.startswith(name):  # accuracy_int8, accuracy_fp32
                 dtype = plain.removeprefix(f"{name}_")
                 words = " ".join(word for word in ("  verified", target, dtype) if word)
                 table.add(words, *_figure_cells(found))

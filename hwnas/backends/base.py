@@ -94,7 +94,7 @@ class Artefacts(Protocol):
         """Return the outputs for all images and the cost, both from the files.
 
         Shapes:
-            Batches ``(N, C, R, R)``, one at least; outputs ``(sum of N, n_classes)``.
+            Batches ``(N, C, R, R)``, one at least; outputs ``(sum of N, n_outputs)``.
         """
         ...
 

@@ -31,7 +31,7 @@ class Runner:
     artefacts: Sequence[str]  #: that it runs, the default first; without one it is left out
     distribution: str  #: that it needs
     imports: str
-    #: From ``x``, float32 ``(N, H, W, C)``, to ``logits``, ``(N, n_classes)``. ``DEFAULT`` stands
+    #: From ``x``, float32 ``(N, H, W, C)``, to ``outputs``, ``(N, n_outputs)``. ``DEFAULT`` stands
     #: for the default artefact, where an argument chooses.
     code: str
 

@@ -1,17 +1,16 @@
 """``python -m hwnas audit``: what the terminal shows of an audit."""
 
 import math
-from collections.abc import Mapping, Sequence
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from hwnas.accuracy.audit import Finding
-from hwnas.api.auditing import audit
+from hwnas.api.auditing import Audited, audit
 from hwnas.commands.console import Phases, print_lines, print_phases
 from hwnas.config import AuditConfig
 from hwnas.figure import Figure
+from hwnas.metrics import column
 
 
 def run(config: AuditConfig) -> None:
@@ -19,26 +18,26 @@ def run(config: AuditConfig) -> None:
     console = Console()
     with Phases(console) as phases:
         found = audit(config, phases)
-    console.print(_table(found.findings, found.leaving))
+    console.print(_table(found))
     print_lines(console, [*found.words, f"Files in {found.path}: audit/ report.html"])
     print_phases(console, phases)
 
 
-def _table(findings: Sequence[Finding], leaving: Mapping[str, str]) -> Table:
+def _table(found: Audited) -> Table:
     table = Table(
         "id", "from", "supernet", "95 %", "alone", "95 %", "2nd seed", "",
-        title="Accuracy on the validation split", title_justify="left", box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0), show_edge=False,
+        title=f"{column(found.metric).title.capitalize()} on the validation split",
+        title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False,
     )  # fmt: skip
     for i, shown in enumerate(table.columns):
         shown.no_wrap = True
         shown.justify = "right" if i in (2, 4, 6) else "left"
-    for f in sorted(findings, key=lambda f: f.supernet.value):
+    for f in sorted(found.findings, key=lambda f: f.supernet.value):
         other = f"{f.alone[1].value:.4f}" if len(f.alone) > 1 else ""
         table.add_row(
             f.subject.genotype.id, f.subject.group, f"{f.supernet.value:.4f}", _half(f.supernet),
             f"{f.alone[0].value:.4f}", _half(f.alone[0]), other,
-            leaving.get(f.subject.genotype.id, ""),
+            found.leaving.get(f.subject.genotype.id, ""),
         )  # fmt: skip
     return table
 

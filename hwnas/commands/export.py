@@ -7,12 +7,14 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from hwnas import tasks
 from hwnas.api.exporting import Exported, export
 from hwnas.commands.console import Phases, print_lines, print_phases
 from hwnas.config import ExportConfig
 from hwnas.errors import ProofError
 from hwnas.export import folder as folders
 from hwnas.figure import Figure
+from hwnas.metrics import column
 
 
 def run(config: ExportConfig, arguments: Sequence[str]) -> None:
@@ -36,8 +38,10 @@ def run(config: ExportConfig, arguments: Sequence[str]) -> None:
 def _print(console: Console, done: Exported) -> None:
     """Print what was found of an export, and where it is."""
     place, row, evidence = done.path, done.proof, done.evidence
+    task = tasks.from_json(row["task"])
+    metric = task.metric
     table = Table(
-        "", "accuracy", "95 %", "largest error", "same class",
+        "", column(metric).label, "95 %", "largest error", task.words.same,
         title=f"{row['model']['name']}", box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False,
     )  # fmt: skip
     table.add_row("torch", *_cells(evidence.reference), "", "")
@@ -45,14 +49,14 @@ def _print(console: Console, done: Exported) -> None:
         if name in evidence.not_run:
             continue
         near = evidence.agreements[name]
-        error, same = f"{near.max_error:.2g}", f"{near.top1:.1%}"
-        table.add_row(name, *_cells(Figure(*found["accuracy"])), error, same)
+        error, same = f"{near.max_error:.2g}", f"{near.same:.1%}"
+        table.add_row(name, *_cells(Figure(*found[metric])), error, same)
     console.print(table)
     steps = row["finishing"]["steps"]
     identical = (row["source"]["reported"] or {}).get("same_files")
     lines = [
-        "Finished, accuracy on the validation split: "
-        + ", ".join(f"{step['step']} {step['accuracy'][0]:.4f}" for step in steps),
+        f"Finished, {column(metric).label} on the validation split: "
+        + ", ".join(f"{step['step']} {step[metric][0]:.4f}" for step in steps),
         ", ".join(_words(name, values) for name, values in row["figures"].items()),
         f"Byte for byte what the search verified: {', '.join(identical)}." if identical else "",
         *(f"Does not hold: {c.name}: {c.found:.4g} {c.words}; "

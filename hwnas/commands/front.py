@@ -7,9 +7,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from hwnas.accuracy.options import TrainedConfig
 from hwnas.api.front import BASELINE, FILES, Front, Outcome, energy_words, n_images_read
 from hwnas.commands.console import print_files, print_lines
+from hwnas.config import SearchConfig
 from hwnas.metrics import column
 from hwnas.results import Candidate, Row
 from hwnas.searching import columns
@@ -38,15 +38,16 @@ def print_members(console: Console, front: Front, manifest: Row, title: str) -> 
     derived = [name for name in config.derives.names if name in asked]
     listed = _spread(members, _TABLE_ROWS)
     console.print(_table(title, _SHORT[target.dtype], listed, derived))
+    task = parts.data.task
     infeasible = sum(candidate.state == "infeasible" for candidate in candidates)
     lines = [
         f"{len(members) - len(listed)} more members in front.csv." * (len(listed) < len(members)),
         *([] if against is None else against.sentences),
         f"{len(candidates)} candidates, {infeasible} infeasible; {_verified_words(members)}",
         *_reading_words(front),
-        _finishing_words(candidates, finishing),
-        f"{_SHORT[target.dtype]}: the compiled file on the whole test split, measured; 95 % Wilson "
-        "interval.",
+        _finishing_words(candidates, task.metric, finishing),
+        f"{_SHORT[target.dtype]}: {column(task.metric).title} of the compiled file on the whole "
+        f"test split, measured; 95 %: {task.words.interval}.",
         _searched_words(front, finishing),
         f"ms: {_sources(members, 'latency_ms')}. {target.caveat}.",
         f"SRAM (activations) and flash (weights) in KiB: {_sources(members, 'sram_kib')}.",
@@ -72,14 +73,14 @@ def _table(title: str, dtype: str, members: Sequence[Member], derived: Sequence[
     for part in table.columns:
         part.justify, part.no_wrap = "right", True
     for member in members:
-        accuracy = member.accuracy
-        assert accuracy.low is not None
-        assert accuracy.high is not None
+        found = member.quality
+        assert found.low is not None
+        assert found.high is not None
         table.add_row(
             member.candidate.id,
-            f"{accuracy.value:.4f}",
-            f"±{(accuracy.high - accuracy.low) / 2:.3f}",
-            f"{member.candidate.figures['accuracy'].value:.4f}",
+            f"{found.value:.4f}",
+            f"±{(found.high - found.low) / 2:.3f}",
+            f"{member.candidate.figures[member.metric].value:.4f}",
             *(f"{member.figures[name].value:{form}}" for _, name, form in costs),
             _label(member),
         )
@@ -126,7 +127,7 @@ def _reading_words(front: Front) -> list[str]:
     if "evaluator" in front.station.own.named:
         return [f"{len(scored)} networks scored by {front.station.own.named['evaluator']}."]
     if parts.config.accuracy == "trained":
-        return _training_words([*scored.values()], parts.config.trained)
+        return _training_words([*scored.values()], parts.config)
     stopped = sum(c.state == "stopped" for c in scored.values())
     n_read, n_all = n_images_read([*scored.values()]), len(scored) * len(parts.data.validation)
     return [
@@ -135,10 +136,11 @@ def _reading_words(front: Front) -> list[str]:
     ]
 
 
-def _training_words(scored: Sequence[Candidate], config: TrainedConfig) -> list[str]:
+def _training_words(scored: Sequence[Candidate], searched: SearchConfig) -> list[str]:
     """Return after which training candidates were stopped, and how many were trained to the end."""
+    config = searched.trained
     last = len(config.fidelities)
-    n_read = Counter(config.n_read(c.details) for c in scored)
+    n_read = Counter(config.n_read(searched.metric, c.details) for c in scored)
     totals = [sum(config.fidelities[:n]) for n in range(last + 1)]
     spent = sum(totals[n] * count for n, count in n_read.items())
     stopped = [
@@ -151,9 +153,9 @@ def _training_words(scored: Sequence[Candidate], config: TrainedConfig) -> list[
     ]
 
 
-def _finishing_words(candidates: Sequence[Candidate], finish: Row) -> str:
+def _finishing_words(candidates: Sequence[Candidate], metric: str, finish: Row) -> str:
     """Return how many candidates were finished, how, and by whom they were taught."""
-    done = {c.id for c in candidates if columns.FINISHED in c.details}
+    done = {c.id for c in candidates if columns.finished(metric) in c.details}
     if not finish["epochs"]:
         return f"{len(done)} finished without further training (finish.epochs=0)."
     words = f"{len(done)} finished, each by {_epochs(finish['epochs'])} more"
@@ -163,20 +165,21 @@ def _finishing_words(candidates: Sequence[Candidate], finish: Row) -> str:
 
 
 def _searched_words(front: Front, finishing: Row) -> str:
-    """Return what the searched accuracies of members are."""
-    accuracy, own = front.station.config.accuracy, front.station.own.named
-    weights = "supernet weights" if accuracy == "supernet" else "trained alone"
+    """Return what the searched figures of members are."""
+    config, own = front.station.config, front.station.own.named
+    metric, label = config.metric, column(config.metric).label
+    weights = "supernet weights" if config.accuracy == "supernet" else "trained alone"
     weights = f"as {own['evaluator']} says" if "evaluator" in own else weights
-    believed = all(m.candidate.figures["accuracy"].source == "modelled" for m in front.members)
-    n_finished = len({c.id for c in front.candidates if columns.FINISHED in c.details})
+    believed = all(m.candidate.figures[metric].source == "modelled" for m in front.members)
+    n_finished = len({c.id for c in front.candidates if columns.finished(metric) in c.details})
     if columns.is_enough(n_finished) and finishing["epochs"]:
         what = "finished"
         if believed:
-            what = "what is believed of the finished accuracy, given all that was read"
+            what = f"what is believed of the finished {label}, given all that was read"
     else:
         what = weights
         if believed:
-            what = f"what is believed of the accuracy, given all that was read; {weights}"
+            what = f"what is believed of the {label}, given all that was read; {weights}"
     return f"searched: {what}; fp32, validation split{'' if believed else ', measured'}."
 
 

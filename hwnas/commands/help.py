@@ -14,6 +14,7 @@ _GROUPS = {
     "+target=": "targets",
     "budget=": "budgets",
     "dataset=": "data sets",
+    "task=": "tasks",
     "sampler=": "samplers",
 }
 
@@ -117,6 +118,7 @@ _EXAMPLES = {
         "search +target=npu budget.latency_ms=0.3 budget.sram_kib=32",
         "search +target=cpu cost=measured budget=none",
         "search +target=npu dataset=fashion_mnist dataset.path=DIR n_trials=600",
+        "search +target=npu task=regression dataset=digit_angles",
         "search '+target=[npu,cpu]' npu.budget.latency_ms=0.3 cpu.budget.latency_ms=0.1",
         "search +target=npu study.workers=2",
         "search +target=npu study.storage=postgresql://USER@HOST/NAME   # on every machine",
@@ -166,7 +168,7 @@ def verb_help(verb: str, schema: type) -> str:
     lines = [f"python -m hwnas {verb} {_FIRST[verb]}[option=value ...]", "", *_ABOUT[verb]]
     for option, title in _GROUPS.items():
         group = option.strip("+=")
-        if any(name == group or name.startswith(f"{group}.") for name in known):
+        if any(f"{name}.".startswith((f"{group}.", f"dataset.{group}.")) for name in known):
             folder = content.ROOT / "conf" / group
             lines += ["", f"{title}:", *_lines(option, content.entries(folder))]
     if "search_space" in known:
@@ -200,8 +202,8 @@ def _examples(verb: str) -> list[str]:
 def _metrics() -> list[str]:
     """Return what can be an objective, or limited by a budget."""
     lines = [
-        "metrics: 'objectives=[accuracy,latency_ms]'; but for accuracy, budget.NAME=LIMIT, too: an",
-        "upper limit, or a lower one of what is to be maximised:",
+        "metrics: 'objectives=[accuracy,latency_ms]'; but for accuracy and mae, budget.NAME=LIMIT,",
+        "too: an upper limit, or a lower one of what is to be maximised:",
     ]
     entries = {}
     for name, metric in metrics.known().items():

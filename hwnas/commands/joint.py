@@ -42,7 +42,9 @@ def _counted(n: int) -> str:
 
 def _table(members: Sequence[JointMember]) -> Table:
     targets = list(members[0].members)
-    heads = [head for target in targets for head in (f"{target} acc.", f"{target} ms")]
+    metric = members[0].members[targets[0]].metric
+    short = "acc." if metric == "accuracy" else metric
+    heads = [head for target in targets for head in (f"{target} {short}", f"{target} ms")]
     table = Table(
         "id", *heads, "",
         title="Models for all targets, verified on each", box=box.SIMPLE_HEAD, padding=(0, 1),
@@ -54,7 +56,7 @@ def _table(members: Sequence[JointMember]) -> Table:
         cells = []
         for part_of in member.members.values():
             latency = part_of.figures["latency_ms"].value
-            cells += [f"{part_of.accuracy.value:.4f}", f"{latency:.4f}"]
-        short = "over budget" if member.over_budget else "" if member.on_front else "left front"
-        table.add_row(member.candidate.id, *cells, short)
+            cells += [f"{part_of.quality.value:.4f}", f"{latency:.4f}"]
+        state = "over budget" if member.over_budget else "" if member.on_front else "left front"
+        table.add_row(member.candidate.id, *cells, state)
     return table

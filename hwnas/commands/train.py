@@ -9,6 +9,7 @@ from rich.table import Table
 from hwnas.api.training import Trained, train
 from hwnas.commands.console import Phases, print_phases
 from hwnas.config import TrainConfig
+from hwnas.metrics import column
 from hwnas.results import Row
 from hwnas.training import parallel
 
@@ -26,11 +27,11 @@ def run(config: TrainConfig, arguments: Sequence[str]) -> None:
 
 def _table(trained: Trained) -> Table:
     table = Table(
-        "", "accuracy", "95 % interval", title=trained.title, title_justify="left",
-        box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False,
+        "", column(trained.metric).title, "95 % interval", title=trained.title,
+        title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False,
     )  # fmt: skip
     table.columns[1].justify = "right"
-    for row in trained.accuracies:
+    for row in trained.figures:
         table.add_row(*row)
     return table
 
@@ -43,6 +44,6 @@ def _closing(summary: Row) -> str:
     if not summary["steps"]:
         return f"It was trained before. {where}"
     rate = summary["images_x_subnets_per_second"]
-    what = "images x subnets" if "accuracy_largest" in summary else "images"
+    what = "images x subnets" if "genotypes" in summary else "images"
     steps, seconds = summary["steps"], summary["seconds"]
     return f"Trained {steps} steps in {seconds:.1f} s, {rate:.0f} {what} a second. {where}"

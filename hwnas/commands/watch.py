@@ -9,12 +9,12 @@ from rich.table import Table
 from rich.text import Text
 
 from hwnas.api.reporter import Finished
-from hwnas.metrics import column
+from hwnas.metrics import column, paid, quality
 from hwnas.results import Candidate
 from hwnas.searching.standing import Snapshot, Standing, View
 
 _WORDS = (
-    "hypervolume: the front's share of the box between perfect accuracy at no cost and the worst "
+    "hypervolume: the front's share of the box between a perfect metric at no cost and the worst "
     "that counts: a budget's limit, else the worst so far"
 )
 
@@ -49,7 +49,7 @@ class Watch:
         """Return how the search stands in one line."""
         parts = []
         for view, snapshot in zip(self._views, self._snapshots, strict=True):
-            cells = dict(zip(_HEADS, _cells(view, snapshot), strict=True))
+            cells = dict(zip(_heads(view), _cells(view, snapshot), strict=True))
             words = ", ".join(f"{head} {cell}" for head, cell in cells.items() if cell)
             parts.append(f"{view.name}: {words}" if view.name else words)
         return "; ".join(parts)
@@ -57,7 +57,8 @@ class Watch:
     def panel(self) -> RenderableType:
         """Return how the search stands as a table, and what its hypervolume is."""
         names = [view.name for view in self._views]
-        heads = ["", *_HEADS] if any(names) else _HEADS
+        heads = _heads(self._views[0])
+        heads = ["", *heads] if any(names) else heads
         table = Table(*heads, box=box.SIMPLE_HEAD, show_edge=False, header_style="dim")
         for part in table.columns[:-1]:
             part.justify = "right"
@@ -66,7 +67,10 @@ class Watch:
         return Group(table, Text(_WORDS, style="dim"))
 
 
-_HEADS = ("feasible", "front", "newest", "hypervolume", "highest accuracy")
+def _heads(view: View) -> list[str]:
+    of = column(quality(view.objectives))
+    best = f"{'highest' if of.maximise else 'lowest'} {of.label}"
+    return ["feasible", "front", "newest", "hypervolume", best]
 
 
 def _cells(view: View, snapshot: Snapshot) -> list[str]:
@@ -81,9 +85,9 @@ def _cells(view: View, snapshot: Snapshot) -> list[str]:
 
 
 def _figures(view: View, member: Candidate) -> str:
-    costs = [name for name in view.objectives if name != "accuracy"]
-    words = [f"{member.figures[name].value:.4g} {_unit(name)}" for name in costs]
-    return f"{member.figures['accuracy'].value:.4f} at {', '.join(words)}"
+    metric, names = quality(view.objectives), paid(view.objectives)
+    words = [f"{member.figures[name].value:.4g} {_unit(name)}" for name in names]
+    return f"{member.figures[metric].value:.4f} at {', '.join(words)}"
 
 
 def _unit(name: str) -> str:

@@ -13,14 +13,13 @@ from hwnas.comparison.fronts import Point, Run, declared
 from hwnas.errors import RunError
 from hwnas.figure import Figure
 from hwnas.manifest import read_manifest
+from hwnas.metrics import column, quality
 from hwnas.results import Candidate, Row, RunFolder, read_candidates
 from hwnas.searching import study
 from hwnas.searching.joint import fits_all, on_target
-from hwnas.searching.member import Member, verified_names
+from hwnas.searching.member import Member, own, verified_names
 from hwnas.space import Space
 from hwnas.union import stem
-
-_OWN_ACCURACY = ("accuracy_int8", "accuracy_fp32")  # of an artefact, what it computes in first
 
 
 @dataclass(frozen=True)
@@ -175,7 +174,7 @@ def _members(
     for row in rows:
         if row["id"] not in candidates:
             raise RunError(f"{folder.path}: front.json names {row['id']}, which is no candidate.")
-        figures = _figures(row, "verified_", verified_names())
+        figures = _figures(row, "verified_", verified_names(quality(row)))
         over = tuple(name for name, by in budget.violations(figures).items() if by > 0)
         member = Member(
             candidates[row["id"]], figures, {}, {}, over, bool(row["verified_on_front"])
@@ -187,11 +186,11 @@ def _members(
 def verified(member: Member) -> Point:
     """Return a member by the figures of its artefact."""
     costs = {name: figure for name, figure in member.figures.items() if name in metrics.costs()}
-    return Point(member.candidate.id, {"accuracy": member.accuracy, **costs})
+    return Point(member.candidate.id, {member.metric: member.quality, **costs})
 
 
 def _joint_verified(folder: RunFolder, targets: Sequence[str]) -> list[Point] | None:
-    """Return models that fit all budgets; their accuracy is that on the target where it is lowest.
+    """Return models that fit all budgets; their metric is that on the target where it is worst.
 
     ``None`` where there is no verified front.
     """
@@ -199,14 +198,16 @@ def _joint_verified(folder: RunFolder, targets: Sequence[str]) -> list[Point] | 
     fitting = [row for row in rows if row["verified_fits_budget"]]
     found = []
     for row in fitting:
-        own: list[Figure] = []
+        each: list[Figure] = []
+        metric = quality(row)
         costs: dict[str, Figure] = {}
         for target in targets:
-            figures = _figures(row, f"verified_{target}.", verified_names())
-            own.append(next(figures[name] for name in _OWN_ACCURACY if name in figures))
+            figures = _figures(row, f"verified_{target}.", verified_names(metric))
+            each.append(figures[own(metric, figures)])
             own_costs = (name for name in metrics.costs() if name in figures)
             costs |= {f"{target}.{name}": figures[name] for name in own_costs}
-        found.append(Point(row["id"], {"accuracy": min(own, key=lambda f: f.value), **costs}))
+        worst = min if column(metric).maximise else max
+        found.append(Point(row["id"], {metric: worst(each, key=lambda f: f.value), **costs}))
     return found if rows else None
 
 
@@ -224,7 +225,7 @@ def _figures(row: Mapping[str, Any], prefix: str, names: Sequence[str]) -> dict[
 
 
 def _data(manifest: Row) -> str | None:
-    """Return what says on which images accuracies were read, the same for the same images."""
+    """Return what says on which images runs were scored, the same for the same images."""
     digests = manifest.get("digests", {})
     for name, digest in digests.items():
         if name == "data" or name.endswith(".data"):

@@ -13,6 +13,7 @@ from pathlib import Path
 from hwnas.comparison.fronts import Objective, Point, Run
 from hwnas.errors import RunError, unknown
 from hwnas.figure import Figure
+from hwnas.metrics import qualities
 
 _Row = dict[str, str]
 
@@ -106,7 +107,8 @@ def verified_front(path: Path, objectives: Sequence[Objective]) -> list[Point] |
     """
     rows = _rows(path, [])
     columns = rows[0][1].keys() if rows else ()
-    own = [name for name in ("accuracy_int8", "accuracy_fp32") if f"verified_{name}" in columns]
+    metrics = [o.name for o in objectives if o.name in qualities()]
+    own = [f"{m}_{d}" for m in metrics for d in ("int8", "fp32") if f"verified_{m}_{d}" in columns]
     if not own or "verified_fits_budget" not in columns:
         return None
     found = []
@@ -114,7 +116,7 @@ def verified_front(path: Path, objectives: Sequence[Objective]) -> list[Point] |
         renamed = {
             f"{objective.name}{end}": row.get(f"verified_{source}{end}", "")
             for objective in objectives
-            for source in [own[0] if objective.name == "accuracy" else objective.name]
+            for source in [own[0] if objective.name in metrics else objective.name]
             for end in ("", "_low", "_high")
         }
         if row["verified_fits_budget"] == "True":

@@ -66,7 +66,7 @@ def expanded(names: Sequence[str]) -> list[Path]:
 
 
 def check_data(runs: Sequence[Run], *, allow_mixed: bool) -> list[str]:
-    """Refuse runs whose accuracies are not of the same images; return what is to be said.
+    """Refuse runs that were not scored on the same images; return what is to be said.
 
     Raises:
         RunError: they are not, and ``allow_mixed`` is not said.
@@ -78,9 +78,9 @@ def check_data(runs: Sequence[Run], *, allow_mixed: bool) -> list[str]:
         if not allow_mixed:
             raise RunError(
                 f"{first} and {second} were not scored on the same images (other data or splits): "
-                "their accuracies are not comparable. Say allow_mixed=true to compare them still."
+                "their answers are not comparable. Say allow_mixed=true to compare them still."
             )
-        notes.append("Runs on different data or splits are mixed: their accuracies differ by that.")
+        notes.append("Runs on different data or splits are mixed: what they found differs by that.")
     silent = [run.name for run in runs if run.data is None]
     if silent and len(runs) > 1:
         notes.append(f"Whether the data are the same is not known of: {listed(silent)}.")

@@ -23,6 +23,7 @@ from hwnas.comparison.bootstrap import DRAWS, Draws, Interval
 from hwnas.comparison.fronts import Array, Front, Kind, Objective, Run, front
 from hwnas.comparison.staircase import COST, QUALITY
 from hwnas.comparison.tables import parts
+from hwnas.metrics import qualities
 from hwnas.pareto import non_dominated
 from hwnas.results import Row
 
@@ -83,7 +84,10 @@ class Step:
 
 @dataclass(frozen=True)
 class Speedup:
-    """A front against a baseline, in accuracy and one cost."""
+    """A front against a baseline, in the quality and one cost.
+
+    Every quality is one that is maximised: ``said`` returns it as it was read.
+    """
 
     quality: Objective
     cost: Objective
@@ -92,6 +96,10 @@ class Speedup:
     range: Range | None  #: ``None`` where the front reaches no accuracy of the baseline
     steps: Sequence[Step]  #: a row for each member of the baseline, and for where the front ends
 
+    def said(self, value: float) -> float:
+        """Return a quality, or a difference of qualities, as it was read."""
+        return value if self.quality.maximise else -value
+
     def rows(self) -> list[Row]:
         """Return the table as rows of a CSV file."""
         return [self._row(step) for step in self.steps]
@@ -99,9 +107,13 @@ class Speedup:
     def _row(self, step: Step) -> Row:
         quality, cost = self.quality.name, self.cost.name
         low, high = (step.ratio and step.ratio.interval) or (None, None)
-        gain_low, gain_high = step.gain_interval or (None, None)
+        gain_low, gain_high = self.gains(step)
+        reached, gain = (
+            None if value is None else self.said(value)
+            for value in (step.quality_at_cost, step.gain)
+        )
         return {
-            quality: step.quality,
+            quality: self.said(step.quality),
             "baseline_id": step.baseline_id,
             f"baseline_{cost}": step.baseline_cost,
             "front_id": step.front_id,
@@ -109,11 +121,18 @@ class Speedup:
             "ratio": step.ratio and step.ratio.value,
             "ratio_low": low,
             "ratio_high": high,
-            f"front_{quality}_at_equal_cost": step.quality_at_cost,
-            f"{quality}_gain": step.gain,
+            f"front_{quality}_at_equal_cost": reached,
+            f"{quality}_gain": gain,
             f"{quality}_gain_low": gain_low,
             f"{quality}_gain_high": gain_high,
         }
+
+    def gains(self, step: Step) -> tuple[float | None, float | None]:
+        """Return the interval of a difference as it was read, where it is known."""
+        low, high = step.gain_interval or (None, None)
+        if self.quality.maximise:
+            return low, high
+        return (None if high is None else -high), (None if low is None else -low)
 
     def to_json(self) -> dict[str, Any]:
         """Return what ``front.json`` and the manifest hold."""
@@ -127,10 +146,10 @@ class Speedup:
         if (found := self.range) is not None:
             worst = found.worst
             content |= {
-                "range": [found.places[0].quality, found.places[-1].quality],
+                "range": [self.said(found.places[i].quality) for i in (0, -1)],
                 "lowest_ratio": _json(found.lowest),
                 "lowest_at": {
-                    self.quality.name: worst.quality,
+                    self.quality.name: self.said(worst.quality),
                     f"baseline_{self.cost.name}": worst.baseline,
                     f"front_{self.cost.name}": worst.front,
                 },
@@ -148,10 +167,12 @@ def speedup(
     Args:
         own: What ``in_plane`` returns of the front; may be empty.
         base: Of the baseline.
-        quality: To be maximised.
+        quality: To be maximised; what is minimised is compared with its sign turned.
         cost: To be minimised; above zero.
         draws: For the intervals.
     """
+    if not quality.maximise:
+        own, base = _turned(own), _turned(base)
     own, base = _members(own), _members(base)
     levels = _levels(own, base)
     found = _range(own.values, base.values)
@@ -177,11 +198,12 @@ def of_two(
 ) -> Speedup | None:
     """Hold the first of two runs against the second, in the quality and the first cost.
 
-    ``None`` where that says nothing: of one run or several, where the quality is not maximised or
-    the cost not minimised, or where a cost is not above zero.
+    ``None`` where that says nothing: of one run or several, where the quality is no metric and not
+    maximised, or the cost not minimised, or where a cost is not above zero.
     """
     quality, costs = parts(objectives)
-    if len(runs) != 2 or not costs or not quality.maximise or costs[0].maximise:
+    is_cost = not quality.maximise and quality.name not in qualities()
+    if len(runs) != 2 or not costs or is_cost or costs[0].maximise:
         return None
     own, base = (
         in_plane(run, quality, costs[0], kind) for run, kind in zip(runs, kinds, strict=True)
@@ -189,6 +211,14 @@ def of_two(
     if min(own.values[:, COST].min(), base.values[:, COST].min()) <= 0:
         return None
     return speedup(own, base, quality, costs[0], draws)
+
+
+def _turned(own: Front) -> Front:
+    """Return a front whose quality is to be maximised, where it was to be minimised."""
+    sign = np.array([-1.0, 1.0])
+    low, high = own.low.copy(), own.high.copy()
+    low[:, QUALITY], high[:, QUALITY] = -own.high[:, QUALITY], -own.low[:, QUALITY]
+    return replace(own, values=own.values * sign, low=low, high=high)
 
 
 @dataclass(frozen=True)

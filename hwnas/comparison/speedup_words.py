@@ -28,13 +28,18 @@ def sentences(found: Speedup, names: Names) -> list[str]:
     if not len(found.baseline):
         return [f"{names.lead}: {names.baseline} has no network that fits its budget."]
     if found.range is None:
-        top = amount(found.quality, float(found.front[-1, 0]))
-        bottom = amount(found.quality, float(found.baseline[0, 0]))
+        top = quality_amount(found, float(found.front[-1, 0]))
+        bottom = quality_amount(found, float(found.baseline[0, 0]))
         return [
             f"{names.lead}: {names.front} reaches no {found.quality.title} of {names.baseline}: "
-            f"its highest is {top}, the lowest there {bottom}."
+            f"its {_ends(found)[1]} is {top}, the {_ends(found)[0]} there {bottom}."
         ]
     return [*_range(found, found.range, names), *_alone(found, names)]
+
+
+def quality_amount(found: Speedup, value: float) -> str:
+    """Return a quality of a comparison with its unit."""
+    return amount(found.quality, found.said(value))
 
 
 def amount(objective: Objective, value: float) -> str:
@@ -72,7 +77,7 @@ def _range(found: Speedup, whole: Range, names: Names) -> Iterator[str]:
     theirs = amount(found.cost, worst.baseline)
     yield (
         f"{names.lead}: {names.front} is not {_more(found.cost)} {where} {_quality(found)}: at "
-        f"{amount(found.quality, worst.quality)} it needs {amount(found.cost, worst.front)}, "
+        f"{quality_amount(found, worst.quality)} it needs {amount(found.cost, worst.front)}, "
         f"{names.baseline} {theirs}."
     )
     if len(whole.places) > 1:
@@ -86,8 +91,8 @@ def _range(found: Speedup, whole: Range, names: Names) -> Iterator[str]:
 def _span(found: Speedup, whole: Range) -> str:
     first, last = whole.places[0].quality, whole.places[-1].quality
     if first == last:
-        return f"at {amount(found.quality, first)} {_quality(found)}"
-    ends = f"{amount(found.quality, first)} to {amount(found.quality, last)}"
+        return f"at {quality_amount(found, first)} {_quality(found)}"
+    ends = f"{quality_amount(found, first)} to {quality_amount(found, last)}"
     return f"from {ends} {_quality(found)}"
 
 
@@ -101,7 +106,7 @@ def _mean(whole: Range) -> str:
 
 
 def _at(found: Speedup, place: Place) -> str:
-    return f" at {amount(found.quality, place.quality)}"
+    return f" at {quality_amount(found, place.quality)}"
 
 
 def _interval(ratio: Ratio) -> str:
@@ -109,6 +114,15 @@ def _interval(ratio: Ratio) -> str:
         return ""
     low, high = ratio.interval
     return f", 95 % {ratio_text(low)} to {ratio_text(high)}"
+
+
+def _ends(found: Speedup) -> tuple[str, str]:
+    """Return what the worst and the best quality are called."""
+    return ("lowest", "highest") if found.quality.maximise else ("highest", "lowest")
+
+
+def _beyond(found: Speedup) -> str:
+    return "Above" if found.quality.maximise else "Below"
 
 
 def _quality(found: Speedup) -> str:
@@ -135,15 +149,15 @@ def _alone(found: Speedup, names: Names) -> Iterator[str]:
     """Say what only one of the two reaches."""
     mine, theirs = found.front, found.baseline
     (top, price), (their_top, their_price) = mine[-1].tolist(), theirs[-1].tolist()
-    high, their_high = (amount(found.quality, value) for value in (top, their_top))
+    high, their_high = (quality_amount(found, value) for value in (top, their_top))
     if their_top > top:
         yield (
             f"{_capital(names.front)} does not reach {their_high}, which {names.baseline} has at "
-            f"{amount(found.cost, their_price)}; its highest is {high}."
+            f"{amount(found.cost, their_price)}; its {_ends(found)[1]} is {high}."
         )
     elif top > their_top:
         yield (
-            f"Above {their_high} only {names.front} goes on, to {high} at "
+            f"{_beyond(found)} {their_high} only {names.front} goes on, to {high} at "
             f"{amount(found.cost, price)}."
         )
     (bottom, least), (their_bottom, their_least) = mine[0].tolist(), theirs[0].tolist()
@@ -154,7 +168,7 @@ def _alone(found: Speedup, names: Names) -> Iterator[str]:
 
 
 def _below(found: Speedup, name: str, cost: float, cheapest: tuple[float, float]) -> str:
-    quality, least = amount(found.quality, cheapest[0]), amount(found.cost, cheapest[1])
+    quality, least = quality_amount(found, cheapest[0]), amount(found.cost, cheapest[1])
     return f"Below {amount(found.cost, cost)} only {name} has networks, from {quality} at {least}."
 
 

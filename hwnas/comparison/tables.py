@@ -1,7 +1,7 @@
 """Tables that answer a question each, as rows of a CSV file.
 
-The *quality* is the accuracy, else the first objective that is maximised; the others are
-what is paid for it. A limit is met if the worse end of the figure's interval meets it.
+The *quality* is the metric of a task, or else the first objective that is maximised; the others
+are what is paid for it. A limit is met if the worse end of the figure's interval meets it.
 """
 
 import itertools
@@ -16,6 +16,7 @@ from hwnas.agreement import agreement
 from hwnas.comparison.frame import Frame
 from hwnas.comparison.fronts import Array, Front, Objective, Run
 from hwnas.figure import Figure
+from hwnas.metrics import qualities
 from hwnas.results import Candidate, Row
 from hwnas.searching.member import Member
 
@@ -26,8 +27,8 @@ _EQUAL = 1e-9  # of a limit: what rounding may add
 
 def parts(objectives: Sequence[Objective]) -> tuple[Objective, list[Objective]]:
     """Return the quality, and what is paid for it."""
-    best = (o for o in objectives if o.maximise)
-    quality = next((o for o in objectives if o.name == "accuracy"), next(best, objectives[0]))
+    known = [o for o in objectives if o.name in qualities()] + [o for o in objectives if o.maximise]
+    quality = [*known, *objectives][0]
     return quality, [o for o in objectives if o is not quality]
 
 
@@ -249,7 +250,7 @@ def _verified(run: Run, frame: Frame) -> Row:
 
 
 def _own(member: Member, name: str) -> Figure:
-    return member.accuracy if name == "accuracy" else member.figures[name]
+    return member.quality if name == member.metric else member.figures[name]
 
 
 def _share(values: Array, frame: Frame) -> float:

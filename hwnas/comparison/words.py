@@ -7,6 +7,7 @@ from hwnas.comparison.fronts import Array, Objective
 from hwnas.comparison.reading import listed
 from hwnas.comparison.significance import ALPHA, PairTest, Ranking
 from hwnas.comparison.summary import Comparison
+from hwnas.metrics import column, qualities
 from hwnas.results import Row
 
 _MAIN = "hypervolume_share"
@@ -213,8 +214,12 @@ def verified(rows: Sequence[Row]) -> Iterator[str]:
         return
     for row in rows:
         a, b = row["hypervolume_share_searched"], row["hypervolume_share_verified"]
-        accuracy = row.get("median_change_accuracy")
-        more = "" if accuracy is None else f", accuracy {accuracy:+.4f} on the median"
+        medians = {n: row.get(f"median_change_{n}") for n in qualities()}
+        more = "".join(
+            f", {column(name).label} {change:+.4f} on the median"
+            for name, change in medians.items()
+            if change is not None
+        )
         yield (
             f"{row['run']}: verification changed the hypervolume share from {a:.4f} to {b:.4f}"
             f"{more}; {row['n_left']} of {row['n_members']} members left the front."

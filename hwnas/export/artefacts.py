@@ -46,10 +46,10 @@ def build(
     lowered = finished.lowered
     weights = weights_of(finished.network, lowered)
     files = {
-        "model.py": standalone.source(lowered, title).encode(),
+        "model.py": standalone.source(lowered, title, data.task).encode(),
         "model.safetensors": standalone.weights_file(lowered, weights, {"network": title}),
         "preprocessing.json": _json(preprocessing(data, lowered)),
-        "labels.txt": "".join(f"{' '.join(name.split())}\n" for name in data.classes).encode(),
+        **data.task.files(),
         portable.FLOAT32: write_fp32(fuse(lowered, "float32"), weights, any_batch=True),
     }
     if finished.int8 is not None:
@@ -57,7 +57,7 @@ def build(
     names = backends.file_names(target.runtime, target.dtype)
     own = artefacts.delivered(Trained(lowered, weights, finished.int8))
     files |= {names[suffix]: content for suffix, content in own.items()}
-    texts = runners(set(files))
+    texts = runners(set(files), data.task)
     return files | {name: text.encode() for name, text in texts.items()}
 
 
@@ -78,6 +78,7 @@ def preprocessing(data: ImageData, lowered: Lowered) -> dict[str, object]:
         "normalise": "(pixel - 255 * mean) / (255 * std), pixels 0 to 255, in float32",
         "decode": _DECODED.format(side=data.test.take(torch.tensor([0])).images.shape[1]),
         "resize": _RESIZED,
+        **data.task.preprocessing(),
     }
 
 

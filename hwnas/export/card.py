@@ -9,17 +9,18 @@ from typing import Any
 
 import yaml
 
-from hwnas import backends
+from hwnas import backends, tasks
 from hwnas.export.proof import TRAINED
 from hwnas.export.running import kinds
 from hwnas.figure import Figure
 from hwnas.metrics import column
+from hwnas.searching.member import own
+from hwnas.tasks.base import Task
 
 Row = dict[str, Any]
 
 _ABOUT = {
-    "images.npz": "test images, their labels, and what torch answers; for `verify`",
-    "labels.txt": "the classes in order, one a line",
+    "images.npz": "test images, their targets, and what torch answers; for `verify`",
     "preprocessing.json": "how images are resized and normalised",
 }
 
@@ -54,13 +55,15 @@ def card(proof: Row) -> str:
 def _front_matter(proof: Row) -> Row:
     data, model = proof["dataset"], proof["model"]
     kind = data["hub_id"] or data["name"]
+    task = _task(proof)
+    metric, kind_of_task = task.metric, task.words.kind
     metrics = [
-        {"type": "accuracy", "value": round(row["accuracy"][0], 6), "name": f"accuracy, {name}"}
+        {"type": metric, "value": round(row[metric][0], 6), "name": f"{metric}, {name}"}
         for name, row in proof["artefacts"].items()
-        if row.get("accuracy")
+        if row.get(metric)
     ]
     result = {
-        "task": {"type": "image-classification", "name": "image classification"},
+        "task": {"type": kind_of_task, "name": f"image {task.name}"},
         "dataset": {"type": kind, "name": data["name"], "split": "test"},
         "metrics": metrics,
     }
@@ -68,10 +71,10 @@ def _front_matter(proof: Row) -> Row:
     return {
         "license": proof["license"],
         "library_name": "hwnas",
-        "pipeline_tag": "image-classification",
+        "pipeline_tag": kind_of_task,
         "tags": [*tags, *sorted({kinds()[name].runtime for name in proof["artefacts"]})],
         **({"datasets": [data["hub_id"]]} if data["hub_id"] else {}),
-        "metrics": ["accuracy"],
+        "metrics": [metric],
         "model-index": [{"name": model["name"], "results": [result]}],
     }
 
@@ -79,14 +82,19 @@ def _front_matter(proof: Row) -> Row:
 def _summary(proof: Row) -> str:
     model, data = proof["model"], proof["dataset"]
     c, h, w = model["input"]
+    words = _task(proof).words
     return (
-        f"An image classifier for {data['name']} ({model['n_classes']} classes, images of {h}x{w} "
+        f"{words.network} for {data['name']} ({words.outputs}, images of {h}x{w} "
         f"pixels, {'grey' if c == 1 else f'{c} channels'}), found by hwnas for "
         f"the target `{proof['target']['name']}` ({proof['target']['description']}): "
         f"{round(model['params_m'] * 1e6):,} parameters, {round(model['macs_m'] * 1e6):,} "
         "multiply-accumulates. Every figure below is of the files in this folder; `proof.json` "
         "holds them all, and `python -m hwnas verify` repeats them."
     )
+
+
+def _task(proof: Row) -> Task:
+    return tasks.of_proof(proof)
 
 
 def _failure(proof: Row) -> list[str]:
@@ -115,26 +123,28 @@ def _checks(proof: Row) -> str:
 
 
 def _use(proof: Row) -> str:
+    words = _task(proof).words
     run = {name: kind.command for name, kind in kinds().items()}
     commands = [run[name] for name in proof["artefacts"] if run[name]]
     c, h, w = proof["model"]["input"]
     return (
-        "Each of these prints a label for every image of a `.npy` file of uint8 images "
+        f"Each of these prints {words.answer} of every image of a `.npy` file of uint8 images "
         f"`(N, {h}, {w}, {c})`, and is short enough to be copied from:\n\n"
         + "\n".join(f"    {command}" for command in commands)
-        + "\n\n`preprocessing.json` says how images are resized and normalised, `labels.txt` has "
-        "the classes in order."
+        + "\n\n`preprocessing.json` says how images are resized and normalised"
+        + "".join(f", `{name}` has {about}" for name, about in words.files.items())
+        + "."
     )
 
 
 def _limits(proof: Row) -> str:
-    data = proof["dataset"]
+    data, task = proof["dataset"], _task(proof)
+    label = column(task.metric).label
     lines = [
-        f"For images like those of {data['name']}: its accuracy on others is not known.",
-        "It always answers one of its classes; that an image shows none of them it cannot say.",
-        "Its outputs are logits; their softmax was not calibrated as a probability.",
+        f"For images like those of {data['name']}: its {label} on others is not known.",
+        *task.words.limits,
         f"`images.npz` holds {proof['n_images']} test images, under the licence of the data set.",
-        "How accuracy differs between groups of people or conditions was not measured.",
+        "How it differs between groups of people or conditions was not measured.",
         f"Costs: {proof['target']['caveat']}.",
     ]
     return _list(lines)
@@ -146,7 +156,7 @@ def _data(proof: Row) -> str:
     return (
         f"{data['name']}{_of_hub(data)}: {n['train']:,} images to train on, {n['validation']:,} to "
         f"choose by, {n['test']:,} to test on (read by verification alone). Digest of all images, "
-        f"labels and splits: `{data['digest']}`."
+        f"targets and splits: `{data['digest']}`."
     )
 
 
@@ -170,11 +180,12 @@ def _training(proof: Row) -> str:
         if finishing["int8"]
         else f"Not quantised: {finishing['no_int8']}",
     ]
+    metric = _task(proof).metric
     steps = [
-        [step["step"], str(step["epochs"] or ""), _fraction(step["accuracy"])]
+        [step["step"], str(step["epochs"] or ""), _fraction(step[metric])]
         for step in finishing["steps"]
     ]
-    table = _table(["step", "epochs", "accuracy, validation split"], steps)
+    table = _table(["step", "epochs", f"{column(metric).label}, validation split"], steps)
     return f"{_list(lines)}\n\n{table}"
 
 
@@ -200,19 +211,21 @@ def _teacher(name: str) -> str:
 def _evaluation(proof: Row) -> str:
     rows = [("torch", proof["reference"]), *proof["artefacts"].items()]
     n, kept = proof["dataset"]["images"]["test"], proof["n_images"]
+    task = _task(proof)
+    metric, label = task.metric, column(task.metric).label
     table = []
     for name, row in rows:
         near = row.get("agreement")
         table.append(
             [
                 f"`{name}`" if near or name in kinds() else name,
-                _fraction(row.get("accuracy")) if row.get("accuracy") else row["not_run"],
+                _fraction(row[metric]) if row.get(metric) else row["not_run"],
                 f"{near['max_error']:.2g}" if near else "",
                 f"{near['mean_error']:.2g}" if near else "",
-                f"{near['top1']:.1%}" if near else "",
+                f"{near['same']:.1%}" if near else "",
             ]
         )
-    head = ["", "accuracy (95 %)", "largest error", "mean error", "same class"]
+    head = ["", f"{label} (95 %)", "largest error", "mean error", task.words.same]
     allowed = {dtype: next(iter(limit.values())) for dtype, limit in proof["tolerances"].items()}
     largest = {
         row["agreement"]["reference"]: row["agreement"]["largest_output"]
@@ -227,9 +240,9 @@ def _evaluation(proof: Row) -> str:
             f"error of {allowed[TRAINED]:g} of that."
         )
     return (
-        f"{_table(head, table)}\n\nAccuracy: of each file itself on all {n:,} test images, "
-        f"resized to uint8 as a device is given them; measured; Wilson's interval. Errors: of its "
-        f"outputs against torch's on {kept} test "
+        f"{_table(head, table)}\n\n{label.capitalize()}: of each file itself on all {n:,} test "
+        "images, resized to uint8 as a device is given them; measured; "
+        f"{task.words.interval}. Errors: of its outputs against torch's on {kept} test "
         f"images (`images.npz`), whose largest is {largest['float32']:.3g}. Allowed are, as "
         f"fractions of that, a largest error of {allowed['float32']:g} in float32 and a mean error "
         f"of {allowed['int8']:g} in int8.{trained}{_reported(proof)}"
@@ -241,10 +254,11 @@ def _reported(proof: Row) -> str:
     if (reported := proof["source"]["reported"]) is None:
         return ""
     figures = reported["figures"]
-    name = next(n for n in ("accuracy_int8", "accuracy_fp32") if n in figures)
+    metric = _task(proof).metric
+    name = own(metric, figures)
     same = ", ".join(f"`{name}`" for name in reported["same_files"])
     return (
-        f"\n\nThe search reported, of {reported['of']}, an accuracy of "
+        f"\n\nThe search reported, of {reported['of']}, as {column(metric).label} "
         f"{figures[name][0]:.4f} and {figures['latency_ms'][0]:.4g} ms."
         + f" Byte for byte what it verified: {same}."
         * bool(same)
@@ -280,7 +294,7 @@ def _costs(proof: Row) -> str:
 
 
 def _files(proof: Row) -> str:
-    about = _about()
+    about = {**_about(), **_task(proof).words.files}
     rows = [
         [f"`{name}`", about.get(name, ""), f"`{digest[:16]}`"]
         for name, digest in proof["files"].items()

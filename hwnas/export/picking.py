@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from hwnas import metrics
 from hwnas.errors import ConfigError, RunError, unknown
 from hwnas.export import expression
-from hwnas.metrics import column
+from hwnas.metrics import column, paid, quality
 from hwnas.results import Row
+from hwnas.searching import member
 
 NAMES = ("knee", "most_accurate", "fastest", "smallest", "all")
 _VERIFIED = "verified_"
-_ACCURACIES = ("accuracy_int8", "accuracy_fp32")  # the first that is there is the artefact's own
 
 
 @dataclass(frozen=True)
@@ -39,29 +39,29 @@ class Front:
 
     @property
     def standing(self) -> list[Offer]:
-        """Those that stayed on the front, the least accurate first."""
+        """Those that stayed on the front, the worst answers first."""
         return sorted(
             (offer for offer in self.offers if offer.on_front),
-            key=lambda offer: (offer.figures["accuracy"], offer.id),
+            key=lambda offer: (-_error(offer, self.objectives), offer.id),
         )
 
 
 def read(content: Row) -> Front:
     """Return the front that a run's ``front.json`` holds.
 
-    ``accuracy`` is that of the artefact itself; on several targets, that where it is worst.
+    The metric is that of the artefact itself; on several targets, that where it is worst.
     """
-    offers = []
+    offers, metric = [], quality(content["objectives"])
+    worst = min if column(metric).maximise else max
     for row in content["members"]:
         names = [n.removeprefix(_VERIFIED) for n in row if f"{n}_source" in row]
         found = {n: row[_VERIFIED + n] for n in names if row.get(_VERIFIED + n) is not None}
         figures = {n: float(v) for n, v in found.items()}
         for target in {n.rpartition(".")[0] for n in figures}:
             prefix = f"{target}." if target else ""
-            own = next(f"{prefix}{n}" for n in _ACCURACIES if f"{prefix}{n}" in figures)
-            figures[f"{prefix}accuracy"] = figures[own]
-        own_ones = [v for n, v in figures.items() if n.rpartition(".")[2] == "accuracy"]
-        figures["accuracy"] = min(own_ones)
+            own = member.own(metric, [n.removeprefix(prefix) for n in figures])
+            figures[f"{prefix}{metric}"] = figures[f"{prefix}{own}"]
+        figures[metric] = worst(v for n, v in figures.items() if n.rpartition(".")[2] == metric)
         offers.append(Offer(row["id"], dict(sorted(figures.items())), row["verified_on_front"]))
     return Front(offers, tuple(content["objectives"]))
 
@@ -91,7 +91,7 @@ def pick(front: Front, wanted: str) -> list[str]:
     if not fitting:
         raise ConfigError(
             f"None of {len(standing)} members of the front fulfils pick='{wanted}'. On the front: "
-            f"{_ranges(standing, [n for n in columns if n in wanted])}."
+            f"{_ranges(standing, [n for n in columns if n in wanted], quality(front.objectives))}."
         )
     if query.column is None:
         return [offer.id for offer in fitting]
@@ -101,7 +101,7 @@ def pick(front: Front, wanted: str) -> list[str]:
 
 def _named(name: str, offers: Sequence[Offer], objectives: Sequence[str]) -> Offer:
     key: Mapping[str, Callable[[Offer], float]] = {
-        "most_accurate": lambda offer: -offer.figures["accuracy"],
+        "most_accurate": lambda offer: _error(offer, objectives),
         "fastest": lambda offer: offer.cost("latency_ms"),
         "smallest": lambda offer: offer.cost("flash_kib"),
     }
@@ -114,40 +114,47 @@ def knee(offers: Sequence[Offer], objectives: Sequence[str]) -> Offer:
     """Return the member farthest above the chord of a front.
 
     All objectives are scaled to 0 to 1 over the front. With one cost the chord leads from the
-    cheapest to the most accurate member; with several it is the plane on which the scaled accuracy
-    is the mean of the scaled costs.
+    cheapest to the most accurate member; with several it is the plane on which the scaled metric is
+    the mean of the scaled costs.
 
     Source: Das, "On characterizing the 'knee' of the Pareto curve based on normal-boundary
     intersection", Structural Optimization 1999, https://doi.org/10.1007/BF01195985.
     """
-    costs = [name for name in objectives if name != "accuracy"]
+    metric, costs = quality(objectives), paid(objectives)
 
     def scaled(offer: Offer, name: str) -> float:
         values = [other.figures[name] for other in offers]
         low, high = min(values), max(values)
         share = (offer.figures[name] - low) / (high - low) if high > low else 0.0
-        return 1 - share if name != "accuracy" and column(name).maximise else share
+        return 1 - share if column(name).maximise is not (name == metric) else share
 
     def height(offer: Offer) -> float:
-        return scaled(offer, "accuracy") - sum(scaled(offer, c) for c in costs) / len(costs)
+        return scaled(offer, metric) - sum(scaled(offer, c) for c in costs) / len(costs)
 
     return _least(offers, lambda offer: (-height(offer), *_rank(offer, objectives)))
 
 
 def _rank(offer: Offer, objectives: Sequence[str]) -> tuple[float | str, ...]:
-    """Return what decides among equals: accuracy, then the costs, then the id."""
-    names = [name for name in objectives if name != "accuracy"]
+    """Return what decides among equals: the metric, then the costs, then the id."""
+    names = paid(objectives)
     costs = [offer.figures[n] * (-1.0 if column(n).maximise else 1.0) for n in names]
-    return (-offer.figures["accuracy"], *costs, offer.id)
+    return (_error(offer, objectives), *costs, offer.id)
+
+
+def _error(offer: Offer, objectives: Sequence[str]) -> float:
+    """Return the metric of an offer, to be minimised."""
+    metric = quality(objectives)
+    value = offer.figures[metric]
+    return -value if column(metric).maximise else value
 
 
 def _least(offers: Sequence[Offer], key: Callable[[Offer], tuple[float | str, ...]]) -> Offer:
     return min(offers, key=key)
 
 
-def _ranges(offers: Sequence[Offer], names: Sequence[str]) -> str:
+def _ranges(offers: Sequence[Offer], names: Sequence[str], metric: str) -> str:
     found = []
-    for name in names or ["accuracy", *(n for n in metrics.costs() if n in offers[0].figures)]:
+    for name in names or [metric, *(n for n in metrics.costs() if n in offers[0].figures)]:
         values = [offer.figures[name] for offer in offers]
         found.append(f"{name} {min(values):.4g} to {max(values):.4g}")
     return ", ".join(found)

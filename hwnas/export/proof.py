@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hwnas import tasks
 from hwnas.errors import ProofError, RunError
 from hwnas.export.folder import PROOF
 from hwnas.export.running import kinds
@@ -25,12 +26,13 @@ from hwnas.figure import Figure, Figures
 from hwnas.metrics import column
 from hwnas.op import Lowered, Node, OpSpec
 from hwnas.target import Target, from_facts
+from hwnas.tasks.base import Found, Targets, Task
 
 Row = dict[str, Any]
 Floats = NDArray[np.float32]
 
 FORMAT = 2
-IMAGES = "images.npz"  #: pixels, labels and torch's outputs
+IMAGES = "images.npz"  #: pixels, targets and torch's outputs
 N_IMAGES = 256
 TRAINED = "simulated int8"  #: reference of what was trained for int8
 
@@ -56,7 +58,7 @@ TOLERANCES = {
     "int8": {
         "mean_error": INT8_ERROR,
         "reason": "each layer rounds to 256 steps; a fraction of torch's largest output. What it "
-        "costs is judged by the accuracy on the whole test split",
+        "costs is judged by the metric on the whole test split",
     },
     TRAINED: {
         "mean_error": TRAINED_ERROR,
@@ -95,7 +97,7 @@ class Agreement:
     max_error: float  #: absolute
     mean_error: float
     largest_output: float  #: of torch, absolute
-    top1: float  #: fraction of images of which both find the same class
+    same: float  #: fraction of images to which both give the same answer
 
     def check(self, name: str, dtype: str) -> Check:
         """Return what must hold of an artefact that computes in ``dtype``."""
@@ -109,35 +111,28 @@ class Agreement:
         return Check(f"{name}.error", error / self.largest_output, allowed, words)
 
 
-def agreement(found: Floats, expected: Floats, reference: str = "float32") -> Agreement:
-    """Return how near outputs ``(N, n_classes)`` are to torch's."""
+def agreement(task: Task, found: Floats, expected: Floats, reference: str = "float32") -> Agreement:
+    """Return how near outputs ``(N, n_outputs)`` are to torch's."""
     errors = np.abs(found.astype(np.float64) - expected)
-    same = found.argmax(axis=1) == expected.argmax(axis=1)
     return Agreement(
         reference=reference,
         n_images=len(expected),
         max_error=float(errors.max()),
         mean_error=float(errors.mean()),
         largest_output=float(np.abs(expected).max()),
-        top1=float(same.mean()),
+        same=float(task.same(found, expected).mean()),
     )
 
 
-def drop(name: str, right: NDArray[np.bool_], reference: NDArray[np.bool_], points: float) -> Check:
-    """Return the check of how much accuracy an artefact loses, image by image.
+def drop(task: Task, name: str, found: Found, reference: Found, points: float) -> Check:
+    """Return the check of how much worse an artefact answers, image by image.
 
-    What is held against the limit is the lower end of the 95 % interval of the difference of
-    paired proportions: a loss that chance explains is none. In percentage points.
-
-    Source: Agresti, Categorical Data Analysis, 2013, section 11.1.1 (Wald's interval).
+    What is held against the limit is the lower end of the 95 % interval of the paired difference:
+    a loss that chance explains is none.
     """
-    n = len(right)
-    lost, won = int((reference & ~right).sum()), int((right & ~reference).sum())
-    difference = (lost - won) / n
-    deviation = math.sqrt(max(lost + won - (lost - won) ** 2 / n, 0.0)) / n
-    low = 100 * (difference - 1.959963984540054 * deviation)
-    words = f"points of accuracy lost by int8 (test split: {100 * difference:.2f}; lower end, 95 %)"
-    return Check(f"{name}.drop", low, points, words)
+    loss = task.loss_of(found, reference)
+    words = f"{task.words.points} lost by int8 (test split: {loss.points:.2f}; lower end, 95 %)"
+    return Check(f"{name}.drop", loss.low, points, words)
 
 
 def within_budget(limits: Mapping[str, float], figures: Figures) -> list[Check]:
@@ -167,15 +162,15 @@ class Kept:
     """The images that an export holds."""
 
     pixels: NDArray[np.uint8]  #: ``(N, R, R, C)``
-    labels: NDArray[np.int64]
-    expected: Floats  #: torch's outputs, ``(N, n_classes)``
+    targets: Targets
+    expected: Floats  #: torch's outputs, ``(N, n_outputs)``
     expected_int8: Floats | None = None  #: of the network that was trained for int8, if one was
 
-    def agreement(self, found: Floats, dtype: str) -> Agreement:
+    def agreement(self, task: Task, found: Floats, dtype: str) -> Agreement:
         """Return how near an artefact that computes in ``dtype`` is to the network it is of."""
         if dtype == "int8" and self.expected_int8 is not None:
-            return agreement(found, self.expected_int8, TRAINED)
-        return agreement(found, self.expected)
+            return agreement(task, found, self.expected_int8, TRAINED)
+        return agreement(task, found, self.expected)
 
     def packed(self) -> bytes:
         """Return them as the bytes of a ``.npz`` file; equal content gives equal bytes."""
@@ -193,11 +188,12 @@ def read_kept(folder: Path) -> Kept:
     try:
         with np.load(folder / IMAGES, allow_pickle=False) as content:
             trained = content.get("expected_int8")
-            kept = Kept(content["pixels"], content["labels"], content["expected"], trained)
-        n = len(kept.labels)
+            targets = content["targets"] if "targets" in content else content["labels"]
+            kept = Kept(content["pixels"], targets, content["expected"], trained)
+        n = len(kept.targets)
         answers = [kept.expected] if trained is None else [kept.expected, trained]
         if not n or kept.pixels.ndim != 4 or any(len(a) != n for a in (kept.pixels, *answers)):
-            raise ValueError("pixels, labels and outputs are not of as many images")
+            raise ValueError("pixels, targets and outputs are not of as many images")
         return kept
     except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
         raise ProofError(f"{folder / IMAGES} cannot be read: {error}") from None
@@ -230,7 +226,8 @@ def _check(content: Row) -> None:
     if {*content["artefacts"]} != held:
         raise ValueError(f"files are {', '.join(held)}, artefacts are others")
     ran = [row for row in content["artefacts"].values() if "not_run" not in row]
-    numbers = [row["accuracy"][0] for row in ran]
+    metric = tasks.of_proof(content).metric
+    numbers = [row[metric][0] for row in ran]
     numbers += [entry["limit"] for entry in content["budget"].values()]
     numbers += [figure.value for figure in figures_from_json(content["figures"]).values()]
     normalisation = content["dataset"]["normalisation"]

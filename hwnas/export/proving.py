@@ -6,10 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
-from hwnas.accuracy.supernet import right
+from hwnas.accuracy.supernet import per_sample
 from hwnas.backends.base import Artefacts
 from hwnas.cost.base import Cost
 from hwnas.export import running
@@ -25,13 +24,12 @@ from hwnas.export.proof import (
     prepared,
     within_budget,
 )
-from hwnas.figure import Figure, proportion
+from hwnas.figure import Figure
 from hwnas.int8.finished import Finished
 from hwnas.runtimes.base import Session
 from hwnas.runtimes.pool import Retrying
+from hwnas.tasks.base import Found, Targets, Task
 from hwnas.training.data import Batch, ImageData
-
-Bits = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -42,7 +40,7 @@ class Bench:
     artefacts: Artefacts  #: of the target: what runs and costs its own artefact
     worker: Retrying | None  #: what runs artefacts that no other process does
     limits: Mapping[str, float]  #: the budget
-    max_int8_drop: float  #: points of accuracy that int8 may lose
+    max_int8_drop: float  #: points that int8 may lose
     kept: Kept  #: the images that the export holds
 
 
@@ -50,8 +48,9 @@ class Bench:
 class Evidence:
     """What was found."""
 
-    reference: Figure  #: accuracy of torch on the test split
-    accuracies: Mapping[str, Figure]  #: of each artefact that runs here, on the test split
+    metric: str
+    reference: Figure  #: of torch on the test split
+    figures: Mapping[str, Figure]  #: of each artefact that runs here, on the test split
     agreements: Mapping[str, Agreement]
     not_run: Mapping[str, str]  #: why others do not
     cost: Cost
@@ -74,7 +73,7 @@ class Evidence:
                 found[name]["not_run"] = self.not_run[name]
                 continue
             found[name]["agreement"] = asdict(self.agreements[name])
-            found[name]["accuracy"] = self.accuracies[name].to_json()
+            found[name][self.metric] = self.figures[name].to_json()
         return {name: found[name] for name in kinds if name in found}
 
 
@@ -89,16 +88,16 @@ def kept_images(finished: Finished, data: ImageData) -> Kept:
     with torch.inference_mode():
         expected = finished.network(images).numpy()
         trained = finished.simulated and finished.simulated(images).numpy()
-    return Kept(pixels, part.labels.numpy(), expected, trained)
+    return Kept(pixels, part.targets.numpy(), expected, trained)
 
 
 def agreements(
-    sessions: Mapping[str, Session], kept: Kept, mean: list[float], std: list[float]
+    sessions: Mapping[str, Session], kept: Kept, data: ImageData
 ) -> dict[str, Agreement]:
     """Return how near each artefact is to torch on the images that the export holds."""
-    images = prepared(kept.pixels, mean, std)
+    images = prepared(kept.pixels, list(data.mean), list(data.std))
     return {
-        name: kept.agreement(session.run(images), running.kinds()[name].dtype)
+        name: kept.agreement(data.task, session.run(images), running.kinds()[name].dtype)
         for name, session in sessions.items()
     }
 
@@ -123,28 +122,29 @@ def prove(
     not_run = {name: why for name in names if (why := running.hindrance(name))}
     runnable = [name for name in names if name not in not_run]
     sessions = {name: running.session(folder, name, bench.worker) for name in runnable}
-    near = agreements(sessions, bench.kept, list(data.mean), list(data.std))
+    near = agreements(sessions, bench.kept, data)
     others = {name: session for name, session in sessions.items() if name != own}
     resolution = lowered[0].op.in_shape[1]
-    reading = Reading(
-        finished.network, others, lambda: data.batches(data.test, resolution, rounded=True)
-    )
+
+    def test() -> Iterable[Batch]:
+        return data.batches(data.test, resolution, rounded=True)
+
+    reading = Reading(data.task, finished.network, others, test)
     judge = bench.artefacts.judge
     outputs, cost = judge(running.paths(folder, own), lowered, reading.images())
-    labels = np.concatenate(reading.labels)
-    bits = {name: np.concatenate(parts) for name, parts in reading.right.items()}
-    bits[own] = outputs.argmax(axis=1) == labels
-    reference = bits.pop("torch")
-    kinds = running.kinds()
+    task, kinds = data.task, running.kinds()
+    found = {name: np.concatenate(parts) for name, parts in reading.found.items()}
+    found[own] = task.per_sample(outputs, np.concatenate(reading.targets))
+    reference = found.pop("torch")
     checks = [near[name].check(name, kinds[name].dtype) for name in runnable]
     checks += [
-        drop(name, bits[name], reference, bench.max_int8_drop)
+        drop(task, name, found[name], reference, bench.max_int8_drop)
         for name in runnable
         if kinds[name].dtype == "int8"
     ]
     checks += within_budget(bench.limits, cost.figures)
-    accuracies = {name: _proportion(bits[name]) for name in runnable}
-    return Evidence(_proportion(reference), accuracies, near, not_run, cost, checks)
+    figures = {name: task.score(found[name]) for name in runnable}
+    return Evidence(task.metric, task.score(reference), figures, near, not_run, cost, checks)
 
 
 class Reading:
@@ -152,25 +152,23 @@ class Reading:
 
     def __init__(
         self,
+        task: Task,
         network: nn.Module,
         sessions: Mapping[str, Session],
         batches: Callable[[], Iterable[Batch]],
     ):
-        self._network, self._sessions, self._batches = network, sessions, batches
-        self.labels: list[NDArray[np.int64]] = []
-        #: which images each got right; the network is ``torch``
-        self.right: dict[str, list[Bits]] = {name: [] for name in ("torch", *sessions)}
+        self._task, self._network = task, network
+        self._sessions, self._batches = sessions, batches
+        self.targets: list[Targets] = []
+        #: what the task found of each image; the network is ``torch``
+        self.found: dict[str, list[Found]] = {name: [] for name in ("torch", *sessions)}
 
     def images(self) -> Iterator[Floats]:
         """Yield the test images, keeping on the way what is known of them."""
         for batch in self._batches():
-            images, labels = batch[0].numpy(), batch[1].numpy()
-            self.labels.append(labels)
-            self.right["torch"].append(right(self._network, *batch))
+            images, targets = batch[0].numpy(), batch[1].numpy()
+            self.targets.append(targets)
+            self.found["torch"].append(per_sample(self._task, self._network, *batch))
             for name, session in self._sessions.items():
-                self.right[name].append(session.run(images).argmax(axis=1) == labels)
+                self.found[name].append(self._task.per_sample(session.run(images), targets))
             yield images
-
-
-def _proportion(bits: Bits) -> Figure:
-    return proportion(int(bits.sum()), len(bits))

@@ -1,8 +1,9 @@
 """The runners of an export: ten lines each, which need one runtime and numpy."""
 
 from hwnas import backends
+from hwnas.tasks.base import Task
 
-_HEAD = '''"""Print a label for each uint8 image (N, H, W, C) of a .npy file. Needs {needs}, numpy.
+_HEAD = '''"""Print {answer} of each uint8 image (N, H, W, C) of a .npy file. Needs {needs}, numpy.
 
     python {name} images.npy{more}
 """
@@ -23,17 +24,13 @@ mean, std = (np.array(said[key], np.float32) * 255 for key in ("mean", "std"))
 x = (images.astype(np.float32) - mean) / std  # N, H, W, C
 '''
 
-_TAIL = """\
-labels = (here / "labels.txt").read_text(encoding="utf-8").splitlines()
-print(*(labels[i] for i in logits.argmax(1)), sep="\\n")
-"""
 
-
-def runners(names: set[str]) -> dict[str, str]:
+def runners(names: set[str], task: Task) -> dict[str, str]:
     """Return the text of each runner by its file name.
 
     Args:
         names: The artefacts that there are.
+        task: What the networks are for.
     """
     found = {}
     for runner in (runner for backend in backends.known() for runner in backend.runners):
@@ -42,9 +39,10 @@ def runners(names: set[str]) -> dict[str, str]:
             chooses = "DEFAULT" in runner.code
             head = _HEAD.format(
                 name=runner.name,
+                answer=task.words.answer,
                 needs=runner.distribution,
                 imports=runner.imports,
                 more=f" [{there[-1]}]" if chooses else "",
             )
-            found[runner.name] = head + runner.code.replace("DEFAULT", there[0]) + _TAIL
+            found[runner.name] = head + runner.code.replace("DEFAULT", there[0]) + task.printing()
     return found

@@ -79,7 +79,7 @@ class InWorker:
         self._files, self._worker = files, worker
 
     def run(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the outputs ``(N, n_classes)`` for normalised images ``(N, C, H, W)``."""
+        """Return the outputs ``(N, n_outputs)`` for normalised images ``(N, C, H, W)``."""
         return self._worker.run(self._files, images)
 
 
@@ -91,7 +91,7 @@ class TorchSession:
         self._network = load_module(folder / "model.py").load()
 
     def run(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the outputs ``(N, n_classes)`` for normalised images ``(N, C, H, W)``."""
+        """Return the outputs ``(N, n_outputs)`` for normalised images ``(N, C, H, W)``."""
         import torch
 
         with torch.inference_mode():

@@ -9,13 +9,14 @@ from numpy.typing import NDArray
 
 from hwnas.errors import DataError
 from hwnas.progress import Silent
+from hwnas.tasks.base import Targets
 from hwnas.training.data import DatasetConfig, load
 
-Read = tuple[NDArray[np.float32], NDArray[np.int64]]
+Read = tuple[NDArray[np.float32], Targets]
 
 
 def batches(recorded: dict[str, Any], path: str | None) -> Iterator[Read]:
-    """Return normalised test images and their labels, in batches.
+    """Return normalised test images and their targets, in batches.
 
     Args:
         recorded: The proof.
@@ -25,7 +26,9 @@ def batches(recorded: dict[str, Any], path: str | None) -> Iterator[Read]:
         DataError: it is not there, or another one is.
     """
     said = recorded["dataset"]
-    options = {field.name: said[field.name] for field in fields(DatasetConfig)}
+    options = {
+        field.name: said[field.name] for field in fields(DatasetConfig) if field.name in said
+    }
     config = DatasetConfig(**options)
     if path is not None:
         config = replace(config, path=path)
@@ -33,8 +36,8 @@ def batches(recorded: dict[str, Any], path: str | None) -> Iterator[Read]:
     if data.digest != said["digest"]:
         raise DataError(
             f"Data set '{config.path or config.hub_id or config.name}' is not the one that the "
-            "export was made on: its images, labels or splits differ."
+            "export was made on: its images, targets or splits differ."
         )
     resolution = recorded["model"]["input"][1]
     read = data.batches(data.test, resolution, rounded=True)
-    return ((images.numpy(), labels.numpy()) for images, labels in read)
+    return ((images.numpy(), targets.numpy()) for images, targets in read)

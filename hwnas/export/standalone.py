@@ -1,5 +1,6 @@
 """A lowered network as Python that needs torch alone: ``model.py``, and its weights."""
 
+import textwrap
 from collections import Counter
 from collections.abc import Mapping
 
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from hwnas.errors import CompileError
 from hwnas.op import INPUT, Lowered, Node
 from hwnas.runtimes.base import Weights
+from hwnas.tasks.base import Task
 
 _ACTIVATIONS = {
     "relu": "F.relu",
@@ -25,10 +27,10 @@ _HEAD = '''"""{title}
 
 Written by hwnas; needs torch alone. Batch norm is folded into the convolutions.
 
-    python model.py images.npy      # prints a label for each image; reads .npy files by numpy
+    python model.py images.npy      # prints {answer} of each image; needs numpy, too
 
     from model import load
-    logits = load()(x)              # x: normalised images (N, {shape})
+    outputs = load()(x)             # x: normalised images (N, {shape})
 
 Images are normalised as ``preprocessing.json`` says.
 """
@@ -53,7 +55,7 @@ class Network(nn.Module):
 {layers}
 
     def forward(self, images: Tensor) -> Tensor:
-        """Normalised images ``(N, {shape})`` to logits ``(N, {n_classes})``."""
+        """Normalised images ``(N, {shape})`` to outputs ``(N, {n_outputs})``."""
         if images.shape[1:] != SHAPE or images.dtype != self.{last}.weight.dtype:
             raise ValueError(f"Expected floats {{SHAPE}}, got {{images.dtype}} {{images.shape}}.")
 {steps}
@@ -95,20 +97,19 @@ def load(path: Path = HERE / "model.safetensors") -> Network:
 
 
 def main() -> None:
-    """Print a label for each uint8 image ``(N, H, W, C)`` of a ``.npy`` file."""
+    """Print {answer} of each uint8 image ``(N, H, W, C)`` of a ``.npy`` file."""
     import numpy as np
 
-    said = json.loads((HERE / "preprocessing.json").read_text())
+    here = HERE
+    said = json.loads((here / "preprocessing.json").read_text())
     pixels = np.load(sys.argv[1])
     if pixels.dtype != np.uint8 or list(pixels.shape[1:]) != said["shape"]:
         sys.exit(f"Expected uint8 (N, *{said['shape']}), got {pixels.dtype} {pixels.shape}.")
     mean, std = torch.tensor(said["mean"]) * 255, torch.tensor(said["std"]) * 255
     images = ((torch.from_numpy(pixels).float() - mean) / std).permute(0, 3, 1, 2)
-    labels = (HERE / "labels.txt").read_text(encoding="utf-8").splitlines()
     with torch.inference_mode():
-        for i in load()(images).argmax(1).tolist():
-            print(labels[i])
-
+        outputs = load()(images).numpy()
+{printing}
 
 if __name__ == "__main__":
     main()
@@ -127,12 +128,13 @@ def weights_file(lowered: Lowered, weights: Weights, metadata: Mapping[str, str]
     return bytes(safetensors.numpy.save(tensors, dict(metadata)))
 
 
-def source(lowered: Lowered, title: str) -> str:
+def source(lowered: Lowered, title: str, task: Task) -> str:
     """Return the text of ``model.py``.
 
     Args:
         lowered: The network, not fused.
         title: What its docstring begins with.
+        task: What it is for.
 
     Raises:
         CompileError: an operator is not known here.
@@ -144,13 +146,16 @@ def source(lowered: Lowered, title: str) -> str:
     text = _HEAD.format(
         title=title,
         shape=f"{c}, {h}, {w}",
-        n_classes=lowered[-1].op.out_shape[0],
+        answer=task.words.answer,
+        n_outputs=lowered[-1].op.out_shape[0],
         last=next(_name(node) for node in reversed(lowered) if node.op.n_params),
         layers="\n".join(f"        {line}" for line in layers),
         steps="\n".join(f"        {line}" for line in steps),
     )
     helpers = _PER_PIXEL * forward.per_pixel + _ATTENTION * forward.attention
-    return f"{text}{helpers}{_TAIL}"
+    printing = textwrap.indent(task.printing(), "    ")
+    tail = _TAIL.replace("{answer}", task.words.answer).replace("{printing}", printing)
+    return f"{text}{helpers}{tail}"
 
 
 def _name(node: Node) -> str:

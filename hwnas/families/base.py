@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from hwnas.op import Lowered, Task
+from hwnas.op import Lowered, Signature
 from hwnas.space import Genotype, SearchSpace
 
 if TYPE_CHECKING:
@@ -30,13 +30,13 @@ class Supernet(Protocol):
         ...
 
     def forward(self, images: Tensor, genotype: Genotype) -> Tensor:
-        """Return the logits of one subnet.
+        """Return the outputs of one subnet.
 
         If it changes no buffer and draws no random numbers, training calls it from several threads
         at once.
 
         Shapes:
-            ``(N, C, R, R)`` with the genotype's resolution ``R`` to ``(N, n_classes)``.
+            ``(N, C, R, R)`` with the genotype's resolution ``R`` to ``(N, n_outputs)``.
         """
         ...
 
@@ -61,17 +61,17 @@ class Family(Protocol):
         """Return the height and width of the images that the network reads."""
         ...
 
-    def lower(self, space: SearchSpace, genotype: Genotype, task: Task) -> Lowered:
+    def lower(self, space: SearchSpace, genotype: Genotype, signature: Signature) -> Lowered:
         """Return the operators that run on a target; needs no torch."""
         ...
 
-    def build(self, space: SearchSpace, genotype: Genotype, task: Task) -> nn.Module:
+    def build(self, space: SearchSpace, genotype: Genotype, signature: Signature) -> nn.Module:
         """Return the plain network, freshly initialised.
 
         Every lowered operator has the name of the module that computes it.
         """
         ...
 
-    def supernet(self, space: SearchSpace, task: Task) -> Supernet:
+    def supernet(self, space: SearchSpace, signature: Signature) -> Supernet:
         """Return a freshly initialised supernet; draws from torch's global generator."""
         ...

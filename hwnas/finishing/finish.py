@@ -5,14 +5,13 @@ from dataclasses import dataclass, replace
 from typing import Any, final
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hwnas.accuracy.base import Weights
-from hwnas.accuracy.supernet import recalibrate, right
+from hwnas.accuracy.supernet import per_sample, recalibrate
 from hwnas.errors import CompileError
 from hwnas.families.blocks import fold_batch_norm
-from hwnas.figure import Figure, proportion
+from hwnas.figure import Figure
 from hwnas.finishing import pruning
 from hwnas.finishing.options import FinishingConfig
 from hwnas.finishing.teachers import Tutor
@@ -20,6 +19,7 @@ from hwnas.int8.finished import Finished
 from hwnas.int8.network import QuantisedNetwork
 from hwnas.int8.quantise import calibrate, in_int8
 from hwnas.int8.simulated import Simulated
+from hwnas.metrics import better
 from hwnas.op import Lowered
 from hwnas.progress import Progress
 from hwnas.results import Row
@@ -27,6 +27,7 @@ from hwnas.runtimes.base import Session
 from hwnas.runtimes.onnx_writer import check_int8
 from hwnas.space import Genotype
 from hwnas.supernets import Course
+from hwnas.tasks.base import Found, Task
 from hwnas.training.alone import Pupil
 from hwnas.training.checkpoint import Checkpoint
 from hwnas.training.config import TrainingConfig
@@ -40,7 +41,8 @@ class Step:
 
     #: inherited, fine-tuned, narrowed (pruned, not yet trained), pruned, int8 or int8-trained
     name: str
-    accuracy: Figure  #: after it, on the validation split
+    metric: str
+    figure: Figure  #: of the metric after it, on the validation split
     epochs: int = 0  #: that it trained
     seconds: float = 0.0  #: that training took in this call; 0 where it was finished before
 
@@ -48,7 +50,7 @@ class Step:
         """Return the step as JSON."""
         return {
             "step": self.name,
-            "accuracy": self.accuracy.to_json(),
+            self.metric: self.figure.to_json(),
             "epochs": self.epochs,
             "seconds": self.seconds,
         }
@@ -61,7 +63,7 @@ class Origin:
     course: Course  #: data, options and seed of the training
     weights: Weights  #: that search scored the network by
     genotype: Genotype
-    tutor: Tutor | None = None  #: whose answers are learned, beside the labels
+    tutor: Tutor | None = None  #: whose answers are learned, beside the targets
 
     @property
     def resolution(self) -> int:
@@ -75,18 +77,24 @@ class Origin:
 
     def lowered(self) -> Lowered:
         """Return the operators of the network as the family lowers them."""
-        return self.course.family.lower(self.course.space, self.genotype, self.course.data.task)
+        return self.course.family.lower(
+            self.course.space, self.genotype, self.course.data.signature
+        )
 
-    def accuracy(self, answers: Callable[[Tensor, Tensor], NDArray[np.bool_]]) -> Figure:
-        """Return the accuracy on the validation split.
+    @property
+    def task(self) -> Task:
+        """What the network is for."""
+        return self.course.data.task
+
+    def score(self, found: Callable[[Tensor, Tensor], Found]) -> Figure:
+        """Return the metric on the validation split.
 
         Args:
-            answers: Tells of images ``(N, C, R, R)`` and labels which are got right.
+            found: Tells of images ``(N, C, R, R)`` and targets what the task finds of each.
         """
         data = self.course.data
         batches = data.batches(data.validation, self.resolution)
-        found = np.concatenate([answers(*batch) for batch in batches])
-        return proportion(int(found.sum()), len(found))
+        return self.task.score(np.concatenate([found(*batch) for batch in batches]))
 
 
 def finish(
@@ -99,7 +107,7 @@ def finish(
     Args:
         origin: Whose weights, and what they learned from.
         config: What is done to them.
-        load: Loads an int8 network, whose accuracy is its own then; ``None`` where none is wanted.
+        load: Loads an int8 network, whose answers are its own then; ``None`` where none is wanted.
         progress: Of the trainings.
 
     Raises:
@@ -128,7 +136,7 @@ class Tuned:
     """A network after its fine-tuning, not yet in int8."""
 
     network: nn.Module
-    accuracy: Figure  #: on the validation split
+    figure: Figure  #: of the metric, on the validation split
     past: str  #: all that decides its weights, beside the course
 
 
@@ -136,7 +144,7 @@ def tuned(origin: Origin, config: FinishingConfig, progress: Progress) -> Tuned:
     """Fine-tune a network; a training that was cut off goes on."""
     finishing = _Finishing(origin, config, progress)
     network = finishing.tuned()
-    return Tuned(network, finishing.steps[-1].accuracy, finishing.past)
+    return Tuned(network, finishing.steps[-1].figure, finishing.past)
 
 
 @dataclass(frozen=True)
@@ -178,8 +186,9 @@ class _Finishing:
 
     def note(self, name: str, network: nn.Module, epochs: int = 0, seconds: float = 0.0) -> None:
         """Append a step that led to a network."""
-        accuracy = self._origin.accuracy(lambda images, labels: right(network, images, labels))
-        self.steps.append(Step(name, accuracy, epochs, seconds))
+        task = self._origin.task
+        figure = self._origin.score(lambda x, targets: per_sample(task, network, x, targets))
+        self.steps.append(Step(name, task.metric, figure, epochs, seconds))
 
     def train(self, network: nn.Module, training: _Training) -> None:
         """Train a network in place, and append the step."""
@@ -201,19 +210,20 @@ class _Finishing:
         """Return a network in int8, what it was trained as if it lost too much, and how."""
         images = self._origin.images
         scales, how = calibrate(network, lowered, images), f"{len(images)} calibration images"
-        real, int8 = self.steps[-1].accuracy.value, in_int8(network, lowered, scales)
-        plain = self._int8_accuracy(int8, load)
-        self.steps.append(Step("int8", plain))
-        drop = 100 * (real - plain.value)
+        real, int8 = self.steps[-1].figure.value, in_int8(network, lowered, scales)
+        task, plain = self._origin.task, self._in_int8(int8, load)
+        self.steps.append(Step("int8", task.metric, plain))
+        drop = task.points(real, plain.value)
         if drop <= self._config.max_int8_drop or not self._config.epochs:
             return int8, None, f"post-training, {how}"
         self._past.append(how)
         simulated = Simulated(network, lowered, scales)
         seconds = self._learn(simulated, _FOR_INT8)
         trained = simulated.quantised()
-        accuracy = self._int8_accuracy(trained, load)
-        self.steps.append(Step("int8-trained", accuracy, self._config.epochs, seconds))
-        if accuracy.value <= plain.value:
+        figure = self._in_int8(trained, load)
+        epochs = self._config.epochs
+        self.steps.append(Step("int8-trained", task.metric, figure, epochs, seconds))
+        if not better(task.metric, figure.value, plain.value):
             return int8, None, f"post-training, {how}; training for int8 did not pay"
         return trained, simulated.eval(), f"trained for int8, {self._config.epochs} epochs, {how}"
 
@@ -233,14 +243,13 @@ class _Finishing:
         found: Row = {"weights": ", ".join(words), "int8": int8, "steps": steps}
         return found if no_int8 is None else {**found, "no_int8": no_int8}
 
-    def _int8_accuracy(self, network: QuantisedNetwork, load: Load) -> Figure:
-        session = load(network)
+    def _in_int8(self, network: QuantisedNetwork, load: Load) -> Figure:
+        session, task = load(network), self._origin.task
 
-        def answers(images: Tensor, labels: Tensor) -> NDArray[np.bool_]:
-            found: NDArray[np.bool_] = session.run(images.numpy()).argmax(1) == labels.numpy()
-            return found
+        def found(images: Tensor, targets: Tensor) -> Found:
+            return task.per_sample(session.run(images.numpy()), targets.numpy())
 
-        return self._origin.accuracy(answers)
+        return self._origin.score(found)
 
     def _learn(self, network: nn.Module, training: _Training) -> float:
         """Train a network in place; return the seconds that it took."""

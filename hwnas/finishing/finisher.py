@@ -28,7 +28,7 @@ class Finisher:
 
     parts: Parts
     weights: Accuracies
-    teacher: Genotype | None = None  #: the most accurate network; ``None``: none of the search does
+    teacher: Genotype | None = None  #: the network that answers best; ``None``: none does
     progress: Progress = field(default_factory=Silent)
     other: FinishingConfig | None = None  #: how all but the teacher are finished, if otherwise
     tutor: Tutor | None = None  #: who teaches where none of the search does
@@ -52,8 +52,8 @@ class Finisher:
         return self.weights.left if isinstance(self.weights, TrainedEvaluator) else {}
 
     def tuned(self, genotype: Genotype) -> Figure:
-        """Train a network, or go on; return its accuracy on the validation split."""
-        return finish.tuned(self._origin(genotype), self.config, self.progress).accuracy
+        """Train a network, or go on; return its metric on the validation split."""
+        return finish.tuned(self._origin(genotype), self.config, self.progress).figure
 
     def finished(self, genotype: Genotype) -> Finished:
         """Return a network that is ready for the target; train what is not trained yet."""
@@ -111,5 +111,6 @@ def workbench(parts: Parts, finisher: Finisher, device: Device | None) -> Workbe
             data.test, parts.networks.resolution(genotype), rounded=True
         ),
         artefacts=build.artefacts(parts, device),
+        task=data.task,
         dtype=parts.config.target.dtype,
     )

@@ -12,7 +12,8 @@ class FinishingConfig:
     epochs: int = 4  #: of each training: fine-tuning, after pruning, for int8; 0: none
     alpha: float = 0.5  #: share of the loss on what a teacher answers
     prune: float = 0.0  #: fraction of the channels that is taken out; 0: none
-    max_int8_drop: float = 0.5  #: points of accuracy that int8 may lose before it is trained for
+    max_int8_drop: float = 0.5  #: points (of accuracy, or hundredths of the error of guessing) that
+    #: int8 may lose before it is trained for
     rate: float = 0.1  #: of the learning rate that trains from scratch
 
     def __post_init__(self) -> None:
@@ -34,9 +35,10 @@ class FinishConfig:
 
     #: of each member's training; 0: none; default: train.epochs, or 4 from a supernet's weights
     epochs: int | None = None
-    alpha: float = 0.5  #: share of the loss on what the most accurate network answers; 0: none
+    alpha: float = 0.5  #: share of the loss on what the network that answers best says; 0: none
     rate: float | None = None  #: of the learning rate; default: 1, or 0.1 from a supernet's weights
-    max_int8_drop: float = 0.5  #: points of accuracy that int8 may lose before it is trained for
+    max_int8_drop: float = 0.5  #: points (of accuracy, or hundredths of the error of guessing) that
+    #: int8 may lose before it is trained for
     probability: float = 0.2  #: of being on the front, from which a candidate is finished
     n_least: int = 12  #: candidates that are finished, however improbable
     minutes: float | None = None  #: after which no other member is begun

@@ -45,7 +45,7 @@ def prune(network: nn.Module, lowered: Lowered, fraction: float) -> tuple[nn.Mod
 
     The same fraction is taken out of every group of channels that hang together (those of a
     residual's sum, of a depthwise convolution and what it reads, of a gate and what it gates),
-    those whose weights are smallest; images and classes stay.
+    those whose weights are smallest; images and outputs stay.
 
     Args:
         network: With its batch norm, which is not yet folded.

@@ -53,7 +53,7 @@ class Simulated(nn.Module):
         self._lowered, self._scales = lowered, scales
 
     def forward(self, images: Tensor) -> Tensor:
-        """``(N, C, R, R)`` to logits ``(N, n_classes)``."""
+        """``(N, C, R, R)`` to outputs ``(N, n_outputs)``."""
         tensors = {INPUT: rounded(images, self._scales.out[INPUT])}
         for node in self._lowered:
             x = self._plain(node, [tensors[name] for name in node.inputs])

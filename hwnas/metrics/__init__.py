@@ -6,6 +6,19 @@ others: its entry point in the group ``hwnas.metrics`` has the metric's name, an
 """
 
 from hwnas.metrics.base import Metric
+from hwnas.metrics.quality import better, paid, perfect, qualities, quality
 from hwnas.metrics.registry import GIVEN, column, costs, is_known, known
 
-__all__ = ["GIVEN", "Metric", "column", "costs", "is_known", "known"]
+__all__ = [
+    "GIVEN",
+    "Metric",
+    "better",
+    "column",
+    "costs",
+    "is_known",
+    "known",
+    "paid",
+    "perfect",
+    "qualities",
+    "quality",
+]

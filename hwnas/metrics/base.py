@@ -25,6 +25,7 @@ class Metric:
     label: str
     unit: str = ""
     maximise: bool = False
+    perfect: float | None = None  #: value that no network betters; only metrics of tasks have one
     #: Computes it from the figures named in ``needs`` and from a target that states ``facts``;
     #: ``None``: a cost model, or reading images, says it.
     derive: "Callable[[Figures, Target], Figure] | None" = None
@@ -41,6 +42,11 @@ class Metric:
     def relation(self) -> str:
         """What a limit says: ``<=`` is an upper one, ``>=`` a lower one."""
         return ">=" if self.maximise else "<="
+
+    def best(self, figure: Figure) -> float:
+        """Return the better end of a figure's interval."""
+        end = figure.high if self.maximise else figure.low
+        return figure.value if end is None else end
 
     def binding(self, figure: Figure) -> float:
         """Return the end of a figure's interval that a limit is held against: the worse one."""

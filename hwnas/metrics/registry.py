@@ -16,7 +16,7 @@ GROUP = "hwnas.metrics"  #: of entry points
 
 #: The costs that every cost model says. They have columns in all files of results, known or not.
 GIVEN = ("latency_ms", "energy_mj", "sram_kib", "flash_kib", "macs_m", "params_m")
-_FIRST = ("accuracy", *GIVEN)  # in the order of columns; others follow by name
+_FIRST = ("accuracy", "mae", *GIVEN)  # in the order of columns; others follow by name
 
 
 @functools.cache  # installed packages stay what they are while a process runs
@@ -57,7 +57,7 @@ def is_known(name: str) -> bool:
 
 def costs() -> tuple[str, ...]:
     """Return the names of the metrics that are known before any image is seen."""
-    return tuple(name for name in known() if name != "accuracy")
+    return tuple(name for name, metric in known().items() if metric.perfect is None)
 
 
 def _ordered(metrics: Iterable[Metric]) -> list[Metric]:

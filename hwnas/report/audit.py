@@ -10,24 +10,26 @@ from matplotlib.figure import Figure as Drawing
 from hwnas.accuracy.audit import Finding, Verdict
 from hwnas.errors import RunError
 from hwnas.figure import Figure
+from hwnas.metrics import column
 from hwnas.report.page import with_section
 from hwnas.report.plot import SEARCHED, VERIFIED
 
 _STYLE = (("front", VERIFIED, "members of the front"), ("space", SEARCHED, "random networks"))
 
 
-def audit_png(findings: Sequence[Finding], verdict: Verdict, epochs: int) -> bytes:
-    """Return a PNG: accuracy trained alone over accuracy in the supernet, with intervals."""
+def audit_png(findings: Sequence[Finding], verdict: Verdict, epochs: int, metric: str) -> bytes:
+    """Return a PNG: the metric trained alone over that in the supernet, with intervals."""
+    label = column(metric).title
     figure = Drawing(figsize=(7, 5.5), dpi=150, layout="constrained")
     axes = figure.subplots()
-    for group, colour, label in _STYLE:
+    for group, colour, name in _STYLE:
         chosen = [f for f in findings if f.subject.group == group]
         x = [f.supernet.value for f in chosen]
         y = [f.mean_alone for f in chosen]
         axes.errorbar(
             x, y, xerr=_ends([f.supernet for f in chosen]),
             yerr=_ends([f.alone[0] for f in chosen]), fmt="o", ms=5, lw=0.8, capsize=2,
-            color=colour, label=label, zorder=3,
+            color=colour, label=name, zorder=3,
         )  # fmt: skip
         for f in chosen:
             for other in f.alone[1:]:
@@ -36,8 +38,8 @@ def audit_png(findings: Sequence[Finding], verdict: Verdict, epochs: int) -> byt
     high = max(*axes.get_xlim(), *axes.get_ylim())
     axes.plot([low, high], [low, high], color="#999999", lw=0.8, ls="--", zorder=1)
     axes.annotate("equal", (low, low), xytext=(4, 12), textcoords="offset points", color="#777777")
-    axes.set_xlabel("accuracy in the supernet (validation split)")
-    axes.set_ylabel(f"accuracy trained alone, {epochs} epochs (validation split)")
+    axes.set_xlabel(f"{label} in the supernet (validation split)")
+    axes.set_ylabel(f"{label} trained alone, {epochs} epochs (validation split)")
     axes.set_title(
         f"Kendall's tau {verdict.kendall}, Spearman's rho {verdict.spearman}", fontsize=10
     )
@@ -65,7 +67,7 @@ def with_audit(page: str, png: bytes, words: Sequence[str]) -> str:
     lines = "".join(f'<p class="note">{html.escape(line)}</p>' for line in words)
     section = (
         f"<h2>Audit of the supernet</h2>{lines}"
-        f'<img alt="accuracy trained alone over accuracy in the supernet" width="760" '
+        f'<img alt="trained alone over in the supernet" width="760" '
         f'src="data:image/png;base64,{picture}">'
     )
     audited = with_section(page, "audit", section)

@@ -77,7 +77,7 @@ def _explorer(comparison: Comparison) -> Explorer:
         _run(front, comparison, _chances(comparison.uncertainty, i), len(spaces) == 1)
         for i, front in enumerate(comparison.fronts)
     ]
-    notes = [searched.NOTES[0] if comparison.kind == "verified" else _SEARCHED]
+    notes = [searched.notes(quality.name)[0] if comparison.kind == "verified" else _SEARCHED]
     chance = "" if comparison.uncertainty is None else _CHANCE
     return Explorer(
         "Fronts",

@@ -123,7 +123,7 @@ def _refusal(refused: Sequence[Candidate]) -> Line:
 
 def _verification(member: Member, objectives: Sequence[str]) -> Line:
     searched = member.candidate.figures
-    verified = {**member.figures, "accuracy": member.accuracy}
+    verified = {**member.figures, member.metric: member.quality}
     changes = []
     for name in objectives:
         text = f"{column(name).label} {figure_words(verified[name], name)}"

@@ -1,12 +1,15 @@
 """What accuracies cost on two fronts, as a table of a page."""
 
-from hwnas.comparison.fronts import Objective
 from hwnas.comparison.speedup import Speedup, Step
-from hwnas.comparison.speedup_words import Names, amount, ratio_text
+from hwnas.comparison.speedup_words import Names, quality_amount, ratio_text
 from hwnas.report.explorer import Table
 
 _NONE = "\u2013"
-TITLE = "Cost at equal accuracy"
+
+
+def title(found: Speedup) -> str:
+    """Return the heading of the table."""
+    return f"Cost at equal {found.quality.title}"
 
 
 def table(found: Speedup, names: Names, note: str) -> Table:
@@ -33,10 +36,10 @@ def table(found: Speedup, names: Names, note: str) -> Table:
         f"members' intervals (an end at 0: {names.front} may not reach it); {_NONE}: not reached. "
         f"{note}"
     )
-    return Table(TITLE, columns, [_row(step, quality, cost) for step in found.steps], text)
+    return Table(title(found), columns, [_row(found, step) for step in found.steps], text)
 
 
-def _row(step: Step, quality: Objective, cost: Objective) -> list[str]:
+def _row(found: Speedup, step: Step) -> list[str]:
     ratio = _NONE
     if step.ratio is not None:
         ratio = ratio_text(step.ratio.value)
@@ -45,15 +48,15 @@ def _row(step: Step, quality: Objective, cost: Objective) -> list[str]:
             ratio += f" ({low} to {high})"
     gain = _NONE
     if step.gain is not None:
-        gain = f"{step.gain:+.4f}"
+        gain = f"{found.said(step.gain):+.4f}"
         if step.gain_interval is not None:
-            low, high = (_NONE if end is None else f"{end:+.4f}" for end in step.gain_interval)
+            low, high = (_NONE if end is None else f"{end:+.4f}" for end in found.gains(step))
             gain += f" ({low} to {high})"
     return [
-        amount(quality, step.quality),
+        quality_amount(found, step.quality),
         f"{step.baseline_cost:.4g}",
         _NONE if step.front_cost is None else f"{step.front_cost:.4g}",
         ratio,
-        _NONE if step.quality_at_cost is None else amount(quality, step.quality_at_cost),
+        _NONE if step.quality_at_cost is None else quality_amount(found, step.quality_at_cost),
         gain,
     ]

@@ -32,7 +32,7 @@ class RunData:
     name: str
     points: Sequence[Point]  #: different networks, without those that were refused
     group: str = ""  #: runs of a group share a colour; default: each run has its own
-    n_refused: int = 0  #: networks that the target or the budget refused: they have no accuracy
+    n_refused: int = 0  #: networks that the target or the budget refused: they were not scored
 
 
 @dataclass(frozen=True)

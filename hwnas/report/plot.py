@@ -1,8 +1,9 @@
 """Pictures: a front, predictions against measurements, the layers of a network."""
 
 import io
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -19,6 +20,15 @@ SEARCHED, VERIFIED, LEFT, DOMINATED, LIMIT = "#0072B2", "#009E73", "#D55E00", "#
 FOR_ALL = "#000000"
 BESIDE = "#8A6D3B"  # as on the page
 
+Corner = Literal["lower right", "lower left", "upper right", "upper left"]
+#: Where no front is, by whether the metric and the cost are maximised.
+_CORNERS: Mapping[tuple[bool, bool], Corner] = {
+    (True, False): "lower right",
+    (True, True): "lower left",
+    (False, False): "upper right",
+    (False, True): "upper left",
+}
+
 
 @dataclass(frozen=True)
 class Panel:
@@ -26,6 +36,7 @@ class Panel:
 
     candidates: Sequence[Candidate]
     members: Sequence[Member]
+    metric: str
     cost: str
     budget: Budget
     title: str
@@ -35,7 +46,7 @@ class Panel:
 
 
 def front_png(*panels: Panel) -> bytes:
-    """Return a PNG of accuracy over a cost: searched points, verified points, budget line."""
+    """Return a PNG of the metric over a cost: searched points, verified points, budget line."""
     return _png(front_figure(*panels))
 
 
@@ -52,18 +63,19 @@ def front_figure(*panels: Panel) -> Figure:
 
 def _draw_front(axes: Axes, panel: Panel) -> None:
     candidates, members, cost = panel.candidates, panel.members, panel.cost
+    metric = panel.metric
     found = [member.candidate for member in members] or panel.unverified
     on_front = {candidate.id for candidate in found}
     rest = [c for c in candidates if c.state != "infeasible" and c.id not in on_front]
     axes.scatter(
         [c.figures[cost].value for c in rest],
-        [c.figures["accuracy"].value for c in rest],
+        [c.figures[metric].value for c in rest],
         s=10, color=DOMINATED, label="dominated (searched)", zorder=1,
     )  # fmt: skip
     searched = [candidate.figures for candidate in found]
     axes.scatter(
         [f[cost].value for f in searched],
-        [f["accuracy"].value for f in searched],
+        [f[metric].value for f in searched],
         s=26, facecolors="none", edgecolors=SEARCHED, zorder=3,
         label="front as searched (validation, fp32)",
     )  # fmt: skip
@@ -74,7 +86,7 @@ def _draw_front(axes: Axes, panel: Panel) -> None:
         chosen = [m for m in members if bool(m.label) is left]
         if not chosen:
             continue
-        values = [m.accuracy for m in chosen]
+        values = [m.quality for m in chosen]
         below = [v.value - (v.low if v.low is not None else v.value) for v in values]
         above = [(v.high if v.high is not None else v.value) - v.value for v in values]
         axes.errorbar(
@@ -84,31 +96,32 @@ def _draw_front(axes: Axes, panel: Panel) -> None:
     both = [m for m in members if m.candidate.id in panel.for_all]
     if both:
         axes.scatter(
-            [m.figures[cost].value for m in both], [m.accuracy.value for m in both],
+            [m.figures[cost].value for m in both], [m.quality.value for m in both],
             s=90, facecolors="none", edgecolors=FOR_ALL, marker="s", zorder=4,
             label="fits all targets, on the joint front",
         )  # fmt: skip
     if panel.beside is not None:
-        _draw_beside(axes, panel.beside, cost)
+        _draw_beside(axes, panel.beside, metric, cost)
     if cost in panel.budget.limits:
         limit = panel.budget.limits[cost]
         axes.axvline(limit, color=LIMIT, ls="--", lw=1.2, label="budget")
     axes.set_xlabel(column(cost).title)
-    axes.set_ylabel("accuracy")
+    axes.set_ylabel(column(metric).title)
     axes.set_title(panel.title, fontsize=10)
     axes.grid(alpha=0.25)
-    axes.legend(fontsize=8, loc="lower left" if column(cost).maximise else "lower right")
+    axes.legend(fontsize=8, loc=_CORNERS[column(metric).maximise, column(cost).maximise])
 
 
-def _draw_beside(axes: Axes, beside: Beside, cost: str) -> None:
-    """Draw the networks of another run, and the highest accuracy of theirs up to each cost."""
+def _draw_beside(axes: Axes, beside: Beside, metric: str, cost: str) -> None:
+    """Draw the networks of another run, and the best metric of theirs up to each cost."""
     sign = -1.0 if column(cost).maximise else 1.0
     places = sorted(
-        ((p[cost].value, p["accuracy"].value, p["accuracy"]) for p in beside.points if cost in p),
+        ((p[cost].value, p[metric].value, p[metric]) for p in beside.points if cost in p),
         key=lambda place: (sign * place[0], place[1]),
     )
     x, y = [place[0] for place in places], [place[1] for place in places]
-    axes.step(x, np.maximum.accumulate(y), where="post", color=BESIDE, lw=1, alpha=0.6, zorder=1)
+    best = np.maximum if column(metric).maximise else np.minimum
+    axes.step(x, best.accumulate(y), where="post", color=BESIDE, lw=1, alpha=0.6, zorder=1)
     ends = [(f.value if f.low is None else f.low, f.value if f.high is None else f.high)
             for _, _, f in places]  # fmt: skip
     errors = [[v - low for v, (low, _) in zip(y, ends, strict=True)],

@@ -7,7 +7,7 @@ from urllib.parse import quote
 from hwnas import metrics
 from hwnas.budget import Budget
 from hwnas.figure import Figures
-from hwnas.metrics import Metric, column
+from hwnas.metrics import Metric, column, paid, quality
 from hwnas.report.decisions import decisions, different
 from hwnas.report.explorer import Beside, Explorer, Page, Point, RunData, Table
 from hwnas.results import Candidate
@@ -16,16 +16,15 @@ from hwnas.searching.member import Member
 from hwnas.space import Option
 from hwnas.union import shown
 
-NOTES = (
-    "Each point is a network. Open: its accuracy as search believes it, given all that was read "
+_NOTES = (
+    "Each point is a network. Open: its {label} as search believes it, given all that was read "
     "(validation split, fp32; of the finished network, where some were finished). Filled: the same "
-    "network verified from its compiled artefact (whole test split, 95 % Wilson interval). Grey: "
-    "networks that another one dominates: no less accurate, and no dearer in any objective. The "
-    "thin line is the highest verified accuracy up to each cost.",
+    "network verified from its compiled artefact (whole test split, 95 % interval). Grey: networks "
+    "that another one dominates: no worse in {label}, and no dearer in any objective. The thin "
+    "line is the {best} verified {label} up to each cost.",
     "Sliders set limits: what does not fit turns grey. A limit is held against the verified figure "
     "where there is one, and against the worse end of its interval.",
 )
-_FP32 = {"accuracy_fp32": Metric("accuracy_fp32", "fp32 accuracy", maximise=True)}
 Facts = Sequence[tuple[str, str]]
 Options = Sequence[tuple[str, Option]]
 
@@ -45,7 +44,14 @@ def single(title: str, front: Front, facts: Facts) -> Page:
     """Return the page of a search for one target."""
     log = decisions(front.candidates, front.members, front.objectives)
     explorer = explorer_of("Front", front)
-    return Page(title, [explorer], NOTES, log=log, facts=facts)
+    return Page(title, [explorer], notes(quality(front.objectives)), log=log, facts=facts)
+
+
+def notes(metric: str) -> tuple[str, ...]:
+    """Return what is to be known of points and sliders."""
+    of = column(metric) if metrics.is_known(metric) else Metric(metric, metric, maximise=True)
+    best = "highest" if of.maximise else "lowest"
+    return tuple(note.format(label=of.label, best=best) for note in _NOTES)
 
 
 def with_baseline(page: Page, findings: Sequence[str], tables: Sequence[Table]) -> Page:
@@ -76,7 +82,8 @@ def joint(
     for target, front in fronts.items():
         link = (f"{quote(target)}/report.html", "its own page, with its decision log")
         explorers.append(explorer_of(f"Front on {target}", front, for_all=ids, link=link))
-    return Page(title, explorers, NOTES, facts=facts)
+    first = next(iter(fronts.values()))
+    return Page(title, explorers, notes(quality(first.objectives)), facts=facts)
 
 
 def explorer_of(
@@ -95,7 +102,7 @@ def explorer_of(
         link: Address and words of a page with more.
     """
     run = run_of(title, front.candidates, front.members)
-    columns = {**metrics.known(), **_FP32}
+    columns = {**metrics.known(), **_fp32()}
     known: set[str] = set()
     for point in run.points:
         known.update(point.figures, point.verified)
@@ -131,11 +138,19 @@ def _point(candidate: Candidate, member: Member | None, options: Options) -> Poi
     )  # fmt: skip
 
 
+def _fp32() -> dict[str, Metric]:
+    """Return the columns of metrics in fp32, beside those of an int8 artefact."""
+    of = {name: column(name) for name in metrics.qualities()}
+    return {
+        f"{n}_fp32": replace(m, name=f"{n}_fp32", label=f"fp32 {m.label}") for n, m in of.items()
+    }
+
+
 def verified(member: Member) -> Figures:
     """Return what verification found, by the names of searched figures: of the artefact itself."""
     plain = {name: figure for name, figure in member.figures.items() if name in metrics.known()}
-    fp32 = {n: f for n, f in member.figures.items() if n in _FP32 and f is not member.accuracy}
-    return {"accuracy": member.accuracy, **plain, **fp32}
+    fp32 = {n: f for n, f in member.figures.items() if n in _fp32() and f is not member.quality}
+    return {member.metric: member.quality, **plain, **fp32}
 
 
 def _for_all(
@@ -148,25 +163,23 @@ def _for_all(
     options, networks = shown(c.genotype for c in candidates), different(candidates)
     points = [_joint_point(c, by_id.get(c.id), options(c.genotype)) for c in networks]
     costs = [
-        f"{target}.{name}"
-        for target, front in fronts.items()
-        for name in front.objectives
-        if name != "accuracy"
+        f"{target}.{name}" for target, front in fronts.items() for name in paid(front.objectives)
     ]
     limits = {
         f"{target}.{name}": limit
         for target, front in fronts.items()
         for name, limit in front.budget.limits.items()
     }
-    known = {"accuracy", *costs}.union(*(p.figures.keys() | p.verified.keys() for p in points))
+    metric = quality(next(iter(fronts.values())).objectives)
+    known = {metric, *costs}.union(*(p.figures.keys() | p.verified.keys() for p in points))
     names = [f"{target}.{name}" for target in fronts for name in metrics.known()]
-    columns = {name: column(name) for name in ("accuracy", *names) if name in known}
+    columns = {name: column(name) for name in (metric, *names) if name in known}
     note = "" if members else "No candidate fits the budgets of all targets."
     if members:
         note = "Networks that fit every target's budget, each verified on all targets."
     run = RunData("all targets", points)
     return Explorer(
-        "Models for all targets", ["accuracy", *costs], columns, [run] if members else [], limits,
+        "Models for all targets", [metric, *costs], columns, [run] if members else [], limits,
         notes=[*missed, note],
     )  # fmt: skip
 

@@ -27,7 +27,7 @@ class Session(Protocol):
     """A network loaded into a runtime."""
 
     def run(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the outputs ``(N, n_classes)`` for normalised images ``(N, C, H, W)``."""
+        """Return the outputs ``(N, n_outputs)`` for normalised images ``(N, C, H, W)``."""
         ...
 
 
@@ -79,6 +79,6 @@ class Loaded:
 class Judged:
     """What a compiled network showed on its device."""
 
-    outputs: NDArray[np.float32]  #: ``(N, n_classes)``
+    outputs: NDArray[np.float32]  #: ``(N, n_outputs)``
     timing: Timing
     energy: Energy | None  #: where the target has a meter

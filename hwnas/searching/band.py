@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 
 from hwnas.accuracy import fidelity
 from hwnas.figure import Figure
+from hwnas.metrics import quality
 from hwnas.results import Candidate
+from hwnas.searching import columns
 from hwnas.searching.belief import Belief, beliefs, scored
-from hwnas.searching.columns import FINISHED, ON_FRONT, READ, is_enough
 from hwnas.space import Space
 
 
@@ -28,7 +29,7 @@ class View:
 class Known:
     """What is known of all candidates of a search on one target."""
 
-    candidates: list[Candidate]  #: all, with what is believed of their accuracy
+    candidates: list[Candidate]  #: all, with what is believed of how well they answer
     on_front: Mapping[str, float]  #: probability, by id, of those that were scored
 
     def band(self, probability: float, n_least: int = 0) -> list[Candidate]:
@@ -52,31 +53,32 @@ def known(
         space: Of the candidates.
         candidates: As search read them.
         view: Of the target.
-        finished: Accuracies after finishing, on the validation split, by id.
+        finished: The metric after finishing, on the validation split, by id.
     """
     seen = [view.seen(candidate) for candidate in candidates]
     of_use = scored(seen, view.objectives)
+    metric = quality(view.objectives)
     pairs = [
-        (c.figures["accuracy"].value, finished[c.id].value)
+        (c.figures[metric].value, finished[c.id].value)
         for c in {c.id: c for c in of_use}.values()
         if c.id in finished
     ]
-    translated = is_enough(len(pairs))
+    translated = columns.is_enough(len(pairs))
 
     def reading(candidate: Candidate) -> Candidate:
-        figure = candidate.figures["accuracy"]
+        figure = candidate.figures[metric]
         if translated:
-            expected = fidelity.outlook(figure.value, pairs)
-            spread = 0.0 if candidate.state == "complete" else fidelity.log_std(figure)
+            expected = fidelity.outlook(metric, figure.value, pairs)
+            spread = 0.0 if candidate.state == "complete" else fidelity.log_std(metric, figure)
             figure = finished.get(candidate.id) or expected.widened(spread).figure
-        return replace(candidate, figures={**candidate.figures, "accuracy": figure})
+        return replace(candidate, figures={**candidate.figures, metric: figure})
 
     readings = [reading(candidate) for candidate in of_use]
     found = dict(
         zip((c.id for c in readings), beliefs(space, readings, view.objectives), strict=True)
     )
     return Known(
-        [_believed(candidate, found, finished) for candidate in seen],
+        [_believed(candidate, metric, found, finished) for candidate in seen],
         {name: belief.on_front for name, belief in found.items()},
     )
 
@@ -102,15 +104,18 @@ def _costs(candidate: Candidate) -> list[float]:
 
 
 def _believed(
-    candidate: Candidate, found: Mapping[str, Belief], finished: Mapping[str, Figure]
+    candidate: Candidate,
+    metric: str,
+    found: Mapping[str, Belief],
+    finished: Mapping[str, Figure],
 ) -> Candidate:
-    """Return a candidate with what is believed of its accuracy beside what was read."""
-    if candidate.id not in found or "accuracy" not in candidate.figures:
+    """Return a candidate with what is believed of its metric beside what was read."""
+    if candidate.id not in found or metric not in candidate.figures:
         return candidate
     own = found[candidate.id]
-    read = candidate.figures["accuracy"].value
-    details = {**candidate.details, READ: read, ON_FRONT: own.on_front}
+    read = candidate.figures[metric].value
+    details = {**candidate.details, columns.read(metric): read, columns.ON_FRONT: own.on_front}
     if candidate.id in finished:
-        details[FINISHED] = finished[candidate.id].value
-    figures = {**candidate.figures, "accuracy": own.accuracy}
+        details[columns.finished(metric)] = finished[candidate.id].value
+    figures = {**candidate.figures, metric: own.figure}
     return replace(candidate, figures=figures, details=details)

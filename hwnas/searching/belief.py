@@ -1,7 +1,7 @@
 """What is believed of the candidates that a search evaluated, whatever sampler proposed them.
 
 The highest of many noisy readings was lucky. The Gaussian process that ``ParetoSampler`` searches
-with, given all that was read and how noisily, says what the true accuracy of each candidate is, and
+with, given all that was read and how noisily, says how well each candidate truly answers, and
 how likely it is that none of the others beats it.
 """
 
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwnas.figure import NORMAL_95, Figure
-from hwnas.metrics import column
+from hwnas.metrics import column, paid, perfect, quality
 from hwnas.pareto import non_dominated
 from hwnas.results import Candidate
 from hwnas.searching.expectation import CLIP, REFERENCE, Inputs, Known
@@ -35,15 +35,16 @@ _FLOOR = 1e-9  # lowest error
 class Belief:
     """What is believed of a candidate."""
 
-    accuracy: Figure  #: the true accuracy, with the 95 % interval that it lies in
+    figure: Figure  #: the true value of the metric, with the 95 % interval that it lies in
     on_front: float  #: the probability that no other candidate dominates it
 
 
 @dataclass(frozen=True)
 class _Readings:
-    """What was read of different candidates, as errors: how far accuracies are from all right."""
+    """What was read of different candidates, as errors: how far the metric is from perfect."""
 
-    best: float  #: accuracy: 1, or 100 where accuracies are per cent
+    perfect: float  #: value of the metric: 1 of accuracies, or 100 where they are per cent; else 0
+    sign: float  #: -1 where the metric is maximised, else 1
     errors: Array  #: ``(n,)``
     stds: Array  #: of the logarithms of errors, ``(n,)``
     costs: Array  #: ``(n, m)``, to be minimised
@@ -54,21 +55,21 @@ def beliefs(
 ) -> list[Belief]:
     """Return what is believed of scored candidates, in their order.
 
-    The true accuracy of a candidate is what its choices and costs explain, and a part of its own.
-    Errors of reading are what the intervals of accuracies say, and independent: that all candidates
+    The true metric of a candidate is what its choices and costs explain, and a part of its own.
+    Errors of reading are what the intervals of figures say, and independent: that all candidates
     were read on the same images is not known here, so that differences between them are more
     certain than said. A figure without an interval is exact.
 
     A genotype that comes again with another reading is believed by both readings. What was stopped
     early counts with the wider interval that it has. Where there are fewer than ``MIN_CANDIDATES``
-    different genotypes there is no model: the accuracy is the reading with its own interval and
+    different genotypes there is no model: the metric is the reading with its own interval and
     source, and the probability follows from readings alone.
 
     Args:
         space: Of the genotypes.
-        candidates: Such as have an accuracy and all costs. What is infeasible has none, and is no
+        candidates: Such as have the metric and all costs. What is infeasible has none, and is no
             rival of others: ``scored`` leaves it out.
-        objectives: ``accuracy`` and one to three costs, which are known.
+        objectives: The metric and one to three costs, which are known.
 
     Raises:
         ValueError: a candidate lacks an objective.
@@ -86,11 +87,11 @@ def beliefs(
     if len(groups) < MIN_CANDIDATES:
         rng = np.random.default_rng(_SEED)
         draws = _independent(np.log(readings.errors), readings.stds, rng)
-        figures = [own[0].figures["accuracy"] for own in groups.values()]
+        figures = [own[0].figures[quality(objectives)] for own in groups.values()]
     else:
         genotypes = [own[0].genotype for own in groups.values()]
         mean, std, draws = _posterior(space, genotypes, readings)
-        figures = _figures(readings.best, mean, std)
+        figures = _figures(readings, mean, std)
     on_front = _on_front(np.exp(draws), readings.costs)
     found = {
         name: Belief(figure, share)
@@ -109,15 +110,16 @@ def scored(candidates: Sequence[Candidate], objectives: Sequence[str]) -> list[C
 
 
 def _readings(groups: Sequence[Sequence[Candidate]], objectives: Sequence[str]) -> _Readings:
-    accuracies = [[c.figures["accuracy"] for c in group] for group in groups]
-    per_cent = max(figure.value for own in accuracies for figure in own) > 1
-    best = 100.0 if per_cent else 1.0
-    values, stds = np.array([_combined(own) for own in accuracies]).T
-    errors = np.maximum(best - values, np.maximum(stds, _FLOOR))
-    names = [name for name in objectives if name != "accuracy"]
+    metric = quality(objectives)
+    read = [[c.figures[metric] for c in group] for group in groups]
+    best = perfect(metric, (figure.value for own in read for figure in own))
+    sign = -1.0 if column(metric).maximise else 1.0
+    values, stds = np.array([_combined(own) for own in read]).T
+    errors = np.maximum(sign * (values - best), np.maximum(stds, _FLOOR))
+    names = paid(objectives)
     signs = [-1.0 if column(name).maximise else 1.0 for name in names]
-    costs = np.array([[group[0].figures[name].value for name in names] for group in groups])
-    return _Readings(best, errors, stds / errors, costs * signs)
+    known = np.array([[group[0].figures[name].value for name in names] for group in groups])
+    return _Readings(best, sign, errors, stds / errors, known * signs)
 
 
 def _combined(readings: Sequence[Figure]) -> tuple[float, float]:
@@ -180,10 +182,12 @@ def _independent(mean: Array, std: Array, rng: np.random.Generator) -> Array:
     return np.asarray(mean + std * rng.standard_normal((_DRAWS, len(mean))))
 
 
-def _figures(best: float, mean: Array, std: Array) -> list[Figure]:
-    """Return accuracies of logarithms of errors: mean and 95 % interval."""
-    low, high = best - np.exp(mean + NORMAL_95 * std), best - np.exp(mean - NORMAL_95 * std)
-    value = np.clip(best - np.exp(mean + std**2 / 2), low, high)
+def _figures(readings: _Readings, mean: Array, std: Array) -> list[Figure]:
+    """Return the metric of logarithms of errors: mean and 95 % interval."""
+    best, sign = readings.perfect, readings.sign
+    low = best + sign * np.exp(mean - sign * NORMAL_95 * std)
+    high = best + sign * np.exp(mean + sign * NORMAL_95 * std)
+    value = np.clip(best + sign * np.exp(mean + std**2 / 2), low, high)
     columns = np.maximum(np.stack([value, low, high], axis=1), 0.0).tolist()
     return [Figure(v, "modelled", a, b) for v, a, b in columns]
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
+from hwnas.metrics import quality
 from hwnas.progress import Progress
 from hwnas.results import Candidate, RunFolder
 from hwnas.searching import loop, workers
@@ -53,7 +54,8 @@ def study(search: Search, config: EngineConfig, folder: RunFolder) -> Iterator[A
     finally:
         opened.close()
         if opened.candidates:
-            rows = [candidate.row(space) for candidate in opened.candidates]
+            metric = quality(search.objectives)
+            rows = [candidate.row(space, metric) for candidate in opened.candidates]
             folder.write_parquet("candidates.parquet", rows)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hwnas.errors import ConfigError
-from hwnas.metrics import column
+from hwnas.metrics import column, quality
 from hwnas.results import Candidate
 from hwnas.searching.front import pareto_front
 from hwnas.searching.proposal import Proposal
@@ -98,7 +98,7 @@ def explain(
     Args:
         candidates: All of the search.
         genotype_id: Of one of them.
-        objectives: ``accuracy`` and costs.
+        objectives: Of the search.
     """
     all_of_it = distinct(candidates)
     candidate = next(c for c in all_of_it if c.id == genotype_id)
@@ -129,7 +129,7 @@ def kept_within(
 ) -> tuple[int, int]:
     """Return how many candidates turned out within their expected interval, and of how many."""
     within = [
-        proposal.expected[1] <= candidate.figures["accuracy"].value <= proposal.expected[2]
+        proposal.expected[1] <= _scored(candidate) <= proposal.expected[2]
         for candidate in distinct(candidates)
         if (proposal := proposals[candidate.trial]).expected is not None
         and candidate.state == "complete"
@@ -161,3 +161,7 @@ def _point(candidate: Candidate, objectives: Sequence[str]) -> tuple[float, ...]
     """Return the objectives of a candidate, to be minimised."""
     values = ((name, candidate.figures[name].value) for name in objectives)
     return tuple(-value if column(name).maximise else value for name, value in values)
+
+
+def _scored(candidate: Candidate) -> float:
+    return candidate.figures[quality(candidate.figures)].value

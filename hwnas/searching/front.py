@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hwnas.metrics import column
+from hwnas.metrics import column, paid
 from hwnas.pareto import non_dominated
 from hwnas.results import Candidate
 
@@ -20,5 +20,5 @@ def pareto_front(candidates: Sequence[Candidate], objectives: Sequence[str]) -> 
     points = np.array([[c.figures[name].value for name in objectives] for c in feasible])
     mask = non_dominated(points, [column(name).maximise for name in objectives])
     members = [c for c, on_front in zip(feasible, mask, strict=True) if on_front]
-    cost = next(name for name in objectives if name != "accuracy")
+    cost = paid(objectives)[0]
     return sorted(members, key=lambda c: (c.figures.get("latency_ms", c.figures[cost]).value, c.id))

@@ -10,7 +10,7 @@ from hwnas.budget import Budget, side
 from hwnas.cost.base import Cost, CostModel
 from hwnas.errors import CompileError
 from hwnas.figure import Figure, Figures
-from hwnas.metrics import column
+from hwnas.metrics import column, qualities, quality
 from hwnas.pareto import non_dominated
 from hwnas.results import Candidate, Row
 from hwnas.searching.member import Member
@@ -22,11 +22,11 @@ T = TypeVar("T")
 def on_target(candidate: Candidate, target: str, budget: Budget) -> Candidate:
     """Return a candidate as a search for one target alone would see it."""
     figures = _of(target, candidate.figures)
-    accuracy = {n: candidate.figures[n] for n in ("accuracy",) if n in candidate.figures}
+    scored = {n: figure for n, figure in candidate.figures.items() if n in qualities()}
     details = {n: value for n, value in candidate.details.items() if "." not in n}
     details |= _of(target, candidate.details)
     reason = budget.exceeded(figures) if figures else f"Target '{target}' cannot run it."
-    known = figures if reason else {**accuracy, **figures}
+    known = figures if reason else {**scored, **figures}
     return replace(candidate, figures=known, details=details, reason=reason)
 
 
@@ -37,7 +37,7 @@ def _of(target: str, values: Mapping[str, T]) -> dict[str, T]:
 
 @dataclass(frozen=True)
 class JointBudget:
-    """The budgets of all targets. A candidate is worth its accuracy if it fits one of them."""
+    """The budgets of all targets. A candidate is worth being scored if it fits one of them."""
 
     budgets: Mapping[str, Budget]
 
@@ -79,7 +79,7 @@ class JointBudget:
 
 @final
 class JointCostModel:
-    """Says what a genotype costs on every target; the accuracy is the same on all."""
+    """Says what a genotype costs on every target; how well it answers is the same on all."""
 
     def __init__(self, models: Mapping[str, CostModel]):
         self._models = models
@@ -130,9 +130,14 @@ class JointMember:
             return "; ".join(f"{side(name)} {name}" for name in self.over_budget)
         return "" if self.on_front else "left the front"
 
-    def row(self, space: Space) -> Row:
-        """Return searched figures, and those verified on each target, as one row."""
-        row = self.candidate.row(space)
+    def row(self, space: Space, metric: str) -> Row:
+        """Return searched figures, and those verified on each target, as one row.
+
+        Args:
+            space: Of the genotype.
+            metric: Column of the figure that says how well it answers.
+        """
+        row = self.candidate.row(space, metric)
         for target, member in self.members.items():
             for name, figure in member.figures.items():
                 row |= figure.columns(f"verified_{target}.{name}")
@@ -143,13 +148,15 @@ class JointMember:
 def fits_all(candidate: Candidate, budgets: Mapping[str, Budget]) -> bool:
     """Return whether a candidate was scored and fits every target's budget."""
     seen = (on_target(candidate, target, budget) for target, budget in budgets.items())
-    return all(view.state == "complete" and "accuracy" in view.figures for view in seen)
+    return all(
+        view.state == "complete" and any(n in qualities() for n in view.figures) for view in seen
+    )
 
 
 def judge(members: Sequence[JointMember], objectives: Sequence[str]) -> list[JointMember]:
     """Mark the members that verification takes off the front of models for all targets.
 
-    What counts is each target's own artefact: its accuracy and its costs, all at once.
+    What counts is each target's own artefact: how well it answers and what it costs, all at once.
     """
     fitting = [i for i, member in enumerate(members) if not member.over_budget]
     points = np.array([_verified(members[i], objectives) for i in fitting])
@@ -160,7 +167,8 @@ def judge(members: Sequence[JointMember], objectives: Sequence[str]) -> list[Joi
 
 def _verified(member: JointMember, objectives: Sequence[str]) -> list[float]:
     """Return what verification found, to be minimised: errors on all targets, then the costs."""
-    found = [-part.accuracy.value for part in member.members.values()]
+    sign = -1.0 if column(quality(objectives)).maximise else 1.0
+    found = [sign * part.quality.value for part in member.members.values()]
     for name in objectives:
         target, _, plain = name.rpartition(".")
         if target:

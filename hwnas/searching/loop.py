@@ -17,7 +17,7 @@ from hwnas.budget import Budget
 from hwnas.cost.base import Cost, CostModel
 from hwnas.errors import BudgetError, CompileError
 from hwnas.figure import Figures
-from hwnas.metrics import column
+from hwnas.metrics import column, paid, quality
 from hwnas.progress import Progress
 from hwnas.results import Candidate
 from hwnas.searching.choices import Assignment
@@ -34,7 +34,7 @@ _UNBUILDABLE = "target"  # name of the constraint that a network meets by runnin
 
 
 class Limits(Protocol):
-    """What says whether a candidate is worth its accuracy: one ``Budget``, or those of targets."""
+    """What says whether a candidate is worth being scored: one ``Budget``, or those of targets."""
 
     @property
     def limits(self) -> Mapping[str, float]:
@@ -116,8 +116,8 @@ def search(  # noqa: PLR0913, PLR0917
 
     Where costs are not known to the sampler, the first trials go from the smallest genotype (if
     anything fits a budget, it probably does) to the largest. A genotype that comes again is told
-    its known figures. Only candidates that fit the target and the budget are scored for accuracy;
-    scoring may stop when a candidate is found to be less accurate than one that costs no more.
+    its known figures. Only candidates that fit the target and the budget are scored;
+    scoring may stop when a candidate is found to be worse than one that costs no more.
 
     Args:
         problem: What is searched for.
@@ -203,7 +203,7 @@ def _remembered(cost_model: CostModel) -> Callable[[Genotype], Cost]:
 def _known(problem: Problem, study: Study, cost: Callable[[Genotype], Cost]) -> Known:
     """Return what a sampler may know of the search."""
     space = problem.space
-    names = [name for name in study.objectives if name != "accuracy"]
+    names = paid(study.objectives)
     signs = [-1.0 if column(name).maximise else 1.0 for name in names]
 
     def row(assignment: Assignment) -> list[float]:
@@ -213,7 +213,7 @@ def _known(problem: Problem, study: Study, cost: Callable[[Genotype], Cost]) -> 
             return [math.nan] * len(names)
         return [sign * found.figures[n].value for sign, n in zip(signs, names, strict=True)]
 
-    def costs(assignments: Sequence[Assignment]) -> NDArray[np.float64]:
+    def computed(assignments: Sequence[Assignment]) -> NDArray[np.float64]:
         return np.array([row(assignment) for assignment in assignments]).reshape(-1, len(names))
 
     knowledge = problem.knowledge
@@ -229,16 +229,16 @@ def _known(problem: Problem, study: Study, cost: Callable[[Genotype], Cost]) -> 
         optional=space.optional(),
         root=space.root,
         scope=space.scope,
-        costs=None if affordable == 0 else costs,
+        costs=None if affordable == 0 else computed,
         n_costs=affordable or None,
-        expensive=study.objectives.index("accuracy"),
+        expensive=study.objectives.index(quality(study.objectives)),
         features=None if knowledge is None else features,
     )
 
 
 def _again(known: Candidate, number: int) -> Candidate:
     """Return what is known of a genotype as another trial's."""
-    return replace(known, trial=number, right=b"")
+    return replace(known, trial=number, per_image=b"")
 
 
 def _evaluate(
@@ -256,7 +256,7 @@ def _evaluate(
     rivals = [c for c in complete if met <= problem.budget.met(c.figures)]
     found = rival(rivals, cost.figures, study.objectives)
     score = problem.evaluator.score(genotype, found)
-    figures = {"accuracy": score.accuracy, **cost.figures}
+    figures = {quality(study.objectives): score.figure, **cost.figures}
     read = {} if score.n_images is None else {"n_images": score.n_images}
     told = {} if problem.knowledge is None else problem.knowledge.scores(genotype)
     return Candidate(
@@ -265,7 +265,7 @@ def _evaluate(
         figures,
         {**read, **score.details, **told, **cost.details},
         stopped=score.stopped,
-        right=score.right,
+        per_image=score.per_image,
     )
 
 

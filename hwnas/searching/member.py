@@ -1,6 +1,6 @@
 """A member of a front with what verification found of it."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from hwnas import backends, metrics
@@ -10,13 +10,23 @@ from hwnas.results import Candidate, Row
 from hwnas.space import Space
 
 
-def verified_names() -> tuple[str, ...]:
+def verified_names(metric: str) -> tuple[str, ...]:
     """Return the names of verified figures, in the order of the columns ``verified_<name>``.
 
-    ``accuracy_int8`` is there where the artefact computes in int8; where it computes in fp32,
-    ``accuracy_fp32`` is its own.
+    ``<metric>_int8`` is there where the artefact computes in int8; where it computes in floats,
+    ``<metric>_fp32`` is its own.
     """
-    return ("accuracy_fp32", "accuracy_int8", *metrics.costs())
+    return (f"{metric}_fp32", f"{metric}_int8", *metrics.costs())
+
+
+def own(metric: str, figures: Collection[str]) -> str:
+    """Return which of the verified figures says how well the artefact itself answers."""
+    return f"{metric}_int8" if f"{metric}_int8" in figures else f"{metric}_fp32"
+
+
+def metric_of(figures: Iterable[str]) -> str:
+    """Return the metric that verified figures have in fp32 or int8."""
+    return metrics.quality(name.rpartition("_")[0] for name in figures)
 
 
 @dataclass(frozen=True)
@@ -29,14 +39,18 @@ class Member:
     files: Mapping[str, str]  #: sha256 by the suffix of a file
     over_budget: tuple[str, ...] = ()  #: limits that it leaves after verification
     on_front: bool = True  #: whether it fits, and no other that fits dominates it
-    #: whether it fits, and none dominates it at the upper end of its accuracy's 95 % interval
+    #: whether it fits, and none dominates it at the better end of its metric's 95 % interval
     near_front: bool = False
 
     @property
-    def accuracy(self) -> Figure:
-        """The accuracy of the artefact itself, on the test split."""
-        name = "accuracy_int8" if "accuracy_int8" in self.figures else "accuracy_fp32"
-        return self.figures[name]
+    def metric(self) -> str:
+        """Column of the figure that says how well networks answer."""
+        return metric_of(self.figures)
+
+    @property
+    def quality(self) -> Figure:
+        """How well the artefact itself answers, on the test split."""
+        return self.figures[own(self.metric, self.figures)]
 
     @property
     def label(self) -> str:
@@ -49,8 +63,8 @@ class Member:
 
     def row(self, space: Space) -> Row:
         """Return searched and verified figures as one row."""
-        row = self.candidate.row(space)
-        for name in verified_names():
+        row = self.candidate.row(space, self.metric)
+        for name in verified_names(self.metric):
             if name in self.figures:
                 row |= self.figures[name].columns(f"verified_{name}")
         row |= {f"verified_{name}": value for name, value in self.details.items()}

@@ -1,10 +1,10 @@
-"""Which candidate another one must not be less accurate than, to enter the front."""
+"""Which candidate another one must not be worse than, to enter the front."""
 
 from collections.abc import Sequence
 
 from hwnas.accuracy.base import Rival
 from hwnas.figure import Figures
-from hwnas.metrics import column
+from hwnas.metrics import column, paid, quality
 from hwnas.results import Candidate
 
 _ENOUGH = 5  # networks read whole before any reading stops: the others are predicted from them
@@ -14,14 +14,15 @@ _KEPT = 100  # of those, the latest
 def rival(
     candidates: Sequence[Candidate], costs: Figures, objectives: Sequence[str]
 ) -> Rival | None:
-    """Return the most accurate candidate that was read whole and costs no more in any objective.
+    """Return the candidate that answers best of those read whole that cost no more.
 
-    What is less accurate than it is dominated. ``None`` where nothing is as cheap, or where too few
-    were read whole to predict from.
+    What is worse than it is dominated. ``None`` where nothing is as cheap, or where too few were
+    read whole to predict from.
     """
     complete = (c for c in reversed(candidates) if c.state == "complete")
     whole = [*{c.id: c for c in complete}.values()][::-1]  # a repeated one counts once, read first
-    signs = {n: -1.0 if column(n).maximise else 1.0 for n in objectives if n != "accuracy"}
+    metric = quality(objectives)
+    signs = {n: -1.0 if column(n).maximise else 1.0 for n in paid(objectives)}
     cheaper = [
         c
         for c in whole
@@ -29,11 +30,12 @@ def rival(
     ]
     if len(whole) < _ENOUGH or not cheaper:
         return None
-    best = max(cheaper, key=lambda c: c.figures["accuracy"].value)
+    of = max if column(metric).maximise else min
+    best = of(cheaper, key=lambda c: c.figures[metric].value)
     latest = whole[-_KEPT:]
     return Rival(
-        best.right,
-        tuple(c.right for c in latest),
-        best.figures["accuracy"].value,
+        best.per_image,
+        tuple(c.per_image for c in latest),
+        best.figures[metric].value,
         tuple(c.details for c in latest),
     )

@@ -8,7 +8,7 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from hwnas.metrics import column
+from hwnas.metrics import column, perfect, quality
 from hwnas.pareto import hypervolume, non_dominated
 from hwnas.results import Candidate
 
@@ -37,7 +37,7 @@ class Snapshot:
     newest: int | None  #: the trial of the member that joined last
     #: the front's share of the box; ``None`` where there is none, or over four objectives
     hypervolume: float | None
-    highest: Candidate | None  #: the member of the highest accuracy
+    highest: Candidate | None  #: the member that answers best
 
     @property
     def feasible(self) -> float:
@@ -49,14 +49,15 @@ class Snapshot:
 class Standing:
     """Takes candidates in as trials finish, each once; its front is ``loop.front`` of them.
 
-    The hypervolume is told as the share of a box: from accuracy 1 (or 100 %) and costs of 0, which
-    nobody reaches, to the budget's limit of each objective, or the worst value on any scored
-    candidate where there is no limit. So it rises as the front does, and also when a worse
-    candidate than any before moves the box's far corner. A cost to be maximised has no best value:
-    the highest on any scored candidate stands in, and a higher one moves the near corner.
+    The hypervolume is told as the share of a box: from a perfect metric (accuracy 1 or 100 %, no
+    error) and costs of 0, which nobody reaches, to the budget's limit of each objective, or the
+    worst value on any scored candidate where there is no limit. So it rises as the front does, and
+    also when a worse candidate than any before moves the box's far corner. A cost to be maximised
+    has no best value: the highest on any scored candidate stands in, and a higher one moves the
+    near corner.
 
     Args:
-        objectives: With ``accuracy``.
+        objectives: Of the search.
         limits: Of the budget, by column.
     """
 
@@ -89,8 +90,9 @@ class Standing:
         newest = max((member.trial for member in self._front), default=None)
         highest = None
         if self._front:
-            best = np.argmax(self._points[:, self._objectives.index("accuracy")])
-            highest = self._front[best]
+            i = self._objectives.index(quality(self._objectives))
+            sign = 1 if self._maximise[i] else -1
+            highest = self._front[np.argmax(sign * self._points[:, i])]
         share = self._share()
         return Snapshot(self._n, self._n_feasible, len(self._front), newest, share, highest)
 
@@ -109,9 +111,10 @@ class Standing:
         if not self._front or len(self._objectives) > _MOST:
             return None
         worst = np.where(np.isnan(self._limits), self._worst, self._limits)
-        quality = self._objectives.index("accuracy")
+        metric = quality(self._objectives)
+        i = self._objectives.index(metric)
         best = np.where(self._maximise, self._highest, 0.0)
-        best[quality] = 1.0 if self._points[:, quality].max() <= 1 else 100.0  # a share or per cent
+        best[i] = perfect(metric, self._points[:, i])
         box = float(np.prod(np.abs(best - worst)))
         if box <= 0:
             return None

@@ -29,7 +29,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from hwnas.errors import RunError
 from hwnas.files import without_password
-from hwnas.metrics import column
+from hwnas.metrics import column, paid, qualities, quality
 from hwnas.results import Candidate
 from hwnas.searching.options import NAME
 from hwnas.searching.proposal import STD, Proposal, recorded
@@ -39,7 +39,7 @@ from hwnas.union import from_json, to_json
 SHARED = "digests"  #: attribute of studies that processes share: what decides the outcome
 _SPACE = "space"  # attribute of studies
 _CANDIDATE = "hwnas:candidate"  # system attributes of trials
-_RIGHT = "hwnas:right"  # bits in base64
+_PER_IMAGE = "hwnas:right"  # what was found of each image, packed by the task, in base64
 _MARKS = "constraints"  # as Optuna kept them before version 5, and optuna-dashboard still reads
 # Optuna reads trials with all that is in them, which takes a second a thousand.
 _TIMES = text(
@@ -133,8 +133,8 @@ def tell(
 ) -> FrozenTrial:
     """Finish a trial.
 
-    A candidate that was not scored is told accuracy 0: samplers that know constraints rank it by
-    its violations. One without a cost is told as failed.
+    A candidate that was not scored is told no accuracy, or the largest error so far: samplers that
+    know constraints rank it by its violations. One without a cost is told as failed.
     """
     with warnings.catch_warnings():
         # A database that was away, or a worker that died here: it is told again what it knows.
@@ -145,17 +145,28 @@ def tell(
     for name, value in {"id": candidate.id, "state": candidate.state, **reason}.items():
         trial.set_user_attr(name, value)
     own: dict[str, Any] = {_CANDIDATE: candidate.to_json()}
-    if candidate.right:
-        own[_RIGHT] = base64.b64encode(candidate.right).decode()
-    if "accuracy" in candidate.figures and (std := candidate.figures["accuracy"].std) > 0:
-        own[STD] = std
+    if candidate.per_image:
+        own[_PER_IMAGE] = base64.b64encode(candidate.per_image).decode()
+    scored = candidate.figures.get(quality(objectives))
+    if scored is not None and scored.std > 0:
+        own[STD] = scored.std
     for name, content in own.items():
         study._storage.set_trial_system_attr(trial._trial_id, name, content)
     if not _has_costs(candidate.figures, objectives):
         return study.tell(trial, state=TrialState.FAIL, skip_if_finished=True)
     known = {name: figure.value for name, figure in candidate.figures.items()}
-    values = [known.get(name, 0.0) for name in objectives]
+    metric = quality(objectives)
+    known.setdefault(metric, _worst(study, metric, objectives))
+    values = [known[name] for name in objectives]
     return study.tell(trial, values, skip_if_finished=True)
+
+
+def _worst(study: optuna.Study, metric: str, objectives: Sequence[str]) -> float:
+    """Return what a candidate is told that was not scored: nothing right, or the largest error."""
+    if column(metric).maximise:
+        return 0.0
+    i, states = objectives.index(metric), (TrialState.COMPLETE,)
+    return max((t.values[i] for t in study.get_trials(deepcopy=False, states=states)), default=0.0)
 
 
 def _marked(trial: FrozenTrial, candidate: Candidate, objectives: Sequence[str]) -> FrozenTrial:
@@ -164,7 +175,7 @@ def _marked(trial: FrozenTrial, candidate: Candidate, objectives: Sequence[str])
     Costs by names that end with their units; and constraints, by which it marks the infeasible.
     """
     marked, figures = copy.copy(trial), candidate.figures
-    costs = {n: f.value for n, f in figures.items() if n not in objectives and n != "accuracy"}
+    costs = {n: f.value for n, f in figures.items() if n not in objectives and n not in qualities()}
     marked.user_attrs = {**trial.user_attrs, **costs}
     marked.system_attrs = {**trial.system_attrs, _MARKS: list(trial.constraints.values())}
     return marked
@@ -188,8 +199,8 @@ def is_finished(trial: FrozenTrial, objectives: Sequence[str]) -> bool:
 def candidate(trial: FrozenTrial, space: Space) -> Candidate:
     """Return the candidate of a finished trial."""
     genotype = space.genotype(trial.params)
-    right = base64.b64decode(_kept(trial, _RIGHT) or "")
-    return Candidate.from_json(trial.number, genotype, _kept(trial, _CANDIDATE), right)
+    per_image = base64.b64decode(_kept(trial, _PER_IMAGE) or "")
+    return Candidate.from_json(trial.number, genotype, _kept(trial, _CANDIDATE), per_image)
 
 
 def _kept(trial: FrozenTrial, name: str) -> Any:
@@ -228,7 +239,7 @@ def settle_sqlite(storage: RDBStorage) -> None:
 
 
 def _has_costs(figures: Container[str], objectives: Sequence[str]) -> bool:
-    return all(name in figures for name in objectives if name != "accuracy")
+    return all(name in figures for name in paid(objectives))
 
 
 @dataclass(frozen=True)

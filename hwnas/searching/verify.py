@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwnas import metrics
-from hwnas.accuracy.supernet import right
+from hwnas.accuracy.supernet import per_sample
 from hwnas.backends.base import Artefacts, Trained
 from hwnas.budget import Budget
 from hwnas.cost.base import LayerCost
 from hwnas.families.blocks import weights_of
-from hwnas.figure import Figure, proportion
+from hwnas.figure import Figure
 from hwnas.int8.finished import Finished
 from hwnas.metrics import column
 from hwnas.pareto import non_dominated
@@ -22,6 +22,7 @@ from hwnas.progress import Progress
 from hwnas.results import Candidate, RunFolder
 from hwnas.searching.member import Member
 from hwnas.space import Genotype
+from hwnas.tasks.base import Task
 from hwnas.training.data import Batch
 
 
@@ -30,9 +31,10 @@ class Workbench:
     """What verification needs to make an artefact of a genotype and to judge it."""
 
     finished: Callable[[Genotype], Finished]  #: the network with the weights that are delivered
-    #: normalised test images and their labels, at the genotype's resolution, in batches
+    #: normalised test images and their targets, at the genotype's resolution, in batches
     test: Callable[[Genotype], Iterable[Batch]]
     artefacts: Artefacts
+    task: Task
     dtype: str  #: in which the artefact computes
     phase: str = "Verify front"  #: what the progress bar says
 
@@ -82,22 +84,21 @@ def _verify(
         suffix: folder.write_bytes(f"models/{candidate.id}{suffix}", content)
         for suffix, content in files.items()
     }
-    labels, right_fp32 = [], []
+    targets, found_fp32, task = [], [], bench.task
 
     def images() -> Iterator[NDArray[np.float32]]:
         """Yield test images; keep on the way what is known of them."""
         for batch in bench.test(genotype):
-            labels.append(batch[1].numpy())
-            right_fp32.append(right(network, *batch))
+            targets.append(batch[1].numpy())
+            found_fp32.append(per_sample(task, network, *batch))
             yield batch[0].numpy()
 
     outputs, cost = bench.artefacts.judge(paths, lowered, images())
-    n_right = int(np.sum(outputs.argmax(axis=1) == np.concatenate(labels)))
-    n_right_fp32 = int(np.concatenate(right_fp32).sum())
-    own = "accuracy_int8" if bench.dtype == "int8" else "accuracy_fp32"
+    found = task.per_sample(outputs, np.concatenate(targets))
+    dtype = "int8" if bench.dtype == "int8" else "fp32"
     figures = {
-        "accuracy_fp32": proportion(n_right_fp32, len(outputs)),
-        own: proportion(n_right, len(outputs)),
+        f"{task.metric}_fp32": task.score(np.concatenate(found_fp32)),
+        f"{task.metric}_{dtype}": task.score(found),
         **{name: cost.figures[name] for name in metrics.costs() if name in cost.figures},
     }
     digests = {suffix: hashlib.sha256(content).hexdigest() for suffix, content in files.items()}
@@ -114,7 +115,7 @@ def _judge(members: list[Member], budget: Budget, objectives: Sequence[str]) -> 
     front = {i for i, stays in zip(fitting, mask, strict=True) if stays}
 
     def is_near(i: int) -> bool:
-        raised = np.vstack([points[mask], _objectives(members[i], objectives, upper=True)])
+        raised = np.vstack([points[mask], _objectives(members[i], objectives, at_best=True)])
         return bool(non_dominated(raised, maximise)[-1])
 
     near = {i for i in fitting if i in front or is_near(i)}
@@ -126,9 +127,9 @@ def _judge(members: list[Member], budget: Budget, objectives: Sequence[str]) -> 
     ]
 
 
-def _objectives(member: Member, objectives: Sequence[str], *, upper: bool = False) -> list[float]:
-    figures = {**member.figures, "accuracy": member.accuracy}
-    return [
-        figures[name].upper if upper and name == "accuracy" else figures[name].value
-        for name in objectives
-    ]
+def _objectives(member: Member, objectives: Sequence[str], *, at_best: bool = False) -> list[float]:
+    figures = {**member.figures, member.metric: member.quality}
+    values = {name: figures[name].value for name in objectives}
+    if at_best:
+        values[member.metric] = column(member.metric).best(member.quality)
+    return list(values.values())

@@ -20,7 +20,7 @@ from hwnas.errors import CompileError, ConfigError
 from hwnas.families.blocks import fold_batch_norm, weights_of
 from hwnas.int8.quantise import quantise
 from hwnas.latency_table import LatencyTable, setting
-from hwnas.op import INPUT, Node, OpSpec, Task
+from hwnas.op import INPUT, Node, OpSpec, Signature
 from hwnas.runtimes.pool import Pool, Retrying
 from hwnas.target import Remote, Target
 from hwnas.timing import TimingConfig
@@ -69,13 +69,13 @@ class BackendContract:
     def network(self) -> tuple[Trained, Floats, Floats]:
         """Return a network with images and what torch answers."""
         torch.manual_seed(0)
-        where, task = space.load(space.find("tiny")), Task(1, 10)
+        where, signature = space.load(space.find("tiny")), Signature(1, 10)
         family, genotype = families.get(where.family), where.largest()
         side = family.resolution(where, genotype)
-        module = family.build(where, genotype, task)
+        module = family.build(where, genotype, signature)
         images = torch.randn(20, 1, side, side)
         module.train()(images)  # statistics that are not those of a fresh batch norm
-        folded, lowered = fold_batch_norm(module.eval()), family.lower(where, genotype, task)
+        folded, lowered = fold_batch_norm(module.eval()), family.lower(where, genotype, signature)
         trained = Trained(lowered, weights_of(folded, lowered), quantise(folded, lowered, images))
         with torch.inference_mode():
             return trained, images.numpy(), folded(images).numpy()

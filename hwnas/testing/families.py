@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from hwnas.backends import portable
 from hwnas.families.base import Family
 from hwnas.families.blocks import fold_batch_norm, weights_of
-from hwnas.op import INPUT, Node, Task, n_macs
+from hwnas.op import INPUT, Node, Signature, n_macs
 from hwnas.runtimes.onnx_writer import write_fp32
 from hwnas.space import Genotype, SearchSpace
 
@@ -21,14 +21,14 @@ from hwnas.space import Genotype, SearchSpace
 class FamilyContract:
     """What search, training, compilers and verification rely on in a family of networks.
 
-    A subclass gives the fixtures ``family`` and ``family_space``, and may give ``task`` and
+    A subclass gives the fixtures ``family`` and ``family_space``, and may give ``signature`` and
     ``genotypes``. All fixtures may have parameters: several spaces are tested so.
     """
 
     @pytest.fixture
-    def task(self) -> Task:
+    def signature(self) -> Signature:
         """Return what networks read and answer."""
-        return Task(in_channels=1, n_classes=10)
+        return Signature(in_channels=1, n_outputs=10)
 
     @pytest.fixture
     def genotypes(self, family_space: SearchSpace) -> list[Genotype]:
@@ -37,14 +37,14 @@ class FamilyContract:
         ends = [family_space.smallest(), family_space.largest()]
         return ends + [family_space.sample(rng) for _ in range(20)]
 
-    @pytest.mark.parametrize("task", [Task(1, 10), Task(3, 7)])
+    @pytest.mark.parametrize("signature", [Signature(1, 10), Signature(3, 7)])
     @pytest.mark.parametrize("training", [False, True])
     def test_extracted_network_equals_the_supernet(
         self,
         family: Family,
         family_space: SearchSpace,
         genotypes: list[Genotype],
-        task: Task,
+        signature: Signature,
         training: bool,
     ) -> None:
         """``extract(g)(x)`` is bit for bit ``forward(x, g)``, with statistics of batch norm.
@@ -52,25 +52,25 @@ class FamilyContract:
         Else search would score another network than verification compiles.
         """
         torch.manual_seed(0)
-        supernet = family.supernet(family_space, task)
+        supernet = family.supernet(family_space, signature)
         supernet.module.train()
         for genotype in genotypes:  # statistics that are not those of a fresh batch norm
-            supernet.forward(_images(family, family_space, genotype, task), genotype)
+            supernet.forward(_images(family, family_space, genotype, signature), genotype)
         supernet.module.train(training)
         for genotype in genotypes:
-            images = _images(family, family_space, genotype, task)
+            images = _images(family, family_space, genotype, signature)
             extracted = supernet.extract(genotype)
             with torch.no_grad():
                 found, expected = extracted(images), supernet.forward(images, genotype)
-            assert found.shape == (len(images), task.n_classes), _said(genotype)
+            assert found.shape == (len(images), signature.n_outputs), _said(genotype)
             apart = f"outputs differ by up to {float((found - expected).abs().max()):.3g}"
             assert torch.equal(found, expected), f"{_said(genotype)}: {apart}"
 
     def test_extracting_leaves_the_supernet_as_it_was(
-        self, family: Family, family_space: SearchSpace, task: Task
+        self, family: Family, family_space: SearchSpace, signature: Signature
     ) -> None:
         """``extract`` copies weights: a subnet may be fine-tuned."""
-        supernet = family.supernet(family_space, task)
+        supernet = family.supernet(family_space, signature)
         before = {k: v.clone() for k, v in supernet.module.state_dict().items()}
         network = supernet.extract(family_space.largest())
         with torch.no_grad():
@@ -81,29 +81,39 @@ class FamilyContract:
         assert not changed, f"weights that a subnet shares with its supernet: {changed}"
 
     def test_lowered_operators_read_what_earlier_ones_give(
-        self, family: Family, family_space: SearchSpace, genotypes: list[Genotype], task: Task
+        self,
+        family: Family,
+        family_space: SearchSpace,
+        genotypes: list[Genotype],
+        signature: Signature,
     ) -> None:
         """Operators come in order of execution, and shapes fit, from the image to the logits."""
         for genotype in genotypes:
-            lowered = family.lower(family_space, genotype, task)
+            lowered = family.lower(family_space, genotype, signature)
             resolution = family.resolution(family_space, genotype)
-            known = {INPUT: (task.in_channels, resolution, resolution)}
+            known = {INPUT: (signature.in_channels, resolution, resolution)}
             for node in lowered:
                 where = _said(genotype, node)
                 assert {*node.inputs} <= {*known}, f"{where}: reads {node.inputs}"
                 assert known[node.inputs[0]] == node.op.in_shape, where
                 assert node.name not in known, f"{where}: a second operator of that name"
                 known[node.name] = node.op.out_shape
-            assert lowered[-1].op.out_shape == (task.n_classes, 1, 1), _said(genotype, lowered[-1])
+            assert lowered[-1].op.out_shape == (signature.n_outputs, 1, 1), _said(
+                genotype, lowered[-1]
+            )
 
     def test_lowered_macs_equal_macs_counted_on_the_network(
-        self, family: Family, family_space: SearchSpace, genotypes: list[Genotype], task: Task
+        self,
+        family: Family,
+        family_space: SearchSpace,
+        genotypes: list[Genotype],
+        signature: Signature,
     ) -> None:
         """Each operator multiplies as often as the module of its name."""
         for genotype in genotypes:
-            network = family.build(family_space, genotype, task).eval()
-            lowered = family.lower(family_space, genotype, task)
-            counted = _counted_macs(network, _images(family, family_space, genotype, task)[:1])
+            network = family.build(family_space, genotype, signature).eval()
+            lowered = family.lower(family_space, genotype, signature)
+            counted = _counted_macs(network, _images(family, family_space, genotype, signature)[:1])
             for node in lowered:
                 found = counted.get(node.name, 0)
                 expected = f"{node.op.n_macs} MACs lowered, {found} counted on the module"
@@ -112,12 +122,16 @@ class FamilyContract:
             assert counted[""] == n_macs(lowered), f"{_said(genotype)}: {whole}"
 
     def test_lowered_operators_are_modules_with_the_lowered_shapes(
-        self, family: Family, family_space: SearchSpace, genotypes: list[Genotype], task: Task
+        self,
+        family: Family,
+        family_space: SearchSpace,
+        genotypes: list[Genotype],
+        signature: Signature,
     ) -> None:
         """The module of an operator's name gives the operator's output: it can be observed."""
         for genotype in genotypes:
-            network = family.build(family_space, genotype, task).eval()
-            lowered = family.lower(family_space, genotype, task)
+            network = family.build(family_space, genotype, signature).eval()
+            lowered = family.lower(family_space, genotype, signature)
             modules = dict(network.named_modules())
             seen: dict[str, tuple[int, ...]] = {}
             for node in lowered:
@@ -127,7 +141,7 @@ class FamilyContract:
                         {name: tuple(out.shape[1:])}
                     )
                 )
-            network(_images(family, family_space, genotype, task))
+            network(_images(family, family_space, genotype, signature))
             for node in lowered:
                 assert node.name in seen, f"{_said(genotype, node)}: its module was not called"
                 c, h, w = node.op.out_shape
@@ -135,17 +149,21 @@ class FamilyContract:
                 assert seen[node.name] in ((c, h, w), (c,)), given
 
     def test_onnx_file_computes_what_the_network_computes(
-        self, family: Family, family_space: SearchSpace, genotypes: list[Genotype], task: Task
+        self,
+        family: Family,
+        family_space: SearchSpace,
+        genotypes: list[Genotype],
+        signature: Signature,
     ) -> None:
         """The lowered operators, with the weights of a subnet, are that subnet."""
         torch.manual_seed(0)
-        supernet = family.supernet(family_space, task)
+        supernet = family.supernet(family_space, signature)
         supernet.module.eval()
         for genotype in genotypes[:6]:
             network = fold_batch_norm(supernet.extract(genotype))
-            lowered = family.lower(family_space, genotype, task)
+            lowered = family.lower(family_space, genotype, signature)
             session = portable.session(write_fp32(lowered, weights_of(network, lowered)))
-            images = _images(family, family_space, genotype, task)
+            images = _images(family, family_space, genotype, signature)
             with torch.no_grad():
                 expected = network(images).numpy()
             largest = max(1.0, float(np.abs(expected).max()))
@@ -155,16 +173,20 @@ class FamilyContract:
             )
 
     def test_every_parameter_gets_a_gradient_from_some_genotype(
-        self, family: Family, family_space: SearchSpace, genotypes: list[Genotype], task: Task
+        self,
+        family: Family,
+        family_space: SearchSpace,
+        genotypes: list[Genotype],
+        signature: Signature,
     ) -> None:
         """No weight is left out of all networks: it would never be trained."""
-        supernet = family.supernet(family_space, task)
+        supernet = family.supernet(family_space, signature)
         supernet.module.train()
         rng = random.Random(2)
         more = (family_space.sample(rng) for _ in range(200))
         idle = ["all"]
         for genotype in itertools.chain(genotypes, more):
-            images = _images(family, family_space, genotype, task)[:2]
+            images = _images(family, family_space, genotype, signature)[:2]
             loss = supernet.forward(images, genotype).square().sum()
             loss.backward()  # type: ignore[no-untyped-call]
             idle = [name for name, p in supernet.module.named_parameters() if p.grad is None]
@@ -180,9 +202,11 @@ def _said(genotype: Genotype, node: Node | None = None) -> str:
     return f"genotype {genotype.id} ({options}){operator}"
 
 
-def _images(family: Family, space: SearchSpace, genotype: Genotype, task: Task) -> torch.Tensor:
+def _images(
+    family: Family, space: SearchSpace, genotype: Genotype, signature: Signature
+) -> torch.Tensor:
     resolution = family.resolution(space, genotype)
-    images = torch.randn(4, task.in_channels, resolution, resolution)
+    images = torch.randn(4, signature.in_channels, resolution, resolution)
     return images.to(memory_format=torch.channels_last)
 
 

@@ -6,7 +6,6 @@ from typing import final
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from hwnas.accuracy.supernet import recalibrate
 from hwnas.errors import ConfigError
@@ -24,7 +23,7 @@ _N_RECALIBRATION = 2048  # images, as many as there are
 
 @dataclass(frozen=True)
 class Teacher:
-    """A trained network whose answers are learned, on the same images as the labels.
+    """A trained network whose answers are learned, on the same images as the targets.
 
     Source: Hinton et al., "Distilling the Knowledge in a Neural Network", 2015,
     https://arxiv.org/abs/1503.02531, at a temperature of 1.
@@ -32,16 +31,16 @@ class Teacher:
 
     network: nn.Module
     resolution: int  #: of the images it reads
-    alpha: float = 0.5  #: share of the loss that is on its answers; the rest is on the labels
+    alpha: float = 0.5  #: share of the loss that is on its answers; the rest is on the targets
     recorded: Answers | None = None  #: what it answers to the very batches of the training
 
-    def answers(self, batch: Batch, moment: Moment, dtype: str) -> Tensor:
-        """Return its probabilities for the images of a batch, ``(N, n_classes)``."""
+    def goals(self, batch: Batch, moment: Moment, dtype: str) -> Tensor:
+        """Return what is learned from its answers to the images of a batch."""
         if self.recorded is not None:
             return self.recorded.of(batch, moment)
         seen = batch.at(self.resolution)
         with torch.no_grad():
-            return forward(lambda: self.network(seen), seen, dtype).softmax(1)
+            return batch.data.task.taught(forward(lambda: self.network(seen), seen, dtype))
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ class Pupil:
     resolution: int  #: of the images it reads
     recipe: Recipe  #: the family's; or ``config.fine_tuning`` of it
     teacher: Teacher | None = None
-    #: for the log: gives accuracies by name, with the weights that the network holds just then
+    #: for the log: gives figures by name, with the weights that the network holds just then
     measure: Callable[[], Row] | None = None
     phase: str = "Train network"  #: what progress calls it
 
@@ -104,11 +103,10 @@ class _Alone:
 
     def __call__(self, batch: Batch, moment: Moment) -> Outcome:
         images = batch.at(self.resolution)
-        logits = forward(lambda: self.network(images), images, self.config.dtype)
-        smoothing = self.config.label_smoothing
-        loss = F.cross_entropy(logits, batch.targets, label_smoothing=smoothing)
+        outputs = forward(lambda: self.network(images), images, self.config.dtype)
+        loss = batch.loss(outputs, self.config.label_smoothing)
         if (teacher := self.teacher) is not None:
-            answers = teacher.answers(batch, moment, self.config.dtype)
-            loss = torch.lerp(loss, F.cross_entropy(logits, answers), teacher.alpha)
+            goals = teacher.goals(batch, moment, self.config.dtype)
+            loss = torch.lerp(loss, batch.data.task.loss(outputs, goals), teacher.alpha)
         torch.autograd.backward(loss)
-        return Outcome({"loss": float(loss.detach())}, batch.n_right(logits), 1)
+        return Outcome({"loss": float(loss.detach())}, batch.total(outputs), 1)

@@ -34,6 +34,7 @@ _LARGEST = 1 << 30  # bytes, of all files: where answers take more, they are com
 _AS_THEY_ARE = "as_they_are"
 _WHOLE = "whole"  # the file that says that all answers are there
 _BATCH = 256  # images as they are
+_KEY = "logits"  # of outputs, whatever the task: files of earlier versions are read
 
 
 @final
@@ -51,18 +52,18 @@ class Answers:
     _loaded: dict[str, Tensor] = field(default_factory=dict)
 
     def of(self, batch: Batch, moment: Moment) -> Tensor:
-        """Return probabilities for the images of a step's batch, ``(N, n_classes)``."""
+        """Return what is learned from the answers to the images of a step's batch."""
         if batch.places is not None:
-            logits = self._file(_AS_THEY_ARE)[batch.places]
+            outputs = self._file(_AS_THEY_ARE)[batch.places]
         else:
             epoch, position = divmod(moment.step, self.n_steps)
-            logits = self._file(str(epoch))[position]
-        return logits.float().softmax(1).to(batch.labels.device)
+            outputs = self._file(str(epoch))[position]
+        return batch.data.task.taught(outputs.float()).to(batch.goals.device)
 
     def _file(self, name: str) -> Tensor:
         if name not in self._loaded:
             self._loaded.clear()  # epochs follow each other
-            self._loaded[name] = load_file(self.folder / f"{name}.safetensors")["logits"]
+            self._loaded[name] = load_file(self.folder / f"{name}.safetensors")[_KEY]
         return self._loaded[name]
 
 
@@ -123,19 +124,19 @@ def record(network: nn.Module, folder: Path, views: Views, progress: Progress) -
     """
     data, config = views.material.data, views.config
     n_images = len(data.train) * (views.n_changed + 1)
-    if 2 * data.task.n_classes * n_images > _LARGEST:
+    if 2 * data.task.n_outputs * n_images > _LARGEST:
         return None
     network.eval()
     crew = Crew(torch.get_num_threads())
 
-    def logits(images: Tensor) -> Tensor:
+    def outputs(images: Tensor) -> Tensor:
         with torch.inference_mode():
             return forward(lambda: network(images), images, config.dtype).half()
 
     def answered(shown: Iterator[Tensor], advance: Callable[[int], None]) -> list[Tensor]:
         found: list[Tensor] = []
         while together := list(islice(shown, crew.n_threads)):
-            found += crew.run([partial(logits, images) for images in together])
+            found += crew.run([partial(outputs, images) for images in together])
             advance(sum(map(len, together)))
         return found
 
@@ -152,5 +153,5 @@ def record(network: nn.Module, folder: Path, views: Views, progress: Progress) -
     return Answers(folder, views.n_steps)
 
 
-def _keep(path: Path, logits: Tensor) -> None:
-    files.write_by(path, lambda temporary: save_file({"logits": logits}, temporary))
+def _keep(path: Path, outputs: Tensor) -> None:
+    files.write_by(path, lambda temporary: save_file({_KEY: outputs}, temporary))

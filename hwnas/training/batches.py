@@ -6,7 +6,6 @@ from functools import lru_cache
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from hwnas.training.config import TrainingConfig
 from hwnas.training.data import Changes, DatasetConfig, ImageData, draw_changes
@@ -43,8 +42,8 @@ class Batch:
     """Augmented images of one step with what is to be learned about them."""
 
     images: Tensor  #: ``(N, H, W, C)``, uint8, or float32 in [0, 255] where they are mixed
-    labels: Tensor  #: ``(N,)``; of mixed images, of what they show most of
-    targets: Tensor  #: ``labels``, or probabilities ``(N, n_classes)`` where images are mixed
+    targets: Tensor  #: as the data set says them; where images are mixed, nearest to what they show
+    goals: Tensor  #: what the task's loss compares outputs with
     data: ImageData
     #: where the images are as they are in the training split: their places in it, ``(N,)``
     places: Tensor | None = None
@@ -54,8 +53,8 @@ class Batch:
         """Return the batch in the memory of a device."""
         return Batch(
             self.images.to(device),
-            self.labels.to(device),
             self.targets.to(device),
+            self.goals.to(device),
             self.data,
             self.places,
         )
@@ -66,9 +65,14 @@ class Batch:
             self._prepared[resolution] = self.data.prepare(self.images, resolution)
         return self._prepared[resolution]
 
-    def n_right(self, logits: Tensor) -> int:
-        """Return how many images a network classifies rightly."""
-        return int((logits.argmax(1) == self.labels).sum())
+    def loss(self, outputs: Tensor, smoothing: float) -> Tensor:
+        """Return the loss of a network's outputs ``(N, n_outputs)``."""
+        return self.data.task.loss(outputs, self.goals, smoothing)
+
+    def total(self, outputs: Tensor) -> float:
+        """Return the sum of what the task finds of each image."""
+        answered = outputs.detach().cpu().numpy()
+        return float(self.data.task.per_sample(answered, self.targets.cpu().numpy()).sum())
 
 
 def steps_per_epoch(batch_size: int, n_images: int) -> int:
@@ -98,16 +102,14 @@ def draw(material: Material, config: TrainingConfig, moment: Moment, processes: 
     part = train.take(index[own], changes.at(own))
     if as_they_are or not config.mixup:
         places = index[own] if changes.none else None
-        return Batch(part.images, part.labels, part.labels, material.data, places)
+        goals = material.data.task.goals(part.targets)
+        return Batch(part.images, part.targets, goals, material.data, places)
     other = n - 1 - own
     partner = part.take(other) if len(own) == n else train.take(index[other], changes.at(other))
     share = moment.rng("mixup").betavariate(config.mixup, config.mixup)
     mixed = share * part.images.float() + (1 - share) * partner.images.float()
-    n_classes = len(material.data.classes)
-    first, second = (F.one_hot(split.labels, n_classes).float() for split in (part, partner))
-    targets = share * first + (1 - share) * second
-    most = part.labels if share >= 0.5 else partner.labels
-    return Batch(mixed, most, targets, material.data)
+    targets, goals = material.data.task.mixed(part.targets, partner.targets, share)
+    return Batch(mixed, targets, goals, material.data)
 
 
 @lru_cache(1)

@@ -25,13 +25,13 @@ class TrainingConfig:
     weight_decay: float | None = None
     momentum: float = 0.9  #: of sgd
     warmup: float = 0.05  #: fraction of the steps
-    label_smoothing: float = 0.1
+    label_smoothing: float = 0.1  #: of classification
     mixup: float = 0.0  #: alpha of the Beta distribution that images are mixed by; 0: not mixed
     #: last fraction of the steps, whose images are neither cropped, mirrored, moved nor mixed
     unaugmented: float = 0.0
     ema: float = 0.0  #: decay of the moving average of the weights, which are used then; 0: none
     n_random: int = 2  #: random subnets a step, beside the largest and the smallest
-    distillation: bool = True  #: subnets learn from the largest; or else from the labels
+    distillation: bool = True  #: subnets learn from the largest; or else from the targets
     progressive: float = 0.0  #: fraction of the steps after which all options are admitted
     dtype: str = "float32"  #: of the forward pass: float32 or bfloat16
     device: str | None = None  #: default: cuda where torch finds one, else cpu

@@ -7,19 +7,20 @@ from hwnas.errors import ConfigError
 
 @dataclass
 class DatasetConfig:
-    """Where images with labels come from, and which changes of an image keep its label."""
+    """Where images with targets come from, and which changes of an image keep its target."""
 
     name: str
     hub_id: str | None = None  #: of the Hugging Face hub
     path: str | None = None  #: a folder or file on this machine; wins over hub_id
     image_column: str | None = None  #: of a table; null: the one that holds images
-    label_column: str | None = None  #: of a table; null: the one that holds classes
+    label_column: str | None = None  #: of a table; null: the one that holds classes, or values
     test_split: str = "test"  #: the split of the source that search never sees
     validation: float = 0.1  #: fraction of the training images, where there is no such split
     test: float = 0.2  #: fraction of all images, where there is no such split
     #: whether decoded images are kept in memory; null: the splits that fit into a share of it
     in_memory: bool | None = None
     flip: bool = False  #: whether a mirror image has the same label
+    task: str = "classification"  #: what networks are for; set by task=
     shift: float = 0.0  #: largest random shift in training, as a fraction of the image
     crop: float = 1.0  #: smallest random crop in training, as a fraction of the area; 1: none
 

@@ -35,7 +35,7 @@ class Outcome:
     """What one step found."""
 
     losses: Mapping[str, float]  #: by name
-    n_right: int  #: images that the first network classified rightly
+    total: float  #: of what the task found of each image, by the first network
     n_networks: int  #: that were trained
 
 
@@ -55,7 +55,7 @@ class Trainee:
     step: Step
     recipe: Recipe  #: where options leave it open
     phase: str = "Train supernet"  #: what progress calls it
-    #: for the log: gives accuracies by name, with the weights that the module holds just then
+    #: for the log: gives figures by name, with the weights that the module holds just then
     measure: Callable[[], Row] | None = None
 
 
@@ -183,7 +183,7 @@ class _Training:
             module,
             _optimiser(module, self._recipe, config.momentum),
             Averages(module, config.ema) if config.ema else None,
-            Watch(material.data.task.n_classes, self.total),
+            Watch(material.data.task, self.total),
         )
         # Addresses, not memory: what a smaller batch needs to be tried after a shortage of them.
         self._reserve = mmap.mmap(-1, _RESERVE_BYTES)
@@ -202,7 +202,7 @@ class _Training:
             group["lr"] = lr
         moment = self._moment(step)
         torch.manual_seed(moment.rng(_MOMENT).getrandbits(62) + self.processes.rank)
-        losses, n_right = self._gradients(batch, moment)
+        losses, total = self._gradients(batch, moment)
         norm = self._clipped()
         for name, value in {**losses, "gradient_norm": norm}.items():
             if not math.isfinite(value):
@@ -210,21 +210,18 @@ class _Training:
         self.state.optimiser.step()
         if self.state.averages is not None:
             self.state.averages.update(step)
-        accuracy = self.state.watch.count(step + 1, n_right, self._config.batch_size)
-        if accuracy is not None:
-            raise self._collapse(
-                step,
-                f"the largest network is right on {accuracy:.1%} of its training images, no more "
-                "than by guessing",
-                self.state.watch.good,
-            )
+        mean = self.state.watch.count(step + 1, total, self._config.batch_size)
+        if mean is not None:
+            guessed = self._material.data.task.guessed(mean)
+            good = self.state.watch.good
+            raise self._collapse(step, f"the largest network {guessed}", good)
         self._report(step, {"lr": lr, **losses, "gradient_norm": norm})
 
     def _moment(self, step: int) -> Moment:
         return Moment(self._seed, step, step / self.total)
 
-    def _gradients(self, batch: Batch, moment: Moment) -> tuple[Row, int]:
-        """Compute the gradients of one step; return the losses and the right answers."""
+    def _gradients(self, batch: Batch, moment: Moment) -> tuple[Row, float]:
+        """Compute the gradients of one step; return the losses and what was found of the images."""
         self.state.optimiser.zero_grad()
         try:
             outcome = self._trainee.step(batch.to(self._device), moment)
@@ -237,12 +234,12 @@ class _Training:
         self.n_images += outcome.n_networks * self._config.batch_size
         parameters = self._trainee.module.parameters()
         self.processes.average([p.grad for p in parameters if p.grad is not None])
-        found = torch.tensor([*outcome.losses.values(), outcome.n_right], dtype=torch.float64)
+        found = torch.tensor([*outcome.losses.values(), outcome.total], dtype=torch.float64)
         if self.processes.n > 1:
             found = found.to(self._device)
             self.processes.average([found])
-        *losses, right = found.tolist()
-        return dict(zip(outcome.losses, losses, strict=True)), round(right * self.processes.n)
+        *losses, mean = found.tolist()
+        return dict(zip(outcome.losses, losses, strict=True)), mean * self.processes.n
 
     def _batch(self, config: TrainingConfig, moment: Moment) -> Batch:
         return batches.draw(self._material, config, moment, self.processes)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def forward(network: Callable[[], Tensor], images: Tensor, dtype: str) -> Tensor:
-    """Return the logits of a network in float32, computed in another format where it is asked for.
+    """Return the outputs of a network in float32, computed in another format where it is asked for.
 
     The backward pass computes in the formats of the forward pass; weights and their gradients stay
     float32.

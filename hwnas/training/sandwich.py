@@ -12,7 +12,6 @@ from typing import final
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from hwnas.families.base import Supernet
 from hwnas.space import Genotype, SearchSpace
@@ -41,36 +40,35 @@ class Sandwich:
         """Return the losses of the largest, of the random ones (their mean) and of the smallest."""
         space = progressive.admitted(self.space, moment.progress, self.config.progressive)
         genotypes = draw(space, self.config.n_random, moment.rng("subnets"))
-        losses, n_right = self.learn(genotypes, batch)
+        losses, total = self.learn(genotypes, batch)
         middle = losses[1:-1] or losses[-1:]
         named = {
             "loss_largest": losses[0],
             "loss_random": sum(middle) / len(middle),
             "loss_smallest": losses[-1],
         }
-        return Outcome(named, n_right, len(genotypes))
+        return Outcome(named, total, len(genotypes))
 
-    def learn(self, genotypes: list[Genotype], batch: Batch) -> tuple[list[float], int]:
+    def learn(self, genotypes: list[Genotype], batch: Batch) -> tuple[list[float], float]:
         """Add up the gradients of all genotypes.
 
-        The first learns from the labels; by in-place distillation it teaches the others, else they
-        learn from the labels, too.
+        The first learns from the targets; by in-place distillation it teaches the others, else
+        they learn from the targets, too.
 
         Returns:
-            The loss of each, and how many images the first got right.
+            The loss of each, and the sum of what the task finds of each image by the first.
         """
         if self._crew is None:
             self._crew = self._manned(batch)
-        logits = self._logits(genotypes[0], batch)
+        outputs, task = self._outputs(genotypes[0], batch), batch.data.task
         smoothing = self.config.label_smoothing
-        loss = F.cross_entropy(logits, batch.targets, label_smoothing=smoothing)
-        targets = batch.targets
+        loss = batch.loss(outputs, smoothing)
+        goals = batch.goals
         if self.config.distillation:
-            targets, smoothing = logits.detach().softmax(dim=1), 0.0
+            goals, smoothing = task.taught(outputs.detach()), 0.0
 
         def student(genotype: Genotype) -> tuple[Tensor, Gradients]:
-            answers = self._logits(genotype, batch)
-            return self._learned(F.cross_entropy(answers, targets, label_smoothing=smoothing))
+            return self._learned(task.loss(self._outputs(genotype, batch), goals, smoothing))
 
         for genotype in genotypes[1:]:
             batch.at(self.resolution(genotype))  # made here, not by several threads
@@ -79,7 +77,7 @@ class Sandwich:
         for found, gradients in self._crew.run(tasks):
             losses.append(float(found))
             self._add(gradients)
-        return losses, batch.n_right(logits)
+        return losses, batch.total(outputs)
 
     @cached_property
     def _parameters(self) -> list[nn.Parameter]:
@@ -108,14 +106,14 @@ class Sandwich:
         kept = [buffer.clone() for buffer in module.buffers()]
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             random_state = torch.get_rng_state()
-            self._logits(largest, batch)
+            self._outputs(largest, batch)
             apart = torch.equal(random_state, torch.get_rng_state())
             for buffer, before in zip(module.buffers(), kept, strict=True):
                 apart &= torch.equal(buffer, before)
                 buffer.copy_(before)
         return apart
 
-    def _logits(self, genotype: Genotype, batch: Batch) -> Tensor:
+    def _outputs(self, genotype: Genotype, batch: Batch) -> Tensor:
         images = batch.at(self.resolution(genotype))
         return forward(lambda: self.supernet.forward(images, genotype), images, self.config.dtype)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hwnas.accuracy.fidelity import log_error, log_std, outlook
-from hwnas.figure import proportion
+from hwnas.tasks.classification.proportion import proportion
 
 
 def _pairs(n: int, gain: float, residual: float, seed: int = 0) -> list[tuple[float, float]]:
@@ -16,7 +16,7 @@ def _pairs(n: int, gain: float, residual: float, seed: int = 0) -> list[tuple[fl
 
 
 def test_what_longer_trainings_gained_is_expected_of_others() -> None:
-    expected = outlook(0.9, _pairs(20, 0.7, 0.02))
+    expected = outlook("accuracy", 0.9, _pairs(20, 0.7, 0.02))
     assert expected.figure.value == pytest.approx(0.93, abs=0.002)
     assert expected.figure.source == "modelled"
     assert expected.reaches(0.92) > 0.95
@@ -28,7 +28,7 @@ def test_intervals_hold_what_longer_trainings_come_to() -> None:
     held = []
     for seed in range(200):
         *known, (short, longer) = _pairs(13, 0.6, 0.05, seed)
-        figure = outlook(short, known).figure
+        figure = outlook("accuracy", short, known).figure
         assert figure.low is not None
         assert figure.high is not None
         held.append(figure.low <= longer <= figure.high)
@@ -36,16 +36,16 @@ def test_intervals_hold_what_longer_trainings_come_to() -> None:
 
 
 def test_few_networks_say_less_than_many() -> None:
-    few, many = (outlook(0.85, _pairs(n, 0.7, 0.02)) for n in (5, 80))
+    few, many = (outlook("accuracy", 0.85, _pairs(n, 0.7, 0.02)) for n in (5, 80))
     assert many.std < few.std
     assert few.widened(0.3).std == pytest.approx(math.hypot(few.std, 0.3))
 
 
 def test_no_error_at_all_has_a_logarithm() -> None:
-    assert math.isfinite(log_error(1.0))
-    assert outlook(1.0, _pairs(8, 0.7, 0.02)).figure.value <= 1.0
+    assert math.isfinite(log_error("accuracy", 1.0))
+    assert outlook("accuracy", 1.0, _pairs(8, 0.7, 0.02)).figure.value <= 1.0
 
 
 def test_interval_of_a_reading_as_a_deviation_of_logarithms() -> None:
     figure = proportion(900, 1000)
-    assert log_std(figure) == pytest.approx(math.sqrt(0.9 * 0.1 / 1000) / 0.1, rel=0.05)
+    assert log_std("accuracy", figure) == pytest.approx(math.sqrt(0.9 * 0.1 / 1000) / 0.1, rel=0.05)

@@ -18,7 +18,7 @@ def _evaluator(
 ) -> SupernetEvaluator:
     family = families.get(space.family)
     torch.manual_seed(0)
-    supernet = family.supernet(space, data.task)
+    supernet = family.supernet(space, data.signature)
     supernet.module.eval()
     config = ScoringConfig(n_recalibration=256, confidence=confidence)
     return SupernetEvaluator(supernet, family, space, data, config)
@@ -28,7 +28,7 @@ def test_recalibrated_statistics_are_those_of_the_images(
     tiny: SearchSpace, digits: ImageData
 ) -> None:
     family = families.get("mbconv")
-    network = family.build(tiny, tiny.largest(), digits.task)
+    network = family.build(tiny, tiny.largest(), digits.signature)
     images = digits.prepare(images_of(digits.train)[:200], 12)  # one batch
     recalibrate(network, images)
     norm = network.get_submodule("stem.norm")
@@ -40,7 +40,7 @@ def test_recalibrated_statistics_are_those_of_the_images(
 
 
 def test_folding_batch_norm_changes_nothing(tiny: SearchSpace, digits: ImageData) -> None:
-    network = families.get("mbconv").build(tiny, tiny.largest(), digits.task)
+    network = families.get("mbconv").build(tiny, tiny.largest(), digits.signature)
     images = digits.prepare(images_of(digits.train)[:100], 12)
     recalibrate(network, images)
     with torch.no_grad():
@@ -55,29 +55,29 @@ def test_accuracy_is_the_fraction_of_the_validation_split_and_repeatable(
 ) -> None:
     evaluator = _evaluator(tiny, digits)
     genotype = tiny.sample(random.Random(0))
-    figure = evaluator.score(genotype).accuracy
+    figure = evaluator.score(genotype).figure
     network = evaluator.network(genotype)
     resolution = families.get("mbconv").resolution(tiny, genotype)
     with torch.no_grad():
         logits = network(digits.prepare(images_of(digits.validation), resolution))
-    expected = float((logits.argmax(1) == digits.validation.labels).float().mean())
+    expected = float((logits.argmax(1) == digits.validation.targets).float().mean())
     assert abs(figure.value - expected) < 1e-6
     assert figure.source == "measured"
-    assert evaluator.score(genotype).accuracy == figure
+    assert evaluator.score(genotype).figure == figure
 
 
 def test_reading_stops_below_a_rival_alone(tiny: SearchSpace, digits: ImageData) -> None:
     evaluator = _evaluator(tiny, digits)
     rng = random.Random(1)
     scores = [evaluator.score(tiny.sample(rng)) for _ in range(6)]
-    earlier = tuple(score.right for score in scores)
+    earlier = tuple(score.per_image for score in scores)
     genotype = tiny.sample(rng)
     whole = evaluator.score(genotype)
-    assert evaluator.score(genotype, Rival(whole.right, earlier)) == whole  # as good as itself
+    assert evaluator.score(genotype, Rival(whole.per_image, earlier)) == whole  # as good as itself
     perfect = np.packbits(np.ones(len(digits.validation), np.bool_)).tobytes()
     stopped = evaluator.score(genotype, Rival(perfect, earlier))
     assert stopped.stopped
     assert stopped.n_images is not None
     assert stopped.n_images < len(digits.validation) == whole.n_images
     unstoppable = _evaluator(tiny, digits, confidence=None)
-    assert unstoppable.score(genotype, Rival(perfect, earlier)).accuracy == whole.accuracy
+    assert unstoppable.score(genotype, Rival(perfect, earlier)).figure == whole.figure

@@ -38,13 +38,13 @@ def test_network_is_read_after_each_fidelity_and_goes_on_from_the_one_before(
     evaluator, genotype = _evaluator(course), course.space.largest()
     score = evaluator.score(genotype)
     assert list(score.details) == ["accuracy_after_1_epochs", "accuracy_after_4_epochs"]
-    assert score.accuracy.value == score.details["accuracy_after_4_epochs"]
-    assert score.accuracy.source == "measured"
+    assert score.figure.value == score.details["accuracy_after_4_epochs"]
+    assert score.figure.source == "measured"
     assert score.details["accuracy_after_4_epochs"] > score.details["accuracy_after_1_epochs"]
     assert evaluator.origin(genotype) == "scratch, epochs: 1 + 3"
     # Less than a whole training: what was learned first counts.
     alone = _evaluator(course, TrainedConfig(fidelities=[3])).score(genotype)
-    assert alone.accuracy != score.accuracy
+    assert alone.figure != score.figure
 
 
 def test_what_was_trained_is_not_trained_again(
@@ -77,7 +77,7 @@ def test_training_stops_where_a_rival_is_out_of_reach(course: Course) -> None:
     evaluator = _evaluator(course)
     stopped = evaluator.score(genotype, _rival(0.9999, 8))
     assert stopped.stopped
-    assert stopped.accuracy.source == "modelled"
+    assert stopped.figure.source == "modelled"
     assert list(stopped.details) == ["accuracy_after_1_epochs"]
     assert not evaluator.score(genotype, _rival(0.01, 8)).stopped
     assert not evaluator.score(genotype, _rival(0.9999, 4)).stopped, "too little is known"
@@ -91,7 +91,9 @@ def test_networks_are_as_a_search_left_them_whatever_others_did(
     course = replace(course, supernets=tmp_path)
     genotype, config = course.space.largest(), TrainedConfig(fidelities=[1, 2])
     found = _evaluator(course, config)
-    left = {genotype.id: config.n_read({"accuracy_after_1_epochs": 0.5, "n_images": 90.0})}
+    left = {
+        genotype.id: config.n_read("accuracy", {"accuracy_after_1_epochs": 0.5, "n_images": 90.0})
+    }
     assert left == {genotype.id: 1}
     assert not found.as_left(left).is_kept(genotype)
     found.score(genotype, _rival(0.01, 8))  # goes on to the end

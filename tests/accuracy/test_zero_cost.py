@@ -39,7 +39,7 @@ def test_features_come_in_the_order_asked_for_and_scores_are_what_figures_lack(
     some = _known(("naswot", "macs"), tiny, digits)
     assert some.features(genotype) == [every["naswot"], every["macs"]]
     assert some.scores(genotype) == {"naswot": every["naswot"]}
-    lowered = families.get("mbconv").lower(tiny, genotype, digits.task)
+    lowered = families.get("mbconv").lower(tiny, genotype, digits.signature)
     assert every["params"] == pytest.approx(np.log(n_params(lowered)))
     assert every["macs"] == pytest.approx(np.log(n_macs(lowered)))
 

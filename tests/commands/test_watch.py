@@ -48,7 +48,7 @@ def test_line_and_panel_say_how_it_stands(tiny: SearchSpace) -> None:
         console.print(watch.panel())
     shown = captured.get()
     assert "0.9000 at 1 ms, 8 KiB flash" in shown
-    assert "box between perfect accuracy at no cost" in shown
+    assert "box between a perfect metric at no cost" in shown
 
 
 def test_targets_have_views_of_their_own(tiny: SearchSpace) -> None:

@@ -6,7 +6,7 @@ from hwnas import families, metrics
 from hwnas.cost.host import as_run, host_cost
 from hwnas.figure import Figure
 from hwnas.metering import Energy
-from hwnas.op import INPUT, Lowered, Node, OpSpec, Task, n_macs, n_params
+from hwnas.op import INPUT, Lowered, Node, OpSpec, Signature, n_macs, n_params
 from hwnas.space import SearchSpace
 from tests.conftest import target
 from tests.profiling.fakes import CPU
@@ -21,7 +21,7 @@ RESIDUAL = (
 
 
 @pytest.fixture
-def largest(small: SearchSpace, task: Task) -> Lowered:
+def largest(small: SearchSpace, task: Signature) -> Lowered:
     return families.get(small.family).lower(small, small.largest(), task)
 
 

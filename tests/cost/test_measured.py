@@ -6,7 +6,7 @@ import pytest
 from hwnas.cost.base import CostModel
 from hwnas.cost.measured import MeasuredCostModel
 from hwnas.errors import CompileError, DeviceError
-from hwnas.op import Lowered, OpSpec, Task
+from hwnas.op import Lowered, OpSpec, Signature
 from hwnas.runtimes.pool import Retrying
 from hwnas.space import SearchSpace
 from hwnas.testing import CostModelContract
@@ -18,13 +18,13 @@ def _plan(op: OpSpec) -> str:
     return f"for {op.kind}"
 
 
-def _model(worker: object, space: SearchSpace, task: Task) -> MeasuredCostModel:
+def _model(worker: object, space: SearchSpace, task: Signature) -> MeasuredCostModel:
     return MeasuredCostModel(cast(Retrying, worker), CPU, subject(space, task).lower, _plan)
 
 
 class TestMeasured(CostModelContract):
     @pytest.fixture
-    def cost_model(self, tiny: SearchSpace, task: Task) -> CostModel:
+    def cost_model(self, tiny: SearchSpace, task: Signature) -> CostModel:
         return _model(FakeWorker(Device(operator_ms=0.1)), tiny, task)
 
     @pytest.fixture
@@ -33,7 +33,7 @@ class TestMeasured(CostModelContract):
 
 
 def test_network_is_timed_whole_by_the_plans_of_its_operators(
-    tiny: SearchSpace, task: Task
+    tiny: SearchSpace, task: Signature
 ) -> None:
     worker, genotype = FakeWorker(), tiny.largest()
     net = subject(tiny, task).lower(genotype)
@@ -52,7 +52,7 @@ def test_network_is_timed_whole_by_the_plans_of_its_operators(
 
 @pytest.mark.parametrize("error", [CompileError("it died of SIGSEGV"), DeviceError("gone")])
 def test_what_the_device_says_reaches_the_search(
-    tiny: SearchSpace, task: Task, error: Exception
+    tiny: SearchSpace, task: Signature, error: Exception
 ) -> None:
     class Failing:
         def time_network(self, lowered: Lowered, plans: Mapping[OpSpec, str]) -> Timing:
@@ -62,7 +62,9 @@ def test_what_the_device_says_reaches_the_search(
         _model(Failing(), tiny, task).cost(tiny.smallest())
 
 
-def test_operator_that_cannot_be_tuned_refuses_the_candidate(tiny: SearchSpace, task: Task) -> None:
+def test_operator_that_cannot_be_tuned_refuses_the_candidate(
+    tiny: SearchSpace, task: Signature
+) -> None:
     def refuse(op: OpSpec) -> str:
         raise CompileError(f"no plan for {op}")
 

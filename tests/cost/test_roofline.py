@@ -11,7 +11,7 @@ from hwnas.cost.base import CostModel
 from hwnas.cost.roofline import Bound, RooflineCostModel, operator_bound
 from hwnas.energy import PowerModel
 from hwnas.errors import ConfigError
-from hwnas.op import Lowered, OpSpec, Task, fuse
+from hwnas.op import Lowered, OpSpec, Signature, fuse
 from hwnas.space import Genotype, SearchSpace
 from hwnas.target import Roofline, Target
 from hwnas.testing import CostModelContract
@@ -43,7 +43,7 @@ CPU = Target(
 )
 
 
-def _model(device: Target, space: SearchSpace, task: Task) -> RooflineCostModel:
+def _model(device: Target, space: SearchSpace, task: Signature) -> RooflineCostModel:
     def lower(genotype: Genotype) -> Lowered:
         lowered = families.get(space.family).lower(space, genotype, task)
         return fuse(lowered, device.dtype, device.batch) if device.runtime == "tvm" else lowered
@@ -54,7 +54,7 @@ def _model(device: Target, space: SearchSpace, task: Task) -> RooflineCostModel:
 class TestRoofline(CostModelContract):
     @pytest.fixture(params=(*ETHOS, "sketch", "cpu"))
     def cost_model(
-        self, request: pytest.FixtureRequest, cost_space: SearchSpace, task: Task
+        self, request: pytest.FixtureRequest, cost_space: SearchSpace, task: Signature
     ) -> CostModel:
         device = CPU if request.param == "cpu" else target(request.param)
         return _model(device, cost_space, task)
@@ -210,7 +210,9 @@ def test_bound_is_what_takes_longest() -> None:
     assert Bound(1.0, 1.0, 1.0, 1.0).limit == "launch"
 
 
-def test_layers_add_up_and_name_their_bound(small: SearchSpace, task: Task, npu: Target) -> None:
+def test_layers_add_up_and_name_their_bound(
+    small: SearchSpace, task: Signature, npu: Target
+) -> None:
     genotype = small.sample(random.Random(2))
     cost = _model(npu, small, task).cost(genotype)
     lowered = families.get(small.family).lower(small, genotype, task)
@@ -224,7 +226,9 @@ def test_layers_add_up_and_name_their_bound(small: SearchSpace, task: Task, npu:
     assert sum(by_bound) == pytest.approx(latency)
 
 
-def test_weights_that_stay_in_a_cache_are_not_read_again(small: SearchSpace, task: Task) -> None:
+def test_weights_that_stay_in_a_cache_are_not_read_again(
+    small: SearchSpace, task: Signature
+) -> None:
     assert CPU.roofline is not None
     stays = _model(CPU, small, task).cost(small.largest())
     read = dataclasses.replace(CPU.roofline, weights_stay=False)
@@ -236,7 +240,7 @@ def test_weights_that_stay_in_a_cache_are_not_read_again(small: SearchSpace, tas
 
 
 def test_energy_is_power_times_latency_where_only_power_is_known(
-    small: SearchSpace, task: Task
+    small: SearchSpace, task: Signature
 ) -> None:
     figures = _model(CPU, small, task).cost(small.largest()).figures
     latency, energy = figures["latency_ms"].value, figures["energy_mj"]
@@ -246,7 +250,7 @@ def test_energy_is_power_times_latency_where_only_power_is_known(
 
 
 def test_target_that_lacks_something_is_refused(
-    small: SearchSpace, task: Task, npu: Target
+    small: SearchSpace, task: Signature, npu: Target
 ) -> None:
     with pytest.raises(ConfigError, match=r"'npu' has no target\.roofline"):
         _model(dataclasses.replace(npu, roofline=None), small, task)
@@ -275,7 +279,9 @@ def test_rooflines_that_make_no_sense_are_refused(change: dict[str, Any], messag
 
 
 @pytest.mark.parametrize("name", ETHOS)
-def test_latencies_are_close_to_those_of_vela(name: str, small: SearchSpace, task: Task) -> None:
+def test_latencies_are_close_to_those_of_vela(
+    name: str, small: SearchSpace, task: Signature
+) -> None:
     device, rng = target(name), random.Random(7)
     genotypes = [small.sample(rng) for _ in range(10)]
     roofline = _model(device, small, task)

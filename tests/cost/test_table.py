@@ -9,7 +9,7 @@ from hwnas.cost.calibration import Calibration, features
 from hwnas.cost.table import TableCostModel
 from hwnas.errors import TableError
 from hwnas.latency_table import LatencyTable
-from hwnas.op import Task
+from hwnas.op import Signature
 from hwnas.profiling.subject import Subject
 from hwnas.progress import Silent
 from hwnas.searching import loop
@@ -25,7 +25,7 @@ CALIBRATION = Calibration(1.1, 0.002, 0.0001, 0.2, 24, 59)
 
 
 @pytest.fixture
-def profiled(tiny: SearchSpace, task: Task) -> Subject:
+def profiled(tiny: SearchSpace, task: Signature) -> Subject:
     return subject(tiny, task)
 
 
@@ -88,7 +88,7 @@ def test_each_of_several_spaces_must_be_calibrated(table: LatencyTable, profiled
 
 
 def test_operator_of_another_batch_is_another_operator(
-    table: LatencyTable, profiled: Subject, task: Task
+    table: LatencyTable, profiled: Subject, task: Signature
 ) -> None:
     (space,) = profiled.space.members
     batched = subject(space, task, dataclasses.replace(CPU, batch=2))

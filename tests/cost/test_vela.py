@@ -13,7 +13,7 @@ from hwnas.cost.base import CostModel
 from hwnas.errors import CompileError
 from hwnas.int8.network import stand_in
 from hwnas.int8.tflite import write
-from hwnas.op import INPUT, Node, OpSpec, Task
+from hwnas.op import INPUT, Node, OpSpec, Signature
 from hwnas.space import SearchSpace
 from hwnas.target import Target
 from hwnas.testing import CostModelContract
@@ -25,7 +25,7 @@ TARGETS = ("npu", "ethos_u55_256", "ethos_u65_256", "ethos_u85_256")
 class TestVela(CostModelContract):
     @pytest.fixture(params=TARGETS)
     def cost_model(
-        self, request: pytest.FixtureRequest, cost_space: SearchSpace, task: Task
+        self, request: pytest.FixtureRequest, cost_space: SearchSpace, task: Signature
     ) -> CostModel:
         family = families.get(cost_space.family)
         return VelaCostModel(
@@ -38,7 +38,7 @@ class TestVela(CostModelContract):
 
 
 def test_cycles_of_the_layers_add_up_to_the_latency(
-    small: SearchSpace, task: Task, npu: Target
+    small: SearchSpace, task: Signature, npu: Target
 ) -> None:
     lowered = families.get("mbconv").lower(small, small.sample(random.Random(0)), task)
     cost = compile_tflite(write(stand_in(lowered)), lowered, npu).cost
@@ -50,7 +50,9 @@ def test_cycles_of_the_layers_add_up_to_the_latency(
     assert 0 < cost.details["mac_utilisation"] <= 1
 
 
-def test_energy_is_the_sum_of_its_components(small: SearchSpace, task: Task, npu: Target) -> None:
+def test_energy_is_the_sum_of_its_components(
+    small: SearchSpace, task: Signature, npu: Target
+) -> None:
     lowered = families.get("mbconv").lower(small, small.largest(), task)
     cost = compile_tflite(write(stand_in(lowered)), lowered, npu).cost
     components = [v for name, v in cost.details.items() if name.startswith("energy_")]
@@ -60,7 +62,7 @@ def test_energy_is_the_sum_of_its_components(small: SearchSpace, task: Task, npu
     assert energy.source == "modelled"
 
 
-def test_compiler_sees_the_blocks_of_the_npu(task: Task, npu: Target) -> None:
+def test_compiler_sees_the_blocks_of_the_npu(task: Signature, npu: Target) -> None:
     """Channels are computed in blocks of 8: 20 of them cost what 24 do, 17 far more than 16."""
     cycles = {}
     for width in (16, 17, 20, 24):
@@ -114,7 +116,7 @@ def test_file_that_vela_refuses_is_a_compile_error(
 
 
 def test_unknown_accelerator_is_a_compile_error(
-    small: SearchSpace, task: Task, npu: Target, capfd: pytest.CaptureFixture[str]
+    small: SearchSpace, task: Signature, npu: Target, capfd: pytest.CaptureFixture[str]
 ) -> None:
     lowered = families.get("mbconv").lower(small, small.smallest(), task)
     settings = dataclasses.replace(npu.section(Vela), accelerator="ethos-u1")
@@ -125,7 +127,7 @@ def test_unknown_accelerator_is_a_compile_error(
 
 
 def test_stand_in_weights_compress_like_weights_and_not_like_zeros(
-    small: SearchSpace, task: Task, npu: Target
+    small: SearchSpace, task: Signature, npu: Target
 ) -> None:
     lowered = families.get("mbconv").lower(small, small.largest(), task)
     network = stand_in(lowered)

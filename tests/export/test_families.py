@@ -29,7 +29,7 @@ from hwnas.export.proof import agreement, prepared
 from hwnas.families.blocks import fold_batch_norm
 from hwnas.int8.finished import Finished
 from hwnas.int8.quantise import quantise
-from hwnas.op import Lowered, Task
+from hwnas.op import Lowered, Signature
 from hwnas.runtimes.base import BATCH
 from hwnas.runtimes.bench import Bench
 from hwnas.runtimes.onnx_check import checked_opset
@@ -37,6 +37,7 @@ from hwnas.runtimes.onnx_writer import OPSET, check_int8
 from hwnas.runtimes.pool import Retrying
 from hwnas.space import Genotype, SearchSpace
 from hwnas.target import Remote, Target
+from hwnas.tasks.classification.task import Classes
 from hwnas.timing import TimingConfig
 from hwnas.training.data import ImageData, InMemorySplit
 from tests.conftest import target
@@ -48,7 +49,7 @@ from tests.runtimes.emulator import CROSS, emulate, needs_cross_compiler, needs_
 SPACES = ("tiny", "mbconv_mixed", "resnet_small", "vit_small")
 
 
-def network(where: SearchSpace, genotype: Genotype, task: Task) -> tuple[nn.Module, Lowered]:
+def network(where: SearchSpace, genotype: Genotype, task: Signature) -> tuple[nn.Module, Lowered]:
     """Return a network whose batch norm has seen images."""
     family = families.get(where.family)
     built = family.build(where, genotype, task)
@@ -69,13 +70,13 @@ def finished(module: nn.Module, lowered: Lowered, images: torch.Tensor) -> Finis
     return Finished(folded, lowered, int8)
 
 
-def images_for(task: Task) -> ImageData:
+def images_for(task: Signature) -> ImageData:
     split = InMemorySplit(
         torch.zeros(4, 8, 8, task.in_channels, dtype=torch.uint8), torch.arange(4)
     )
-    classes = tuple(map(str, range(task.n_classes)))
+    classes = tuple(map(str, range(task.n_outputs)))
     ones = (0.5,) * task.in_channels
-    return ImageData("made-up", split, split, split, classes, ones, ones)
+    return ImageData("made-up", split, split, split, Classes(classes), ones, ones)
 
 
 def write(files: dict[str, bytes], folder: Path) -> None:
@@ -96,7 +97,7 @@ def write(files: dict[str, bytes], folder: Path) -> None:
 def test_artefacts_of_random_networks_agree_with_torch(
     name: str, made_for: str, tmp_path: Path
 ) -> None:
-    where, task, rng = space.load(space.find(name)), Task(3, 7), random.Random(name)
+    where, task, rng = space.load(space.find(name)), Signature(3, 7), random.Random(name)
     device = target(made_for)
     if name == "vit_small":
         device = dataclasses.replace(device, dtype="float32")
@@ -114,7 +115,11 @@ def test_artefacts_of_random_networks_agree_with_torch(
         names = [kind for kind in running.kinds() if kind in files and not running.hindrance(kind)]
         assert len(names) == (2 if name == "vit_small" else 4)
         for kind in names:
-            near = agreement(running.session(tmp_path, kind, None).run(images.numpy()), expected)
+            near = agreement(
+                images_for(task).task,
+                running.session(tmp_path, kind, None).run(images.numpy()),
+                expected,
+            )
             check = near.check(kind, running.kinds()[kind].dtype)
             assert check.holds, f"{genotype.to_dict()}: {check}"
             if kind.endswith(".onnx"):
@@ -147,7 +152,7 @@ def _of(device: Target, made: Lent | None) -> Artefacts:
 
 @pytest.mark.parametrize("name", SPACES)
 def test_libraries_of_random_networks_agree_with_torch(name: str, tmp_path: Path) -> None:
-    where, task, rng = space.load(space.find(name)), Task(1, 10), random.Random(name)
+    where, task, rng = space.load(space.find(name)), Signature(1, 10), random.Random(name)
     torch.manual_seed(0)
     genotypes = {g.id: g for g in (where.sample(rng) for _ in range(20))}
     device = target("cpu")
@@ -165,13 +170,13 @@ def test_libraries_of_random_networks_agree_with_torch(name: str, tmp_path: Path
                 expected = module(images).numpy()
             for kind in ("model.so", "model.tar"):
                 found = running.session(folder, kind, made.worker).run(images.numpy())
-                check = agreement(found, expected).check(kind, "float32")
+                check = agreement(images_for(task).task, found, expected).check(kind, "float32")
                 assert check.holds, f"{genotype.to_dict()}: {check}"
                 assert np.isfinite(found).all()
 
 
 def test_runner_needs_tvm_alone_and_libraries_are_linked_elsewhere(tmp_path: Path) -> None:
-    where, task = space.load(space.find("tiny")), Task(1, 10)
+    where, task = space.load(space.find("tiny")), Signature(1, 10)
     torch.manual_seed(0)
     module, lowered = network(where, where.largest(), task)
     side = lowered[0].op.in_shape[1]
@@ -205,7 +210,7 @@ class Linking:
 @needs_emulator
 @pytest.mark.parametrize("name", SPACES)
 def test_libraries_for_another_cpu_agree_with_torch(name: str, tmp_path: Path) -> None:
-    where, task, rng = space.load(space.find(name)), Task(1, 10), random.Random(name)
+    where, task, rng = space.load(space.find(name)), Signature(1, 10), random.Random(name)
     device = target("raspi4")
     engine = TvmEngine(device, cast(Device, Linking()))
     made = Lent(cast(Retrying, engine), lambda op: engine.plans(op, 1)[0])
@@ -221,7 +226,9 @@ def test_libraries_for_another_cpu_agree_with_torch(name: str, tmp_path: Path) -
         assert (tmp_path / "model.so").read_bytes() == linked
         with torch.inference_mode():
             expected = module(images).numpy()
-        check = agreement(_emulated(tmp_path, images), expected).check("model.so", "float32")
+        check = agreement(images_for(task).task, _emulated(tmp_path, images), expected).check(
+            "model.so", "float32"
+        )
         assert check.holds, f"{genotype.to_dict()}: {check}"
 
 

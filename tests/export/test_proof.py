@@ -21,20 +21,22 @@ from hwnas.export.proof import (
     within_budget,
 )
 from hwnas.figure import Figure
-from hwnas.op import Task
+from hwnas.op import Signature
 from hwnas.space import SearchSpace
+from hwnas.tasks.classification.task import Classes
 from hwnas.training.data import ImageData
 from tests.conftest import images_of
 
+TASK = Classes(("a", "b"))
 EXPECTED = np.array([[4.0, 1.0], [-8.0, 2.0], [1.0, 1.5]], np.float32)
 
 
 def test_agreement_is_the_distance_from_torch() -> None:
     found = EXPECTED + np.array([[0.5, 0], [0, 0], [0, -1.0]], np.float32)
-    near = agreement(found, EXPECTED)
+    near = agreement(TASK, found, EXPECTED)
     assert (near.n_images, near.max_error, near.largest_output) == (3, 1.0, 8.0)
     assert near.mean_error == pytest.approx(0.25)
-    assert near.top1 == pytest.approx(2 / 3)
+    assert near.same == pytest.approx(2 / 3)
 
 
 @pytest.mark.parametrize(
@@ -49,14 +51,14 @@ def test_agreement_is_the_distance_from_torch() -> None:
     ],
 )
 def test_errors_are_held_against_the_largest_output(error: float, dtype: str, holds: bool) -> None:
-    near = agreement(EXPECTED + np.float32(8.0 * error), EXPECTED)
+    near = agreement(TASK, EXPECTED + np.float32(8.0 * error), EXPECTED)
     assert near.check("model", dtype).holds is holds
 
 
 def test_broken_int8_file_does_not_pass() -> None:
     rng = np.random.default_rng(0)
     expected = rng.standard_normal((256, 10)).astype(np.float32)
-    near = agreement(rng.permutation(expected), expected)
+    near = agreement(TASK, rng.permutation(expected), expected)
     assert near.check("model", "int8").found > 2 * INT8_ERROR
 
 
@@ -64,12 +66,12 @@ def test_drop_is_what_chance_does_not_explain() -> None:
     reference = np.ones(1000, bool)
     for lost, holds in ((0, True), (6, True), (30, False)):
         right = np.arange(1000) >= lost
-        check = drop("int8", right, reference, 0.5)
+        check = drop(TASK, "int8", right, reference, 0.5)
         assert check.holds is holds
         assert f"{lost / 10:.2f}" in check.words
     # Images that are won count as much as those that are lost.
     half = np.arange(1000) % 2 == 0
-    assert drop("int8", half, ~half, 0.5).found < 0
+    assert drop(TASK, "int8", half, ~half, 0.5).found < 0
 
 
 def test_budget_is_met_by_the_upper_end() -> None:
@@ -111,14 +113,16 @@ def test_int8_is_compared_with_the_network_that_was_trained_for_it(tmp_path: Pat
         (tmp_path / "images.npz").write_bytes(Kept(pixels, labels, EXPECTED, trained).packed())
         kept = read_kept(tmp_path)
         found = EXPECTED if trained is None else trained
-        near = kept.agreement(found, "int8")
+        near = kept.agreement(TASK, found, "int8")
         assert (near.reference, near.max_error) == (reference, 0)
-        assert kept.agreement(found + 0.2, "int8").check("model", "int8").holds == (trained is None)
-        near = kept.agreement(found, "float32")
+        assert kept.agreement(TASK, found + 0.2, "int8").check("model", "int8").holds == (
+            trained is None
+        )
+        near = kept.agreement(TASK, found, "float32")
         assert (near.reference, near.max_error) == ("float32", 0 if trained is None else 1)
 
 
-def test_operators_come_back_from_json(small: SearchSpace, task: Task) -> None:
+def test_operators_come_back_from_json(small: SearchSpace, task: Signature) -> None:
     from hwnas import families
 
     lowered = families.get(small.family).lower(small, small.largest(), task)

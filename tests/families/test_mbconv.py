@@ -9,7 +9,7 @@ import yaml
 from hwnas import families, space
 from hwnas.errors import SpaceError
 from hwnas.families.base import Family
-from hwnas.op import Task
+from hwnas.op import Signature
 from hwnas.space import Genotype, Option, SearchSpace
 from hwnas.testing import FamilyContract
 from tests.conftest import space_yaml
@@ -104,7 +104,7 @@ def test_space_that_is_not_of_the_family_is_refused(
 
 
 def test_value_of_the_block_counts_before_those_of_its_stage_and_of_the_space(
-    tmp_path: Path, task: Task
+    tmp_path: Path, task: Signature
 ) -> None:
     path = tmp_path / "levels.yaml"
     path.write_text(
@@ -148,7 +148,7 @@ def test_widths_of_the_shipped_space_are_and_are_not_multiples_of_the_npu_blocks
 
 
 def test_stride_two_on_even_and_odd_sizes_lowers_to_what_torch_computes(
-    small: SearchSpace, task: Task
+    small: SearchSpace, task: Signature
 ) -> None:
     family = families.get("mbconv")
     sizes = {

@@ -16,7 +16,7 @@ from hwnas.errors import SpaceError
 from hwnas.families.mbconv.lowering import dimensions, scaled
 from hwnas.int8.network import stand_in
 from hwnas.int8.tflite import write
-from hwnas.op import Task, fuse, n_macs, n_params
+from hwnas.op import Signature, fuse, n_macs, n_params
 from hwnas.space import Option, SearchSpace
 from tests.conftest import target
 from tests.int8.networks import quantised
@@ -48,7 +48,7 @@ def _alone(**changes: Option) -> SearchSpace:
 
 
 def _lowered(found: SearchSpace) -> dict[str, str]:
-    nodes = MBCONV.lower(found, found.largest(), Task(1, 10))
+    nodes = MBCONV.lower(found, found.largest(), Signature(1, 10))
     return {node.name: str(node.op).removesuffix(" int8 b1") for node in nodes}
 
 
@@ -56,13 +56,15 @@ def test_residual_blocks_of_expansion_1_are_those_of_the_family_of_residual_netw
     found = _alone(kind="residual")
     fixed = {name: v for name, v in found.fixed.items() if name not in ("kind", "head.width")}
     other = SearchSpace("alone", "resnet", {}, {**fixed, "block": "basic", "stem.pool": 0})
-    theirs = families.get("resnet").lower(other, other.largest(), Task(1, 10))
+    theirs = families.get("resnet").lower(other, other.largest(), Signature(1, 10))
     assert [*_lowered(found).values()] == [str(n.op).removesuffix(" int8 b1") for n in theirs]
 
 
 def test_sum_of_a_residual_block_becomes_part_of_its_last_convolution() -> None:
     found = _alone(kind="residual")
-    nodes = {n.name: n for n in fuse(MBCONV.lower(found, found.largest(), Task(1, 10)), "float32")}
+    nodes = {
+        n.name: n for n in fuse(MBCONV.lower(found, found.largest(), Signature(1, 10)), "float32")
+    }
     first, second = nodes["stages.0.blocks.0.second"], nodes["stages.1.blocks.0.second"]
     assert first.op.kind == second.op.kind == "conv2d+bn+add+relu"
     assert first.inputs[-1] == "stem"  # the shape is the same: no projection
@@ -86,7 +88,7 @@ def test_operators_of_each_kind() -> None:
 def test_kinds_run_on_npus_and_on_nothing_else(kind: str, name: str) -> None:
     for expansion in (1, 2):
         found = _alone(kind=kind, expansion=expansion, se=0.25)
-        lowered = MBCONV.lower(found, found.largest(), Task(3, 10))
+        lowered = MBCONV.lower(found, found.largest(), Signature(3, 10))
         cost = compile_tflite(write(stand_in(lowered)), lowered, target(name)).cost
         assert {layer.placement for layer in cost.layers} == {"NPU"}
         assert cost.reason == ""
@@ -98,7 +100,7 @@ def test_random_networks_of_the_shipped_spaces_run_on_npus(shipped: str, name: s
     found, rng = space.load(space.find(shipped)), random.Random(1)
     MBCONV.check(found)
     for genotype in [found.smallest(), *(found.sample(rng) for _ in range(8))]:
-        lowered = MBCONV.lower(found, genotype, Task(3, 10))
+        lowered = MBCONV.lower(found, genotype, Signature(3, 10))
         cost = compile_tflite(write(stand_in(lowered)), lowered, target(name)).cost
         assert cost.reason == ""
         pooling = [layer.macs for layer in cost.layers if layer.operator == "Mean"]
@@ -108,7 +110,7 @@ def test_random_networks_of_the_shipped_spaces_run_on_npus(shipped: str, name: s
 @pytest.mark.parametrize("kind", KINDS)
 def test_int8_of_each_kind_is_computed_as_onnxruntime_does(kind: str) -> None:
     found = _alone(kind=kind)
-    _, lowered, network = quantised(found, found.largest(), Task(1, 10))
+    _, lowered, network = quantised(found, found.largest(), Signature(1, 10))
     images = np.random.default_rng(0).normal(size=(20, 1, 12, 12)).astype(np.float32)
     difference = LiteRTSession(write(network)).run(images) - oracle(network)(images)
     assert np.abs(difference).max() / network.ops[-1].out.scale <= 1.001
@@ -122,7 +124,7 @@ def test_baselines_are_a_few_networks_that_an_npu_runs(name: str) -> None:
     assert 6 <= found.n_genotypes() <= 16
     sizes = []
     for genotype in (found.smallest(), found.largest()):
-        lowered = MBCONV.lower(found, genotype, Task(1, 10))
+        lowered = MBCONV.lower(found, genotype, Signature(1, 10))
         cost = compile_tflite(write(stand_in(lowered)), lowered, target("npu")).cost
         assert cost.reason == ""
         sizes.append((n_macs(lowered), cost.figures["latency_ms"].value))
@@ -137,7 +139,7 @@ def test_resnet_8_has_the_size_that_is_published() -> None:
     """
     found = space.load(space.find("baselines/resnet8"))
     options = {"resolution": 28, "width_multiplier": 1.0, "stem.stride": 1}
-    lowered = MBCONV.lower(found, found.genotype(options), Task(3, 10))
+    lowered = MBCONV.lower(found, found.genotype(options), Signature(3, 10))
     scales = sum(node.op.out_shape[0] for node in lowered if "bn" in node.op.fused)
     assert n_params(lowered) + scales == pytest.approx(78666, rel=0.01)
 
@@ -179,7 +181,7 @@ def test_multipliers_scale_all_widths_and_depths_of_a_network() -> None:
 
 def test_supernets_and_networks_cope_with_absent_choices(kinds: SearchSpace) -> None:
     torch.manual_seed(0)
-    supernet = MBCONV.supernet(kinds, Task(1, 10))
+    supernet = MBCONV.supernet(kinds, Signature(1, 10))
     plain: dict[str, Option] = {name: options[-1] for name, options in kinds.choices.items()}
     genotype = kinds.genotype({**plain, "stages.0.blocks.0.kind": "plain"})
     assert "stages.0.blocks.0.expansion" not in genotype.to_dict()

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from hwnas import families, space
 from hwnas.errors import RunError
-from hwnas.op import Task
+from hwnas.op import Signature
 from hwnas.space import Genotype, SearchSpace
 from hwnas.training.initial import initialise
 
@@ -168,7 +168,7 @@ def test_any_subnet_has_the_outputs_of_the_checkpoint(
     path = tmp_path / "ofa.pth"
     saved = state if names == "as trained" else _newer(state)
     torch.save({"state_dict": saved}, path)
-    supernet = families.get("mbconv").supernet(ofa, Task(3, 1000))
+    supernet = families.get("mbconv").supernet(ofa, Signature(3, 1000))
     assert initialise(supernet.module, ofa, path) == ()
     supernet.module.eval().double()  # deep random networks blow up rounding
     exact = {n: t.double() if t.is_floating_point() else t for n, t in state.items()}
@@ -197,7 +197,7 @@ def test_classifier_of_other_classes_starts_afresh(
 ) -> None:
     path = tmp_path / "ofa.pth"
     torch.save(state, path)
-    supernet = families.get("mbconv").supernet(ofa, Task(3, 7))
+    supernet = families.get("mbconv").supernet(ofa, Signature(3, 7))
     names = ("classifier.bias", "classifier.weight")
     before = {name: supernet.module.state_dict()[name].clone() for name in names}
     assert initialise(supernet.module, ofa, path) == names
@@ -226,7 +226,7 @@ def test_weights_of_another_network_are_refused_by_name(
     path, changed = tmp_path / "ofa.pth", dict(state)
     change(changed)
     torch.save(changed, path)
-    supernet = families.get("mbconv").supernet(ofa, Task(3, 1000))
+    supernet = families.get("mbconv").supernet(ofa, Signature(3, 1000))
     with pytest.raises(RunError, match=message):
         initialise(supernet.module, ofa, path)
 
@@ -234,7 +234,7 @@ def test_weights_of_another_network_are_refused_by_name(
 def test_file_that_is_cut_in_half_or_has_no_weights_is_refused(
     ofa: SearchSpace, state: State, tmp_path: Path
 ) -> None:
-    module = families.get("mbconv").supernet(ofa, Task(3, 1000)).module
+    module = families.get("mbconv").supernet(ofa, Signature(3, 1000)).module
     with pytest.raises(RunError, match="no such file"):
         initialise(module, ofa, tmp_path / "absent.pth")
     path = tmp_path / "ofa.pth"
@@ -257,7 +257,7 @@ def test_file_with_code_in_it_is_refused(
 ) -> None:
     path = tmp_path / "evil.pth"
     torch.save({"state_dict": _Evil()}, path)
-    module = families.get("mbconv").supernet(ofa, Task(3, 1000)).module
+    module = families.get("mbconv").supernet(ofa, Signature(3, 1000)).module
     with pytest.raises(RunError, match="cannot be read"):
         initialise(module, ofa, path)
     assert "code was run" not in capsys.readouterr().out

@@ -10,7 +10,7 @@ from hwnas import families, space
 from hwnas.errors import SpaceError
 from hwnas.families.base import Family
 from hwnas.families.resnet.lowering import dimensions
-from hwnas.op import OpSpec, Task, fuse, n_macs, n_params
+from hwnas.op import OpSpec, Signature, fuse, n_macs, n_params
 from hwnas.space import Genotype, SearchSpace
 from hwnas.testing import FamilyContract
 from tests.conftest import space_yaml
@@ -82,7 +82,7 @@ def test_resnet_18_and_resnet_50_can_be_described(
     found: SearchSpace, gmacs: float, params: int
 ) -> None:
     RESNET.check(found)
-    lowered = RESNET.lower(found, found.largest(), Task(3, 1000))
+    lowered = RESNET.lower(found, found.largest(), Signature(3, 1000))
     # Theirs are before folding: a scale and a shift for each channel, where a bias is left.
     scales = sum(node.op.out_shape[0] for node in lowered if "bn" in node.op.fused)
     assert n_params(lowered) + scales == params
@@ -94,14 +94,14 @@ def test_block_is_told_by_its_own_name_its_stages_or_the_spaces() -> None:
     fixed = {**plain.fixed, "stages.0.blocks.0.kernel": 5, "stages.1.kernel": 7}
     found = SearchSpace("named", "resnet", plain.choices, fixed)
     RESNET.check(found)
-    blocks = dimensions(found, found.largest(), Task(3, 10)).blocks
+    blocks = dimensions(found, found.largest(), Signature(3, 10)).blocks
     assert [block.convs[0].kernel for block in blocks] == [5, 3, 7, 7]
     assert [block.convs[1].kernel for block in blocks] == [5, 3, 7, 7]
 
 
 def test_input_is_projected_where_widths_or_sizes_can_differ(resnet_small: SearchSpace) -> None:
     def projected(found: SearchSpace) -> list[str]:
-        blocks = dimensions(found, found.largest(), Task(3, 10)).blocks
+        blocks = dimensions(found, found.largest(), Signature(3, 10)).blocks
         return [block.name for block in blocks if block.shortcut]
 
     first = [f"stages.{stage}.blocks.0" for stage in range(4)]
@@ -111,15 +111,15 @@ def test_input_is_projected_where_widths_or_sizes_can_differ(resnet_small: Searc
     # The widths are equal, the space has others: one rule for all genotypes of a space.
     equal = {**resnet_small.largest().to_dict(), "stem.width": 16, "stages.0.width": 16}
     genotype = resnet_small.genotype(equal)
-    assert dimensions(resnet_small, genotype, Task(3, 10)).blocks[0].shortcut is not None
+    assert dimensions(resnet_small, genotype, Signature(3, 10)).blocks[0].shortcut is not None
 
 
 def test_sums_become_part_of_the_last_convolution_of_a_block(
     resnet_small: SearchSpace, resnet_224: SearchSpace
 ) -> None:
     for found in (resnet_small, resnet_224):
-        lowered = RESNET.lower(found, found.largest(), Task(3, 10))
-        blocks = dimensions(found, found.largest(), Task(3, 10)).blocks
+        lowered = RESNET.lower(found, found.largest(), Signature(3, 10))
+        blocks = dimensions(found, found.largest(), Signature(3, 10)).blocks
         fused = {node.name: node for node in fuse(lowered, "float32")}
         assert len(fused) == len(lowered) - len(blocks)
         for block, before in zip(blocks[1:], blocks, strict=False):
@@ -130,7 +130,7 @@ def test_sums_become_part_of_the_last_convolution_of_a_block(
 
 
 def test_stem_pool_halves_the_image(resnet_224: SearchSpace) -> None:
-    nodes = {n.name: n for n in RESNET.lower(resnet_224, resnet_224.smallest(), Task(3, 10))}
+    nodes = {n.name: n for n in RESNET.lower(resnet_224, resnet_224.smallest(), Signature(3, 10))}
     pool = OpSpec("max_pool2d", (40, 64, 64), (40, 32, 32), kernel=3, stride=2)
     assert nodes["stem_pool"].op == pool
     assert pool.padding == 1
@@ -144,7 +144,9 @@ def test_expansions_of_the_shipped_spaces_give_different_networks(name: str) -> 
     for stage in range(3):
         choice = f"stages.{stage}.blocks.0.expansion"
         sizes = {
-            n_params(RESNET.lower(found, found.genotype({**smallest, choice: option}), Task(1, 10)))
+            n_params(
+                RESNET.lower(found, found.genotype({**smallest, choice: option}), Signature(1, 10))
+            )
             for option in found.options(choice)
         }
         assert len(sizes) == len(found.options(choice))
@@ -152,7 +154,7 @@ def test_expansions_of_the_shipped_spaces_give_different_networks(name: str) -> 
 
 def test_expansion_of_a_narrow_stage_leaves_eight_channels() -> None:
     found = _plain("bottleneck", [1], [16], 0.1)
-    convs = dimensions(found, found.largest(), Task(3, 10)).blocks[0].convs
+    convs = dimensions(found, found.largest(), Signature(3, 10)).blocks[0].convs
     assert [(conv.c_in, conv.c_out) for conv in convs] == [(64, 8), (8, 8), (8, 16)]
     assert [conv.act for conv in convs] == ["relu", "relu", ""]
 

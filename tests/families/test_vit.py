@@ -12,7 +12,7 @@ from hwnas.errors import SpaceError
 from hwnas.families.base import Family
 from hwnas.families.blocks import Attention, attention, fold_batch_norm
 from hwnas.families.vit.elastic import ElasticPixelLinear
-from hwnas.op import Task, n_params
+from hwnas.op import Signature, n_params
 from hwnas.space import Genotype, SearchSpace
 from hwnas.testing import FamilyContract
 from tests.conftest import space_yaml
@@ -86,7 +86,7 @@ def test_activation_is_that_of_the_space(vit: SearchSpace, activation: str) -> N
     changed = replace(vit, fixed={**vit.fixed, "activation": activation})
     family = families.get("vit")
     family.check(changed)
-    lowered = family.lower(changed, changed.smallest(), Task(1, 10))
+    lowered = family.lower(changed, changed.smallest(), Signature(1, 10))
     kinds = {node.op.kind for node in lowered if node.name.endswith(".expand")}
     assert kinds == {f"linear+{activation}"}
 
@@ -96,13 +96,13 @@ def test_whole_ratios_that_floats_miss_are_taken(vit: SearchSpace) -> None:
     changed = replace(vit, choices=choices)
     assert 50 * 2.2 != 110
     families.get("vit").check(changed)
-    lowered = families.get("vit").lower(changed, changed.smallest(), Task(1, 10))
+    lowered = families.get("vit").lower(changed, changed.smallest(), Signature(1, 10))
     (expand,) = (n.op for n in lowered if n.name == "stages.0.blocks.0.expand")
     assert expand.out_shape[0] == 110
 
 
 def test_parameters_are_those_of_the_network(vit: SearchSpace) -> None:
-    family, task = families.get("vit"), Task(3, 10)
+    family, task = families.get("vit"), Signature(3, 10)
     for genotype in (vit.smallest(), vit.largest()):
         network = fold_batch_norm(family.build(vit, genotype, task))
         counted = sum(parameter.numel() for parameter in network.parameters())

@@ -73,7 +73,7 @@ def test_fine_tuning_pays_and_int8_is_what_its_file_says(origin: Origin, tmp_pat
     assert finished.lowered == origin.lowered()
     data = origin.course.data
     images = data.prepare(images_of(data.validation), origin.resolution).numpy()
-    labels = data.validation.labels.numpy()
+    labels = data.validation.targets.numpy()
     assert finished.int8 is not None
     for session, name in (
         (litert(finished.int8), "int8"),
@@ -90,7 +90,7 @@ def test_without_epochs_the_weights_are_those_that_search_scored(origin: Origin)
     score = origin.weights.score(origin.genotype)
     steps = finished.record["steps"]
     assert [step["step"] for step in steps] == ["inherited", "int8"]
-    assert steps[0]["accuracy"] == score.accuracy.to_json()
+    assert steps[0]["accuracy"] == score.figure.to_json()
     assert finished.record["weights"] == "supernet, batch norm recalibrated"
     assert finished.record["int8"] == "post-training, 512 calibration images"
 

@@ -13,11 +13,11 @@ from hwnas.families.blocks import fold_batch_norm, weights_of
 from hwnas.finishing.pruning import check, prune, resized
 from hwnas.int8.network import stand_in
 from hwnas.int8.tflite import write
-from hwnas.op import Task, n_macs
+from hwnas.op import Signature, n_macs
 from hwnas.runtimes.onnx_writer import write_fp32
 from hwnas.target import Target
 
-TASK = Task(3, 7)
+TASK = Signature(3, 7)
 
 
 @pytest.mark.parametrize("seed", range(3))

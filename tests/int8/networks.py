@@ -8,12 +8,12 @@ from hwnas.accuracy.supernet import recalibrate
 from hwnas.families.blocks import fold_batch_norm
 from hwnas.int8.network import QuantisedNetwork, Scale
 from hwnas.int8.quantise import Scales, calibrate, quantise
-from hwnas.op import Lowered, Task
+from hwnas.op import Lowered, Signature
 from hwnas.space import Genotype, SearchSpace
 
 
 def calibrated(
-    space: SearchSpace, genotype: Genotype, task: Task, seed: int = 0
+    space: SearchSpace, genotype: Genotype, task: Signature, seed: int = 0
 ) -> tuple[nn.Module, Lowered, Tensor]:
     """Return a network with random weights, its operators, and images to calibrate on."""
     family = families.get(space.family)
@@ -27,7 +27,7 @@ def calibrated(
 
 
 def quantised(
-    space: SearchSpace, genotype: Genotype, task: Task
+    space: SearchSpace, genotype: Genotype, task: Signature
 ) -> tuple[nn.Module, Lowered, QuantisedNetwork]:
     """Return a network with random weights, its operators, and the network in int8."""
     network, lowered, images = calibrated(space, genotype, task)

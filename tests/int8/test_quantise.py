@@ -5,13 +5,13 @@ import torch
 from hwnas.backends.vela.litert import LiteRTSession
 from hwnas.int8.network import Scale
 from hwnas.int8.tflite import write
-from hwnas.op import Task
+from hwnas.op import Signature
 from hwnas.space import SearchSpace
 from tests.int8.networks import quantised
 
 
 def test_int8_outputs_are_close_to_the_network_that_was_quantised(
-    small: SearchSpace, task: Task
+    small: SearchSpace, task: Signature
 ) -> None:
     network, lowered, int8 = quantised(small, small.largest(), task)
     images = torch.randn(32, *lowered[0].op.in_shape)
@@ -33,7 +33,7 @@ def test_zero_is_exact_and_the_range_is_covered(low: float, high: float) -> None
     assert top >= max(high, 0) - scale.scale
 
 
-def test_channel_without_weight_keeps_its_bias(tiny: SearchSpace, task: Task) -> None:
+def test_channel_without_weight_keeps_its_bias(tiny: SearchSpace, task: Signature) -> None:
     network, lowered, _ = quantised(tiny, tiny.smallest(), task)
     stem = network.get_submodule("stem.conv")
     assert isinstance(stem, torch.nn.Conv2d)

@@ -11,12 +11,12 @@ from hwnas.int8.network import Scale
 from hwnas.int8.quantise import calibrate
 from hwnas.int8.simulated import Simulated, rounded
 from hwnas.int8.tflite import write
-from hwnas.op import Task
+from hwnas.op import Signature
 from tests.int8.networks import calibrated
 from tests.int8.qdq import oracle
 
 
-def simulated(name: str, seed: int, task: Task) -> tuple[Simulated, torch.Tensor]:
+def simulated(name: str, seed: int, task: Signature) -> tuple[Simulated, torch.Tensor]:
     """Return a network with random weights and images that it was calibrated on."""
     found = space.load(space.find(name))
     genotype = found.sample(random.Random(seed))
@@ -25,7 +25,7 @@ def simulated(name: str, seed: int, task: Task) -> tuple[Simulated, torch.Tensor
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_simulation_is_within_one_lsb_of_what_runtimes_compute(seed: int, task: Task) -> None:
+def test_simulation_is_within_one_lsb_of_what_runtimes_compute(seed: int, task: Signature) -> None:
     network, images = simulated("tiny", seed, task)
     int8 = network.quantised()
     with torch.no_grad():
@@ -38,7 +38,9 @@ def test_simulation_is_within_one_lsb_of_what_runtimes_compute(seed: int, task: 
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", ["mbconv_mixed", "resnet_small"])
-def test_only_ties_are_rounded_otherwise_in_deep_networks(name: str, seed: int, task: Task) -> None:
+def test_only_ties_are_rounded_otherwise_in_deep_networks(
+    name: str, seed: int, task: Signature
+) -> None:
     """Through many random layers, one tie that is rounded the other way grows to several LSB."""
     network, images = simulated(name, seed, task)
     int8 = network.quantised()
@@ -66,9 +68,9 @@ def test_rounding_is_that_of_torch(scale: Scale) -> None:
     assert 0 < int(found.grad.eq(0).sum()) < images.numel(), "some are beyond the range"
 
 
-def test_training_the_simulation_trains_the_int8_network(task: Task) -> None:
+def test_training_the_simulation_trains_the_int8_network(task: Signature) -> None:
     network, images = simulated("tiny", 1, task)
-    labels = torch.arange(len(images)) % task.n_classes
+    labels = torch.arange(len(images)) % task.n_outputs
     optimiser = torch.optim.SGD(network.parameters(), lr=0.1)
 
     def int8_loss() -> float:

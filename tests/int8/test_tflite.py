@@ -10,7 +10,7 @@ from hwnas.backends.vela.compiler import compile_tflite
 from hwnas.backends.vela.litert import LiteRTSession
 from hwnas.int8.network import QuantisedNetwork, stand_in
 from hwnas.int8.tflite import write
-from hwnas.op import INPUT, Task, n_macs
+from hwnas.op import INPUT, Signature, n_macs
 from hwnas.space import SearchSpace
 from hwnas.target import Target
 from tests.int8.networks import quantised
@@ -19,7 +19,7 @@ from tests.int8.qdq import oracle
 
 @pytest.mark.parametrize("seed", range(8))
 def test_litert_computes_what_onnxruntime_does_within_one_lsb(tiny: SearchSpace, seed: int) -> None:
-    task = Task(in_channels=1 + 2 * (seed % 2), n_classes=10)
+    task = Signature(in_channels=1 + 2 * (seed % 2), n_outputs=10)
     _, lowered, network = quantised(tiny, tiny.sample(random.Random(seed)), task)
     rng = np.random.default_rng(seed)
     images = rng.normal(size=(50, *lowered[0].op.in_shape)).astype(np.float32)
@@ -30,7 +30,7 @@ def test_litert_computes_what_onnxruntime_does_within_one_lsb(tiny: SearchSpace,
 
 @pytest.mark.parametrize("seed", range(3))
 def test_every_operator_is_within_one_lsb_of_onnxruntime(
-    small: SearchSpace, task: Task, seed: int
+    small: SearchSpace, task: Signature, seed: int
 ) -> None:
     """Operators alone: through many random layers one LSB of rounding would grow to several."""
     genotype = small.sample(random.Random(seed)) if seed else small.largest()
@@ -59,7 +59,7 @@ def _operators(network: QuantisedNetwork) -> Iterator[QuantisedNetwork]:
 
 
 def test_vela_takes_random_genotypes_without_cpu_operators_and_counts_the_same_macs(
-    small: SearchSpace, task: Task, npu: Target
+    small: SearchSpace, task: Signature, npu: Target
 ) -> None:
     family, rng = families.get("mbconv"), random.Random(7)
     genotypes = [small.smallest(), small.largest(), *(small.sample(rng) for _ in range(50))]
@@ -74,7 +74,7 @@ def test_vela_takes_random_genotypes_without_cpu_operators_and_counts_the_same_m
 
 
 def test_every_layer_has_the_macs_that_vela_counts(
-    small: SearchSpace, task: Task, npu: Target
+    small: SearchSpace, task: Signature, npu: Target
 ) -> None:
     lowered = families.get("mbconv").lower(small, small.largest(), task)
     cost = compile_tflite(write(stand_in(lowered)), lowered, npu).cost
@@ -83,6 +83,6 @@ def test_every_layer_has_the_macs_that_vela_counts(
     assert {name: counted[name] for name in weighted} == weighted
 
 
-def test_equal_networks_give_equal_bytes(small: SearchSpace, task: Task) -> None:
+def test_equal_networks_give_equal_bytes(small: SearchSpace, task: Signature) -> None:
     lowered = families.get("mbconv").lower(small, small.smallest(), task)
     assert write(stand_in(lowered)) == write(stand_in(lowered))

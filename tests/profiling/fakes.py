@@ -13,7 +13,7 @@ from hwnas.energy import PowerModel
 from hwnas.errors import CompileError, HwnasError
 from hwnas.latency_table import Entry, LatencyTable
 from hwnas.memory import activation_bytes, parameter_bytes
-from hwnas.op import Lowered, OpSpec, Task
+from hwnas.op import Lowered, OpSpec, Signature
 from hwnas.profiling.subject import Subject
 from hwnas.profiling.transfer import group
 from hwnas.runtimes.pool import Pool
@@ -34,7 +34,7 @@ CPU = Target(
 )
 
 
-def subject(space: SearchSpace, task: Task, target: Target = CPU) -> Subject:
+def subject(space: SearchSpace, task: Signature, target: Target = CPU) -> Subject:
     """Return a space as a target runs it."""
     family = families.get(space.family)
     return Subject(space, lambda genotype: as_run(family.lower(space, genotype, task), target))

@@ -10,7 +10,7 @@ from hwnas.cost.calibration import Calibration, Features
 from hwnas.cost.table import TableCostModel
 from hwnas.errors import CompileError, ConfigError
 from hwnas.latency_table import LatencyTable, load
-from hwnas.op import Task
+from hwnas.op import Signature
 from hwnas.profiling.networks import (
     Whole,
     error,
@@ -30,7 +30,7 @@ COUNTS = NetworksConfig(fit=8, interval=19, held_out=10)
 
 
 @pytest.fixture
-def profiled(tiny: SearchSpace, task: Task) -> Subject:
+def profiled(tiny: SearchSpace, task: Signature) -> Subject:
     return subject(tiny, task)
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from hwnas.errors import DeviceError
 from hwnas.latency_table import TRANSFERRED, Entry, LatencyTable, load
-from hwnas.op import OpSpec, Task
+from hwnas.op import OpSpec, Signature
 from hwnas.profiling.operators import measure_operators
 from hwnas.profiling.passes import together
 from hwnas.progress import Silent
@@ -16,7 +16,7 @@ N_PLANS = 4
 
 
 @pytest.fixture
-def ops(tiny: SearchSpace, task: Task) -> tuple[OpSpec, ...]:
+def ops(tiny: SearchSpace, task: Signature) -> tuple[OpSpec, ...]:
     return subject(tiny, task).operators(0)
 
 

@@ -1,7 +1,7 @@
 import itertools
 import random
 
-from hwnas.op import Task, distinct
+from hwnas.op import Signature, distinct
 from hwnas.space import Genotype, SearchSpace
 from tests.profiling.fakes import subject
 
@@ -12,7 +12,7 @@ def _all(space: SearchSpace) -> list[Genotype]:
     return list({genotype.id: genotype for genotype in found}.values())
 
 
-def test_all_operators_of_a_space_are_found(tiny: SearchSpace, task: Task) -> None:
+def test_all_operators_of_a_space_are_found(tiny: SearchSpace, task: Signature) -> None:
     profiled = subject(tiny, task)
     every = set(distinct(profiled.lower(genotype) for genotype in _all(tiny)))
     for seed in range(3):
@@ -22,7 +22,7 @@ def test_all_operators_of_a_space_are_found(tiny: SearchSpace, task: Task) -> No
 
 
 def test_new_networks_of_a_large_space_have_no_new_operators(
-    small: SearchSpace, task: Task
+    small: SearchSpace, task: Signature
 ) -> None:
     profiled = subject(small, task)
     found, rng = set(profiled.operators(0)), random.Random(99)
@@ -31,7 +31,9 @@ def test_new_networks_of_a_large_space_have_no_new_operators(
     assert len(lacking) <= 1  # rare operators: a search says what is missing
 
 
-def test_sample_holds_different_genotypes_and_is_repeatable(tiny: SearchSpace, task: Task) -> None:
+def test_sample_holds_different_genotypes_and_is_repeatable(
+    tiny: SearchSpace, task: Signature
+) -> None:
     profiled = subject(tiny, task)
     found = profiled.sample(100, 0)
     assert len({genotype.id for genotype in found}) == len(found) == 100
@@ -40,6 +42,6 @@ def test_sample_holds_different_genotypes_and_is_repeatable(tiny: SearchSpace, t
     assert profiled.sample(100, 1) != found
 
 
-def test_small_space_gives_all_it_has(tiny: SearchSpace, task: Task) -> None:
+def test_small_space_gives_all_it_has(tiny: SearchSpace, task: Signature) -> None:
     n = tiny.n_genotypes()
     assert len(subject(tiny, task).sample(2 * n, 0)) == n == len(_all(tiny))

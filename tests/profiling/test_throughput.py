@@ -6,7 +6,7 @@ import pytest
 
 from hwnas.cost.host import as_run
 from hwnas.errors import CompileError
-from hwnas.op import Lowered, OpSpec, Task
+from hwnas.op import Lowered, OpSpec, Signature
 from hwnas.profiling import throughput
 from hwnas.profiling.throughput import Batch, batches, compare_runtimes, sweet_spot
 from hwnas.progress import Silent
@@ -70,7 +70,7 @@ def _open(opened: list[Opened], **refuses: str) -> Callable[[Target], Worker]:
 
 
 @pytest.fixture
-def lowered(tiny: SearchSpace, task: Task) -> list[Lowered]:
+def lowered(tiny: SearchSpace, task: Signature) -> list[Lowered]:
     target = replace(CPU, runtime="onnxruntime", dtype="int8")
     return [subject(tiny, task, target).lower(g) for g in (tiny.smallest(), tiny.largest())]
 

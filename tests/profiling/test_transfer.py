@@ -6,7 +6,7 @@ import pytest
 from hwnas.agreement import agreement
 from hwnas.cost.table import TableCostModel
 from hwnas.latency_table import TRANSFERRED, LatencyTable, load
-from hwnas.op import Lowered, OpSpec, Task, distinct
+from hwnas.op import Lowered, OpSpec, Signature, distinct
 from hwnas.profiling import transfer
 from hwnas.profiling.subject import Subject
 from hwnas.space import SearchSpace
@@ -17,7 +17,7 @@ REFERENCE = Device()
 
 
 @pytest.fixture(scope="module")
-def profiled(small: SearchSpace, task: Task) -> Subject:
+def profiled(small: SearchSpace, task: Signature) -> Subject:
     return subject(small, task)
 
 

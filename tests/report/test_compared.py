@@ -14,11 +14,12 @@ import pytest
 from hwnas import metrics
 from hwnas.__main__ import run
 from hwnas.budget import Budget
-from hwnas.figure import Figure, proportion
+from hwnas.figure import Figure
 from hwnas.results import Candidate, RunFolder, read_candidates
 from hwnas.searching.front import pareto_front
 from hwnas.searching.member import Member, verified_names
 from hwnas.space import SearchSpace
+from hwnas.tasks.classification.proportion import proportion
 from tests.report.conftest import Opened
 
 OBJECTIVES = ("accuracy", "latency_ms")
@@ -36,9 +37,8 @@ def _candidate(space: SearchSpace, trial: int, rng: random.Random) -> Candidate:
 def _member(candidate: Candidate) -> Member:
     figures = {"accuracy_int8": candidate.figures["accuracy"]}
     figures |= {name: candidate.figures[name] for name in metrics.GIVEN}
-    return Member(
-        candidate, {name: figures[name] for name in verified_names() if name in figures}, {}, {}
-    )
+    known = {name: figures[name] for name in verified_names("accuracy") if name in figures}
+    return Member(candidate, known, {}, {})
 
 
 def _search(folder: RunFolder, space: SearchSpace, seed: int, sampler: str) -> None:
@@ -46,7 +46,7 @@ def _search(folder: RunFolder, space: SearchSpace, seed: int, sampler: str) -> N
     folder.path.mkdir()
     rng = random.Random(seed)
     candidates = [_candidate(space, trial, rng) for trial in range(40)]
-    folder.write_parquet("candidates.parquet", [c.row(space) for c in candidates])
+    folder.write_parquet("candidates.parquet", [c.row(space, "accuracy") for c in candidates])
     members = [_member(c) for c in pareto_front(candidates, OBJECTIVES)]
     folder.write_json("front.json", {"members": [member.row(space) for member in members]})
     config = {

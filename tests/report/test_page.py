@@ -38,20 +38,21 @@ def candidates(tiny: SearchSpace) -> list[Candidate]:
 
 @pytest.fixture
 def members(candidates: list[Candidate]) -> list[Member]:
-    verified = {
+    figures = {
         name: Figure(0.5, "measured", 0.4, 0.6)
         if name.startswith("accuracy")
         else Figure(2.0, "compiler-estimate")
-        for name in verified_names()
+        for name in verified_names("accuracy")
     }
-    first = Member(candidates[0], verified, {}, {f"{candidates[0].id}.tflite": "ab"})
-    return [first, Member(candidates[5], verified, {"cycles": 5.0}, {}, ("latency_ms",), False)]
+    first = Member(candidates[0], figures, {}, {f"{candidates[0].id}.tflite": "ab"})
+    return [first, Member(candidates[5], figures, {"cycles": 5.0}, {}, ("latency_ms",), False)]
 
 
 def test_picture_is_a_png_of_readable_size(
     candidates: list[Candidate], members: list[Member]
 ) -> None:
-    png = front_png(Panel(candidates, members, "latency_ms", Budget({"latency_ms": 3.0}), "title"))
+    budget = Budget({"latency_ms": 3.0})
+    png = front_png(Panel(candidates, members, "accuracy", "latency_ms", budget, "title"))
     assert png[:8] == b"\x89PNG\r\n\x1a\n"
     assert struct.unpack(">II", png[16:24]) == (1200, 750)
 

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from hwnas.backends.vela.litert import LiteRTSession
 from hwnas.int8.tflite import write
-from hwnas.op import Lowered, Task
+from hwnas.op import Lowered, Signature
 from hwnas.runtimes.base import Session
 from hwnas.space import SearchSpace
 from hwnas.testing import SessionContract
@@ -18,19 +18,19 @@ from tests.int8.qdq import oracle
 class TestLiteRT(SessionContract):
     @pytest.fixture
     def session(
-        self, tiny: SearchSpace, task: Task
+        self, tiny: SearchSpace, task: Signature
     ) -> tuple[Session, Lowered, Callable[[NDArray[np.float32]], NDArray[np.float32]]]:
         _, lowered, network = quantised(tiny, tiny.sample(random.Random(0)), task)
         return LiteRTSession(write(network)), lowered, oracle(network)
 
     @pytest.fixture
-    def tolerance(self, tiny: SearchSpace, task: Task) -> float:
+    def tolerance(self, tiny: SearchSpace, task: Signature) -> float:
         _, _, network = quantised(tiny, tiny.sample(random.Random(0)), task)
         return 1.001 * network.ops[-1].out.scale
 
 
 def test_loading_says_nothing_on_stderr(
-    tiny: SearchSpace, task: Task, capfd: pytest.CaptureFixture[str]
+    tiny: SearchSpace, task: Signature, capfd: pytest.CaptureFixture[str]
 ) -> None:
     _, _, network = quantised(tiny, tiny.smallest(), task)
     LiteRTSession(write(network))

@@ -15,7 +15,7 @@ from hwnas import families
 from hwnas.backends.onnxruntime.session import OrtSession
 from hwnas.errors import CompileError
 from hwnas.int8.network import stand_in
-from hwnas.op import ACTIVATIONS, BASES, INPUT, Lowered, Node, OpSpec, Shape, Task, fuse
+from hwnas.op import ACTIVATIONS, BASES, INPUT, Lowered, Node, OpSpec, Shape, Signature, fuse
 from hwnas.runtimes.onnx_writer import IMAGES, LOGITS, random_weights, write_fp32, write_int8
 from hwnas.space import SearchSpace
 
@@ -188,7 +188,7 @@ def test_network_computes_what_torch_does(lowered: Lowered, batch: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_fused_and_unfused_are_equal(small: SearchSpace, task: Task, seed: int) -> None:
+def test_fused_and_unfused_are_equal(small: SearchSpace, task: Signature, seed: int) -> None:
     family = families.get("mbconv")
     mbconv = family.lower(small, small.largest(), task)
     for lowered in (mbconv, transformer()):
@@ -222,7 +222,9 @@ def test_equal_networks_give_equal_bytes() -> None:
     assert write_fp32(transformer(), weights) == write_fp32(transformer(), weights)
 
 
-def test_random_weights_let_activations_keep_their_size(small: SearchSpace, task: Task) -> None:
+def test_random_weights_let_activations_keep_their_size(
+    small: SearchSpace, task: Signature
+) -> None:
     lowered = families.get("mbconv").lower(small, small.largest(), task)
     images = np.random.default_rng(0).standard_normal((4, *lowered[0].op.in_shape))
     outputs = reference(lowered, random_weights(lowered, 0), images.astype(np.float32))

@@ -20,7 +20,7 @@ from hwnas.backends.onnxruntime.session import LAYOUT, OrtSession, node_times, t
 from hwnas.backends.portable import random_model
 from hwnas.errors import CompileError
 from hwnas.families.blocks import ConvNormAct, fold_batch_norm
-from hwnas.op import Lowered, OpSpec, Task, fuse
+from hwnas.op import Lowered, OpSpec, Signature, fuse
 from hwnas.runtimes.base import Session
 from hwnas.runtimes.onnx_writer import random_weights, write_fp32, write_int8
 from hwnas.space import SearchSpace
@@ -44,7 +44,7 @@ def folded_weights(
     return weights
 
 
-def built(space: SearchSpace, seed: int, task: Task) -> tuple[nn.Module, Lowered]:
+def built(space: SearchSpace, seed: int, task: Signature) -> tuple[nn.Module, Lowered]:
     """Return a network with random weights, its batch norm folded, and its operators."""
     family, genotype = families.get("mbconv"), space.sample(random.Random(seed))
     torch.manual_seed(seed)
@@ -54,7 +54,7 @@ def built(space: SearchSpace, seed: int, task: Task) -> tuple[nn.Module, Lowered
     return fold_batch_norm(network), family.lower(space, genotype, task)
 
 
-def model_of(space: SearchSpace, task: Task, batch: int = 1) -> tuple[Lowered, bytes]:
+def model_of(space: SearchSpace, task: Signature, batch: int = 1) -> tuple[Lowered, bytes]:
     lowered = families.get("mbconv").lower(space, space.largest(), task)
     lowered = fuse(lowered, "float32", batch)
     return lowered, write_fp32(lowered, random_weights(lowered, 0))
@@ -64,7 +64,7 @@ def model_of(space: SearchSpace, task: Task, batch: int = 1) -> tuple[Lowered, b
 class TestFloat(SessionContract):
     @pytest.fixture
     def session(
-        self, small: SearchSpace, task: Task, fused: bool
+        self, small: SearchSpace, task: Signature, fused: bool
     ) -> tuple[Session, Lowered, Callable[[NDArray[np.float32]], NDArray[np.float32]]]:
         network, lowered = built(small, 3, task)
 
@@ -85,19 +85,19 @@ class TestFloat(SessionContract):
 class TestInt8(SessionContract):
     @pytest.fixture
     def session(
-        self, tiny: SearchSpace, task: Task
+        self, tiny: SearchSpace, task: Signature
     ) -> tuple[Session, Lowered, Callable[[NDArray[np.float32]], NDArray[np.float32]]]:
         _, lowered, network = quantised(tiny, tiny.sample(random.Random(0)), task)
         return OrtSession(write_int8(network)), lowered, oracle(network)
 
     @pytest.fixture
-    def tolerance(self, tiny: SearchSpace, task: Task) -> float:
+    def tolerance(self, tiny: SearchSpace, task: Signature) -> float:
         _, _, network = quantised(tiny, tiny.sample(random.Random(0)), task)
         return 1.001 * network.ops[-1].out.scale
 
 
 def test_int8_outputs_are_close_to_the_network_that_was_quantised(
-    small: SearchSpace, task: Task
+    small: SearchSpace, task: Signature
 ) -> None:
     network, lowered, int8 = quantised(small, small.largest(), task)
     images = torch.randn(32, *lowered[0].op.in_shape)
@@ -110,7 +110,7 @@ def test_int8_outputs_are_close_to_the_network_that_was_quantised(
 
 @pytest.mark.parametrize("seed", range(3))
 def test_every_int8_operator_is_fused(
-    small: SearchSpace, task: Task, seed: int, tmp_path: Path
+    small: SearchSpace, task: Signature, seed: int, tmp_path: Path
 ) -> None:
     genotype = small.sample(random.Random(seed)) if seed else small.largest()
     _, lowered, int8 = quantised(small, genotype, task)
@@ -129,7 +129,7 @@ def test_every_int8_operator_is_fused(
 
 @pytest.mark.parametrize("n_images", [0, 1, 3, 4, 7])
 def test_any_number_of_images_is_run_by_a_model_of_any_batch(
-    small: SearchSpace, task: Task, n_images: int
+    small: SearchSpace, task: Signature, n_images: int
 ) -> None:
     lowered, model = model_of(small, task)
     shape = (n_images, *lowered[0].op.in_shape)
@@ -140,7 +140,7 @@ def test_any_number_of_images_is_run_by_a_model_of_any_batch(
     assert np.allclose(OrtSession(batched, n_threads=2).run(images), expected, atol=1e-4)
 
 
-def test_images_of_another_shape_are_refused(small: SearchSpace, task: Task) -> None:
+def test_images_of_another_shape_are_refused(small: SearchSpace, task: Signature) -> None:
     _, model = model_of(small, task)
     with pytest.raises(CompileError, match=r"onnxruntime refuses the model: .*images"):
         OrtSession(model).run(np.zeros((1, 1, 5, 5), np.float32))
@@ -157,7 +157,7 @@ def test_what_is_no_model_is_refused_in_one_line(
     assert capfd.readouterr().err == ""
 
 
-def test_model_that_hwnas_did_not_write_is_refused(small: SearchSpace, task: Task) -> None:
+def test_model_that_hwnas_did_not_write_is_refused(small: SearchSpace, task: Signature) -> None:
     _, model = model_of(small, task)
     foreign = onnx.load_from_string(model)
     del foreign.metadata_props[:]
@@ -168,7 +168,7 @@ def test_model_that_hwnas_did_not_write_is_refused(small: SearchSpace, task: Tas
         OrtSession(foreign.SerializeToString())
 
 
-def test_more_runs_take_longer(small: SearchSpace, task: Task) -> None:
+def test_more_runs_take_longer(small: SearchSpace, task: Signature) -> None:
     run = timer(model_of(small, task)[1], 1)
     run(10)
     assert 0 < min(run(5) for _ in range(5)) < min(run(50) for _ in range(5))
@@ -176,7 +176,7 @@ def test_more_runs_take_longer(small: SearchSpace, task: Task) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
 def test_times_of_operators_have_their_names_and_are_together_those_of_the_network(
-    small: SearchSpace, task: Task, dtype: str
+    small: SearchSpace, task: Signature, dtype: str
 ) -> None:
     if dtype == "int8":
         _, lowered, network = quantised(small, small.largest(), task)
@@ -194,7 +194,9 @@ def test_times_of_operators_have_their_names_and_are_together_those_of_the_netwo
     assert times[LAYOUT] < 0.5 * whole_ms
 
 
-def test_sum_that_onnxruntime_fuses_has_no_time_of_its_own(small: SearchSpace, task: Task) -> None:
+def test_sum_that_onnxruntime_fuses_has_no_time_of_its_own(
+    small: SearchSpace, task: Signature
+) -> None:
     lowered = families.get("mbconv").lower(small, small.largest(), task)
     times = node_times(write_fp32(lowered, random_weights(lowered, 0)), 1, 20)
     assert all(times[node.name] == 0 for node in lowered if node.op.base == "add")
@@ -202,7 +204,7 @@ def test_sum_that_onnxruntime_fuses_has_no_time_of_its_own(small: SearchSpace, t
 
 
 def test_profile_leaves_no_file(
-    small: SearchSpace, task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small: SearchSpace, task: Signature, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "tmp").mkdir()
     monkeypatch.chdir(tmp_path)
@@ -212,7 +214,7 @@ def test_profile_leaves_no_file(
 
 
 def test_profile_that_is_cut_off_is_refused(
-    small: SearchSpace, task: Task, monkeypatch: pytest.MonkeyPatch
+    small: SearchSpace, task: Signature, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, model = model_of(small, task)
     complete = json.loads

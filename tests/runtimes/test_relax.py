@@ -24,7 +24,7 @@ from hwnas.backends.tvm.linker import ENTRY, find_compiler, plan_arena
 from hwnas.backends.tvm.settings import Tvm
 from hwnas.errors import CompileError, ConfigError
 from hwnas.families.blocks import fold_batch_norm, weights_of
-from hwnas.op import INPUT, Lowered, Node, OpSpec, Task, fuse
+from hwnas.op import INPUT, Lowered, Node, OpSpec, Signature, fuse
 from hwnas.runtimes.base import Session, Weights
 from hwnas.runtimes.onnx_writer import random_weights
 from hwnas.testing import SessionContract
@@ -119,7 +119,7 @@ class TestTvm(SessionContract):
         self,
         request: pytest.FixtureRequest,
         engine: TvmEngine,
-        task: Task,
+        task: Signature,
         tmp_path: Path,
     ) -> tuple[Session, Lowered, Callable[[NDArray[np.float32]], NDArray[np.float32]]]:
         genotype, batch = request.param

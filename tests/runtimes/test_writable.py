@@ -5,12 +5,12 @@ import pytest
 from hwnas import families, space
 from hwnas.backends import base, writable
 from hwnas.errors import CompileError
-from hwnas.op import Lowered, Task
+from hwnas.op import Lowered, Signature
 from hwnas.space import Genotype, SearchSpace
 from hwnas.target import Target
 from tests.conftest import target
 
-TASK = Task(1, 10)
+TASK = Signature(1, 10)
 
 
 @pytest.fixture(scope="module")

@@ -6,11 +6,12 @@ import numpy as np
 
 from hwnas import metrics
 from hwnas.accuracy.base import Rival, Score
-from hwnas.accuracy.early_stopping import Bits, read, whole
 from hwnas.cost.base import Cost
 from hwnas.errors import CompileError
-from hwnas.figure import Figure, proportion
+from hwnas.figure import Figure
 from hwnas.space import Genotype
+from hwnas.tasks.classification.early_stopping import Bits, read, whole
+from hwnas.tasks.classification.proportion import proportion
 
 
 def size(genotype: Genotype) -> int:

@@ -23,7 +23,7 @@ from hwnas.figure import Figure
 from hwnas.int8.finished import Finished
 from hwnas.int8.quantise import quantise
 from hwnas.metering import Energy
-from hwnas.op import Lowered, OpSpec, Task
+from hwnas.op import Lowered, OpSpec, Signature
 from hwnas.progress import Silent
 from hwnas.results import Candidate, RunFolder
 from hwnas.runtimes.base import Judged, Plans, Weights
@@ -31,6 +31,7 @@ from hwnas.runtimes.pool import Retrying
 from hwnas.searching.verify import Workbench, verify
 from hwnas.space import Genotype, SearchSpace
 from hwnas.target import Target
+from hwnas.tasks.classification.task import Classes
 from hwnas.timing import Timing
 from tests.conftest import target
 from tests.export.fakes import Lent
@@ -69,7 +70,7 @@ def _artefacts(device: Target, worker: Exporting) -> Artefacts:
 
 
 @pytest.fixture(scope="module")
-def network(tiny: SearchSpace, task: Task) -> tuple[nn.Module, Lowered, Tensor]:
+def network(tiny: SearchSpace, task: Signature) -> tuple[nn.Module, Lowered, Tensor]:
     """A network with its lowering and images; batch norm folded."""
     torch.manual_seed(0)
     family, genotype = families.get(tiny.family), tiny.largest()
@@ -185,7 +186,7 @@ class Wrong:
 
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
 def test_accuracy_is_that_of_the_artefact_not_of_the_network(
-    tiny: SearchSpace, task: Task, tmp_path: Path, dtype: str
+    tiny: SearchSpace, task: Signature, tmp_path: Path, dtype: str
 ) -> None:
     labels = torch.arange(40) % 10
     family, genotype = families.get(tiny.family), tiny.smallest()
@@ -204,13 +205,14 @@ def test_accuracy_is_that_of_the_artefact_not_of_the_network(
             torch.split(images(genotype), 25), torch.split(labels, 25), strict=True
         ),
         artefacts=Wrong(labels, 8),
+        task=Classes(tuple("0123456789")),
         dtype=dtype,
     )
     figures = {name: Figure(1.0, "table") for name in ("accuracy", "latency_ms")}
     folder = RunFolder(tmp_path)
     members = [Candidate(0, genotype, figures)]
     (member,) = verify(members, bench, Budget(), ("accuracy", "latency_ms"), folder, Silent())
-    assert member.accuracy.value == 0.8
+    assert member.quality.value == 0.8
     row = member.row(tiny)
     assert ("verified_accuracy_int8" in row) is (dtype == "int8")
     assert row["verified_accuracy_fp32"] == (0.1 if dtype == "int8" else 0.8)

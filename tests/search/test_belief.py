@@ -8,12 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hwnas.figure import Figure, proportion
+from hwnas.figure import Figure
 from hwnas.results import Candidate
 from hwnas.searching import belief
 from hwnas.searching.belief import Belief, beliefs
 from hwnas.searching.front import pareto_front
 from hwnas.space import Genotype, SearchSpace
+from hwnas.tasks.classification.proportion import proportion
 
 OBJECTIVES = ("accuracy", "latency_ms")
 SPACE = SearchSpace(
@@ -53,9 +54,9 @@ def _candidates(n: int, n_images: int, seed: int = 0) -> list[Candidate]:
 
 
 def _interval(found: Belief) -> tuple[float, float]:
-    assert found.accuracy.low is not None
-    assert found.accuracy.high is not None
-    return found.accuracy.low, found.accuracy.high
+    assert found.figure.low is not None
+    assert found.figure.high is not None
+    return found.figure.low, found.figure.high
 
 
 def _errors(candidates: Sequence[Candidate], values: Sequence[float]) -> float:
@@ -71,10 +72,10 @@ def test_beliefs_are_nearer_to_the_truth_than_readings_and_their_intervals_hold(
         ends = [_interval(b) for b in found]
         truths = [_truth(c.genotype) for c in candidates]
         inside += [low <= t <= high for (low, high), t in zip(ends, truths, strict=True)]
-        believed.append(_errors(candidates, [b.accuracy.value for b in found]))
+        believed.append(_errors(candidates, [b.figure.value for b in found]))
         read.append(_errors(candidates, [c.figures["accuracy"].value for c in candidates]))
-        assert all(b.accuracy.source == "modelled" for b in found)
-        assert all(low <= b.accuracy.value <= high for b, (low, high) in zip(found, ends))  # noqa: B905
+        assert all(b.figure.source == "modelled" for b in found)
+        assert all(low <= b.figure.value <= high for b, (low, high) in zip(found, ends))  # noqa: B905
     assert np.mean(believed) < 0.75 * np.mean(read)
     assert np.mean(inside) > 0.88
 
@@ -88,7 +89,7 @@ def test_luckiest_readings_are_not_believed() -> None:
         for member in pareto_front(candidates, OBJECTIVES):
             truth = _truth(member.genotype)
             over_read.append(member.figures["accuracy"].value - truth)
-            over_believed.append(found[member.id].accuracy.value - truth)
+            over_believed.append(found[member.id].figure.value - truth)
     assert np.mean(over_read) > 0.005  # luck
     assert abs(np.mean(over_believed)) < 0.5 * np.mean(over_read)
 
@@ -127,7 +128,7 @@ def test_exact_accuracies_are_believed_and_their_front_is_certain(
     members = {c.id for c in pareto_front(candidates, objectives)}
     assert [b.on_front for b in found] == [float(c.id in members) for c in candidates]
     values = [c.figures["accuracy"].value for c in candidates]
-    assert [b.accuracy.value for b in found] == pytest.approx(values, abs=1e-9)
+    assert [b.figure.value for b in found] == pytest.approx(values, abs=1e-9)
 
 
 def test_precise_reading_holds_and_a_rough_one_follows_the_others() -> None:
@@ -141,7 +142,7 @@ def test_precise_reading_holds_and_a_rough_one_follows_the_others() -> None:
         other = {**candidates[index].figures, "accuracy": figure}
         changed = [*candidates]
         changed[index] = replace(candidates[index], figures=other)
-        return beliefs(SPACE, changed, OBJECTIVES)[index].accuracy
+        return beliefs(SPACE, changed, OBJECTIVES)[index].figure
 
     assert told(0.0005).value == pytest.approx(truth - 0.1, abs=0.002)
     assert abs(told(0.1).value - truth) < 0.04
@@ -155,13 +156,13 @@ def test_another_reading_of_the_same_genotype_counts_and_a_copy_does_not() -> No
     better = {**first.figures, "accuracy": Figure(0.9, "measured", 0.899, 0.901)}
     *_, again = found = beliefs(SPACE, [*candidates, replace(first, figures=better)], OBJECTIVES)
     assert found[0] == again
-    assert again.accuracy.value == pytest.approx(0.9, abs=0.002)
+    assert again.figure.value == pytest.approx(0.9, abs=0.002)
 
 
 def test_few_candidates_are_believed_as_they_were_read() -> None:
     candidates = _candidates(belief.MIN_CANDIDATES - 1, 500)
     found = beliefs(SPACE, candidates, OBJECTIVES)
-    assert [b.accuracy for b in found] == [c.figures["accuracy"] for c in candidates]
+    assert [b.figure for b in found] == [c.figures["accuracy"] for c in candidates]
     cheapest = min(range(len(found)), key=lambda i: candidates[i].figures["latency_ms"].value)
     assert found[cheapest].on_front == 1
     assert any(0 < b.on_front < 1 for b in found)
@@ -172,7 +173,7 @@ def test_networks_that_do_not_work_are_believed_not_to() -> None:
     candidates = _candidates(40, 500)
     dead = {**candidates[3].figures, "accuracy": proportion(50, 500)}
     candidates[3] = replace(candidates[3], figures=dead)
-    assert beliefs(SPACE, candidates, OBJECTIVES)[3].accuracy.value == pytest.approx(0.1, abs=0.08)
+    assert beliefs(SPACE, candidates, OBJECTIVES)[3].figure.value == pytest.approx(0.1, abs=0.08)
 
 
 def test_all_right_is_not_believed_to_be_perfect() -> None:
@@ -191,7 +192,7 @@ def test_accuracies_in_per_cent_are_believed_in_per_cent() -> None:
     ]
     found = beliefs(SPACE, per_cent, OBJECTIVES)
     values = [100 * _truth(c.genotype) for c in candidates]
-    assert [b.accuracy.value for b in found] == pytest.approx(values)
+    assert [b.figure.value for b in found] == pytest.approx(values)
 
 
 def test_what_was_not_scored_is_refused_and_can_be_left_out() -> None:
@@ -213,7 +214,7 @@ def test_many_candidates_take_seconds_and_all_get_a_belief(
     assert time.perf_counter() - start < 30
     monkeypatch.setattr(belief, "_MOST", 1000)
     fewer = beliefs(SPACE, candidates, OBJECTIVES)
-    values = np.array([[a.accuracy.value, b.accuracy.value]
+    values = np.array([[a.figure.value, b.figure.value]
                        for a, b in zip(found, fewer, strict=True)])  # fmt: skip
     assert np.abs(values[:, 0] - values[:, 1]).mean() < 0.01
     read = _errors(candidates, [c.figures["accuracy"].value for c in candidates])

@@ -122,7 +122,7 @@ def test_search_with_features_goes_on_as_if_it_had_not_been_cut_off(
         part("cut.db", n)
     assert part("cut.db", 30) == whole
     for candidate in whole:
-        row = candidate.row(tiny)
+        row = candidate.row(tiny, "accuracy")
         noise = float(int(candidate.id, 16) % 50)
         assert row.get("digits") == (None if candidate.reason else noise)
 

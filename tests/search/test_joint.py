@@ -127,7 +127,7 @@ def test_search_scores_what_fits_one_budget(tiny: SearchSpace, tmp_path: Path, n
         assert not fits_all(candidate, budgets)  # no network is both small and large
     for target, budget in budgets.items():
         assert any(on_target(c, target, budget).state == "complete" for c in scored)
-    assert {"a.latency_ms", "b.latency_ms"} <= candidates[0].row(tiny).keys()
+    assert {"a.latency_ms", "b.latency_ms"} <= candidates[0].row(tiny, "accuracy").keys()
 
 
 def test_joint_front_is_judged_by_all_artefacts(genotype: Genotype) -> None:

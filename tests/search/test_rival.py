@@ -14,7 +14,7 @@ def _candidate(number: int, accuracy: float, latency: float) -> Candidate:
         "latency_ms": Figure(latency, "modelled"),
         "sram_kib": Figure(100 - latency, "modelled"),  # no objective
     }
-    return Candidate(number, Genotype("s", (("a", number),)), figures, right=bytes([number]))
+    return Candidate(number, Genotype("s", (("a", number),)), figures, per_image=bytes([number]))
 
 
 CANDIDATES = [_candidate(i, 0.5 + 0.1 * (i % 3), float(i)) for i in range(8)]
@@ -23,11 +23,11 @@ CANDIDATES = [_candidate(i, 0.5 + 0.1 * (i % 3), float(i)) for i in range(8)]
 def test_rival_is_the_most_accurate_of_those_that_cost_no_more_in_any_objective() -> None:
     found = rival(CANDIDATES, _candidate(9, 0, 4.0).figures, OBJECTIVES)
     assert found is not None
-    assert found.right == bytes([2])
+    assert found.per_image == bytes([2])
     assert found.earlier == tuple(bytes([i]) for i in range(8))
     three = rival(CANDIDATES, _candidate(9, 0, 4.0).figures, (*OBJECTIVES, "sram_kib"))
     assert three is not None
-    assert three.right == bytes([4])
+    assert three.per_image == bytes([4])
 
 
 def test_a_rival_is_no_slower_where_speed_is_to_be_maximised() -> None:
@@ -38,7 +38,7 @@ def test_a_rival_is_no_slower_where_speed_is_to_be_maximised() -> None:
     objectives = ("accuracy", "throughput_ips")
     found = rival(fast, {"throughput_ips": Figure(6.5, "modelled")}, objectives)
     assert found is not None
-    assert found.right == bytes([1])  # of the first two, which are faster, the more accurate
+    assert found.per_image == bytes([1])  # of the first two, which are faster, the more accurate
     assert rival(fast, {"throughput_ips": Figure(9.0, "modelled")}, objectives) is None
 
 
@@ -50,11 +50,11 @@ def test_there_is_no_rival_where_nothing_is_as_cheap_or_little_was_read() -> Non
 
 
 def test_a_candidate_that_came_again_counts_once() -> None:
-    again = [replace(c, trial=c.trial + 8, right=b"") for c in CANDIDATES]
+    again = [replace(c, trial=c.trial + 8, per_image=b"") for c in CANDIDATES]
     found = rival([*CANDIDATES, *again], _candidate(9, 0, 4.0).figures, OBJECTIVES)
     assert found is not None
-    assert found.right == bytes([2])
-    assert found.accuracy == 0.7
+    assert found.per_image == bytes([2])
+    assert found.value == 0.7
     assert found.earlier == tuple(bytes([i]) for i in range(8))
 
 
@@ -62,5 +62,5 @@ def test_the_latest_are_what_is_predicted_from() -> None:
     many = [_candidate(i % 250, 0.9 if i == 0 else 0.5, float(i)) for i in range(300)]
     found = rival(many, _candidate(9, 0, 400.0).figures, OBJECTIVES)
     assert found is not None
-    assert found.right == bytes([0])
-    assert found.earlier == tuple(c.right for c in many[-100:])
+    assert found.per_image == bytes([0])
+    assert found.earlier == tuple(c.per_image for c in many[-100:])

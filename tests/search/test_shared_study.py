@@ -54,7 +54,7 @@ def studies(membership: Membership, tiny: SearchSpace) -> Iterator[list[SharedSt
 def _evaluate(study: SharedStudy, trial: optuna.Trial, space: SearchSpace) -> None:
     problem = loop.Problem(space, Budget(), SizeCost(), SizeAccuracy())
     genotype = space.genotype(trial.params)
-    figures = {"accuracy": problem.evaluator.score(genotype).accuracy}
+    figures = {"accuracy": problem.evaluator.score(genotype).figure}
     figures |= problem.cost_model.cost(genotype).figures
     study.tell(trial, Candidate(trial.number, genotype, figures), {})
 

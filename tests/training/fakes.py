@@ -49,7 +49,7 @@ class Learner:
         self._space, self._data, self.config = space, data, config
         self._family = families.get(space.family)
         torch.manual_seed(0)
-        self.supernet: Supernet = self._family.supernet(space, data.task)
+        self.supernet: Supernet = self._family.supernet(space, data.signature)
         self.rows: list[Row] = []
 
     def resolution(self, genotype: Genotype) -> int:

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from hwnas import families
-from hwnas.accuracy.supernet import right
+from hwnas.accuracy.supernet import per_sample
 from hwnas.errors import ConfigError
 from hwnas.families.base import Recipe
 from hwnas.progress import Progress, Silent
@@ -31,7 +31,7 @@ class Student:
     def __init__(self, space: SearchSpace, data: ImageData, teacher: Teacher | None = None):
         self._data, family = data, families.get(space.family)
         torch.manual_seed(0)
-        self.network = family.build(space, space.largest(), data.task)
+        self.network = family.build(space, space.largest(), data.signature)
         self.rows: list[Row] = []
         self.pupil = Pupil(self.network, 12, Recipe("sgd", 0.1, 5e-5), teacher)
 
@@ -47,7 +47,7 @@ class Student:
     def accuracy(self) -> float:
         validation = self._data.validation
         images = self._data.prepare(images_of(validation), 12)
-        return float(right(self.network, images, validation.labels).mean())
+        return float(per_sample(self._data.task, self.network, images, validation.targets).mean())
 
 
 def test_network_learns(tiny: SearchSpace, digits: ImageData, tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_a_share_of_the_loss_is_on_the_answers_of_a_teacher_that_sees_the_same_i
         answers = teacher(batch.at(8)).softmax(1)
         student.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         logits = student.network.train()(batch.at(12))
-    own = float(nn.functional.cross_entropy(logits, batch.labels))
+    own = float(nn.functional.cross_entropy(logits, batch.targets))
     soft = float(nn.functional.cross_entropy(logits, answers))
     student.train(tmp_path / "c.safetensors", config=config)
     assert student.rows[0]["loss"] == pytest.approx((1 - alpha) * own + alpha * soft, rel=1e-5)

@@ -24,7 +24,7 @@ CONFIG = TrainingConfig(epochs=4, batch_size=128, unaugmented=0.4)
 @pytest.fixture(scope="module")
 def teacher(tiny: SearchSpace, digits: ImageData) -> nn.Module:
     torch.manual_seed(0)
-    network = families.get(tiny.family).build(tiny, tiny.largest(), digits.task)
+    network = families.get(tiny.family).build(tiny, tiny.largest(), digits.signature)
     for parameter in network.parameters():
         nn.init.normal_(parameter, std=0.3)
     return network.eval()

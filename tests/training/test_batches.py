@@ -25,7 +25,7 @@ def test_epoch_sees_each_image_at_most_once(digits: ImageData) -> None:
     plain = replace(
         digits, train=InMemorySplit(images_of(digits.train), torch.arange(len(digits.train)))
     )
-    epochs = [[_draw(plain, CONFIG, s).labels for s in range(e * 16, e * 16 + 16)] for e in (0, 1)]
+    epochs = [[_draw(plain, CONFIG, s).targets for s in range(e * 16, e * 16 + 16)] for e in (0, 1)]
     first, second = (torch.cat(labels) for labels in epochs)
     assert len(set(first.tolist())) == len(set(second.tolist())) == 16 * 64
     assert not torch.equal(first, second)
@@ -42,7 +42,7 @@ def test_shares_of_processes_are_the_batch_of_one(digits: ImageData, mixup: floa
     config = replace(CONFIG, mixup=mixup)
     whole = _draw(digits, config, 7)
     shares = [_draw(digits, config, 7, Processes(rank, 4)) for rank in range(4)]
-    for name in ("images", "labels", "targets"):
+    for name in ("images", "targets", "goals"):
         assert torch.equal(
             torch.cat([getattr(share, name) for share in shares]), getattr(whole, name)
         )
@@ -55,14 +55,14 @@ def test_batch_that_cannot_be_shared_evenly_is_refused(digits: ImageData) -> Non
 
 def test_mixed_images_have_mixed_targets(digits: ImageData) -> None:
     batch, plain = (_draw(digits, replace(CONFIG, mixup=m), 2) for m in (0.4, 0.0))
-    assert torch.allclose(batch.targets.sum(1), torch.ones(64))
-    share = batch.targets.max(1).values.min()
+    assert torch.allclose(batch.goals.sum(1), torch.ones(64))
+    share = batch.goals.max(1).values.min()
     assert 0.5 <= share < 1
     images = plain.images.float()
     mixed = [share * images + (1 - share) * images.flip(0)]
     mixed += [(1 - share) * images + share * images.flip(0)]
     assert any(torch.allclose(batch.images, each, atol=1e-3) for each in mixed)
-    assert torch.equal(batch.targets.argmax(1), batch.labels)
+    assert torch.equal(batch.goals.argmax(1), batch.targets)
 
 
 def test_last_steps_see_images_as_they_are(digits: ImageData) -> None:
@@ -73,4 +73,4 @@ def test_last_steps_see_images_as_they_are(digits: ImageData) -> None:
     kept = {image.numpy().tobytes() for image in images_of(digits.train)}
     assert not any(image.numpy().tobytes() in kept for image in before.images)
     assert all(image.numpy().tobytes() in kept for image in after.images)
-    assert torch.equal(after.targets, after.labels)
+    assert torch.equal(after.goals, after.targets)

@@ -5,6 +5,7 @@ import torch
 
 from hwnas.errors import RunError, TrainingError
 from hwnas.space import SearchSpace
+from hwnas.tasks.classification.task import Classes
 from hwnas.training.checkpoint import Checkpoint, State
 from hwnas.training.config import TrainingConfig
 from hwnas.training.data import ImageData
@@ -23,7 +24,7 @@ def _state(tiny: SearchSpace, digits: ImageData, ema: float = 0.9) -> State:
         parameter.grad = torch.ones_like(parameter)
     optimiser.step()
     averages.update(0)
-    return State(module, optimiser, averages, Watch(10, 100))
+    return State(module, optimiser, averages, Watch(Classes(tuple("0123456789")), 100))
 
 
 def test_state_comes_back(tiny: SearchSpace, digits: ImageData, tmp_path: Path) -> None:

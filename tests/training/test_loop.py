@@ -168,7 +168,7 @@ def test_batch_that_fits_into_memory_is_found(
     sandwich = learner.sandwich
 
     def step(batch: Batch, moment: Moment) -> Outcome:
-        if len(batch.labels) > 100:
+        if len(batch.targets) > 100:
             raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to ...")
         return sandwich(batch, moment)
 
@@ -217,4 +217,4 @@ def test_training_makes_the_largest_subnet_better_than_chance(
     learner.supernet.module.eval()
     family = families.get("mbconv")
     evaluator = SupernetEvaluator(learner.supernet, family, tiny, digits, ScoringConfig())
-    assert evaluator.score(tiny.largest()).accuracy.value > 0.3
+    assert evaluator.score(tiny.largest()).figure.value > 0.3

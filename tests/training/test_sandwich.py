@@ -16,7 +16,7 @@ from tests.training.fakes import Learner
 
 def _batch(digits: ImageData) -> Batch:
     part = digits.train.take(torch.arange(16))
-    return Batch(part.images, part.labels, part.labels, digits)
+    return Batch(part.images, part.targets, part.targets, digits)
 
 
 def test_sandwich_holds_both_ends(tiny: SearchSpace) -> None:
@@ -33,18 +33,18 @@ def test_students_learn_from_the_largest_or_from_labels(
     supernet = learner.supernet
     supernet.module.eval()
     genotypes, batch = [tiny.largest(), tiny.smallest()], _batch(digits)
-    losses, n_right = learner.sandwich.learn(genotypes, batch)
+    losses, total = learner.sandwich.learn(genotypes, batch)
     found = {n: p.grad.clone() for n, p in supernet.module.named_parameters() if p.grad is not None}
     supernet.module.zero_grad()
     logits = supernet.forward(digits.prepare(batch.images, 12), genotypes[0])
     student = supernet.forward(digits.prepare(batch.images, 8), genotypes[1])
-    targets = logits.detach().softmax(1) if distillation else batch.labels
-    expected = F.cross_entropy(logits, batch.labels), F.cross_entropy(student, targets)
+    targets = logits.detach().softmax(1) if distillation else batch.targets
+    expected = F.cross_entropy(logits, batch.targets), F.cross_entropy(student, targets)
     torch.autograd.backward(expected)
     for name, parameter in supernet.module.named_parameters():
         torch.testing.assert_close(found[name], parameter.grad)
     assert losses == pytest.approx([float(loss.detach()) for loss in expected])
-    assert n_right == int((logits.argmax(1) == batch.labels).sum())
+    assert total == int((logits.argmax(1) == batch.targets).sum())
 
 
 @pytest.mark.usefixtures("threads_restored")

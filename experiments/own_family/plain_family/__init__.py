@@ -19,7 +19,7 @@ from hwnas.errors import SpaceError, unknown
 from hwnas.families.base import Recipe, Supernet
 from hwnas.families.blocks import ConvNormAct, Mean
 from hwnas.families.elastic import ElasticConv, ElasticLinear
-from hwnas.op import INPUT, Lowered, Node, OpSpec, Shape, Task
+from hwnas.op import INPUT, Lowered, Node, OpSpec, Shape, Signature
 from hwnas.space import Genotype, SearchSpace
 
 _ACT = "relu"
@@ -37,9 +37,9 @@ class Layer:
     stride: int
 
 
-def layers(space: SearchSpace, genotype: Genotype, task: Task) -> list[Layer]:
+def layers(space: SearchSpace, genotype: Genotype, signature: Signature) -> list[Layer]:
     """Return the convolutions of a network in order."""
-    values, found, width = space.values(genotype), list[Layer](), task.in_channels
+    values, found, width = space.values(genotype), list[Layer](), signature.in_channels
     for stage in range(n_stages(space)):
         for index in range(int(values[f"stages.{stage}.depth"])):
             kernel = int(values[f"stages.{stage}.blocks.{index}.kernel"])
@@ -63,15 +63,15 @@ def names(space: SearchSpace) -> list[str]:
 class PlainNet(nn.Module):
     """The network of one genotype; every operator of ``lower`` is a module of the same name."""
 
-    def __init__(self, convolutions: list[Layer], task: Task):
+    def __init__(self, convolutions: list[Layer], signature: Signature):
         super().__init__()
         for c in convolutions:
             self.add_module(c.name, ConvNormAct((c.c_in, c.c_out), c.kernel, c.stride, 1, _ACT))
         self.pool = Mean()
-        self.classifier = nn.Linear(convolutions[-1].c_out, task.n_classes)
+        self.classifier = nn.Linear(convolutions[-1].c_out, signature.n_outputs)
 
     def forward(self, images: Tensor) -> Tensor:
-        """``(N, C, R, R)`` to logits ``(N, n_classes)``; modules are called in their order."""
+        """``(N, C, R, R)`` to outputs ``(N, n_outputs)``; modules are called in their order."""
         for module in self.children():
             images = module(images)
         return images
@@ -80,15 +80,15 @@ class PlainNet(nn.Module):
 class PlainSupernet(nn.Module):
     """Shared weights: every layer with the largest of its options."""
 
-    def __init__(self, space: SearchSpace, task: Task):
+    def __init__(self, space: SearchSpace, signature: Signature):
         super().__init__()
-        self.space, self.task = space, task
-        largest = layers(space, space.largest(), task)
+        self.space, self.signature = space, signature
+        largest = layers(space, space.largest(), signature)
         # The first layer of a stage reads the widest of the stage before, whatever its depth.
         for c in largest:
             conv = ElasticConv((c.c_in, c.c_out), c.kernel, c.stride, depthwise=False, act=_ACT)
             self.add_module(c.name, conv)
-        self.classifier = ElasticLinear(largest[-1].c_out, task.n_classes)
+        self.classifier = ElasticLinear(largest[-1].c_out, signature.n_outputs)
 
     @property
     def module(self) -> nn.Module:
@@ -96,16 +96,16 @@ class PlainSupernet(nn.Module):
         return self
 
     def forward(self, images: Tensor, genotype: Genotype) -> Tensor:
-        """Compute one subnet: ``(N, C, R, R)`` to logits ``(N, n_classes)``."""
-        for c in layers(self.space, genotype, self.task):
+        """Compute one subnet: ``(N, C, R, R)`` to outputs ``(N, n_outputs)``."""
+        for c in layers(self.space, genotype, self.signature):
             images = self._conv(c)(images, c.c_out, c.kernel)
         logits: Tensor = self.classifier(images.mean((2, 3)))
         return logits
 
     def extract(self, genotype: Genotype) -> nn.Module:
         """Return the plain network of a subnet, with copies of its weights."""
-        convolutions = layers(self.space, genotype, self.task)
-        network = PlainNet(convolutions, self.task)
+        convolutions = layers(self.space, genotype, self.signature)
+        network = PlainNet(convolutions, self.signature)
         for c in convolutions:
             plain = network.get_submodule(c.name)
             assert isinstance(plain, ConvNormAct)
@@ -152,25 +152,25 @@ class Plain:
         """Return the height and width of the images that a network reads."""
         return int(space.values(genotype)["resolution"])
 
-    def lower(self, space: SearchSpace, genotype: Genotype, task: Task) -> Lowered:
+    def lower(self, space: SearchSpace, genotype: Genotype, signature: Signature) -> Lowered:
         """Return the operators as they run after fusion: what is compiled, costed and looked up."""
         nodes, source = [], INPUT
         resolution = self.resolution(space, genotype)
-        shape: Shape = (task.in_channels, resolution, resolution)
-        for c in layers(space, genotype, task):
+        shape: Shape = (signature.in_channels, resolution, resolution)
+        for c in layers(space, genotype, signature):
             out = (c.c_out, -(-shape[1] // c.stride), -(-shape[2] // c.stride))
             op = OpSpec(f"conv2d+bn+{_ACT}", shape, out, c.kernel, c.stride)
             nodes.append(Node(c.name, op, (source,)))
             source, shape = c.name, out
         pooled = (shape[0], 1, 1)
         nodes.append(Node("pool", OpSpec("mean", shape, pooled), (source,)))
-        logits = OpSpec("linear", pooled, (task.n_classes, 1, 1))
+        logits = OpSpec("linear", pooled, (signature.n_outputs, 1, 1))
         return (*nodes, Node("classifier", logits, ("pool",)))
 
-    def build(self, space: SearchSpace, genotype: Genotype, task: Task) -> nn.Module:
+    def build(self, space: SearchSpace, genotype: Genotype, signature: Signature) -> nn.Module:
         """Return the network alone, freshly initialised: to be trained from scratch."""
-        return PlainNet(layers(space, genotype, task), task)
+        return PlainNet(layers(space, genotype, signature), signature)
 
-    def supernet(self, space: SearchSpace, task: Task) -> Supernet:
+    def supernet(self, space: SearchSpace, signature: Signature) -> Supernet:
         """Return the shared weights, freshly initialised, of all networks of a space."""
-        return PlainSupernet(space, task)
+        return PlainSupernet(space, signature)

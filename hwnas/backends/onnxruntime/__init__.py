@@ -10,7 +10,7 @@ _INT8_ABOUT = "ONNX, quantised (QDQ), any batch size; float input and output"
 _CODE = """\
 file = sys.argv[2] if len(sys.argv) > 2 else "DEFAULT"
 session = onnxruntime.InferenceSession(here / file)
-(logits,) = session.run(None, {"images": np.ascontiguousarray(x.transpose(0, 3, 1, 2))})
+(outputs,) = session.run(None, {"images": np.ascontiguousarray(x.transpose(0, 3, 1, 2))})
 """
 
 DESCRIPTION = Description(

@@ -11,7 +11,7 @@ core = openvino.Core()
 model = core.read_model(here / file)
 precision = {"INFERENCE_PRECISION_HINT": model.get_rt_info("precision").astype(str)}
 network = core.compile_model(model, "CPU", precision)
-logits = network(np.ascontiguousarray(x.transpose(0, 3, 1, 2)))[0]
+outputs = network(np.ascontiguousarray(x.transpose(0, 3, 1, 2)))[0]
 """
 
 

@@ -15,12 +15,12 @@ shapes, weights = made["parameters"], np.frombuffer(content[start:], np.float32)
 arrays = [np.zeros(shape, np.float32) for shape in shapes]
 memory, output = arrays[0], tvm.runtime.tensor(arrays[2])
 others = [tvm.runtime.tensor(weights.copy()), output, tvm.runtime.tensor(arrays[3])]
-network, logits = tvm.runtime.load_module(str(here / "model.so"))[made["entry"]], []
+network, outputs = tvm.runtime.load_module(str(here / "model.so"))[made["entry"]], []
 for i in range(0, len(x), len(memory)):
     memory[: len(x[i : i + len(memory)]), ..., : x.shape[-1]] = x[i : i + len(memory)]
     network(tvm.runtime.tensor(memory), *others)
-    logits += [*output.numpy().reshape(len(memory), -1)[:, : made["n_outputs"]].copy()]
-logits = np.array(logits[: len(x)])
+    outputs += [*output.numpy().reshape(len(memory), -1)[:, : made["n_outputs"]].copy()]
+outputs = np.array(outputs[: len(x)])
 """
 
 DESCRIPTION = Description(

@@ -158,7 +158,7 @@ class TvmSession:
         return [self._device.tensor(_random(self._image)), *self._fixed]
 
     def run(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the outputs ``(N, n_classes)``; the last batch is filled up.
+        """Return the outputs ``(N, n_outputs)``; the last batch is filled up.
 
         Raises:
             CompileError: the images are not of the shape that the network reads.
@@ -168,15 +168,15 @@ class TvmSession:
                 f"The network reads images {self._shapes['images']}, not {[*images.shape[1:]]}."
             )
         batch, n = self._image[0], len(images)
-        n_classes = self._shapes["n_outputs"]
+        n_outputs = self._shapes["n_outputs"]
         memory = np.zeros(self._image, np.float32)
-        outputs = np.empty((n, n_classes), np.float32)
+        outputs = np.empty((n, n_outputs), np.float32)
         for start in range(0, n, batch):
             chunk = images[start : start + batch]
             memory[: len(chunk), ..., : images.shape[1]] = chunk.transpose(0, 2, 3, 1)
             self._device.call(self._module, ENTRY, [self._device.tensor(memory), *self._fixed])
             rows = self._device.array(self._fixed[1]).reshape(batch, -1)
-            outputs[start : start + batch] = rows[: len(chunk), :n_classes]
+            outputs[start : start + batch] = rows[: len(chunk), :n_outputs]
         return outputs
 
 

@@ -11,11 +11,13 @@ network = Interpreter(str(here / "model.int8.tflite"))
 network.allocate_tensors()
 (inlet,), (outlet,) = network.get_input_details(), network.get_output_details()
 scale, zero = inlet["quantization"]
-logits = np.empty((len(x), outlet["shape"][-1]), np.int8)
+outputs = np.empty((len(x), outlet["shape"][-1]), np.int8)
 for i, image in enumerate(np.clip(np.round(x / scale) + zero, -128, 127).astype(np.int8)):
     network.set_tensor(inlet["index"], image[None])
     network.invoke()
-    logits[i] = network.get_tensor(outlet["index"])[0]
+    outputs[i] = network.get_tensor(outlet["index"])[0]
+step, offset = outlet["quantization"]
+outputs = (outputs.astype(np.float32) - offset) * step
 """
 
 DESCRIPTION = Description(

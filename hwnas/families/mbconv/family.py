@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, final
 from hwnas.families.base import Recipe
 from hwnas.families.mbconv import lowering
 from hwnas.families.mbconv.check import check
-from hwnas.op import Lowered, Task
+from hwnas.op import Lowered, Signature
 from hwnas.space import Genotype, SearchSpace
 
 if TYPE_CHECKING:
@@ -33,18 +33,18 @@ class MBConv:
         """Return the height and width of the images that the network reads."""
         return int(space.values(genotype)["resolution"])
 
-    def lower(self, space: SearchSpace, genotype: Genotype, task: Task) -> Lowered:
+    def lower(self, space: SearchSpace, genotype: Genotype, signature: Signature) -> Lowered:
         """Return the operators in order of execution."""
-        return lowering.lower(lowering.dimensions(space, genotype), task)
+        return lowering.lower(lowering.dimensions(space, genotype), signature)
 
-    def build(self, space: SearchSpace, genotype: Genotype, task: Task) -> nn.Module:
+    def build(self, space: SearchSpace, genotype: Genotype, signature: Signature) -> nn.Module:
         """Return the plain network, freshly initialised."""
         from hwnas.families.mbconv.network import MBConvNet
 
-        return MBConvNet(lowering.dimensions(space, genotype), task)
+        return MBConvNet(lowering.dimensions(space, genotype), signature)
 
-    def supernet(self, space: SearchSpace, task: Task) -> Supernet:
+    def supernet(self, space: SearchSpace, signature: Signature) -> Supernet:
         """Return a freshly initialised supernet."""
         from hwnas.families.mbconv.supernet import MBConvSupernet
 
-        return MBConvSupernet(space, task)
+        return MBConvSupernet(space, signature)

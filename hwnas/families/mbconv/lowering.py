@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hwnas.families.checks import n_stages
-from hwnas.op import INPUT, Lowered, Node, OpSpec, Shape, Task
+from hwnas.op import INPUT, Lowered, Node, OpSpec, Shape, Signature
 from hwnas.space import Genotype, Option, SearchSpace, closest
 
 #: What counts where neither a block, nor its stage, nor the space says it.
@@ -184,9 +184,9 @@ def rounded(wanted: float) -> int:
     return found + _MULTIPLE if found < 0.9 * wanted else found
 
 
-def lower(dims: Dimensions, task: Task) -> Lowered:
+def lower(dims: Dimensions, signature: Signature) -> Lowered:
     """Return the operators of a network in order of execution, for one image."""
-    image = (task.in_channels, dims.resolution, dims.resolution)
+    image = (signature.in_channels, dims.resolution, dims.resolution)
     stem = _Conv(dims.stem_kernel, dims.stem_stride, dims.stem_activation)
     nodes = [_conv("stem", INPUT, image, dims.stem_width, stem)]
     for block in dims.blocks:
@@ -201,7 +201,7 @@ def lower(dims: Dimensions, task: Task) -> Lowered:
         kind, features = f"linear+{head.activation}", (head.features, 1, 1)
         nodes.append(Node("features", OpSpec(kind, pooled, features), ("pool",)))
         pooled = features
-    logits = OpSpec("linear", pooled, (task.n_classes, 1, 1))
+    logits = OpSpec("linear", pooled, (signature.n_outputs, 1, 1))
     nodes.append(Node("classifier", logits, (nodes[-1].name,)))
     return tuple(nodes)
 

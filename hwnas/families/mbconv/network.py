@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from hwnas.families.blocks import Add, ConvNormAct, LinearAct, Mean, SqueezeExcitation
 from hwnas.families.mbconv.lowering import Block, Dimensions
-from hwnas.op import Task
+from hwnas.op import Signature
 
 
 @final
@@ -109,9 +109,9 @@ _KINDS: Mapping[str, Callable[[Block], nn.Module]] = {
 class MBConvNet(nn.Module):
     """The network of one genotype; its modules have the names of the lowered operators."""
 
-    def __init__(self, dims: Dimensions, task: Task):
+    def __init__(self, dims: Dimensions, signature: Signature):
         super().__init__()
-        stem = (task.in_channels, dims.stem_width)
+        stem = (signature.in_channels, dims.stem_width)
         self.stem = ConvNormAct(stem, dims.stem_kernel, dims.stem_stride, 1, dims.stem_activation)
         stages: dict[int, list[nn.Module]] = {}
         for block in dims.blocks:
@@ -127,10 +127,10 @@ class MBConvNet(nn.Module):
         self.features: nn.Module = nn.Identity()
         if head.features:
             self.features = LinearAct((dims.pooled, head.features), head.activation)
-        self.classifier = nn.Linear(head.features or dims.pooled, task.n_classes)
+        self.classifier = nn.Linear(head.features or dims.pooled, signature.n_outputs)
 
     def forward(self, images: Tensor) -> Tensor:
-        """``(N, C, R, R)`` to logits ``(N, n_classes)``."""
+        """``(N, C, R, R)`` to outputs ``(N, n_outputs)``."""
         x: Tensor = self.stem(images)
         for stage in self.stages:
             assert isinstance(stage, nn.ModuleDict)

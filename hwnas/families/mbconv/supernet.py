@@ -11,7 +11,7 @@ from hwnas.families.elastic import ElasticConv, ElasticLinear, activated
 from hwnas.families.mbconv.elastic_blocks import KINDS, Elastic, ElasticBlock
 from hwnas.families.mbconv.lowering import KERNEL, Block, described, dimensions
 from hwnas.families.mbconv.network import MBConvNet
-from hwnas.op import Task
+from hwnas.op import Signature
 from hwnas.space import Genotype, SearchSpace, closest
 
 
@@ -19,13 +19,13 @@ from hwnas.space import Genotype, SearchSpace, closest
 class MBConvSupernet(nn.Module):
     """Shared weights, the largest option of every choice; each kind of block has its own."""
 
-    def __init__(self, space: SearchSpace, task: Task):
+    def __init__(self, space: SearchSpace, signature: Signature):
         super().__init__()
-        self._space, self._task = space, task
+        self._space, self._task = space, signature
         # With choices that do not count in the largest network, but in others.
         every = {name: options[-1] for name, options in space.choices.items()}
         largest = described(space, {**space.fixed, **every})
-        stem, kernels = (task.in_channels, largest.stem_width), space.options("stem.kernel")
+        stem, kernels = (signature.in_channels, largest.stem_width), space.options("stem.kernel")
         self.stem = ElasticConv(stem, tuple(map(int, kernels)), largest.stem_stride)
         # A block reads the widest of what can stand before it: the stem or the stage before for
         # the first block of a stage, its own stage for the others. That is what `largest` has.
@@ -36,10 +36,10 @@ class MBConvSupernet(nn.Module):
         last, head = largest.blocks[-1].c_out, largest.head
         self.head = ElasticConv((last, head.width), 1) if head.width else None
         self.features = ElasticLinear(head.width, head.features) if head.features else None
-        self.classifier = ElasticLinear(head.features or largest.pooled, task.n_classes)
+        self.classifier = ElasticLinear(head.features or largest.pooled, signature.n_outputs)
         # What a head computes and what a block computes are not alike: each has its classifier.
         some = head.width and 0 in space.options("head.width")
-        self.headless = ElasticLinear(last, task.n_classes) if some else None
+        self.headless = ElasticLinear(last, signature.n_outputs) if some else None
 
     @property
     def module(self) -> nn.Module:
@@ -47,7 +47,7 @@ class MBConvSupernet(nn.Module):
         return self
 
     def forward(self, images: Tensor, genotype: Genotype) -> Tensor:
-        """``(N, C, R, R)`` to logits ``(N, n_classes)``."""
+        """``(N, C, R, R)`` to outputs ``(N, n_outputs)``."""
         dims = dimensions(self._space, genotype)
         head = dims.head
         x: Tensor = self.stem(

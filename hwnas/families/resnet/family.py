@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, final
 
 from hwnas.families.base import Recipe
 from hwnas.families.resnet import lowering
-from hwnas.op import Lowered, Task
+from hwnas.op import Lowered, Signature
 from hwnas.space import Genotype, SearchSpace
 
 if TYPE_CHECKING:
@@ -32,18 +32,18 @@ class ResNet:
         """Return the height and width of the images that the network reads."""
         return int(space.values(genotype)["resolution"])
 
-    def lower(self, space: SearchSpace, genotype: Genotype, task: Task) -> Lowered:
+    def lower(self, space: SearchSpace, genotype: Genotype, signature: Signature) -> Lowered:
         """Return the operators in order of execution."""
-        return lowering.lower(lowering.dimensions(space, genotype, task), task)
+        return lowering.lower(lowering.dimensions(space, genotype, signature), signature)
 
-    def build(self, space: SearchSpace, genotype: Genotype, task: Task) -> nn.Module:
+    def build(self, space: SearchSpace, genotype: Genotype, signature: Signature) -> nn.Module:
         """Return the plain network, freshly initialised."""
         from hwnas.families.resnet.network import ResidualNetwork
 
-        return ResidualNetwork(lowering.dimensions(space, genotype, task), task)
+        return ResidualNetwork(lowering.dimensions(space, genotype, signature), signature)
 
-    def supernet(self, space: SearchSpace, task: Task) -> Supernet:
+    def supernet(self, space: SearchSpace, signature: Signature) -> Supernet:
         """Return a freshly initialised supernet."""
         from hwnas.families.resnet.supernet import ResidualSupernet
 
-        return ResidualSupernet(space, task)
+        return ResidualSupernet(space, signature)

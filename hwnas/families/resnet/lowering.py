@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from hwnas.families import checks
-from hwnas.op import INPUT, Lowered, Node, OpSpec, Task
+from hwnas.op import INPUT, Lowered, Node, OpSpec, Signature
 from hwnas.space import Genotype, Option, SearchSpace
 
 _STEM = ("stem.width", "stem.kernel", "stem.stride", "stem.pool")
@@ -71,7 +71,7 @@ class Dimensions:
             yield from block.convs
 
 
-def dimensions(space: SearchSpace, genotype: Genotype, task: Task) -> Dimensions:
+def dimensions(space: SearchSpace, genotype: Genotype, signature: Signature) -> Dimensions:
     """Return the dimensions of one network of a checked space."""
     values = space.values(genotype)
 
@@ -80,7 +80,7 @@ def dimensions(space: SearchSpace, genotype: Genotype, task: Task) -> Dimensions
 
     act, width = str(values["activation"]), number("stem.width")
     kernel, stride = number("stem.kernel"), number("stem.stride")
-    stem = Conv("stem", task.in_channels, width, kernel, stride, act)
+    stem = Conv("stem", signature.in_channels, width, kernel, stride, act)
     blocks = []
     for stage in range(checks.n_stages(space)):
         c_out = number(f"stages.{stage}.width")
@@ -125,10 +125,10 @@ def _projects(space: SearchSpace, stage: int) -> bool:
     return len(widths) > 1 or space.fixed[f"stages.{stage}.stride"] != 1
 
 
-def lower(dims: Dimensions, task: Task) -> Lowered:
+def lower(dims: Dimensions, signature: Signature) -> Lowered:
     """Return the operators of a network in order of execution, for one image."""
     nodes: dict[str, Node] = {}
-    image = (task.in_channels, dims.resolution, dims.resolution)
+    image = (signature.in_channels, dims.resolution, dims.resolution)
 
     def append(name: str, op: OpSpec, *inputs: str) -> str:
         nodes[name] = Node(name, op, inputs)
@@ -157,7 +157,7 @@ def lower(dims: Dimensions, task: Task) -> Lowered:
         last = append(f"{block.name}.add", OpSpec(f"add+{block.act}", shape, shape), other, last)
     pooled = (dims.width, 1, 1)
     last = append("pool", OpSpec("mean", nodes[last].op.out_shape, pooled), last)
-    append("classifier", OpSpec("linear", pooled, (task.n_classes, 1, 1)), last)
+    append("classifier", OpSpec("linear", pooled, (signature.n_outputs, 1, 1)), last)
     return tuple(nodes.values())
 
 

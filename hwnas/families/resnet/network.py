@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from hwnas.families.blocks import Add, ConvNormAct, Mean
 from hwnas.families.resnet.lowering import POOL_KERNEL, POOL_STRIDE, Block, Conv, Dimensions
-from hwnas.op import Task
+from hwnas.op import Signature
 
 
 def stem_pool(dims: Dimensions) -> nn.Module:
@@ -47,17 +47,17 @@ def _plain(conv: Conv) -> nn.Module:
 class ResidualNetwork(nn.Module):
     """The network of one genotype; its modules have the names of the lowered operators."""
 
-    def __init__(self, dims: Dimensions, task: Task):
+    def __init__(self, dims: Dimensions, signature: Signature):
         super().__init__()
         self.stem = _plain(dims.stem)
         self.stem_pool = stem_pool(dims)
         self.stages = stages(dims.blocks, Residual)
         self.pool = Mean()
-        self.classifier = nn.Linear(dims.width, task.n_classes)
+        self.classifier = nn.Linear(dims.width, signature.n_outputs)
         self._blocks = [block.name for block in dims.blocks]
 
     def forward(self, images: Tensor) -> Tensor:
-        """``(N, C, R, R)`` to logits ``(N, n_classes)``."""
+        """``(N, C, R, R)`` to outputs ``(N, n_outputs)``."""
         x: Tensor = self.stem_pool(self.stem(images))
         for name in self._blocks:
             x = self.get_submodule(name)(x)

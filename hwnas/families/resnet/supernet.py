@@ -8,7 +8,7 @@ from hwnas.families.blocks import Add, ConvNormAct
 from hwnas.families.elastic import ElasticConv, ElasticLinear
 from hwnas.families.resnet.lowering import Block, Conv, dimensions
 from hwnas.families.resnet.network import ResidualNetwork, stages, stem_pool
-from hwnas.op import Task
+from hwnas.op import Signature
 from hwnas.space import Genotype, SearchSpace
 
 
@@ -42,15 +42,15 @@ def _elastic(conv: Conv) -> ElasticConv:
 class ResidualSupernet(nn.Module):
     """Shared weights, the largest option of every choice; modules are named as in the network."""
 
-    def __init__(self, space: SearchSpace, task: Task):
+    def __init__(self, space: SearchSpace, signature: Signature):
         super().__init__()
-        self._space, self._task = space, task
-        largest = dimensions(space, space.largest(), task)
+        self._space, self._task = space, signature
+        largest = dimensions(space, space.largest(), signature)
         self.stem = _elastic(largest.stem)
         self.stem_pool = stem_pool(largest)
         # The first block of a stage reads the widest that can stand before it: `largest` has it.
         self.stages = stages(largest.blocks, ElasticResidual)
-        self.classifier = ElasticLinear(largest.width, task.n_classes)
+        self.classifier = ElasticLinear(largest.width, signature.n_outputs)
 
     @property
     def module(self) -> nn.Module:
@@ -58,7 +58,7 @@ class ResidualSupernet(nn.Module):
         return self
 
     def forward(self, images: Tensor, genotype: Genotype) -> Tensor:
-        """``(N, C, R, R)`` to logits ``(N, n_classes)``."""
+        """``(N, C, R, R)`` to outputs ``(N, n_outputs)``."""
         dims = dimensions(self._space, genotype, self._task)
         x: Tensor = self.stem_pool(self.stem(images, dims.stem.c_out, dims.stem.kernel))
         for block in dims.blocks:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, final
 
 from hwnas.families.base import Recipe
 from hwnas.families.vit import lowering
-from hwnas.op import Lowered, Task
+from hwnas.op import Lowered, Signature
 from hwnas.space import Genotype, SearchSpace
 
 if TYPE_CHECKING:
@@ -32,18 +32,18 @@ class ViT:
         """Return the height and width of the images that the network reads."""
         return int(space.values(genotype)["resolution"])
 
-    def lower(self, space: SearchSpace, genotype: Genotype, task: Task) -> Lowered:
+    def lower(self, space: SearchSpace, genotype: Genotype, signature: Signature) -> Lowered:
         """Return the operators in order of execution."""
-        return lowering.lower(lowering.dimensions(space, genotype), task)
+        return lowering.lower(lowering.dimensions(space, genotype), signature)
 
-    def build(self, space: SearchSpace, genotype: Genotype, task: Task) -> nn.Module:
+    def build(self, space: SearchSpace, genotype: Genotype, signature: Signature) -> nn.Module:
         """Return the plain network, freshly initialised."""
         from hwnas.families.vit.network import VisionTransformer
 
-        return VisionTransformer(lowering.dimensions(space, genotype), task)
+        return VisionTransformer(lowering.dimensions(space, genotype), signature)
 
-    def supernet(self, space: SearchSpace, task: Task) -> Supernet:
+    def supernet(self, space: SearchSpace, signature: Signature) -> Supernet:
         """Return a freshly initialised supernet."""
         from hwnas.families.vit.supernet import ViTSupernet
 
-        return ViTSupernet(space, task)
+        return ViTSupernet(space, signature)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from hwnas.errors import SpaceError
 from hwnas.families import checks
-from hwnas.op import INPUT, Lowered, Node, OpSpec, Shape, Task
+from hwnas.op import INPUT, Lowered, Node, OpSpec, Shape, Signature
 from hwnas.space import Genotype, SearchSpace
 
 POSITION_KERNEL = 3  #: of the convolution that tells tokens where they are
@@ -81,11 +81,11 @@ def dimensions(space: SearchSpace, genotype: Genotype) -> Dimensions:
     )
 
 
-def lower(dims: Dimensions, task: Task) -> Lowered:
+def lower(dims: Dimensions, signature: Signature) -> Lowered:
     """Return the operators of a network in order of execution, for one image."""
     c, side = dims.embedding, dims.resolution // dims.patch
     tokens = (c, side, side)
-    image = (task.in_channels, dims.resolution, dims.resolution)
+    image = (signature.in_channels, dims.resolution, dims.resolution)
     patches = OpSpec("conv2d+bn", image, tokens, kernel=dims.patch, stride=dims.patch)
     position = OpSpec("conv2d+bn", tokens, tokens, kernel=POSITION_KERNEL, groups=c)
     nodes = [
@@ -98,7 +98,7 @@ def lower(dims: Dimensions, task: Task) -> Lowered:
     nodes.append(Node("norm", OpSpec("layernorm", tokens, tokens), (nodes[-1].name,)))
     pooled = (c, 1, 1)
     nodes.append(Node("pool", OpSpec("mean", tokens, pooled), ("norm",)))
-    logits = OpSpec("linear", pooled, (task.n_classes, 1, 1))
+    logits = OpSpec("linear", pooled, (signature.n_outputs, 1, 1))
     nodes.append(Node("classifier", logits, ("pool",)))
     return tuple(nodes)
 

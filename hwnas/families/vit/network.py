@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from hwnas.families.blocks import Add, Attention, ConvNormAct, Mean, PixelLinear, PixelNorm
 from hwnas.families.vit.lowering import POSITION_KERNEL, Block, Dimensions
-from hwnas.op import Task
+from hwnas.op import Signature
 
 
 @final
@@ -40,17 +40,17 @@ class TransformerBlock(nn.Module):
 class VisionTransformer(nn.Module):
     """The network of one genotype; its modules have the names of the lowered operators."""
 
-    def __init__(self, dims: Dimensions, task: Task):
+    def __init__(self, dims: Dimensions, signature: Signature):
         super().__init__()
         c, act = dims.embedding, dims.activation
-        self.patches = ConvNormAct((task.in_channels, c), dims.patch, dims.patch, 1, "")
+        self.patches = ConvNormAct((signature.in_channels, c), dims.patch, dims.patch, 1, "")
         self.position = ConvNormAct((c, c), POSITION_KERNEL, 1, c, "")
         self.tokens = Add()
         blocks = nn.ModuleList(TransformerBlock(block, c, act) for block in dims.blocks)
         self.stages = nn.ModuleList([nn.ModuleDict({"blocks": blocks})])
         self.norm = PixelNorm(c)
         self.pool = Mean()
-        self.classifier = nn.Linear(c, task.n_classes)
+        self.classifier = nn.Linear(c, signature.n_outputs)
 
     def block(self, block: Block) -> TransformerBlock:
         """Return the module of a block."""
@@ -59,7 +59,7 @@ class VisionTransformer(nn.Module):
         return found
 
     def forward(self, images: Tensor) -> Tensor:
-        """``(N, C, R, R)`` to logits ``(N, n_classes)``."""
+        """``(N, C, R, R)`` to outputs ``(N, n_outputs)``."""
         patches = self.patches(images)
         x: Tensor = self.tokens(patches, self.position(patches))
         for stage in self.stages:

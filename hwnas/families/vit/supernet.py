@@ -9,7 +9,7 @@ from hwnas.families.elastic import ElasticConv, ElasticLinear
 from hwnas.families.vit.elastic import ElasticPixelLinear, ElasticPixelNorm
 from hwnas.families.vit.lowering import POSITION_KERNEL, Block, dimensions
 from hwnas.families.vit.network import TransformerBlock, VisionTransformer
-from hwnas.op import Task
+from hwnas.op import Signature
 from hwnas.space import Genotype, SearchSpace
 
 
@@ -48,16 +48,16 @@ class ElasticTransformerBlock(nn.Module):
 class ViTSupernet(nn.Module):
     """Shared weights, the largest option of every choice."""
 
-    def __init__(self, space: SearchSpace, task: Task):
+    def __init__(self, space: SearchSpace, signature: Signature):
         super().__init__()
-        self._space, self._task = space, task
+        self._space, self._task = space, signature
         largest = dimensions(space, space.largest())
         c, patch, act = largest.embedding, largest.patch, largest.activation
-        self.patches = ElasticConv((task.in_channels, c), patch, patch, False, "")
+        self.patches = ElasticConv((signature.in_channels, c), patch, patch, False, "")
         self.position = ElasticConv((c, c), POSITION_KERNEL, 1, True, "")
         self.blocks = nn.ModuleList(ElasticTransformerBlock(b, c, act) for b in largest.blocks)
         self.norm = ElasticPixelNorm(c)
-        self.classifier = ElasticLinear(c, task.n_classes)
+        self.classifier = ElasticLinear(c, signature.n_outputs)
 
     @property
     def module(self) -> nn.Module:
@@ -65,7 +65,7 @@ class ViTSupernet(nn.Module):
         return self
 
     def forward(self, images: Tensor, genotype: Genotype) -> Tensor:
-        """``(N, C, R, R)`` to logits ``(N, n_classes)``."""
+        """``(N, C, R, R)`` to outputs ``(N, n_outputs)``."""
         dims = dimensions(self._space, genotype)
         x: Tensor = self.patches(images, dims.embedding, dims.patch)
         x = x + self.position(x, dims.embedding, POSITION_KERNEL)

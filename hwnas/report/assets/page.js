@@ -218,7 +218,7 @@ class App {
                  + "front and an even share of the others are here.");
     }
     const refused = model.runs.reduce((sum, run) => sum + run.refused, 0);
-    if (refused) words.push(` The search refused ${many(refused)} more before it knew their accuracy.`);
+    if (refused) words.push(` The search refused ${many(refused)} more before it scored them.`);
     if (this.limits.length) {
       words.push(" ", element("button", {type: "button", onclick: () => {
         for (const limit of this.limits) limit.reset();

@@ -37,7 +37,7 @@ class Preferences {
     const apart = !selection && sets.length === 1 && model.groups.length > SIDE_BY_SIDE
       ? ` Show ${SIDE_BY_SIDE} names or fewer above to see their fronts side by side.` : "";
     this.words.textContent =
-      `${whose}; grey bar: share among all ${many(all)} candidates with an accuracy. Shares are of those in `
+      `${whose}; grey bar: share among all ${many(all)} candidates that were scored. Shares are of those in `
       + `which the choice is active${sets.length > 3 ? "" : " (as many as stand beside its name)"}. What least looks like chance `
       + "comes first (Pearson's chi-squared by degrees of freedom); fewer than 5 networks, which say "
       + `nothing, last. A share of 20 networks is uncertain by some 20 points.${apart}`;

@@ -1,4 +1,4 @@
-"""Image-classification data: fixed train, validation and test splits, in memory or streamed."""
+"""Images with targets: fixed train, validation and test splits, in memory or streamed."""
 
 from hwnas.training.data.augment import Changes, augment, draw_changes
 from hwnas.training.data.image_data import Batch, ImageData

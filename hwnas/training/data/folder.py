@@ -7,7 +7,8 @@ from pathlib import Path
 from PIL import Image
 
 from hwnas.errors import DataError
-from hwnas.training.data.source import SPLITS, Files, Source, indexed
+from hwnas.tasks.base import Kind
+from hwnas.training.data.source import SPLITS, Files, Source
 
 _ALIASES = {"val": "validation", "valid": "validation", "dev": "validation"}
 _TABLES = (".parquet", ".arrow", ".csv", ".jsonl", ".json", ".tar", ".zip")
@@ -28,12 +29,17 @@ def is_image_folder(where: str, path: Path) -> bool:
     raise DataError(f"{where} holds no images: needs Parquet files or a folder a class.")
 
 
-def read_folder(where: str, path: Path, test_split: str) -> Source:
+def read_folder(where: str, path: Path, test_split: str, kind: Kind) -> Source:
     """Return the images of ``path/CLASS/`` or of ``path/{train,validation,test}/CLASS/``.
 
     Raises:
         DataError: a split or a class has no images, or an image no class.
     """
+    if not kind.categorical:
+        raise DataError(
+            f"{where} has no values: say them in metadata.csv beside the images, with the columns "
+            f"file_name and {kind.columns[0]}."
+        )
     folders = {_ALIASES.get(f.name, f.name): f for f in _folders(path)}
     if "train" not in folders:
         folders = {"train": path}
@@ -41,9 +47,9 @@ def read_folder(where: str, path: Path, test_split: str) -> Source:
     chosen = chosen_splits(where, list(folders), test_split)
     found = {split: _of_classes(where, folders[name]) for split, name in chosen.items()}
     labels = {split: [label for label, _ in files] for split, files in found.items()}
-    index, classes = indexed(where, labels, None)
+    targets, names = kind.targets(where, labels, None)
     images = {split: Files(where, [file for _, file in found[split]]) for split in found}
-    return Source(images, index, classes)
+    return Source(images, targets, names)
 
 
 def chosen_splits(where: str, found: list[str], test_split: str) -> dict[str, str]:

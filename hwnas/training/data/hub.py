@@ -1,7 +1,9 @@
-"""Tables of images with labels that Hugging Face ``datasets`` reads: of its hub, or local files."""
+"""Tables of images and targets that Hugging Face ``datasets`` reads: of its hub, or local."""
 
 import errno
 import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,30 +11,36 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hwnas.errors import DataError
+from hwnas.tasks.base import Kind
 from hwnas.training.data.folder import chosen_splits
-from hwnas.training.data.source import Column, Source, indexed
+from hwnas.training.data.source import Column, Source
 from hwnas.training.dataset import DatasetConfig
 
 
-def read_table(where: str, config: DatasetConfig, path: Path | None) -> Source:
+def read_table(where: str, config: DatasetConfig, path: Path | None, kind: Kind) -> Source:
     """Return the images of ``path``, or else those of ``config.hub_id``.
 
     Raises:
-        DataError: they cannot be read, or are not images with labels.
+        DataError: they cannot be read, or are not images with targets.
     """
+    import datasets
+
     found = _open(where, config, path)
     chosen = chosen_splits(where, list(found), config.test_split)
     splits = {split: found[name] for split, name in chosen.items()}
     for split, table in splits.items():
         if not len(table):
             raise DataError(f"{where}: split '{split}' is empty. Remove it, or fill it.")
-    image = _column(where, splits["train"], config.image_column, "image")
-    label = _column(where, splits["train"], config.label_column, "label")
+    kinds = (datasets.ClassLabel,) if kind.categorical else ()
+    wanted = _Wanted("label", kinds, kind.columns)
+    picture = _Wanted("image", (datasets.Image,), ("image", "img"))
+    image = _column(where, splits["train"], config.image_column, picture)
+    label = _column(where, splits["train"], config.label_column, wanted)
     images = {split: _images(where, split, table, image) for split, table in splits.items()}
     labels = {split: table.data.column(label).to_pylist() for split, table in splits.items()}
     names = getattr(splits["train"].features[label], "names", None)
-    index, classes = indexed(f"{where}, column '{label}'", labels, names)
-    return Source(images, index, classes)
+    targets, names = kind.targets(f"{where}, column '{label}'", labels, names)
+    return Source(images, targets, names)
 
 
 def _open(where: str, config: DatasetConfig, path: Path | None) -> dict[str, Any]:
@@ -106,10 +114,18 @@ def _check_parquet(where: str, path: Path) -> None:
                 )
 
 
-def _column(where: str, table: Any, chosen: str | None, what: str) -> str:
-    """Return the name of the column that holds images, or labels."""
-    import datasets
+@dataclass(frozen=True)
+class _Wanted:
+    """A column that is looked for."""
 
+    what: str  #: as options call it
+    kinds: tuple[type, ...]  #: of features
+    usual: Sequence[str]  #: names, where no feature is of the kinds
+
+
+def _column(where: str, table: Any, chosen: str | None, wanted: _Wanted) -> str:
+    """Return the name of the column that holds images, or targets."""
+    what, usual = wanted.what, wanted.usual
     if chosen is not None:
         if chosen not in table.column_names:
             raise DataError(
@@ -117,14 +133,12 @@ def _column(where: str, table: Any, chosen: str | None, what: str) -> str:
                 f"only: {', '.join(table.column_names)}."
             )
         return chosen
-    kind = datasets.Image if what == "image" else datasets.ClassLabel
-    usual = ("image", "img") if what == "image" else ("label", "labels", "class")
-    found = [name for name, feature in table.features.items() if isinstance(feature, kind)]
+    found = [name for name, of in table.features.items() if isinstance(of, wanted.kinds)]
     found = found or [name for name in table.column_names if name in usual]
     if not found:
         raise DataError(
-            f"{where} is not images with labels: needs a column 'image' and a column 'label', "
-            f"has: {', '.join(table.column_names)}. Other names are given by "
+            f"{where} is not images with {usual[0]}s: needs a column 'image' and a column "
+            f"'{usual[0]}', has: {', '.join(table.column_names)}. Other names are given by "
             "dataset.image_column=NAME and dataset.label_column=NAME."
         )
     if len(found) > 1:

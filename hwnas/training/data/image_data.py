@@ -7,12 +7,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hwnas.op import Task
+from hwnas.op import Signature
+from hwnas.tasks.base import Task
 from hwnas.training.data.split import InMemorySplit, Split, ahead, digest
 
 _BATCH = 256  # images of a streamed split that are decoded at once
 
-Batch = tuple[Tensor, Tensor]  #: normalised images ``(N, C, R, R)`` and labels ``(N,)``
+Batch = tuple[Tensor, Tensor]  #: normalised images ``(N, C, R, R)`` and targets
 
 
 @dataclass(frozen=True)
@@ -23,15 +24,15 @@ class ImageData:
     train: Split
     validation: Split
     test: Split
-    classes: tuple[str, ...]
+    task: Task
     mean: tuple[float, ...]  #: per channel, of the training images in [0, 1]
     std: tuple[float, ...]
     notes: tuple[str, ...] = ()  #: what the user should know of how it was read, in sentences
 
     @property
-    def task(self) -> Task:
+    def signature(self) -> Signature:
         """What a network for this data reads and answers."""
-        return Task(len(self.mean), len(self.classes))
+        return Signature(len(self.mean), self.task.n_outputs)
 
     @property
     def search_digest(self) -> str:
@@ -40,7 +41,7 @@ class ImageData:
 
     @property
     def digest(self) -> str:
-        """Digest of all images and labels and of how they are split."""
+        """Digest of all images and targets and of how they are split."""
         return digest(self.train, self.validation, self.test)
 
     def prepare(self, images: Tensor, resolution: int, *, rounded: bool = False) -> Tensor:
@@ -63,19 +64,19 @@ class ImageData:
     def batches(
         self, split: Split, resolution: int, index: Tensor | None = None, *, rounded: bool = False
     ) -> Iterator[Batch]:
-        """Yield the images of a split, or those at ``index``, prepared, and their labels.
+        """Yield the images of a split, or those at ``index``, prepared, and their targets.
 
         A split in memory is one batch; a streamed one comes in several, decoded ahead of time.
         """
         if isinstance(split, InMemorySplit):
             part = split if index is None else split.take(index)
-            yield self.prepare(part.images, resolution, rounded=rounded), part.labels
+            yield self.prepare(part.images, resolution, rounded=rounded), part.targets
             return
         order = torch.arange(len(split)) if index is None else index
         chunks = torch.split(order, _BATCH)
 
         def batch(i: int) -> Batch:
             part = split.take(chunks[i])
-            return self.prepare(part.images, resolution, rounded=rounded), part.labels
+            return self.prepare(part.images, resolution, rounded=rounded), part.targets
 
         yield from ahead(split, batch, range(len(chunks)))

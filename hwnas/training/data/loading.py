@@ -10,13 +10,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
-from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
-from hwnas import machine
+from hwnas import machine, tasks
 from hwnas.errors import ConfigError, DataError
 from hwnas.progress import Progress
+from hwnas.tasks.base import Kind, Targets
 from hwnas.training.data.arrays import SUFFIX, read_arrays
+from hwnas.training.data.embedded import EMBEDDED
 from hwnas.training.data.folder import is_image_folder, read_folder
 from hwnas.training.data.hub import read_table
 from hwnas.training.data.image_data import ImageData
@@ -33,100 +34,102 @@ _HASH_BYTES = 16
 _GIB = 1 << 30
 _CHUNK = 64  # images that a thread looks at, at a time
 
-Labels = Mapping[str, NDArray[np.int64]]
-
 
 def load(config: DatasetConfig, max_resolution: int, progress: Progress) -> ImageData:
     """Load a data set; images of different or of large sizes are resized to ``max_resolution``.
 
     Raises:
-        DataError: it cannot be found, or is not images with labels of at least two classes.
+        DataError: it cannot be found, or is not images with targets of the task.
     """
+    kind = tasks.get(config.task)
     if config.hub_id is None and config.path is None:
-        return _image_data(config.name, *_digits(config), [])
+        return _image_data(config, *_embedded(config, kind), [])
     where = f"Data set '{config.path or config.hub_id}'"
     if config.path is not None and Path(config.path).suffix == SUFFIX:
-        return _arrays(where, config)
-    source = _open(where, config)
+        return _arrays(where, config, kind)
+    source = _open(where, config, kind)
     encoded, changes = _encoded(where, source, config, max_resolution, progress)
     splits, kept = _kept(encoded, config.in_memory, progress)
-    return _image_data(config.name, splits, source.classes, [*changes, kept])
+    return _image_data(config, splits, source.names, [*changes, kept])
 
 
 def _image_data(
-    name: str, splits: Mapping[str, Split], classes: tuple[str, ...], notes: Sequence[str]
+    config: DatasetConfig,
+    splits: Mapping[str, Split],
+    names: tuple[str, ...],
+    notes: Sequence[str],
 ) -> ImageData:
     mean, std = _normalisation(splits["train"])
-    return ImageData(name, **splits, classes=classes, mean=mean, std=std, notes=tuple(notes))
+    task = tasks.get(config.task).task(names, splits["train"].targets.numpy())
+    return ImageData(config.name, **splits, task=task, mean=mean, std=std, notes=tuple(notes))
 
 
-def _digits(config: DatasetConfig) -> tuple[dict[str, Split], tuple[str, ...]]:
-    if config.name != "digits":
+def _embedded(config: DatasetConfig, kind: Kind) -> tuple[dict[str, Split], tuple[str, ...]]:
+    if config.name not in EMBEDDED:
         raise ConfigError(
             f"dataset={config.name} needs dataset.path=DIR (Parquet files or image folders) "
             "or dataset.hub_id=OWNER/NAME."
         )
-    digits = load_digits()
-    images = np.round(digits.images * 255 / 16).astype(np.uint8)[..., None]
-    labels = digits.target.astype(np.int64)
-    classes = tuple(map(str, digits.target_names))
-    return _in_memory("Data set 'digits'", images, labels, classes, config), classes
+    found = EMBEDDED[config.name]()
+    if config.task != found.task:
+        raise ConfigError(f"dataset={config.name} is for {found.task}: say task={found.task}.")
+    where = f"Data set '{config.name}'"
+    targets, names = kind.targets(where, {"train": found.targets.tolist()}, found.names)
+    return _in_memory(where, found.images, targets, names, config), names
 
 
-def _arrays(where: str, config: DatasetConfig) -> ImageData:
+def _arrays(where: str, config: DatasetConfig, kind: Kind) -> ImageData:
     path = Path(str(config.path)).expanduser()
     if not path.exists():
         raise DataError(f"{where}: there is no such file or folder.")
-    images, labels, classes, notes = read_arrays(where, path)
-    splits = _in_memory(where, images, labels, classes, config)
-    return _image_data(config.name, splits, classes, notes)
+    images, targets, names, notes = read_arrays(where, path, kind)
+    splits = _in_memory(where, images, targets, names, config)
+    return _image_data(config, splits, names, notes)
 
 
 def _in_memory(
     where: str,
     images: NDArray[np.uint8],
-    labels: NDArray[np.int64],
-    classes: tuple[str, ...],
+    targets: Mapping[str, Targets],
+    names: tuple[str, ...],
     config: DatasetConfig,
 ) -> dict[str, Split]:
     """Return the splits of images ``(N, H, W, C)`` that are in memory."""
-    whole = InMemorySplit(torch.from_numpy(images), torch.from_numpy(labels))
-    rows = _divided(where, {"train": labels}, classes, config)
+    whole = InMemorySplit(torch.from_numpy(images), torch.from_numpy(targets["train"]))
+    rows = _divided(where, targets, names, config)
     return {name: whole.take(torch.from_numpy(part)) for name, (_, part) in rows.items()}
 
 
-def _open(where: str, config: DatasetConfig) -> Source:
+def _open(where: str, config: DatasetConfig, kind: Kind) -> Source:
     path = None if config.path is None else Path(config.path).expanduser()
     if path is not None and not path.exists():
         raise DataError(f"{where}: there is no such file or folder.")
     if path is not None and path.is_dir() and is_image_folder(where, path):
-        return read_folder(where, path, config.test_split)
-    return read_table(where, config, path)
+        return read_folder(where, path, config.test_split, kind)
+    return read_table(where, config, path, kind)
 
 
 def _divided(
-    where: str, labels: Labels, classes: tuple[str, ...], config: DatasetConfig
+    where: str, targets: Mapping[str, Targets], names: tuple[str, ...], config: DatasetConfig
 ) -> dict[str, tuple[str, Rows]]:
     """Return for each split from which split of the source it comes, and its rows there.
 
-    What the source lacks is split off from ``train``, stratified, the same way every time.
+    What the source lacks is split off from ``train``, the same way every time; every part has its
+    share of each of the task's strata.
     """
-    missing = [name for name in ("test", "validation") if name not in labels]
-    rows = np.arange(len(labels["train"]))
-    counts = np.bincount(labels["train"], minlength=len(classes))
-    few = [f"'{classes[i]}'" for i in np.flatnonzero((counts > 0) & (counts <= len(missing)))]
-    if few and missing:
-        raise DataError(
-            f"{where} is too small to split: splitting off {' and '.join(missing)} takes at least "
-            f"{len(missing) + 1} images of a class, and there are fewer of {', '.join(few[:5])}."
-        )
-    found = {name: (name, np.arange(len(labels[name]))) for name in labels}
+    missing = [name for name in ("test", "validation") if name not in targets]
+    rows = np.arange(len(targets["train"]))
+    strata = None
+    if missing:
+        kind = tasks.get(config.task)
+        strata = kind.strata(where, targets["train"], names, len(missing) + 1)
+    found = {name: (name, np.arange(len(targets[name]))) for name in targets}
     for name in missing:
         try:
             rows, part = train_test_split(
                 rows,
                 test_size=config.test if name == "test" else config.validation,
-                stratify=labels["train"][rows],
+                stratify=None if strata is None else strata[rows],
                 random_state=_SPLIT_SEED,
             )
         except ValueError as error:
@@ -147,7 +150,7 @@ def _encoded(
     where: str, source: Source, config: DatasetConfig, max_resolution: int, progress: Progress
 ) -> tuple[dict[str, StreamedSplit], list[str]]:
     """Return the splits, none of them decoded, and what was done to the images."""
-    divided = _divided(where, source.labels, source.classes, config)
+    divided = _divided(where, source.targets, source.names, config)
     pool, survey = threads(), _Survey()
     hashes = {
         name: _surveyed(name, images, survey, pool, progress)
@@ -159,7 +162,7 @@ def _encoded(
         name: StreamedSplit(
             source.images[origin],
             rows,
-            torch.from_numpy(source.labels[origin][rows]),
+            torch.from_numpy(source.targets[origin][rows]),
             hashes[origin][rows],
             decoder,
         )

@@ -1,4 +1,4 @@
-"""A source of encoded images with labels, as it is before it is split and decoded."""
+"""A source of encoded images with targets, as it is before it is split and decoded."""
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, Protocol, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hwnas.errors import DataError
+from hwnas.tasks.base import Targets
 
 #: The splits of a source. ``train`` is always there.
 SPLITS = ("train", "validation", "test")
@@ -31,11 +31,11 @@ class Encoded(Protocol):
 
 @dataclass(frozen=True)
 class Source:
-    """Encoded images and the indices of their classes, by split."""
+    """Encoded images and what is said of them, by split."""
 
     images: Mapping[str, Encoded]
-    labels: Mapping[str, NDArray[np.int64]]
-    classes: tuple[str, ...]
+    targets: Mapping[str, Targets]
+    names: tuple[str, ...]  #: of what networks answer, such as classes
 
 
 @final
@@ -91,61 +91,3 @@ class Column:
     def where(self, row: int) -> str:
         """Return the row of an image."""
         return f"{self._where} row {row}"
-
-
-def indexed(
-    where: str, labels: Mapping[str, Sequence[Any]], names: Sequence[str] | None
-) -> tuple[dict[str, NDArray[np.int64]], tuple[str, ...]]:
-    """Return labels as indices, and the names of the classes.
-
-    Args:
-        where: What errors begin with.
-        labels: By split: words or whole numbers, which count from 0 where ``names`` are given.
-        names: Of the classes; none: the labels that there are.
-
-    Raises:
-        DataError: a label is missing or out of range, there are fewer than two classes, or a split
-            has classes that training has not.
-    """
-    for split, values in labels.items():
-        _check(f"{where}: split '{split}'", values, names)
-    found = set().union(*map(set, labels.values()))
-    ordered = list(range(len(names))) if names else sorted(found, key=lambda v: (str(type(v)), v))
-    shown = list(map(str, names or ordered))
-    known = set(labels["train"])
-    if len(known) < 2:
-        (only,) = known
-        raise DataError(
-            f"{where} holds one class only, '{shown[ordered.index(only)]}'; classification needs "
-            "two or more."
-        )
-    for split, values in labels.items():
-        if strange := sorted(map(ordered.index, set(values) - known)):
-            listed = ", ".join(f"'{shown[i]}'" for i in strange[:5])
-            raise DataError(
-                f"{where}: split '{split}' has {len(strange)} classes without any image in split "
-                f"'train': {listed}. Splits must have the same classes."
-            )
-    index = {value: i for i, value in enumerate(ordered)}
-    return {
-        split: np.array([index[value] for value in values], np.int64)
-        for split, values in labels.items()
-    }, tuple(shown)
-
-
-def _check(where: str, labels: Sequence[Any], names: Sequence[str] | None) -> None:
-    """Refuse labels that are missing, of a wrong kind or out of range."""
-    for value in set(labels):
-        row = f"{where}, row {labels.index(value)}"
-        if value is None:
-            raise DataError(f"{row} has no label. Every image needs one.")
-        if not isinstance(value, int | str):
-            raise DataError(f"{row} has the label {value!r}: must be a whole number or a word.")
-        if isinstance(value, str):
-            continue
-        if value < 0:
-            cure = "; if the test split has no labels, give dataset.test_split=validation."
-            raise DataError(f"{row} has the label {value}: must not be negative{cure}")
-        if names is not None and value >= len(names):
-            allowed = f"must lie in 0 to {len(names) - 1}, as there are {len(names)} classes."
-            raise DataError(f"{row} has the label {value}: {allowed}")

@@ -1,4 +1,4 @@
-"""Images and labels of one split: in memory, or decoded when they are asked for."""
+"""Images and targets of one split: in memory, or decoded when they are asked for."""
 
 import hashlib
 import os
@@ -27,11 +27,11 @@ UNCHANGED = Changes()
 
 
 class Split(Protocol):
-    """Images and their labels ``(N,)`` in int64."""
+    """Images and what is said of each, as the task of the data set has it."""
 
     @property
-    def labels(self) -> Tensor:
-        """Indices of classes, ``(N,)`` in int64."""
+    def targets(self) -> Tensor:
+        """What is said of each image, ``(N,)`` or ``(N, n)``."""
         ...
 
     def __len__(self) -> int: ...
@@ -53,13 +53,13 @@ class Split(Protocol):
 @final
 @dataclass(frozen=True)
 class InMemorySplit:
-    """Images ``(N, H, W, C)`` in uint8 and labels ``(N,)`` in int64."""
+    """Images ``(N, H, W, C)`` in uint8 and targets ``(N,)`` or ``(N, n)``."""
 
     images: Tensor
-    labels: Tensor
+    targets: Tensor
 
     def __len__(self) -> int:
-        return len(self.labels)
+        return len(self.targets)
 
     @property
     def side(self) -> int:
@@ -68,12 +68,12 @@ class InMemorySplit:
 
     def take(self, index: Tensor, changes: Changes = UNCHANGED) -> "InMemorySplit":
         """Return the images at ``index``, changed."""
-        return InMemorySplit(changes.apply(self.images[index]), self.labels[index])
+        return InMemorySplit(changes.apply(self.images[index]), self.targets[index])
 
     def content(self) -> Iterator[bytes]:
-        """Yield images and labels."""
+        """Yield images and targets."""
         yield self.images.numpy().tobytes()
-        yield self.labels.numpy().tobytes()
+        yield self.targets.numpy().tobytes()
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class StreamedSplit:
 
     encoded: Encoded
     rows: Rows  #: of the split's images in ``encoded``, ``(N,)``
-    labels: Tensor
+    targets: Tensor
     hashes: NDArray[np.uint8]  #: of the encoded images, ``(N, bytes)``
     decoder: Decoder
 
@@ -152,18 +152,18 @@ class StreamedSplit:
         """Return the images at ``index``, changed; a crop is cut before the image is resized."""
         images = self.decoder.decode(self.encoded, self.rows[index.numpy()], changes.crops)
         images = replace(changes, crops=None).apply(images)
-        return InMemorySplit(images, self.labels[index])
+        return InMemorySplit(images, self.targets[index])
 
     def in_memory(self, advance: Callable[[int], None]) -> InMemorySplit:
         """Return the whole split decoded."""
         images = self.decoder.decode(self.encoded, self.rows, advance=advance)
-        return InMemorySplit(images, self.labels)
+        return InMemorySplit(images, self.targets)
 
     def content(self) -> Iterator[bytes]:
-        """Yield the hashes of the encoded images, what they are decoded to, and the labels."""
+        """Yield the hashes of the encoded images, what they are decoded to, and the targets."""
         yield self.hashes.tobytes()
         yield repr(self.decoder.shape).encode()
-        yield self.labels.numpy().tobytes()
+        yield self.targets.numpy().tobytes()
 
 
 def threads() -> ThreadPoolExecutor:
@@ -195,7 +195,7 @@ def ahead(split: Split, make: Callable[[int], T], steps: Iterable[int]) -> Itera
 
 
 def digest(*splits: Split) -> str:
-    """Return 16 hex digits that stand for the images and labels of splits."""
+    """Return 16 hex digits that stand for the images and targets of splits."""
     found = hashlib.sha256()
     for split in splits:
         for part in split.content():

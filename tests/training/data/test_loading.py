@@ -26,13 +26,13 @@ def test_digits_are_split_the_same_way_every_time(digits: ImageData) -> None:
     again = load(DatasetConfig("digits", validation=0.25), 28, Silent())
     assert digits.digest == again.digest
     assert [len(s) for s in (digits.train, digits.validation, digits.test)] == [1077, 360, 360]
-    assert digits.task.n_classes == 10
+    assert digits.task.n_outputs == 10
 
 
 def test_splits_share_no_image_position(digits: ImageData) -> None:
     splits = (digits.train, digits.validation, digits.test)
     assert sum(len(split) for split in splits) == 1797
-    counts = [torch.bincount(split.labels, minlength=10) for split in splits]
+    counts = [torch.bincount(split.targets, minlength=10) for split in splits]
     assert all(int(count.min()) > 0.08 * int(count.sum()) for count in counts)  # stratified
 
 
@@ -61,7 +61,7 @@ def test_fashion_mnist_is_read_from_a_folder(fashion_mnist: ImageData) -> None:
     data = fashion_mnist
     assert images_of(data.train).shape == (54000, 28, 28, 1)
     assert (len(data.validation), len(data.test)) == (6000, 10000)
-    assert data.classes[-1] == "Ankle boot"
+    assert data.task.names[-1] == "Ankle boot"
     assert data.mean[0] == pytest.approx(0.286, abs=0.002)
 
 
@@ -71,7 +71,7 @@ def test_colour_images_of_many_sizes_and_words_for_labels(tmp_path: Path) -> Non
     write(tmp_path / "train.parquet", images, ["cat", "dog"] * 20)
     data = loaded(tmp_path / "train.parquet", test=0.25, validation=0.25)
     assert images_of(data.train).shape[1:] == (16, 16, 3)
-    assert data.classes == ("cat", "dog")
+    assert data.task.names == ("cat", "dog")
     assert len(data.test) == 10
     assert torch.unique(images_of(data.train)[..., 0]).tolist() == [100]
 
@@ -109,7 +109,7 @@ def test_cifar_100_is_read_by_its_fine_labels(tmp_path: Path) -> None:
         write_hub(path, [png((32, 32), "RGB")] * n, columns, "img")
     conf = yaml.safe_load((content.ROOT / "conf/dataset/cifar100.yaml").read_text())["dataset"]
     data = load(DatasetConfig(**conf | {"path": str(tmp_path)}), 32, Silent())
-    assert data.classes == ("apple", "bear", "can", "dolphin")
+    assert data.task.names == ("apple", "bear", "can", "dolphin")
     assert (len(data.train), len(data.validation), len(data.test)) == (36, 4, 8)
     assert images_of(data.train).shape == (36, 32, 32, 3)
 
@@ -124,7 +124,7 @@ def test_validation_of_imagenet_serves_as_the_test_split(tmp_path: Path) -> None
     conf = yaml.safe_load((content.ROOT / "conf/dataset/imagenet1k.yaml").read_text())["dataset"]
     data = load(DatasetConfig(**conf | {"path": str(tmp_path)}), 32, Silent())
     assert (len(data.train), len(data.validation), len(data.test)) == (198, 2, 10)
-    assert data.test.labels.tolist() == labels["validation"]
+    assert data.test.targets.tolist() == labels["validation"]
     assert any("60x50 pixels are resized to 32x32" in note for note in data.notes)
 
 
@@ -135,10 +135,10 @@ def test_folders_of_splits_are_read(tmp_path: Path, names: tuple[str, ...]) -> N
     (tmp_path / "train" / ".DS_Store").write_bytes(b"x")
     data = loaded(tmp_path)
     assert [len(split) for split in (data.train, data.validation, data.test)] == [16, 8, 12]
-    assert data.classes == ("cat", "dog")
+    assert data.task.names == ("cat", "dog")
     assert any("modes L, RGB" in note for note in data.notes)
     other = loaded(tmp_path, test_split=names[1])
-    assert other.test.labels.tolist() == data.validation.labels.tolist()
+    assert other.test.targets.tolist() == data.validation.targets.tolist()
     assert len(other.train) + len(other.validation) == 16
 
 
@@ -147,7 +147,7 @@ def test_folder_without_splits_is_split(tmp_path: Path) -> None:
     photos = [photo(rng, (20 + i, 24)) for i in range(20)]
     data = loaded(write_folder(tmp_path, {"b": photos, "a": [png((9, 9))] * 20}))
     assert [len(split) for split in (data.train, data.validation, data.test)] == [28, 4, 8]
-    assert data.classes == ("a", "b")
+    assert data.task.names == ("a", "b")
     assert images_of(data.train).shape == (28, 16, 16, 3)
     assert any("of 21 sizes are resized to 16x16" in note for note in data.notes)
 
@@ -193,7 +193,7 @@ def test_streamed_images_are_those_in_memory(tmp_path: Path) -> None:
     kept, streamed = loaded(path, in_memory=True), loaded(path, in_memory=False)
     for whole, part in zip(_splits(kept), _splits(streamed), strict=True):
         assert torch.equal(images_of(whole), images_of(part))
-        assert torch.equal(whole.labels, part.labels)
+        assert torch.equal(whole.targets, part.targets)
     assert (kept.mean, kept.std) == (streamed.mean, streamed.std)  # fewer than the sample
     batches = list(streamed.batches(streamed.validation, 12, torch.tensor([3, 0])))
     ((images, labels),) = kept.batches(kept.validation, 12, torch.tensor([3, 0]))

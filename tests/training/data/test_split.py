@@ -40,7 +40,7 @@ def test_images_in_memory_are_changed_as_augment_does() -> None:
     index = torch.tensor([3, 1, 1])
     part = KEPT.take(index, draw_changes(3, KEPT.side, CONFIG, _rng()))
     assert torch.equal(part.images, augment(KEPT.images[index], CONFIG, _rng()))
-    assert part.labels.tolist() == [3, 1, 1]
+    assert part.targets.tolist() == [3, 1, 1]
 
 
 def test_a_part_of_a_batch_is_changed_as_in_the_whole(streamed: StreamedSplit) -> None:

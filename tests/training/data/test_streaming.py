@@ -87,7 +87,7 @@ def test_training_and_scoring(
     genotypes = [kept.space.sample(rng) for _ in range(4)]
     scores, expected = ([e.score(g) for g in genotypes] for e in reversed(evaluators))
     assert scores == expected
-    rival = Rival(scores[0].right, tuple(score.right for score in scores))
+    rival = Rival(scores[0].per_image, tuple(score.per_image for score in scores))
     last = kept.space.sample(rng)
     assert evaluators[0].score(last, rival) == evaluators[1].score(last, rival)
 

@@ -6,9 +6,9 @@ from scipy import stats
 from sklearn.datasets import load_digits
 from sklearn.tree import DecisionTreeClassifier
 
-from hwnas.accuracy import early_stopping
 from hwnas.accuracy.base import Rival, Score
-from hwnas.accuracy.early_stopping import Bits, Index
+from hwnas.tasks.classification import early_stopping
+from hwnas.tasks.classification.early_stopping import Bits, Index
 
 N = 2000
 
@@ -96,14 +96,14 @@ def test_worse_networks_are_stopped_early_and_predicted_well(kind: str) -> None:
     assert np.mean([score.n_images for score in scores.values()]) < 0.4 * n
     held = []
     for i, score in stopped.items():
-        figure = score.accuracy
+        figure = score.figure
         assert figure.low is not None
         assert figure.high is not None
-        assert score.right == b""
+        assert score.per_image == b""
         assert figure.source == "modelled"
         assert figure.low < figure.value < counts[best] / n
         held.append(figure.low <= counts[i] / n <= figure.high)
-        width = early_stopping.whole(networks[i]).accuracy
+        width = early_stopping.whole(networks[i]).figure
         assert width.low is not None
         assert width.high is not None
         assert figure.high - figure.low > width.high - width.low
@@ -117,8 +117,8 @@ def test_what_is_not_stopped_is_read_whole_and_exactly() -> None:
         score = _read(networks[best], networks[0], np.delete(networks, best, axis=0), 0.99, seed)
         assert score == early_stopping.whole(networks[best])
     assert score.n_images == N
-    assert score.accuracy.value == networks[best].mean()
-    assert np.array_equal(early_stopping.unpacked(score.right, N), networks[best])
+    assert score.figure.value == networks[best].mean()
+    assert np.array_equal(early_stopping.unpacked(score.per_image, N), networks[best])
 
 
 def test_reading_depends_on_its_arguments_alone() -> None:

@@ -22,7 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwnas.accuracy.base import Rival, Score
-from hwnas.figure import Figure, proportion
+from hwnas.figure import Figure
+from hwnas.tasks.classification.proportion import proportion
 
 Array = NDArray[np.float64]
 Bits = NDArray[np.bool_]
@@ -71,7 +72,7 @@ def read(
     strata = _strata(earlier, rng)
     order = _order(strata)
     bits, known = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
-    to_reach = int(unpacked(rival.right, n).sum())
+    to_reach = int(unpacked(rival.per_image, n).sum())
     start = 0
     for end in [max(1, round(share * n)) for share in LOOKS]:
         block = order[start:end]

@@ -1,0 +1,80 @@
+"""Tasks: what networks are for; ``get`` finds one by the name that a data set or a user gives.
+
+Beside those that come with hwnas, a package may bring one: its entry point in the group
+``hwnas.tasks`` has the task's name, and leads to a class or an object with the parts of ``Kind``.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING, Any
+
+from hwnas.errors import ConfigError, unknown
+
+if TYPE_CHECKING:  # help and explanations start without numpy and scipy
+    from hwnas.tasks.base import Kind, Task
+
+GROUP = "hwnas.tasks"  #: of entry points
+_BUILT_IN = {
+    "classification": EntryPoint(
+        "classification", "hwnas.tasks.classification:Classification", GROUP
+    ),
+    "regression": EntryPoint("regression", "hwnas.tasks.regression:Regression", GROUP),
+}
+
+
+def get(name: str) -> Kind:
+    """Return a kind of task by name: one that comes with hwnas, or one of an installed package.
+
+    Raises:
+        ConfigError: there is none of that name, or what a package brings under it is none.
+    """
+    if name in _BUILT_IN:
+        built_in: Kind = _BUILT_IN[name].load()()
+        return built_in
+    points = {point.name: point for point in entry_points(group=GROUP)}
+    if name not in points:
+        raise ConfigError(unknown("task", name, {*_BUILT_IN, *points}))
+    try:
+        loaded = points[name].load()
+        kind: Any = loaded() if inspect.isclass(loaded) else loaded
+    except Exception as error:  # a stranger's module may raise anything
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ConfigError(
+            f"task={name} ({points[name].value}) cannot be loaded: {reason}"
+        ) from error
+    if missing := [part for part in _parts() if getattr(kind, part, None) is None]:
+        raise ConfigError(
+            f"task={name} ({points[name].value}) is no task: it lacks {', '.join(missing)}; see "
+            "hwnas.tasks.base.Kind."
+        )
+    found: Kind = kind
+    return found
+
+
+def _parts() -> list[str]:
+    from hwnas.tasks.base import Kind
+
+    return [name for name in vars(Kind) if not name.startswith("_")]
+
+
+def from_json(raw: Mapping[str, Any]) -> Task:
+    """Return the task that ``Task.to_json`` described, by the name that stands beside it."""
+    return get(raw["name"]).from_json(raw)
+
+
+def of_manifest(record: Mapping[str, Any]) -> Task:
+    """Return the task of a run's manifest; earlier versions recorded classes alone."""
+    return from_json(record.get("task") or _classes(record.get("classes", [])))
+
+
+def of_proof(record: Mapping[str, Any]) -> Task:
+    """Return the task of an export's proof; earlier versions recorded the number of classes."""
+    n: int = record["model"].get("n_classes", 0)
+    return from_json(record.get("task") or _classes([str(i) for i in range(n)]))
+
+
+def _classes(names: Sequence[str]) -> dict[str, Any]:
+    return {"name": "classification", "classes": list(names)}

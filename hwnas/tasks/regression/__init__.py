@@ -1,0 +1,51 @@
+"""Regression: an image has one value or several."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hwnas.tasks.base import Targets
+from hwnas.tasks.regression import values
+from hwnas.tasks.regression.task import METRIC, Values
+
+
+@final
+class Regression:
+    """Images with values, of any unit."""
+
+    metric = METRIC
+    categorical = False
+    columns = ("value", "values", "target", "targets")
+
+    def targets(
+        self, where: str, said: Mapping[str, Sequence[Any]], names: Sequence[str] | None
+    ) -> tuple[dict[str, Targets], tuple[str, ...]]:
+        """Return values ``(N, n)`` in float32 by split, and their names.
+
+        Raises:
+            DataError: a value is missing or no number, or all are the same.
+        """
+        found = {split: values.array(f"{where}: split '{split}'", v) for split, v in said.items()}
+        return {**found}, values.names(where, found, names)
+
+    def strata(
+        self, where: str, targets: Targets, names: Sequence[str], n_parts: int
+    ) -> NDArray[np.int64] | None:
+        """Return nothing: splits are drawn without regard to values."""
+        return None
+
+    def task(self, names: Sequence[str], targets: Targets) -> Values:
+        """Return the task of these values, in the scale of those trained on."""
+        return Values.of(tuple(names), targets)
+
+    def from_json(self, raw: Mapping[str, Any]) -> Values:
+        """Return the task that ``Values.to_json`` described."""
+        return Values(
+            tuple(raw["values"]),
+            tuple(raw["mean"]),
+            tuple(raw["std"]),
+            raw["guess_mae"],
+            raw["guess_std"],
+        )

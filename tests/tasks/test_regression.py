@@ -1,0 +1,128 @@
+"""Regression: values in the unit of the targets, errors with their intervals."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from hwnas.accuracy.base import Rival, Score
+from hwnas.accuracy.fidelity import outlook
+from hwnas.errors import ConfigError, DataError
+from hwnas.progress import Silent
+from hwnas.tasks.regression import Regression
+from hwnas.tasks.regression.early_stopping import Errors
+from hwnas.tasks.regression.task import Values
+from hwnas.training.data import DatasetConfig, load
+
+RNG = np.random.default_rng(0)
+TARGETS = RNG.uniform(-60, 60, (500, 1)).astype(np.float32)
+TASK = Values.of(("angle_deg",), TARGETS)
+
+
+def _read(mine: Errors, rival: Errors, rng: np.random.Generator) -> Score:
+    beaten = Rival(rival.tobytes(), ())
+    return TASK.read(lambda index: mine[index], len(mine), beaten, 0.9, rng)
+
+
+def test_outputs_are_standard_deviations_and_errors_are_in_the_unit() -> None:
+    goals = TASK.goals(torch.from_numpy(TARGETS))
+    assert float(goals.mean()) == pytest.approx(0, abs=1e-5)
+    assert float(goals.std(unbiased=False)) == pytest.approx(1, abs=1e-5)
+    errors = TASK.per_sample(goals.numpy() + 2 / np.float32(TASK.std[0]), TARGETS)
+    assert errors == pytest.approx(2, abs=1e-3)
+
+
+def test_interval_of_the_mean_holds_it_about_as_often_as_it_says() -> None:
+    draws = RNG.exponential(3.0, (2000, 60))
+    figures = [TASK.score(row) for row in draws]
+    held = np.mean([f.low <= 3.0 <= f.high for f in figures])  # type: ignore[operator]
+    assert 0.91 < held < 0.97  # errors are skewed, so that a little less than 0.95
+    one = figures[0]
+    ends = stats.t.interval(0.95, 59, one.value, stats.sem(draws[0]))
+    assert (one.low, one.high) == pytest.approx(ends)
+
+
+def test_loss_is_absolute_far_from_the_goal_and_flat_at_it() -> None:
+    far = [float(TASK.loss(torch.tensor([[x]]), torch.tensor([[0.0]]))) for x in (1.0, 2.0)]
+    assert far[1] - far[0] == pytest.approx(1.0)
+    x = torch.tensor([[0.001]], requires_grad=True)
+    (slope,) = torch.autograd.grad(TASK.loss(x, torch.tensor([[0.0]])), x)
+    assert abs(float(slope)) < 0.02
+
+
+def test_median_for_every_image_is_no_learning() -> None:
+    median = np.full_like(TARGETS, (np.median(TARGETS) - TASK.mean[0]) / TASK.std[0])
+    errors = TASK.per_sample(median, TARGETS)
+    assert errors.mean() == pytest.approx(TASK.guess_mae, rel=1e-4)
+    assert not TASK.has_learned(float(errors.sum()), len(errors))
+    assert TASK.has_learned(0.5 * float(errors.sum()), len(errors))
+    assert TASK.points(0.0, TASK.guess_mae) == pytest.approx(100)
+
+
+def test_candidates_as_good_as_their_rival_are_rarely_stopped() -> None:
+    n, stopped = 1000, 0
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        hard = rng.exponential(1.0, n)
+        mine, rival = ((hard * rng.uniform(0.5, 1.5, n)).astype(np.float32) for _ in range(2))
+        rival += mine.mean() - rival.mean()  # exactly as good
+        found = _read(mine, rival, rng)
+        stopped += found.stopped
+    assert stopped / 200 <= 0.1
+
+
+def test_what_is_predicted_of_a_stopped_candidate_holds_its_error() -> None:
+    held, n = 0, 2000
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        hard = rng.exponential(1.0, n)
+        mine = (1.5 * hard * rng.uniform(0.5, 1.5, n)).astype(np.float32)
+        rival = (hard * rng.uniform(0.5, 1.5, n)).astype(np.float32)
+        found = _read(mine, rival, rng)
+        assert found.stopped
+        assert found.figure.low is not None
+        assert found.figure.high is not None
+        held += found.figure.low <= mine.mean() <= found.figure.high
+    assert held >= 93
+
+
+def test_errors_after_longer_trainings_are_expected_in_their_own_unit() -> None:
+    pairs = [(40.0 + i, 20.0 + i / 2) for i in range(20)]
+    figure = outlook("mae", 45.0, pairs).figure
+    assert figure.low is not None
+    assert figure.high is not None
+    assert figure.low < figure.value < figure.high
+    assert figure.value == pytest.approx(22.5, abs=1)
+    assert (
+        outlook("mae", 45.0, pairs).reaches(30.0)
+        > 0.95
+        > 0.05
+        > outlook("mae", 45.0, pairs).reaches(15.0)
+    )
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (["cat", "dog"], "needs numbers"),
+        ([1.0, None], "row 1 has the value None"),
+        ([1.0, float("nan")], "must be finite"),
+        ([[1.0, 2.0], [1.0]], "need as many"),
+        ([2.0, 2.0], "nothing to learn"),
+    ],
+)
+def test_targets_that_are_no_values_are_refused(said: list[object], reason: str) -> None:
+    with pytest.raises(DataError, match=reason):
+        Regression().targets("Data set 'x'", {"train": said}, None)
+
+
+def test_embedded_angles_are_always_the_same() -> None:
+    config = DatasetConfig("digit_angles", task="regression", validation=0.25)
+    first, second = (load(config, 16, Silent()) for _ in range(2))
+    assert first.digest == second.digest
+    assert first.train.targets.shape == (len(first.train), 1)
+    assert float(first.train.targets.abs().max()) <= 60
+    assert first.signature.n_outputs == 1
+    for name, other in (("digit_angles", "classification"), ("digits", "regression")):
+        with pytest.raises(ConfigError, match=f"dataset={name} is for"):
+            load(DatasetConfig(name, task=other), 16, Silent())

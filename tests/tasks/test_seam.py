@@ -1,0 +1,96 @@
+"""What the core does not know: what networks are for."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import hwnas
+from hwnas import tasks
+from hwnas.accuracy.base import Rival
+from hwnas.errors import ConfigError
+from hwnas.tasks.base import Found, Task
+from hwnas.tasks.classification.task import Classes
+from hwnas.tasks.regression.task import Values
+
+ROOT = Path(hwnas.__file__).parent
+WORDS = re.compile(r"n_classes|cross_entropy|one_hot|\.softmax\(|Wilson's interval|proportion\(")
+ARGMAX = re.compile(r"(outputs|logits|answers|expected|found)\.argmax")
+VALUES = Values.of(("a", "b"), np.random.default_rng(0).normal(5, 3, (400, 2)).astype(np.float32))
+ALL: list[Task] = [Classes(("x", "y", "z")), VALUES]
+
+
+def test_nothing_outside_tasks_knows_classes() -> None:
+    files = [p for p in ROOT.rglob("*.py") if "tasks" not in p.relative_to(ROOT).parts]
+    assert len(files) > 200
+    found = [
+        f"{path.relative_to(ROOT)}: {line}"
+        for path in files
+        for line in path.read_text().splitlines()
+        if WORDS.search(line) or ARGMAX.search(line)
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize("task", ALL, ids=lambda task: task.name)
+def test_task_is_the_same_from_its_json(task: Task) -> None:
+    assert tasks.from_json(task.to_json()) == task
+    assert task.metric == tasks.get(task.name).metric
+
+
+def test_unknown_task_is_refused_with_the_names_of_others() -> None:
+    with pytest.raises(ConfigError, match="Did you mean 'regression'"):
+        tasks.get("regresion")
+
+
+@pytest.mark.parametrize("task", ALL, ids=lambda task: task.name)
+def test_scores_agree_with_each_image(task: Task) -> None:
+    rng = np.random.default_rng(1)
+    outputs = rng.normal(size=(60, task.n_outputs)).astype(np.float32)
+    targets = rng.integers(0, 3, 60) if task.name == "classification" else 5 + 3 * outputs[::-1]
+    found = task.per_sample(outputs, targets)
+    figure = task.score(found)
+    assert found.shape == (60,)
+    assert figure.value == pytest.approx(found.mean())
+    assert figure.low is not None
+    assert figure.high is not None
+    assert figure.low < figure.value < figure.high
+    assert task.loss_of(found, found).points == 0
+    assert task.same(outputs, outputs).all()
+    assert task.whole(found).figure == figure
+
+
+@pytest.mark.parametrize("task", ALL, ids=lambda task: task.name)
+def test_learning_from_a_teacher_lowers_the_loss_towards_its_answers(task: Task) -> None:
+    generator = torch.Generator().manual_seed(0)
+    teacher = torch.randn(16, task.n_outputs, generator=generator)
+    other = torch.randn(16, task.n_outputs, generator=generator)
+    goals = task.taught(teacher)
+    assert task.loss(teacher, goals) < task.loss(other, goals)
+
+
+@pytest.mark.parametrize("name", ["classification", "regression"])
+def test_early_stopping_keeps_what_is_as_good_and_stops_what_is_worse(name: str) -> None:
+    task = next(task for task in ALL if task.name == name)
+    rng, n = np.random.default_rng(2), 2000
+    hard = rng.random(n)
+
+    def network(quality: float) -> Found:
+        noise = rng.random(n)
+        if name == "classification":
+            return np.asarray(noise * hard < quality)
+        return np.asarray((1 - quality) * (hard + noise), np.float32)
+
+    earlier = [network(0.5) for _ in range(6)]
+    packed = [task.whole(found).per_image for found in earlier]
+    rival = Rival(packed[0], tuple(packed))
+
+    def read(found: Found) -> bool:
+        order = np.random.default_rng(3)
+        return task.read(lambda index: found[index], n, rival, 0.99, order).stopped
+
+    assert read(network(0.2))
+    assert not read(network(0.6))
+    assert not read(earlier[0])
