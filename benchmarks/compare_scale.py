@@ -25,7 +25,9 @@ from hwnas import host
 from hwnas.__main__ import run
 from hwnas.budget import Budget
 from hwnas.results import Candidate, RunFolder
-from hwnas.search import loop, study
+from hwnas.searching import study
+from hwnas.searching.front import pareto_front
+from hwnas.searching.options import NAME
 from hwnas.space import SearchSpace, find, load
 from hwnas.tasks.classification.proportion import proportion
 
@@ -34,7 +36,7 @@ def make(path: Path, space: SearchSpace, n_runs: int, n: int) -> None:
     """Make folders of searches that differ in their seed and in how they sampled."""
     times = path / "times.db"
     storage = study.open_file(times)
-    kept = study.create(storage, study.NAME, space, OBJECTIVES)
+    kept = study.create(storage, NAME, space, OBJECTIVES)
     start = datetime(2026, 1, 1)
     for number in range(n):
         trial = create_trial(state=TrialState.COMPLETE, values=[0.0] * len(OBJECTIVES))
@@ -57,7 +59,7 @@ def _read(candidate: Candidate) -> Candidate:
 
 def _write(folder: RunFolder, space: SearchSpace, candidates: list[Candidate], seed: int) -> None:
     folder.write_parquet("candidates.parquet", [c.row(space, "accuracy") for c in candidates])
-    members = [as_searched(c) for c in loop.front(candidates, OBJECTIVES)]
+    members = [as_searched(c) for c in pareto_front(candidates, OBJECTIVES)]
     folder.write_json("front.json", {"members": [member.row(space) for member in members]})
     config = {
         "search_space": space.name,

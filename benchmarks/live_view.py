@@ -20,11 +20,12 @@ from rich.console import Console
 from benchmarks.search_scale import table_problem
 from hwnas import host
 from hwnas.commands.console import Phases
-from hwnas.commands.watch import View, Watch
+from hwnas.commands.watch import Watch
 from hwnas.progress import Silent
-from hwnas.search import loop
-from hwnas.search.sampler import SamplerConfig
-from hwnas.search.study import Study
+from hwnas.searching import loop
+from hwnas.searching.options import SamplerConfig
+from hwnas.searching.standing import View
+from hwnas.searching.study import Study
 
 BLOCK = 250
 OBJECTIVES = ("accuracy", "latency_ms")

@@ -24,8 +24,8 @@ from hwnas.report import searched
 from hwnas.report.page import render
 from hwnas.report.plot import Panel, front_png
 from hwnas.results import Candidate, RunFolder
-from hwnas.search import loop
-from hwnas.search.verify import Member, verified_names
+from hwnas.searching.front import pareto_front
+from hwnas.searching.member import Member, verified_names
 from hwnas.space import SearchSpace, find, load
 
 Result = TypeVar("Result")
@@ -74,7 +74,7 @@ def report(candidates: list[Candidate], space: SearchSpace, path: Path) -> None:
     """Find the front and write everything, with times."""
     watch, folder, budget = Stopwatch(), RunFolder(path), Budget()
     members = watch.timed(
-        "front", lambda: [as_searched(c) for c in loop.front(candidates, OBJECTIVES)]
+        "front", lambda: [as_searched(c) for c in pareto_front(candidates, OBJECTIVES)]
     )
     watch.timed(
         "candidates.parquet",

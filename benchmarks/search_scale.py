@@ -38,10 +38,11 @@ from hwnas.cost.host import as_run
 from hwnas.cost.roofline import RooflineCostModel
 from hwnas.figure import Figure
 from hwnas.op import Signature
-from hwnas.search import loop
-from hwnas.search.sampler import SamplerConfig
-from hwnas.search.study import Study
+from hwnas.searching import loop
+from hwnas.searching.options import SamplerConfig
+from hwnas.searching.study import Study
 from hwnas.space import Genotype, SearchSpace
+from hwnas.tabular_options import BenchmarkConfig
 from tests.conftest import target
 
 SAMPLERS = ("random", "nsga2", "pareto", "tpe")
@@ -100,7 +101,7 @@ def table_problem(folder: Path) -> loop.Problem:
     path = folder / "table.parquet"
     pq.write_table(pa.Table.from_pylist(rows), path)
     genotype = [f"edge_{i}" for i in range(6)]
-    config = tabular.BenchmarkConfig(str(path), genotype, costs={"latency_ms": "latency_ms"})
+    config = BenchmarkConfig(str(path), genotype, costs={"latency_ms": "latency_ms"})
     benchmark = tabular.load(config)
     return loop.Problem(benchmark.space, Budget(), benchmark, benchmark)
 

@@ -31,9 +31,9 @@ from hwnas.metrics import column
 from hwnas.pareto import hypervolume
 from hwnas.progress import Silent
 from hwnas.results import Candidate
-from hwnas.search import loop
-from hwnas.search.sampler import SamplerConfig
-from hwnas.search.study import Study
+from hwnas.searching import loop
+from hwnas.searching.options import SamplerConfig
+from hwnas.searching.study import Study
 from hwnas.space import Genotype
 from hwnas.tasks.classification.early_stopping import Bits, read, unpacked, whole
 

@@ -1,16 +1,11 @@
-"""``python -m hwnas <verb>``: from a verb to its Hydra application; errors become one line."""
+"""``python -m hwnas <verb>``: help, and verbs whose errors become one line."""
 
 import errno
 import os
-import re
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
 
-from hwnas import __version__, host
+from hwnas import __version__
 from hwnas.errors import ConfigError, HwnasError, unknown
 
 VERBS = {
@@ -33,7 +28,6 @@ _CONTINUE = {
     "export": "the same command",
     "verify": "the same command",
 }
-_SWEPT = ("search", "train", "profile")
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
 
 
@@ -80,254 +74,13 @@ def _run_verb(verb: str, arguments: Sequence[str]) -> None:
         raise ConfigError(unknown("verb", verb, VERBS))
     if {"-h", "--help"} & {*arguments}:
         from hwnas.commands.help import verb_help
+        from hwnas.config import SCHEMAS
 
-        print(verb_help(verb, _schema(verb)))
+        print(verb_help(verb, SCHEMAS[verb]))
         return
-    if verb == "verify":
-        from hwnas.commands.arguments import named
+    from hwnas.commands.dispatch import run_verb  # and with it Hydra, which help does without
 
-        arguments = named(arguments, "export")
-    arguments = _with_resumed(arguments)
-    tabular = verb == "search" and "accuracy=table" in [a.lstrip("+") for a in arguments]
-    name = "tabular" if tabular else verb
-    host.tune()
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors through to `run`, which words them
-    from hwnas.commands.arguments import for_targets
-
-    swept = [a for a in arguments if a not in ("-m", "--multirun")]
-    own = for_targets(swept)
-    if len(swept) < len(arguments):
-        if verb not in _SWEPT:
-            raise ConfigError(
-                f"-m starts many runs of {', '.join(_SWEPT)}; there is none of {verb}."
-            )
-        if len(own) > 1:
-            raise ConfigError("-m starts searches for one target each: write +target=npu,cpu.")
-        _sweep(verb, name, ["--multirun", *swept])  # in front: between others, argparse errs
-    else:
-        configs = [config for each in own for config in _composed(verb, name, each)]
-        if configs:
-            dispatch(configs, arguments)
-
-
-def _composed(verb: str, name: str, arguments: Sequence[str]) -> list[Any]:
-    """Return the configuration of that name with the arguments; none where Hydra shows it."""
-    import hydra
-    from omegaconf import DictConfig
-
-    # Hydra only composes; the verb runs behind it, so that its errors are ours to word.
-    jobs: list[DictConfig] = []
-    folder = _prepared(verb, arguments)
-    application = hydra.main(version_base="1.3", config_path=folder, config_name=name)(jobs.append)
-    with _worded(name):
-        application()
-    return [checked(name, composed) for composed in jobs]
-
-
-def _sweep(verb: str, name: str, arguments: Sequence[str]) -> None:
-    from hwnas.commands.sweep import sweep
-
-    folder = _prepared(verb, arguments)
-    with _worded(name):
-        sweep(name, folder)
-
-
-def _prepared(verb: str, arguments: Sequence[str]) -> str:
-    """Make schemas and arguments known to Hydra; return the folder of configurations."""
-    from hwnas import content
-    from hwnas.commands.arguments import for_hydra
-
-    _register(verb)
-    sys.argv = [f"hwnas {verb}", *map(for_hydra, arguments)]
-    return str(content.ROOT / "conf")
-
-
-def _schema(name: str) -> type:
-    """Return the schema of a verb. That of ``verify`` is there where torch is not installed."""
-    if name == "verify":
-        from hwnas.export.options import VerifyConfig
-
-        return VerifyConfig
-    from hwnas.config import SCHEMAS
-
-    return SCHEMAS[name]
-
-
-def _register(verb: str) -> None:
-    if verb == "verify":
-        from hydra.core.config_store import ConfigStore
-
-        ConfigStore.instance().store(name="verify_schema", node=_schema(verb))
-        return
-    from hwnas import config
-
-    config.register()
-
-
-def checked(name: str, composed: Any) -> Any:
-    """Return a composed configuration as its schema."""
-    from omegaconf import OmegaConf
-
-    with _worded(name):
-        _refuse_extra(OmegaConf.to_container(composed), _schema(name))
-        return OmegaConf.to_object(composed)
-
-
-@contextmanager
-def _worded(name: str) -> Iterator[None]:
-    """Make errors of Hydra and OmegaConf ours."""
-    from hydra.errors import HydraException
-    from omegaconf.errors import OmegaConfBaseException
-
-    try:
-        yield
-    except (HydraException, OmegaConfBaseException, ValueError) as error:
-        raise ConfigError(_explain(error, name)) from None
-
-
-def dispatch(configs: Sequence[Any], arguments: Sequence[str]) -> None:
-    """Run the verb of configurations, one for each target; only what it needs is imported."""
-    from hwnas.export.options import VerifyConfig
-
-    first = configs[0]
-    if isinstance(first, VerifyConfig):
-        from hwnas.commands import verify
-
-        verify.run(first)
-        return
-    from hwnas import config
-
-    if len(configs) > 1:
-        config.check_common(configs)
-    if isinstance(first, config.WhyConfig):
-        from hwnas.commands import why
-
-        why.run(first)
-    elif isinstance(first, config.AuditConfig):
-        from hwnas.commands import audit
-
-        audit.run(first, _with_supernet(first.run))
-    elif isinstance(first, config.ExportConfig):
-        from hwnas.commands import export
-
-        export.run(first, _with_networks(first.run), arguments)
-    elif isinstance(first, config.CompareConfig):
-        from hwnas.commands import compare
-
-        compare.run(first, arguments, _searches)
-    elif isinstance(first, config.ProfileConfig):
-        from hwnas.commands import profile
-
-        profile.run(first, arguments)
-    elif isinstance(first, config.TrainConfig):
-        from hwnas.commands import train
-
-        train.run(first, arguments)
-    elif isinstance(first, config.TabularConfig):
-        from hwnas.commands import tabular
-
-        tabular.run(first, arguments)
-    else:
-        from hwnas.commands import search
-
-        search.run(config.agreed(configs), arguments)
-
-
-def _with_supernet(folder: str) -> Any:
-    """Return the configuration of a search, of its first target if it has several."""
-    searches = _with_networks(folder)
-    if searches[0].accuracy != "supernet":
-        raise ConfigError(
-            f"run={folder} trained each candidate alone (accuracy={searches[0].accuracy}): there "
-            "is no supernet to audit."
-        )
-    return searches[0]
-
-
-def _with_networks(folder: str) -> list[Any]:
-    """Return the configurations of a search that trained networks, one for each target."""
-    from hwnas.results import read_manifest, weights_of
-
-    manifest = read_manifest(Path(folder), "run")
-    weights = weights_of(manifest)
-    has_none = weights == "supernet" and "checkpoint" not in manifest
-    if manifest.get("verb") != "search" or weights == "table" or has_none:
-        raise ConfigError(f"run={folder} is no search that trained networks.")
-    return _searches(folder)
-
-
-def _searches(folder: str) -> list[Any]:
-    """Return the configurations of a search that trained networks, one for each target."""
-    from hwnas.commands.arguments import for_targets
-    from hwnas.config import agreed
-    from hwnas.results import read_manifest, weights_of
-
-    manifest = read_manifest(Path(folder), "run")
-    arguments = [str(a) for a in manifest["arguments"] if not str(a).startswith("run.resume=")]
-    composed = [_composed("search", "search", own) for own in for_targets(arguments)]
-    accuracy = weights_of(manifest)
-    return agreed([replace(c, accuracy=accuracy) for configs in composed for c in configs])
-
-
-def _refuse_extra(content: Any, schema: type) -> None:
-    """Refuse a key that ``+`` added beyond the schema; OmegaConf would carry it along unread."""
-    from hwnas.commands.help import options
-
-    known = [name for name, _ in options(schema)]
-
-    def check(part: dict[str, Any], prefix: str) -> None:
-        for key, value in part.items():
-            name = f"{prefix}{key}"
-            if name not in known and not any(n.startswith(f"{name}.") for n in known):
-                raise ConfigError(unknown("option", name, known))
-            if isinstance(value, dict) and name not in known:  # known: a mapping of the user's own
-                check(value, f"{name}.")
-
-    check(content, "")
-
-
-def _explain(error: Exception, verb: str) -> str:
-    """Return one sentence for an error of Hydra or OmegaConf, with the nearest valid names."""
-    from hydra.errors import MissingConfigException
-
-    from hwnas import content
-    from hwnas.commands.help import options
-
-    text = str(error.__cause__ or error)  # the cause is the more precise of the two
-    text = re.sub(r"\b(object_type|reference_type)=\w+", "", text)
-    if isinstance(error, MissingConfigException) and error.options is not None:
-        group, _, name = str(error.missing_cfg_file).rpartition("/")
-        return unknown(group or "configuration", name, error.options)
-    targets = content.entries(content.ROOT / "conf" / "target")
-    if "missing mandatory value: target" in str(error):
-        return f"No target. Give one with +target=<name>: {', '.join(targets)}."
-    match = re.search(
-        r"[Cc]ould not (?:override|append to config.*?) '?([\w.]+)'?|Key '([^']+)'", text
-    )
-    if match is not None:
-        key = match[1] or match[2]
-        if key == "target":
-            return f"The target has no default: write +target=<name>, one of {', '.join(targets)}."
-        full = re.search(r"full_key: ([\w.]+)", text)
-        known = [name for name, _ in options(_schema(verb))]
-        known += {name.partition(".")[0] for name in known} & {"dataset", "sampler"}
-        return unknown("option", full[1] if full else key, known)
-    return text.replace("full_key:", "at")
-
-
-def _with_resumed(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments of the run to be resumed, if any, overridden by the new ones."""
-    resume = [a.partition("=")[2] for a in arguments if a.lstrip("+").startswith("run.resume=")]
-    if not resume:
-        return list(arguments)
-    from hwnas.results import read_manifest
-
-    def key(argument: str) -> str:
-        return argument.partition("=")[0].lstrip("+~")
-
-    renewed = {key(argument) for argument in arguments} | {"run.dir", "run.resume"}
-    recorded = read_manifest(Path(resume[-1]))["arguments"]
-    return [str(old) for old in recorded if key(str(old)) not in renewed] + list(arguments)
+    run_verb(verb, arguments)
 
 
 def _disk_problem(error: Exception, cure: str) -> str | None:

@@ -21,7 +21,7 @@ from hwnas.errors import RunError, SpaceError, unknown
 from hwnas.networks import Networks
 from hwnas.networks import read as read_networks
 from hwnas.progress import Progress
-from hwnas.search.study import read as read_study
+from hwnas.searching.study import read as read_study
 from hwnas.space import Genotype, Space
 from hwnas.supernets import Course, Training
 from hwnas.target import facts

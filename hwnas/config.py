@@ -4,28 +4,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
 
 from hwnas import backends, metrics, tasks
-from hwnas.accuracy.audit import MIN_NETWORKS
-from hwnas.accuracy.supernet import ScoringConfig
-from hwnas.accuracy.trained import TrainedConfig
+from hwnas.accuracy.options import MIN_NETWORKS, ScoringConfig, TrainedConfig
 from hwnas.budget import Budget
 from hwnas.errors import ConfigError, unknown
-from hwnas.export.options import VerifyConfig
+from hwnas.export.options import VerifyConfig as VerifyConfig
 from hwnas.finishing.options import FinishConfig, FinishingConfig
 from hwnas.latency_table import TableConfig
 from hwnas.metrics.deriving import Deriving, check_facts, deriving
-from hwnas.profiling.networks import NetworksConfig
-from hwnas.runtimes.base import TuningConfig
-from hwnas.search.sampler import SamplerConfig
-from hwnas.search.shared_study import StudyConfig
-from hwnas.tabular import BenchmarkConfig
+from hwnas.profiling.options import NetworksConfig
+from hwnas.runtimes.options import TuningConfig
+from hwnas.searching.options import SamplerConfig, StudyConfig
+from hwnas.tabular_options import BenchmarkConfig
 from hwnas.target import Remote, Target
 from hwnas.timing import TimingConfig
 from hwnas.training.config import TrainingConfig
-from hwnas.training.data import DatasetConfig
+from hwnas.training.dataset import DatasetConfig
 from hwnas.union import named
 
 EVALUATORS = ("trained", "supernet")
@@ -446,5 +442,7 @@ SCHEMAS: dict[str, type] = {
 
 def register() -> None:
     """Make the schemas known to Hydra, for ``defaults: [<verb>_schema]``."""
+    from hydra.core.config_store import ConfigStore  # not above: help does without Hydra
+
     for verb, schema in SCHEMAS.items():
         ConfigStore.instance().store(name=f"{verb}_schema", node=schema)

@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import os
-import re
 import shlex
 import socket
 import time
@@ -20,6 +19,8 @@ import pyarrow.parquet as pq
 from hwnas import files, metrics
 from hwnas.errors import RunError
 from hwnas.figure import Figure, Figures
+from hwnas.files import without_password
+from hwnas.manifest import read_manifest
 from hwnas.space import Genotype, Space
 from hwnas.union import ROOT
 
@@ -229,11 +230,6 @@ def plain(config: Row) -> Row:
     return content
 
 
-def without_password(text: str) -> str:
-    """Return a text whose URLs name no password: they may be written into files."""
-    return re.sub(r"(://[^:/@\s]*):[^@/\s]*@", r"\1@", text)
-
-
 def check_resumed(
     earlier: Row,
     folder: RunFolder,
@@ -270,33 +266,6 @@ def check_resumed(
             f"run.resume={folder.path}: n_trials={n_trials} is below the {recorded} of the run; it "
             "may only grow."
         )
-
-
-def read_manifest(path: Path, option: str = "run.resume") -> Row:
-    """Return the manifest of a run folder.
-
-    Args:
-        path: The folder.
-        option: By which the user named it.
-
-    Raises:
-        RunError: the folder is not a run's.
-    """
-    try:
-        manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
-        if not isinstance(manifest["arguments"], list):
-            raise ValueError("'arguments' is not a list")
-    except FileNotFoundError:
-        raise RunError(f"{option}={path}: no manifest.json there, so it is not a run.") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunError(f"{option}={path}: manifest.json cannot be read: {error}") from None
-    return dict(manifest)
-
-
-def weights_of(manifest: Row) -> str:
-    """Return what scored candidates in a search (``accuracy=...``), by its manifest."""
-    said = manifest.get("config", {}).get("accuracy")
-    return str(said or "supernet")  # earlier versions had nothing else, and did not record it
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ import torch
 from torch import nn
 
 from hwnas import __version__, families, space
-from hwnas.accuracy.supernet import ScoringConfig, SupernetEvaluator, per_sample, recalibrate
+from hwnas.accuracy.options import ScoringConfig
+from hwnas.accuracy.supernet import SupernetEvaluator, per_sample, recalibrate
 from hwnas.errors import LockedError, RunError
 from hwnas.families.base import Family, Recipe, Supernet
 from hwnas.progress import Progress

@@ -7,7 +7,6 @@ each cost, and a row for each combination of options: NAS-Bench-201 and what loo
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import final
 
@@ -17,48 +16,16 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from hwnas import metrics
 from hwnas.accuracy.base import Rival, Score
 from hwnas.cost.base import Cost
-from hwnas.errors import CompileError, ConfigError, TableError, unknown
+from hwnas.errors import CompileError, TableError, unknown
 from hwnas.figure import Figure
 from hwnas.metrics import column
 from hwnas.pareto import hypervolume, non_dominated
 from hwnas.space import Genotype, Option, SearchSpace
+from hwnas.tabular_options import BenchmarkConfig
 
 Array = NDArray[np.float64]
-
-
-@dataclass
-class BenchmarkConfig:
-    """A table that answers instead of training and measuring."""
-
-    path: str = ""  #: a Parquet or CSV file
-    genotype: list[str] = field(default_factory=list)  #: columns that say which network it is
-    accuracy: str = "accuracy"  #: the column of the accuracy, a fraction or per cent
-    costs: dict[str, str] = field(default_factory=dict)  #: columns of costs: {latency_ms: COLUMN}
-    partial: bool = False  #: combinations of options that are not in it count as infeasible
-    #: values beyond which nothing counts towards the hypervolume; default: the table's worst
-    reference: dict[str, float] = field(default_factory=dict)
-
-    def check(self) -> None:
-        """Refuse what says too little, or what is not known.
-
-        Raises:
-            ConfigError: it says what.
-        """
-        if not self.path or not self.genotype or not self.costs:
-            raise ConfigError(
-                "A benchmark table needs table.path=FILE, table.genotype=[COLUMN,...], "
-                "table.accuracy=COLUMN and table.costs={latency_ms: COLUMN}."
-            )
-        for name in self.costs:
-            if name not in metrics.costs():
-                raise ConfigError(unknown("cost in table.costs", name, metrics.costs()))
-        for name in self.reference:
-            if name not in ("accuracy", *self.costs):
-                allowed = ("accuracy", *self.costs)
-                raise ConfigError(unknown("objective in table.reference", name, allowed))
 
 
 @final

@@ -14,7 +14,7 @@ from hwnas.errors import RunError
 from hwnas.latency_table import TRANSFERRED, Entry, LatencyTable, TableConfig, load
 from hwnas.op import OpSpec
 from hwnas.progress import Silent
-from hwnas.runtimes.base import TuningConfig
+from hwnas.runtimes.options import TuningConfig
 from hwnas.supernets import _locked
 from hwnas.target import Remote
 from hwnas.training.checkpoint import Checkpoint

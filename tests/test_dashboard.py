@@ -16,9 +16,9 @@ import pytest
 
 from hwnas.budget import Budget
 from hwnas.progress import Silent
-from hwnas.search import loop
-from hwnas.search.sampler import SamplerConfig
-from hwnas.search.study import Study
+from hwnas.searching import loop
+from hwnas.searching.options import SamplerConfig
+from hwnas.searching.study import Study
 from hwnas.space import SearchSpace
 from tests.search.fakes import SizeAccuracy, SizeCost, size
 

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hwnas.__main__ import run
-from hwnas.commands.arguments import for_targets
+from hwnas.api.arguments import for_targets
 from hwnas.errors import ConfigError
 from tests.conftest import SHARED_WEIGHTS
 

@@ -22,8 +22,8 @@ from hydra.core.global_hydra import GlobalHydra
 
 from hwnas import build
 from hwnas.__main__ import run
+from hwnas.api import profiling as profile
 from hwnas.backends.onnxruntime.session import OrtSession
-from hwnas.commands import profile
 from hwnas.config import SearchConfig
 from hwnas.latency_table import TRANSFERRED, Entry, LatencyTable, load
 from hwnas.op import OpSpec, Signature

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hwnas.__main__ import run
-from hwnas.results import read_manifest
+from hwnas.manifest import read_manifest
 
 OPS = ("conv1", "conv3", "none", "skip")
 _WORK = {"none": 0.0, "skip": 0.1, "conv1": 0.5, "conv3": 1.0}

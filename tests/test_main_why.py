@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hwnas.__main__ import run
-from hwnas.commands.arguments import for_hydra
+from hwnas.api.arguments import for_hydra
 from hwnas.figure import Figure
 from hwnas.results import Row, RunFolder
 from tests.conftest import SHARED_WEIGHTS

@@ -2,7 +2,9 @@
 
 import re
 import shlex
+import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -81,3 +83,20 @@ def test_every_target_and_budget_is_named() -> None:
     for group in ("target", "budget"):
         for name in content.entries(content.ROOT / "conf" / group):
             assert f"`{name}`" in README
+
+
+def test_library_as_shown_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    start = README.index("    import hwnas\n")
+    shown = textwrap.dedent(README[start:].partition("\nKeywords")[0])
+    assert len([line for line in shown.splitlines() if line]) <= 10
+    assert shown.count("n_trials=50") == 2
+    smaller = 'n_trials=4, search_space="tiny", budget="none", finish={"epochs": 0}'
+    monkeypatch.chdir(tmp_path)
+    script = shown.replace("n_trials=50", smaller)
+    printed = subprocess.run(
+        [sys.executable, "-c", script], check=True, capture_output=True, text=True
+    ).stdout
+    assert "verified_latency_ms" in printed
+    assert "on the front" in printed
+    assert "hypervolume_share" in printed
+    assert {"front.png", "models"} <= {path.name for path in tmp_path.iterdir()}

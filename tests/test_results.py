@@ -8,7 +8,8 @@ import pytest
 
 from hwnas.errors import RunError
 from hwnas.figure import Figure
-from hwnas.results import Candidate, RunFolder, default_path, read_manifest
+from hwnas.manifest import read_manifest
+from hwnas.results import Candidate, RunFolder, default_path
 from hwnas.space import SearchSpace
 
 

@@ -9,7 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from hwnas.errors import CompileError, ConfigError, TableError
-from hwnas.tabular import Benchmark, BenchmarkConfig, load
+from hwnas.tabular import Benchmark, load
+from hwnas.tabular_options import BenchmarkConfig
 
 COSTS = {"latency_ms": "ms_board", "energy_mj": "mj"}
 

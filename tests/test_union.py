@@ -18,9 +18,10 @@ from hwnas.errors import SpaceError
 from hwnas.figure import Figure
 from hwnas.progress import Silent
 from hwnas.results import Candidate, RunFolder, read_candidates
-from hwnas.search import loop, study
-from hwnas.search.sampler import SAMPLERS, SamplerConfig
-from hwnas.search.study import Study
+from hwnas.searching import loop, study
+from hwnas.searching.front import pareto_front
+from hwnas.searching.options import SAMPLERS, SamplerConfig
+from hwnas.searching.study import Study
 from hwnas.space import Genotype, SearchSpace, Space
 from tests.conftest import space_yaml
 
@@ -191,7 +192,7 @@ def test_pareto_finds_the_fronts_of_both(
 ) -> None:
     found = _candidates(both, tmp_path / "a.db", "pareto", 30, n_affordable)
     assert len({candidate.id for candidate in found}) == 30
-    front = loop.front(found, OBJECTIVES)
+    front = pareto_front(found, OBJECTIVES)
     assert {candidate.genotype.space for candidate in front} == {"tiny", "other"}
     _candidates(both, tmp_path / "b.db", "pareto", 17, n_affordable)
     again = _candidates(both, tmp_path / "b.db", "pareto", 30, n_affordable)
@@ -241,7 +242,7 @@ def test_options_are_shown_apart(both: Space) -> None:
 
 
 def test_features_are_finite(both: Space) -> None:
-    from hwnas.search.surrogate import Features
+    from hwnas.searching.features import Features
 
     features = Features(both.choices, both.optional())
     rows = features([both.assignment(member.largest()) for member in both.members])

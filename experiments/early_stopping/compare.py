@@ -23,7 +23,7 @@ from scipy import stats
 from experiments import evaluations
 from experiments.evaluations import Evaluations, searched, volume
 from hwnas.accuracy.base import Rival, Score
-from hwnas.search import loop
+from hwnas.searching.front import pareto_front
 from hwnas.space import Genotype
 from hwnas.tasks.classification.early_stopping import Bits, read
 
@@ -83,7 +83,7 @@ def _search(
     """Return what a search read, and the front it found."""
     recorded = Recorded(found)
     candidates = searched(arguments, found.parts, found, recorded, name=name, seed=seed)
-    front = loop.front(candidates, arguments.objectives)
+    front = pareto_front(candidates, arguments.objectives)
     scored = [c for c in candidates if c.id in recorded.accuracies]
     true = [
         {**{n: f.value for n, f in c.figures.items()}, "accuracy": recorded.accuracies[c.id]}

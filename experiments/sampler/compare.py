@@ -25,11 +25,11 @@ import numpy as np
 from hwnas import tabular
 from hwnas.budget import Budget
 from hwnas.progress import Silent
-from hwnas.search import loop
-from hwnas.search.explanation import kept_within
-from hwnas.search.sampler import SamplerConfig
-from hwnas.search.study import Study, read
-from hwnas.tabular import BenchmarkConfig
+from hwnas.searching import loop
+from hwnas.searching.explanation import kept_within
+from hwnas.searching.options import SamplerConfig
+from hwnas.searching.study import Study, read
+from hwnas.tabular_options import BenchmarkConfig
 
 _STARTUP = {"pareto": 10}  # as in conf/sampler
 

@@ -20,7 +20,7 @@ import numpy as np
 import optuna
 
 from hwnas.pareto import hypervolume
-from hwnas.search.pareto_sampler import ParetoSampler
+from hwnas.searching.pareto_sampler import ParetoSampler
 
 Assignment = Mapping[str, Any]
 

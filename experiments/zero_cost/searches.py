@@ -27,8 +27,8 @@ from experiments import evaluations
 from experiments.evaluations import searched, volume
 from experiments.zero_cost.networks import SETS, choices, columns_of, pool, read
 from hwnas.accuracy.zero_cost import NAMES, ZeroCost
-from hwnas.search.choices import Assignment
-from hwnas.search.expectation import History, Known, Learner
+from hwnas.searching.choices import Assignment
+from hwnas.searching.expectation import History, Known, Learner
 from hwnas.space import Genotype
 
 _MARKS = (50, 100, 150)

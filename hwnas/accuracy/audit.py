@@ -19,7 +19,6 @@ from hwnas.space import Genotype, Space
 
 Group = Literal["front", "space"]
 
-MIN_NETWORKS = 6  #: below, rank correlations have no interval worth printing
 _DRAWN = 50  # networks for each one that is chosen
 _CEILING_DRAWS = 2000
 _Z = 1.959963984540054

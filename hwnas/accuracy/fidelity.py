@@ -19,7 +19,6 @@ from scipy.special import ndtr
 from hwnas.figure import Figure
 from hwnas.metrics import column
 
-ENOUGH = 5  #: networks that had both trainings, before anything is concluded from the short one
 _SLOPE = (1.0, 0.25)  # prior: mean and standard deviation
 _SHIFT = 1.0  # prior standard deviation of the logarithm of what the longer training gains
 _RESIDUAL, _WORTH = 0.08, 4  # prior of what is left, and how many networks it is worth

@@ -1,7 +1,6 @@
 """How well a genotype answers with the weights it inherits from the supernet."""
 
 import math
-from dataclasses import dataclass
 from functools import cache, partial
 from typing import final
 
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hwnas.accuracy.base import Rival, Score
-from hwnas.errors import ConfigError
+from hwnas.accuracy.options import ScoringConfig
 from hwnas.families.base import Family, Supernet
 from hwnas.families.blocks import fold_batch_norm
 from hwnas.space import Genotype, SearchSpace
@@ -19,25 +18,6 @@ from hwnas.training.crew import Crew
 from hwnas.training.data import ImageData, InMemorySplit
 
 _BATCH = 250  # images at once; larger ones were slower on the CPUs tried
-
-
-@dataclass
-class ScoringConfig:
-    """How a subnet is scored."""
-
-    n_recalibration: int = 512  #: training images that batch norm is recalibrated on
-    #: that a candidate is worse than one that costs no more, before reading stops; null:
-    #: all validation images are read, always
-    confidence: float | None = 0.99
-
-    def __post_init__(self) -> None:
-        if self.n_recalibration < 2:
-            raise ConfigError("scoring.n_recalibration must be at least 2.")
-        if self.confidence is not None and not 0.5 <= self.confidence < 1:
-            raise ConfigError(
-                f"scoring.confidence must lie in [0.5, 1), got {self.confidence}; null reads "
-                "everything."
-            )
 
 
 @final

@@ -6,8 +6,8 @@ with a longer schedule. What it learned is kept: the same network costs nothing 
 another search, for another target, or after a kill.
 """
 
-from collections.abc import Container, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, final
 
 import numpy as np
@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from hwnas.accuracy import fidelity
 from hwnas.accuracy.base import Rival, Score
+from hwnas.accuracy.options import ENOUGH, TrainedConfig
 from hwnas.accuracy.supernet import per_sample
-from hwnas.errors import ConfigError
 from hwnas.families.blocks import fold_batch_norm
 from hwnas.figure import Figure
 from hwnas.progress import Progress, Silent
@@ -29,35 +29,6 @@ from hwnas.training.checkpoint import Checkpoint
 from hwnas.training.config import TrainingConfig
 
 _CALIBRATION = 512  # training images, for quantisation
-
-
-@dataclass
-class TrainedConfig:
-    """How candidates are trained alone."""
-
-    #: epochs of each training in a row; the last one says the figure
-    fidelities: list[int] = field(default_factory=lambda: [1, 4])
-    #: that a candidate stays worse than one that costs no more, before its training stops
-    #: between two fidelities; null: all are trained to the end
-    confidence: float | None = 0.9
-
-    def __post_init__(self) -> None:
-        if not self.fidelities or min(self.fidelities) < 1:
-            raise ConfigError(
-                f"trained.fidelities needs epochs of at least 1, got {list(self.fidelities)}."
-            )
-        if self.confidence is not None and not 0.5 <= self.confidence < 1:
-            raise ConfigError(
-                f"trained.confidence must lie in [0.5, 1), got {self.confidence}; null stops none."
-            )
-
-    def column(self, metric: str, i: int) -> str:
-        """Return what the metric after a fidelity is called."""
-        return f"{metric}_after_{sum(self.fidelities[: i + 1])}_epochs"
-
-    def n_read(self, metric: str, details: Container[str]) -> int:
-        """Return after how many fidelities a candidate was read, by the columns that it has."""
-        return sum(self.column(metric, i) in details for i in range(len(self.fidelities)))
 
 
 @final
@@ -119,11 +90,7 @@ class TrainedEvaluator:
             for of in rival.details
             if names[0] in of and names[1] in of
         ]
-        return (
-            None
-            if len(pairs) < fidelity.ENOUGH
-            else fidelity.outlook(self._metric, figure.value, pairs)
-        )
+        return None if len(pairs) < ENOUGH else fidelity.outlook(self._metric, figure.value, pairs)
 
     def extracted(self, genotype: Genotype) -> nn.Module:
         """Return the network with the weights that search left it; it can be trained on."""

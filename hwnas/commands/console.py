@@ -4,13 +4,15 @@ Where there is no terminal (a log file, a pipe), a line says now and then how fa
 the bars are printed once, at the end.
 """
 
+from __future__ import annotations
+
 import math
 import shlex
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
-from typing import Protocol, final
+from typing import TYPE_CHECKING, Protocol, final
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -24,7 +26,12 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from hwnas.results import RunFolder, without_password
+from hwnas.api.reporter import Finished, Stopwatch
+from hwnas.files import without_password
+
+if TYPE_CHECKING:
+    from hwnas.results import RunFolder
+    from hwnas.searching.standing import View
 
 _FRAMES = 4  # a second: to draw one takes milliseconds
 _LOOK_S = 0.5  # between two looks of a note, at least
@@ -97,10 +104,9 @@ class Phases:
     """
 
     def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic):
-        self.seconds: dict[str, float] = {}
         self._console, self._clock = console, clock
+        self._watch = Stopwatch(clock)
         self._notes: dict[str, Note] = {}
-        self._nested: list[float] = []
         self._bars = Progress(
             TextColumn("{task.description:<20}"),
             BarColumn(bar_width=20),
@@ -112,7 +118,7 @@ class Phases:
         )
         self._live = Live(self._bars, console=console, refresh_per_second=_FRAMES)
 
-    def __enter__(self) -> "Phases":
+    def __enter__(self) -> Phases:
         self._live.start()
         return self
 
@@ -188,30 +194,30 @@ class Phases:
         if name in self._notes and self._notes[name].look():
             self._live.update(Group(self._bars, self._notes[name].panel()))
 
-    @contextmanager
-    def timed(self, name: str) -> Iterator[None]:
-        """Count the seconds of a phase that shows no bar."""
-        start = self._clock()
-        self._nested.append(0.0)
-        try:
-            yield
-        finally:
-            took = self._clock() - start
-            inner = self._nested.pop()
-            self.seconds[name] = self.seconds.get(name, 0.0) + took - inner
-            if self._nested:
-                self._nested[-1] += took
+    @property
+    def seconds(self) -> Mapping[str, float]:
+        """What each phase took so far, by its name."""
+        return self._watch.seconds
+
+    def timed(self, name: str) -> AbstractContextManager[None]:
+        """Return a context that counts the seconds of a phase that shows no bar."""
+        return self._watch.timed(name)
+
+    def say(self, lines: Sequence[str], *, alarming: bool = False) -> None:
+        """Print sentences."""
+        print_lines(self._console, lines, style="red" if alarming else None)
+
+    def follow(self, study: Finished, views: Sequence[View]) -> None:
+        """Show how a search stands beside its bar."""
+        from hwnas.commands.watch import Watch  # of searches alone
+
+        self.note("Search", Watch(study, views))
 
 
-def print_notes(console: Console, notes: Sequence[str]) -> None:
-    """Say what a user should know of the data."""
-    print_lines(console, notes)
-
-
-def print_lines(console: Console, lines: Sequence[str]) -> None:
+def print_lines(console: Console, lines: Sequence[str], style: str | None = None) -> None:
     """Print lines as they are, but empty ones."""
     for line in filter(None, lines):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        console.print(line, style=style, highlight=False, markup=False, soft_wrap=True)
 
 
 def print_files(
@@ -239,12 +245,6 @@ def print_files(
         *(f"  {command}  # {words}" for command, words in commands.items()),
     ]
     print_lines(console, lines)
-
-
-def print_ended(console: Console, reasons: Sequence[str]) -> None:
-    """Say which processes ended before the search did; others took over what they had begun."""
-    for reason in reasons:
-        console.print(f"A process ended early: {reason}", style="red", markup=False, soft_wrap=True)
 
 
 def print_phases(console: Console, phases: Phases) -> None:

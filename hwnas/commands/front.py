@@ -1,158 +1,54 @@
-"""The verified front of a target: its files, and what the terminal shows of it."""
+"""What the terminal shows of the verified front of a target."""
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from hwnas import build
-from hwnas.commands.baseline import Against
-from hwnas.commands.console import Phases, print_files, print_lines
+from hwnas.api.front import BASELINE, FILES, Front, Outcome, energy_words, n_images_read
+from hwnas.commands.console import print_files, print_lines
 from hwnas.config import SearchConfig
-from hwnas.energy import EnergyModel, PowerModel
-from hwnas.metrics import column, paid
-from hwnas.report import searched
-from hwnas.report.page import render
-from hwnas.report.plot import Panel, front_png
-from hwnas.results import Candidate, Row, RunFolder
-from hwnas.search import band
-from hwnas.search.verify import Member
+from hwnas.metrics import column
+from hwnas.results import Candidate, Row
+from hwnas.searching import columns
+from hwnas.searching.member import Member
 from hwnas.target import Target
 
-#: What a search that was verified writes.
-FILES = (
-    "front.csv", "front.json", "front.png", "report.html", "candidates.parquet", "manifest.json",
-)  # fmt: skip
-BASELINE = "baseline.csv"  #: where a baseline was given
 _TABLE_ROWS = 24
 _SHORT = {"int8": "int8", "float32": "fp32"}
 
 
-def finished(phases: Phases, candidates: list[Candidate], members: list[Member]) -> Row:
-    """Return what a manifest says of a search that came to its end."""
-    return {
-        "status": "finished",
-        "n_candidates": len(candidates),
-        "n_distinct": len({candidate.id for candidate in candidates}),
-        "n_infeasible": sum(candidate.state == "infeasible" for candidate in candidates),
-        "n_front": len(members),
-        **({"n_images_read": n_read} if (n_read := _n_read(candidates)) else {}),
-        "seconds": {name: round(seconds, 2) for name, seconds in phases.seconds.items()},
-    }
-
-
-def write_front(
-    parts: build.Parts,
-    folder: RunFolder,
-    manifest: Row,
-    candidates: list[Candidate],
-    members: list[Member],
-    against: Against | None,
-) -> None:
-    """Write the front as CSV, JSON, picture and page, its baseline, and the manifest."""
-    config = parts.config
-    write_baseline(folder, against)
-    if against is not None:
-        manifest["baseline"] = told(against)
-    rows = [member.row(parts.space) for member in members]
-    folder.write_csv("front.csv", rows)
-    folder.write_json(
-        "front.json",
-        {
-            "objectives": {n: "max" if column(n).maximise else "min" for n in config.objectives},
-            "target": config.target.name,
-            "caveat": config.target.caveat,
-            "energy_model": asdict(_energy_source(config.target)),
-            "budget": dict(config.allowed.limits),
-            "members": rows,
-        }
-        | ({} if against is None else {"baseline": against.to_json()}),
-    )
-    title = f"{config.searched} on {config.target.name}, {parts.data.name}"
-    costs = paid(config.objectives)
-    beside = None if against is None else against.beside
-    panel = Panel(
-        candidates, members, config.metric, costs[0], config.allowed, title, beside=beside
-    )
-    folder.write_bytes("front.png", front_png(panel))
-    facts = [
-        ("target", config.target.caveat),
-        ("cost model", _cost_words(manifest)),
-        ("energy", energy_words(config.target)),
-        ("budget", str(config.allowed)),
-        ("search space", f"{config.searched}, {manifest['n_genotypes']:.3g} genotypes"),
-        (
-            "candidates",
-            f"{manifest['n_candidates']}, {manifest['n_distinct']} different, "
-            f"{manifest['n_infeasible']} infeasible",
-        ),
-        ("command", manifest["command"]),
-        *((f"version of {name}", version) for name, version in manifest["versions"].items()),
-    ]
-    found = searched.Front(candidates, members, config.objectives, config.allowed, beside)
-    page = searched.single(f"hwnas: {title}", found, facts)
-    page = (
-        page
-        if against is None
-        else searched.with_baseline(page, against.sentences, [against.table()])
-    )
-    folder.write_bytes("report.html", render(page).encode())
-    folder.write_json("manifest.json", manifest)
-
-
-def write_baseline(folder: RunFolder, against: Against | None) -> None:
-    """Write the table against the baseline; take away that of an earlier one."""
-    if against is not None:
-        folder.write_csv(BASELINE, against.found.rows())
-    else:
-        (folder.path / BASELINE).unlink(missing_ok=True)
-
-
-def told(against: Against) -> Row:
-    """Return what a manifest says of a baseline."""
-    return {name: value for name, value in against.to_json().items() if name != "levels"}
-
-
-@dataclass(frozen=True)
-class Shown:
-    """What the terminal shows of the front of a target."""
-
-    title: str
-    candidates: Sequence[Candidate]  #: with what is believed of how well they answer
-    members: Sequence[Member]
-    finishing: Row  #: how they were finished, as the manifest has it
-    against: Against | None
-
-
-def print_front(console: Console, parts: build.Parts, folder: RunFolder, shown: Shown) -> None:
+def print_front(console: Console, outcome: Outcome) -> None:
     """Print the front, how it stands against its baseline, and where the files are."""
-    print_members(console, parts, shown)
-    own = [BASELINE] if shown.against is not None else []
-    print_files(console, parts.config.study.storage, folder, [*FILES, *own, "models/"])
+    (front,) = outcome.fronts
+    print_members(console, front, outcome.manifest, "Verified front, fastest first")
+    own = [BASELINE] if front.against is not None else []
+    storage = front.station.config.study.storage
+    print_files(console, storage, front.folder, [*FILES, *own, "models/"])
 
 
-def print_members(console: Console, parts: build.Parts, shown: Shown) -> None:
+def print_members(console: Console, front: Front, manifest: Row, title: str) -> None:
     """Print the front of a target, its baseline, and where its figures come from."""
-    candidates, members, against = shown.candidates, shown.members, shown.against
+    candidates, members, against = front.candidates, front.members, front.against
+    parts, finishing = front.station.parts, manifest["finishing"]
     config, target = parts.config, parts.config.target
     asked = {*config.objectives, *config.allowed.limits}
     derived = [name for name in config.derives.names if name in asked]
     listed = _spread(members, _TABLE_ROWS)
-    console.print(_table(shown.title, _SHORT[target.dtype], listed, derived))
+    console.print(_table(title, _SHORT[target.dtype], listed, derived))
     task = parts.data.task
     infeasible = sum(candidate.state == "infeasible" for candidate in candidates)
     lines = [
         f"{len(members) - len(listed)} more members in front.csv." * (len(listed) < len(members)),
         *([] if against is None else against.sentences),
         f"{len(candidates)} candidates, {infeasible} infeasible; {_verified_words(members)}",
-        *_reading_words(candidates, parts),
-        _finishing_words(candidates, task.metric, shown.finishing),
+        *_reading_words(front),
+        _finishing_words(candidates, task.metric, finishing),
         f"{_SHORT[target.dtype]}: {column(task.metric).title} of the compiled file on the whole "
         f"test split, measured; 95 %: {task.words.interval}.",
-        _searched_words(shown, parts.config),
+        _searched_words(front, finishing),
         f"ms: {_sources(members, 'latency_ms')}. {target.caveat}.",
         f"SRAM (activations) and flash (weights) in KiB: {_sources(members, 'sram_kib')}.",
         f"mJ: {_sources(members, 'energy_mj')}{_energy_shares(members)}. {energy_words(target)}.",
@@ -224,18 +120,16 @@ def _verified_words(members: Sequence[Member]) -> str:
     return f"{len(members)} verified: {', '.join([on_front, *others])}."
 
 
-def _n_read(candidates: Sequence[Candidate]) -> int:
-    """Return how many times a validation image was read."""
-    return sum(int(c.details.get("n_images", 0)) for c in {c.id: c for c in candidates}.values())
-
-
-def _reading_words(candidates: Sequence[Candidate], parts: build.Parts) -> list[str]:
+def _reading_words(front: Front) -> list[str]:
     """Return what it took to score candidates: trainings, or reading the validation split."""
+    candidates, parts = front.candidates, front.station.parts
     scored = {c.id: c for c in candidates if c.state != "infeasible"}
+    if "evaluator" in front.station.own.named:
+        return [f"{len(scored)} networks scored by {front.station.own.named['evaluator']}."]
     if parts.config.accuracy == "trained":
         return _training_words([*scored.values()], parts.config)
     stopped = sum(c.state == "stopped" for c in scored.values())
-    n_read, n_all = _n_read([*scored.values()]), len(scored) * len(parts.data.validation)
+    n_read, n_all = n_images_read([*scored.values()]), len(scored) * len(parts.data.validation)
     return [
         f"{n_read:,} of {n_all:,} validation images read ({n_read / n_all:.0%}): {stopped} of "
         f"{len(scored)} networks were found to be dominated before the end."
@@ -261,7 +155,7 @@ def _training_words(scored: Sequence[Candidate], searched: SearchConfig) -> list
 
 def _finishing_words(candidates: Sequence[Candidate], metric: str, finish: Row) -> str:
     """Return how many candidates were finished, how, and by whom they were taught."""
-    done = {c.id for c in candidates if band.finished_column(metric) in c.details}
+    done = {c.id for c in candidates if columns.finished(metric) in c.details}
     if not finish["epochs"]:
         return f"{len(done)} finished without further training (finish.epochs=0)."
     words = f"{len(done)} finished, each by {_epochs(finish['epochs'])} more"
@@ -270,13 +164,15 @@ def _finishing_words(candidates: Sequence[Candidate], metric: str, finish: Row) 
     return f"{words}."
 
 
-def _searched_words(shown: Shown, config: SearchConfig) -> str:
+def _searched_words(front: Front, finishing: Row) -> str:
     """Return what the searched figures of members are."""
+    config, own = front.station.config, front.station.own.named
     metric, label = config.metric, column(config.metric).label
     weights = "supernet weights" if config.accuracy == "supernet" else "trained alone"
-    believed = all(m.candidate.figures[metric].source == "modelled" for m in shown.members)
-    n_finished = len({c.id for c in shown.candidates if band.finished_column(metric) in c.details})
-    if band.is_enough(n_finished) and shown.finishing["epochs"]:
+    weights = f"as {own['evaluator']} says" if "evaluator" in own else weights
+    believed = all(m.candidate.figures[metric].source == "modelled" for m in front.members)
+    n_finished = len({c.id for c in front.candidates if columns.finished(metric) in c.details})
+    if columns.is_enough(n_finished) and finishing["epochs"]:
         what = "finished"
         if believed:
             what = f"what is believed of the finished {label}, given all that was read"
@@ -308,31 +204,6 @@ def _energy_shares(members: Sequence[Member]) -> str:
     if not total:
         return ""
     return ", " + ", ".join(f"{label} {value / total:.0%}" for label, value in sums.items())
-
-
-def _cost_words(manifest: Row) -> str:
-    """Return what said the costs of candidates, and what is foreign about it."""
-    table = manifest["latency_table"]
-    words = str(manifest["config"]["cost"])
-    if table is not None and words == "table":
-        words += f", {table['path']}"
-        words += f"; foreign: {table['foreign']}" if table["foreign"] else ""
-    return words
-
-
-def _energy_source(target: Target) -> EnergyModel | PowerModel:
-    source = target.energy or target.power
-    assert source is not None
-    return source
-
-
-def energy_words(target: Target) -> str:
-    """Return what energies are modelled from."""
-    if target.energy is not None:
-        return f"{target.energy.technology}; {target.energy.source}"
-    assert target.power is not None
-    low, high = target.power.active_w_low, target.power.active_w_high
-    return f"latency times {low:g} to {high:g} W for each busy core: {target.power.source}"
 
 
 def _spread(members: Sequence[Member], n: int) -> Sequence[Member]:

@@ -1,13 +1,12 @@
 """What ``python -m hwnas`` and ``python -m hwnas <verb> --help`` print."""
 
-import dataclasses
-import typing
 from collections.abc import Mapping
 from typing import Any
 
 import yaml
 
 from hwnas import __version__, backends, content, metrics
+from hwnas.api.options import options
 from hwnas.budget import Budget
 
 #: Config groups by what they are called on the command line.
@@ -245,29 +244,6 @@ def _shown(schema: type) -> list[tuple[str, Any]]:
         for name, value in options(schema)
         for shown in (limits if name == "budget" else [(name, value)])
     ]
-
-
-def options(schema: type, prefix: str = "") -> list[tuple[str, Any]]:
-    """Return the dotted names of a schema's values with their defaults."""
-    found: list[tuple[str, Any]] = []
-    for field in dataclasses.fields(schema):
-        name = f"{prefix}{field.name}"
-        part = _part(field.type)
-        if part is not None:
-            found += options(part, f"{name}.")
-        else:
-            factory = field.default_factory
-            default = field.default if factory is dataclasses.MISSING else factory()
-            found.append((name, None if default is dataclasses.MISSING else default))
-    return found
-
-
-def _part(hint: Any) -> type | None:
-    """Return the schema that a field holds, if it holds one, optional or not."""
-    candidates = [hint, *typing.get_args(hint)]
-    return next(
-        (c for c in candidates if isinstance(c, type) and dataclasses.is_dataclass(c)), None
-    )
 
 
 def _lines(option: str, entries: Mapping[str, str]) -> list[str]:

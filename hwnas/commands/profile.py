@@ -1,232 +1,48 @@
-"""``python -m hwnas profile``: measure a latency table, and report its error."""
+"""``python -m hwnas profile``: what the terminal shows of a latency table."""
 
-import contextlib
-import dataclasses
-import random
-import statistics
-import time
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 
+from rich import box
 from rich.console import Console
+from rich.table import Table
 
-from hwnas import backends
-from hwnas.backends import base
-from hwnas.commands.console import Phases, print_notes
-from hwnas.commands.layers import show_layers
+from hwnas.api.layers import Layered
+from hwnas.api.profiling import profile
+from hwnas.commands.console import Phases, print_lines
 from hwnas.config import ProfileConfig
-from hwnas.device import SHIPPED
-from hwnas.errors import CompileError, ConfigError, TableError
-from hwnas.latency_table import LatencyTable, find, load
-from hwnas.networks import Networks
-from hwnas.networks import read as read_networks
-from hwnas.profiling import networks, operators, throughput, transfer
-from hwnas.profiling.networks import Whole
-from hwnas.profiling.subject import Subject
-from hwnas.provenance import facts, own_table
-from hwnas.report.plot import prediction_png
-from hwnas.runtimes.pool import Pool
-from hwnas.runtimes.worker import Worker
-from hwnas.target import Remote, Target
-
-_COMPARED = 8  #: networks on which runtimes are compared
-_SINGLE_RUNS = 2000  #: inferences of which percentiles are taken
+from hwnas.latency_table import LatencyTable
 
 
 def run(config: ProfileConfig, arguments: Sequence[str]) -> None:
-    """Measure what a target's table lacks, calibrate it and print its error."""
+    """Measure what a target's table lacks, and print its error."""
     console = Console()
     with Phases(console) as phases:
-        with phases.timed("Load data"):
-            parts, data = read_networks(config, phases)
-        print_notes(console, data.notes)
-        if config.genotype is not None:
-            show_layers(console, parts, config)
-            return
-        table = own_table(config.target, config.rpc, Path(config.table.dir), SHIPPED)
-        _describe(table, config, arguments)
-        subjects = [Subject(member, parts.as_run) for member in parts.space.members]
-        with table.locked(), _open_pool(config) as pool:
-            if config.transfer_from is not None:
-                (only,) = subjects
-                report = _transfer(config, table, only, pool, phases)
-                _print_transfer(console, table, report)
-                return
-            measured = {s.space.name: _measured(config, table, s, pool, phases) for s in subjects}
-        held_out = next(iter(measured.values()))
-        extras = _extras(config, parts, held_out, phases) if not config.rpc.tracker else []
-    for name in measured:
-        _print(console, table, name, f" of {name}" * (len(measured) > 1))
-    for line in extras:
-        console.print(line, highlight=False, soft_wrap=True)
+        found = profile(config, arguments, phases)
+    if found.layers is not None:
+        _print_layers(console, found.layers)
+        return
+    assert found.table is not None
+    if found.transfer is not None:
+        _print_transfer(console, found.table, found.transfer)
+        return
+    for name in found.spaces:
+        _print(console, found.table, name, f" of {name}" * (len(found.spaces) > 1))
     took = ", ".join(f"{name.lower()} {s:.1f} s" for name, s in phases.seconds.items())
-    console.print(f"Took {took}.", highlight=False, soft_wrap=True)
+    print_lines(console, [*found.extras, f"Took {took}."])
 
 
-def _measured(
-    config: ProfileConfig, table: LatencyTable, subject: Subject, pool: Pool, phases: Phases
-) -> list[Whole]:
-    """Measure and calibrate for one space; plot the error and return what shows it."""
-    space, counts = subject.space.name, config.networks
-    wholes = _measure(config, table, subject, pool, phases)
-    networks.report_error(table, wholes, counts, space)
-    title = f"{config.target.name}, {table.path.name}, {space}"
-    png = prediction_png(table.networks, space, title)
-    several = f"_{space}" if len(config.spaces) > 1 else ""
-    (table.path / f"error{several}.png").write_bytes(png)
-    return wholes[counts.fit + counts.interval :]
-
-
-def _open_pool(config: ProfileConfig) -> Pool:
-    return Pool(config.target, config.timing, config.rpc, config.tuning.limit_s)
-
-
-def _describe(table: LatencyTable, config: ProfileConfig, arguments: Sequence[str]) -> None:
-    """Bring the table's provenance up to date."""
-    now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-    table.provenance = {
-        **table.provenance,
-        **facts(config.target, config.rpc),
-        "created": table.provenance.get("created", now),
-        "updated": now,
-        "arguments": list(arguments),
-        "timing": dataclasses.asdict(config.timing),
-        "tuning": dataclasses.asdict(config.tuning),
-    }
-
-
-def _measure(
-    config: ProfileConfig, table: LatencyTable, subject: Subject, pool: Pool, phases: Phases
-) -> list[Whole]:
-    counts = config.networks
-    with phases.timed("Find operators"):
-        ops = subject.operators(config.seed)
-        genotypes = subject.sample(counts.fit + counts.interval + counts.held_out, config.seed + 1)
-    needed = counts.fit + counts.interval + 10
-    if len(genotypes) < needed:
-        raise TableError(
-            f"Search space '{subject.space.name}' has {len(genotypes)} networks, too few to "
-            f"calibrate on {counts.fit} and {counts.interval} and to hold out 10: lower "
-            "networks.fit and networks.interval."
+def _print_layers(console: Console, found: Layered) -> None:
+    total = sum(layer.latency_ms for layer in found.layers)
+    table = Table("operator", "shape", "ms", "share", "bound", title=found.title,
+                  box=box.SIMPLE_HEAD, padding=0, show_edge=False)  # fmt: skip
+    for layer in found.layers:
+        share = layer.latency_ms / total
+        table.add_row(
+            layer.name, layer.operator, f"{layer.latency_ms:.5f}", f"{share:.1%}", layer.bound
         )
-    refused = operators.measure_operators(table, ops, pool, config.tuning.n_plans, phases)
-    if refused:
-        op, reason = next(iter(refused.items()))
-        raise CompileError(
-            f"{len(refused)} of {len(ops)} operators cannot be compiled or timed, for example "
-            f"{op}: {reason} The others are in {table.path}."
-        )
-    return networks.measure_networks(table, subject, genotypes, pool, phases)
-
-
-def _transfer(
-    config: ProfileConfig, table: LatencyTable, subject: Subject, pool: Pool, phases: Phases
-) -> dict[str, float]:
-    """Measure a few networks and fill the table from another device's."""
-    assert config.transfer_from is not None
-    other = dataclasses.replace(config.target, name=config.transfer_from)
-    roots = [Path(config.table.dir), SHIPPED]
-    path = find(other, roots)
-    if path is None or config.transfer_from == config.target.name:
-        raise TableError(
-            f"transfer_from={config.transfer_from}: no latency table of another target of that "
-            f"name in {', '.join(map(str, roots))}."
-        )
-    source = load(path)
-    known = source.plans()
-    drawn = subject.sample(20 * config.n_samples, config.seed + 1)
-    lowered = {genotype: subject.lower(genotype) for genotype in drawn}
-    covered = [g for g, net in lowered.items() if all(node.op in known for node in net)]
-    covered = covered[: config.n_samples]
-    if len(covered) < config.n_samples:
-        raise TableError(
-            f"The table {path} covers only {len(covered)} of {len(drawn)} networks of search space "
-            f"'{subject.space.name}', too few for n_samples={config.n_samples}."
-        )
-    chosen = {genotype: lowered[genotype] for genotype in covered}
-    ops = {node.op for net in chosen.values() for node in net}
-    refused = operators.measure_operators(
-        table, sorted(ops, key=str), pool, config.tuning.n_plans, phases
-    )
-    if refused:
-        raise CompileError(next(iter(refused.values())))
-    measured = networks.time_whole(table, chosen, pool, phases)
-    latencies = [known.timing.median_ms for known in measured]
-    report = transfer.transferred(
-        table, source, list(chosen.values()), latencies, subject.space.name
-    )
-    table.provenance["transferred_from"] = source.provenance
-    table.save()
-    return report
-
-
-def _extras(
-    config: ProfileConfig, parts: Networks, held_out: Sequence[Whole], phases: Phases
-) -> list[str]:
-    """Return what else is worth knowing of this target, a line each."""
-
-    def open_worker(target: Target) -> Worker:
-        return Worker(target, config.timing, Remote(), config.tuning.limit_s)
-
-    middle = sorted(held_out, key=lambda whole: whole.timing.median_ms)[len(held_out) // 2]
-    lowered = parts.lower(middle.genotype)
-    lines = []
-    with open_worker(config.target) as worker:
-        net = parts.as_run(middle.genotype)
-        plans = {op: worker.tune(op, config.tuning.n_plans) for op in {n.op for n in net}}
-        p = worker.percentiles(net, plans, _SINGLE_RUNS)
-        lines.append(
-            f"Network {middle.genotype.id} (the median): p50 {p['p50_ms']:.4f}, p90 "
-            f"{p['p90_ms']:.4f}, p99 {p['p99_ms']:.4f} ms over {_SINGLE_RUNS} single inferences."
-        )
-    found = throughput.batches(lowered, config.target, open_worker, phases)
-    best = throughput.sweet_spot(found)
-    sizes = ", ".join(f"{b.size}: {b.latency_ms:.4f} ms {b.images_per_s:.0f}/s" for b in found)
-    lines.append(f"Batch sizes: {sizes}. Sweet spot: {best.size}.")
-    return lines + _runtimes(config, parts, held_out, open_worker, phases)
-
-
-def _runtimes(
-    config: ProfileConfig,
-    parts: Networks,
-    held_out: Sequence[Whole],
-    open_worker: object,
-    phases: Phases,
-) -> list[str]:
-    """Compare the runtimes that this CPU has."""
-    assert callable(open_worker)
-    chosen = random.Random(config.seed).sample(list(held_out), min(_COMPARED, len(held_out)))
-    nets = [parts.lower(whole.genotype) for whole in chosen]
-    targets = _comparable(config.target)
-    found = throughput.compare_runtimes(nets, targets, open_worker, phases)
-    name = f"{config.target.runtime} {config.target.dtype}"
-    if name not in found:
-        return [f"{name} refuses a network of this search space; runtimes were not compared."]
-    own = found[name]
-    ratios = {
-        name: statistics.median(a / b for a, b in zip(values, own, strict=True))
-        for name, values in found.items()
-    }
-    fastest = min(ratios, key=lambda name: ratios[name])
-    compared = ", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items())
-    return [
-        f"Latency of {len(nets)} networks over this target's, median: {compared}. "
-        f"Fastest here: {fastest}."
-    ]
-
-
-def _comparable(target: Target) -> list[Target]:
-    """Return the same device by every backend that measures here, in every dtype."""
-    found = []
-    for backend in backends.known():
-        if not backend.measured or backends.lacking(backend.needs):
-            continue
-        for dtype in backend.dtypes:
-            with contextlib.suppress(ConfigError):  # the target or this CPU lacks what it needs
-                other = dataclasses.replace(target, runtime=backend.name, dtype=dtype, batch=1)
-                base.of(other)
-                found.append(other)
-    return found
+    console.print(table)
+    where = f"Files in {found.path}: layers.csv layers.png"
+    print_lines(console, [f"Sum {total:.5f} ms, {found.source}. {where}"])
 
 
 def _print(console: Console, table: LatencyTable, space: str, of: str) -> None:
@@ -246,11 +62,10 @@ def _print(console: Console, table: LatencyTable, space: str, of: str) -> None:
         f"{found['table']['coverage']:.1%} of them (95 % wanted). "
         f"{found['drifted']} were measured while the machine drifted."
     )
-    for line in lines:
-        console.print(line, highlight=False, soft_wrap=True)
+    print_lines(console, lines)
 
 
-def _print_transfer(console: Console, table: LatencyTable, report: dict[str, float]) -> None:
+def _print_transfer(console: Console, table: LatencyTable, report: Mapping[str, float]) -> None:
     console.print(
         f"{len(table.entries)} operators in {table.path}, most of them transferred. Networks left "
         f"out of the fit: Spearman {report['spearman']:.4f}, MAPE {report['mape']:.2%}; interval "

@@ -19,7 +19,8 @@ def sweep(name: str, folder: str) -> None:
 
 def _job(name: str, composed: DictConfig) -> None:
     from hwnas import host
-    from hwnas.__main__ import checked, dispatch
+    from hwnas.api.composition import checked
+    from hwnas.commands.dispatch import dispatch
 
     host.tune()
     config: Any = checked(name, composed)

@@ -1,191 +1,39 @@
-"""``python -m hwnas train``: train a supernet, or one network alone, and say how good it is."""
+"""``python -m hwnas train``: what the terminal shows of a training."""
 
-import contextlib
-import csv
-import random
-import statistics
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import final
+from collections.abc import Sequence
 
-import numpy as np
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from hwnas import supernets
-from hwnas.accuracy.supernet import per_sample
-from hwnas.commands import tensorboard
+from hwnas.api.training import Trained, train
 from hwnas.commands.console import Phases, print_phases
-from hwnas.commands.layers import find_genotype
-from hwnas.commands.tensorboard import TensorBoard
 from hwnas.config import TrainConfig
-from hwnas.figure import Figure
-from hwnas.metrics import column, qualities
-from hwnas.progress import Silent
-from hwnas.results import Row, RunFolder, begun, check_resumed, opened
-from hwnas.space import Genotype
-from hwnas.supernets import Course, Lesson
+from hwnas.metrics import column
+from hwnas.results import Row
 from hwnas.training import parallel
-from hwnas.training.data import Split
-from hwnas.training.loop import Row as LogRow
-from hwnas.training.loop import Summary
-from hwnas.union import named
-
-_N_RANDOM = 10  # subnets of the closing table
-_EVERY = 50  # rows of the log between two writes of its file
 
 
 def run(config: TrainConfig, arguments: Sequence[str]) -> None:
-    """Train what is asked for and write everything into the run folder.
-
-    Args:
-        config: What is asked for.
-        arguments: Of the command line.
-    """
-    if config.train.tensorboard:
-        tensorboard.check()
-    with parallel.joined() as processes:
-        if not processes.leads:  # the first writes and prints for all
-            course = _course(config, Silent())
-            _follow(course, config)
-            return
-        console = Console()
-        with opened("train", config.run.dir, config.run.resume) as (folder, earlier):
-            with Phases(console) as phases:
-                with phases.timed("Load data"):
-                    course = _course(config, phases)
-                if config.genotype is None or config.train.from_supernet:
-                    course.check()
-                manifest = _manifest(config, course, arguments, folder, earlier)
-                folder.write_json("manifest.json", manifest)
-                console.print(f"Run folder: [bold]{folder.path}[/]", highlight=False)
-                train = _train_supernet if config.genotype is None else _train_alone
-                with _logged(folder, config) as log:
-                    table, summary = train(config, course, phases, log)
-            folder.write_json("summary.json", summary)
-            folder.write_json("manifest.json", manifest | {"status": "finished"})
-        console.print(table)
-        console.print(_closing(summary), highlight=False, soft_wrap=True)
+    """Train, and print how good it is; of several processes, the first prints."""
+    console = Console(quiet=not parallel.leads())
+    with Phases(console) as phases:
+        trained = train(config, arguments, phases)
+    if trained is not None:
+        console.print(_table(trained))
+        console.print(_closing(trained.summary), highlight=False, soft_wrap=True)
         print_phases(console, phases)
 
 
-def _course(config: TrainConfig, progress: Phases | Silent) -> Course:
-    read = supernets.read(named(config.search_space), config.dataset, progress)
-    folder = Path(config.run.supernets)
-    training = supernets.Training(config.dataset, config.train, config.seed, folder)
-    (only,) = training.courses(*read).values()
-    return only
-
-
-def _follow(course: Course, config: TrainConfig) -> None:
-    """Train as one of several processes."""
-    if config.genotype is None:
-        course.trained(Silent())
-    else:
-        _lesson(config, course, Silent()).trained(Silent())
-
-
-def _manifest(
-    config: TrainConfig,
-    course: Course,
-    arguments: Sequence[str],
-    folder: RunFolder,
-    earlier: Row,
-) -> Row:
-    digests = {name: str(value) for name, value in course.of.items()}
-    digests["genotype"] = str(config.genotype)
-    check_resumed(earlier, folder, digests, 0)
-    return {
-        **begun("train", arguments, earlier, config),
-        "seed": config.seed,
-        "digests": digests,
-        "processes": parallel.current().n,
-        "images": {
-            name: len(getattr(course.data, name)) for name in ("train", "validation", "test")
-        },
-    }
-
-
-def _train_supernet(
-    config: TrainConfig, course: Course, phases: Phases, log: supernets.Log
-) -> tuple[Table, Row]:
-    supernet, summary = course.trained(phases, log)
-    evaluator = course.evaluator(supernet, config.scoring)
-    rng, space = random.Random(f"report {config.seed}"), course.space
-    genotypes = [space.smallest(), space.largest(), *(space.sample(rng) for _ in range(_N_RANDOM))]
-    with phases.phase("Score subnets", len(genotypes)) as advance:
-        figures = []
-        for genotype in genotypes:
-            figures.append(evaluator.score(genotype).figure)
-            advance(1)
-    smallest, largest, *some = figures
-    n, metric = len(course.data.validation), course.data.task.metric
-    table = _table(f"On the validation split ({n} images)", metric)
-    table.add_row("smallest subnet", *_cells(smallest))
-    middle = statistics.median(figure.value for figure in some)
-    ends = [figure.value for figure in some]
-    spread = f"{min(ends):.4f} to {max(ends):.4f} (lowest, highest)"
-    table.add_row(f"median of {len(some)} random subnets", f"{middle:.4f}", spread)
-    table.add_row("largest subnet", *_cells(largest))
-    kept = course.checkpoint().path
-    found = {
-        f"{metric}_smallest": smallest.to_json(),
-        f"{metric}_largest": largest.to_json(),
-        f"{metric}_random": [figure.to_json() for figure in some],
-        f"{metric}_random_median": middle,
-        "genotypes": [genotype.to_dict() for genotype in genotypes],
-    }
-    return table, {**found, **_facts(summary), "checkpoint": str(kept) if kept.exists() else None}
-
-
-def _train_alone(
-    config: TrainConfig, course: Course, phases: Phases, log: supernets.Log
-) -> tuple[Table, Row]:
-    lesson = _lesson(config, course, phases)
-    network, summary = lesson.trained(phases, log)
-    found, task = {}, course.data.task
-    table = _table(f"Network {lesson.genotype.id}", task.metric)
-    for name in ("validation", "test"):
-        split: Split = getattr(course.data, name)
-        with phases.timed(f"Read {name}"):
-            batches = course.data.batches(split, course.resolution(lesson.genotype))
-            each = np.concatenate([per_sample(task, network, *batch) for batch in batches])
-        found[name] = task.score(each)
-        table.add_row(f"{name} split ({len(each)} images)", *_cells(found[name]))
-    return table, {
-        "genotype": lesson.genotype.to_dict(),
-        "id": lesson.genotype.id,
-        "start": "supernet" if lesson.supernet is not None else "scratch",
-        "epochs": lesson.options.epochs,
-        **{f"{task.metric}_{name}": figure.to_json() for name, figure in found.items()},
-        **_facts(summary),
-        "checkpoint": str(lesson.checkpoint().path),
-    }
-
-
-def _lesson(config: TrainConfig, course: Course, progress: Phases | Silent) -> Lesson:
-    assert config.genotype is not None
-    genotype = _genotype(config, course)
-    if not config.train.from_supernet:
-        return Lesson(course, genotype)
-    return Lesson(course, genotype, course.trained(progress)[0])
-
-
-def _genotype(config: TrainConfig, course: Course) -> Genotype:
-    if config.genotype == "random":
-        return course.space.sample(random.Random(f"network {config.seed}"))
-    return find_genotype(course.space, str(config.genotype))
-
-
-def _facts(summary: Summary) -> Row:
-    """Return what training took; nothing is known of one that was finished before."""
-    rate = summary.n_images / summary.seconds if summary.n_steps else None
-    return {
-        "steps": summary.n_steps,
-        "seconds": summary.seconds if summary.n_steps else None,
-        "images_x_subnets_per_second": rate,
-    }
+def _table(trained: Trained) -> Table:
+    table = Table(
+        "", column(trained.metric).title, "95 % interval", title=trained.title,
+        title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False,
+    )  # fmt: skip
+    table.columns[1].justify = "right"
+    for row in trained.figures:
+        table.add_row(*row)
+    return table
 
 
 def _closing(summary: Row) -> str:
@@ -199,62 +47,3 @@ def _closing(summary: Row) -> str:
     what = "images x subnets" if "genotypes" in summary else "images"
     steps, seconds = summary["steps"], summary["seconds"]
     return f"Trained {steps} steps in {seconds:.1f} s, {rate:.0f} {what} a second. {where}"
-
-
-def _table(title: str, metric: str) -> Table:
-    table = Table(
-        "", column(metric).title, "95 % interval", title=title, title_justify="left",
-        box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False,
-    )  # fmt: skip
-    table.columns[1].justify = "right"
-    return table
-
-
-def _cells(figure: Figure) -> list[str]:
-    return [f"{figure.value:.4f}", f"{figure.low:.4f} to {figure.high:.4f}"]
-
-
-@contextlib.contextmanager
-def _logged(folder: RunFolder, config: TrainConfig) -> Iterator[supernets.Log]:
-    """Give what writes ``log.csv`` and, if asked for, TensorBoard's logs."""
-    table = _CsvLog(folder)
-    logs: list[Callable[[LogRow], None]] = [table]
-    with contextlib.ExitStack() as stack:
-        stack.callback(table.write)
-        if config.train.tensorboard:
-            board = TensorBoard(folder.path / "tensorboard")
-            stack.callback(board.close)
-            logs.append(board)
-
-        def log(row: LogRow) -> None:
-            for each in logs:
-                each(row)
-
-        yield log
-
-
-@final
-class _CsvLog:
-    """``log.csv``; of a resumed run it keeps the rows before the step that is resumed from."""
-
-    def __init__(self, folder: RunFolder):
-        self._folder = folder
-        self._rows: list[Row] = []
-        self._earlier: list[Row] = []
-        if (path := folder.path / "log.csv").is_file():
-            with path.open(newline="", encoding="utf-8") as file:
-                self._earlier = [dict(row) for row in csv.DictReader(file)]
-
-    def __call__(self, row: LogRow) -> None:
-        """Take in a row; every now and then, write."""
-        self._rows.append(dict(row))
-        measured = any(name.partition("_")[0] in qualities() for name in row)
-        if len(self._rows) % _EVERY == 1 or measured:
-            self.write()
-
-    def write(self) -> None:
-        """Write all rows."""
-        first = int(self._rows[0]["step"]) if self._rows else None
-        kept = [row for row in self._earlier if first is None or int(row["step"]) < first]
-        if rows := [*kept, *self._rows]:
-            self._folder.write_csv("log.csv", rows)

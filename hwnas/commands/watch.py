@@ -1,38 +1,22 @@
 """What is seen of a search while it goes on: a row for each target, and one for all together."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol, final
+from collections.abc import Sequence
+from typing import final
 
 from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from hwnas.api.reporter import Finished
 from hwnas.metrics import column, paid, quality
 from hwnas.results import Candidate
-from hwnas.search.standing import Snapshot, Standing
+from hwnas.searching.standing import Snapshot, Standing, View
 
 _WORDS = (
     "hypervolume: the front's share of the box between a perfect metric at no cost and the worst "
     "that counts: a budget's limit, else the worst so far"
 )
-
-
-class _Finished(Protocol):
-    """What keeps the candidates of finished trials."""
-
-    candidates: list[Candidate]
-
-
-@dataclass(frozen=True)
-class View:
-    """A search as one target sees it, or all together."""
-
-    name: str  #: empty if there is one view only
-    objectives: Sequence[str]
-    limits: Mapping[str, float]
-    seen: Callable[[Candidate], Candidate] = lambda candidate: candidate
 
 
 @final
@@ -44,7 +28,7 @@ class Watch:
         views: What is looked at.
     """
 
-    def __init__(self, study: _Finished, views: Sequence[View]):
+    def __init__(self, study: Finished, views: Sequence[View]):
         self._study, self._views = study, views
         self._standings = [Standing(view.objectives, view.limits) for view in views]
         self._trials: set[int] = set()

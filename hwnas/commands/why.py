@@ -1,403 +1,47 @@
-"""``python -m hwnas why``: when and why a candidate was proposed, what it beat, what beats it."""
-
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+"""``python -m hwnas why``: what the terminal shows of an explanation."""
 
 from rich import box
 from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 
-from hwnas.budget import Budget, violations
-from hwnas.commands.trainings import trainings
+from hwnas.api.narrative import Part, Why
+from hwnas.api.why import why
 from hwnas.config import WhyConfig
-from hwnas.errors import RunError
-from hwnas.figure import Figure
-from hwnas.metrics import column, paid, qualities, quality
-from hwnas.results import Candidate, Row, RunFolder, Verified, read_manifest, read_verified, stays
-from hwnas.search import explanation, loop, study
-from hwnas.search.explanation import Explanation, Standing
-from hwnas.search.proposal import Phase, Proposal
-from hwnas.search.study import Record
-from hwnas.search.verify import own
 
 _WIDTH = 100
-_NAMED = 5  #: candidates that are listed with their figures
-_LISTED = 12  #: ids in a line
-
-
-@dataclass(frozen=True)
-class _Run:
-    """What a run folder holds."""
-
-    folder: RunFolder
-    manifest: Row
-    record: Record
-
-    @property
-    def limits(self) -> dict[str, float]:
-        """The limits of the search; with several targets, named after them."""
-        if "targets" not in self.manifest:
-            return dict(Budget.of(self.manifest["config"]["budget"]).limits)
-        return {
-            f"{target}.{name}": limit
-            for target, own in self.manifest["targets"].items()
-            for name, limit in Budget.of(own["config"]["budget"]).limits.items()
-        }
-
-    def verified(self, genotype_id: str) -> Verified | None:
-        """Return what the run verified of a candidate; with several targets, on all of them."""
-        if "targets" not in self.manifest:
-            return read_verified(self.folder, genotype_id)
-        figures: dict[str, Figure] = {}
-        for target in self.manifest["targets"]:
-            found = read_verified(RunFolder(self.folder.path / target), genotype_id)
-            if found is not None:
-                figures |= {f"{target}.{name}": f for name, f in found.figures.items()}
-        return Verified(figures, stays(self.folder, genotype_id)) if figures else None
-
-    @property
-    def has_several(self) -> bool:
-        """Whether several search spaces were searched at once."""
-        return isinstance(self.manifest["config"].get("search_space"), list)
-
-    @property
-    def sampler(self) -> str:
-        """The name of the sampler."""
-        return str(self.manifest["config"]["sampler"]["name"])
-
-    @property
-    def progress(self) -> str:
-        """How far the search is, in words."""
-        n, of = len(self.record.candidates), self.manifest["config"]["n_trials"]
-        status = self.manifest["status"]
-        return f"{n} of {of} trials so far" if status == "running" else f"{n} trials, {status}"
 
 
 def run(config: WhyConfig) -> None:
     """Print what the run folder says of a candidate, or its front."""
     console = Console(width=min(Console().width, _WIDTH), highlight=False, markup=False)
-    found = _open(Path(config.run))
-    if config.id == "front":
-        _print_front(console, found)
-        return
-    candidates, objectives = found.record.candidates, found.record.objectives
-    genotype_id = explanation.find(candidates, config.id)
-    explained = explanation.explain(candidates, genotype_id, objectives)
-    verified = found.verified(genotype_id)
-    proposal = found.record.proposals[explained.candidate.trial]
-    console.print(_headline(explained, found, verified), style="bold")
-    label = column(quality(objectives)).label.capitalize()
-    sections: list[tuple[str, list[RenderableType]]] = [
-        ("Choices", [*_choices(explained.candidate, several=found.has_several)]),
-        ("Why it was proposed", [*_proposed(explained.candidate, proposal, found)]),
-        ("Figures", [_figures(explained.candidate, verified)]),
-        (f"{label}, training by training", [*_trained(explained.candidate, found)]),
-        ("Limits", [*_limits(explained.candidate, found.limits, verified)]),
-        ("When it came", _came(explained, objectives)),
-        ("Now, as searched", _now(explained, objectives)),
-    ]
-    for title, parts in sections:
-        if parts:
-            console.print(f"\n{title}", style="bold")
-        for part in parts:
-            console.print(Padding(part, (0, 0, 0, 2), expand=False))
+    found = why(config)
+    (_print if found.headline else _print_front)(console, found)
 
 
-def _open(path: Path) -> _Run:
-    """Read a run folder.
-
-    Raises:
-        RunError: it is not a search's, or no trial is finished.
-    """
-    if not path.is_dir():
-        raise RunError(f"run={path}: there is no such folder.")
-    folder, manifest = RunFolder(path), read_manifest(path, "run")
-    if manifest.get("verb") != "search":
-        raise RunError(f"run={path}: it is not the folder of a search.")
-    if "part_of" in manifest:
-        raise RunError(f"run={path} is one target of a search: say run={path.absolute().parent}.")
-    where = manifest["config"]["study"]
-    if where["storage"] is not None:
-        return _Run(folder, manifest, study.read_shared(where["storage"], where["name"]))
-    if not folder.study.exists():
-        raise RunError(f"run={path}: no trial is finished yet.")
-    return _Run(folder, manifest, study.read(folder.study))
+def _print(console: Console, found: Why) -> None:
+    console.print(found.headline, style="bold")
+    for section in found.sections:
+        console.print(f"\n{section.title}", style="bold")
+        for part in section.parts:
+            console.print(Padding(_rendered(part), (0, 0, 0, 2), expand=False))
 
 
-def _print_front(console: Console, found: _Run) -> None:
-    objectives = found.record.objectives
-    members = loop.front(found.record.candidates, objectives)
-    if verified := _verified_front(found):
-        console.print(f"Front of {len(verified)} as verified, of what goes onto the device")
-        console.print(_table(verified, objectives))
-        console.print()
-    console.print(f"Front of {len(members)} as searched ({found.progress})")
-    console.print(_table(members, objectives))
+def _print_front(console: Console, found: Why) -> None:
+    for i, section in enumerate(found.sections):
+        if i:
+            console.print()
+        console.print(section.title)
+        for part in section.parts:
+            console.print(_rendered(part))
 
 
-def _verified_front(found: _Run) -> list[Candidate]:
-    """Return those that stayed on the front, with what was verified; of one target alone."""
-    if "targets" in found.manifest:
-        return []
-    members = []
-    for candidate in explanation.distinct(found.record.candidates):
-        verified = found.verified(candidate.id)
-        if verified is None or not verified.on_front:
-            continue
-        metric = quality(found.record.objectives)
-        judged = verified.figures.get(own(metric, verified.figures))
-        if judged is not None:
-            figures = {**candidate.figures, **verified.figures, metric: judged}
-            members.append(replace(candidate, figures=figures))
-    first, *_ = paid(found.record.objectives)
-    return sorted(members, key=lambda c: c.figures[first].value)
-
-
-def _headline(explained: Explanation, found: _Run, verified: Verified | None) -> str:
-    candidate = explained.candidate
-    state = "infeasible" if candidate.reason else "dominated"
-    stays = verified.on_front if verified is not None else None
-    if explained.on_front:
-        state = "on the front as searched, off it as verified" if stays is False else "on the front"
-    elif stays:
-        how = "stopped early" if candidate.stopped else "dominated"
-        state = f"{how} as searched, on the front as verified"
-    elif candidate.stopped:
-        state = "stopped early, as it will hardly be on the front"
-    again = [str(number) for number in explained.trials[1:]]
-    came = f"trial {candidate.trial}{', came again at ' * bool(again)}{_listed(again, 'trial')}"
-    return f"{candidate.id}: {state} ({came}; {found.progress})"
-
-
-def _choices(candidate: Candidate, *, several: bool) -> list[str]:
-    """Return the choices, those of one part of a network (``stages.0``) on one line.
-
-    Where several spaces were searched, the first line says of which the network is.
-    """
-    parts: dict[str, dict[str, list[str]]] = {}
-    for name, value in candidate.genotype.options:
-        *path, choice = name.split(".")
-        inner = parts.setdefault(".".join(path[:2]), {})
-        inner.setdefault(".".join(path[2:]), []).append(f"{choice}={value}")
-    space = [f"search space {candidate.genotype.space}"] if several else []
-    return space + [
-        f"{part} ".lstrip() + "; ".join(" ".join([n, *w]).lstrip() for n, w in sorted(all.items()))
-        for part, all in sorted(parts.items())
-    ]
-
-
-def _proposed(candidate: Candidate, proposal: Proposal, found: _Run) -> list[str]:
-    lines = [f"Trial {candidate.trial}, {_reason(proposal, found.sampler)}."]
-    if proposal.phase == "gain" and candidate.reason and proposal.n_costed:
-        lines.append(f"None of the {proposal.n_costed} whose costs were computed fits the limits.")
-    lines += _expected(candidate, proposal, found)
-    if proposal.parents:
-        ids = {c.trial: c.id for c in found.record.candidates}
-        parents = [f"{number} ({ids[number]})" for number in proposal.parents if number in ids]
-        lines.append(f"It descends from {_listed(parents, 'trial')}.")
-    return lines
-
-
-def _reason(proposal: Proposal, sampler: str) -> str:
-    looked = f"{proposal.n_candidates} candidates looked at"
-    picked = "drawn at random: costs are not known beforehand"
-    if proposal.n_costed:
-        picked = "picked to spread the first trials over the range of costs"
-    computed = f", and of the best {proposal.n_costed} with computed ones" * bool(proposal.n_costed)
-    modelled = f" with modelled costs{computed}" * bool(proposal.costs)
-    generation = "its first generation, random"
-    if proposal.generation:
-        generation = f"generation {proposal.generation}, a child of the best before"
-    reasons: dict[Phase, str] = {
-        "ladder": "one of the fixed first trials, from the smallest network to the largest",
-        "startup": f"by {sampler}, before there is a model: of {looked}, {picked}",
-        "gain": f"by {sampler}: the highest expected gain of {looked}{modelled}",
-        "smallest": f"by {sampler}: nothing was known to fit the limits, so the smallest was tried",
-        "random": f"by {sampler}, at random: nothing else was left that is known to fit the limits",
-        "generation": f"by {sampler}: {generation}",
-        "sampler": f"by {sampler}, which records no reasons",
-    }
-    return reasons[proposal.phase]
-
-
-def _expected(candidate: Candidate, proposal: Proposal, found: _Run) -> list[str]:
-    """Return what was expected, and what was found."""
-    if proposal.expected is None:
-        return []
-    value, low, high = proposal.expected
-    metric = quality(found.record.objectives)
-    words = f"Expected {column(metric).label} {value:.4g} (95 %: {low:.4g} to {high:.4g})"
-    if (scored := candidate.figures.get(metric)) is None:
-        words += "; it was not scored."
-    else:
-        side = "within" if low <= scored.value <= high else "outside"
-        words += f"; found {scored.value:.4g}, {side} the interval."
-    kept, n = explanation.kept_within(found.record.candidates, found.record.proposals)
-    lines = [f"{words} Of {n} such intervals of this search, {kept} held."]
-    names = paid(found.record.objectives)
-    for name, cost in zip(names, proposal.costs, strict=False):
-        if (figure := candidate.figures.get(name)) is not None:
-            off = f" ({100 * (figure.value / cost - 1):+.0f} %)" if cost else ""
-            lines.append(f"Modelled {name} {cost:.4g}; computed {figure.value:.4g}{off}.")
-    if proposal.gain is not None:
-        share = "less than 0.01 %" if proposal.gain < 1e-4 else _percent(proposal.gain)
-        lines.append(f"Expected gain: {share} of the hypervolume of the front at that time.")
-    return lines
-
-
-def _figures(candidate: Candidate, verified: Verified | None) -> RenderableType:
-    """Return the figures; below each, what verification found."""
-    table = _plain_table("figure", "value", "interval", "source")
-    for name, figure in candidate.figures.items():
-        table.add_row(column(name).title, *_figure_cells(figure))
-        for other, found in (verified.figures if verified else {}).items():
-            target, _, plain = other.rpartition(".")
-            if other == name:
-                table.add_row("  verified", *_figure_cells(found))
-            elif name in qualities() and plain.startswith(name):  # accuracy_int8, accuracy_fp32
-                dtype = plain.removeprefix(f"{name}_")
-                words = " ".join(word for word in ("  verified", target, dtype) if word)
-                table.add_row(words, *_figure_cells(found))
-    return table if table.rows else "None: the target cannot run it."
-
-
-def _trained(candidate: Candidate, found: _Run) -> list[RenderableType]:
-    """Return what trainings came to, and what is believed, on the validation split."""
-    told = trainings(found.folder, found.manifest, candidate)
-    table = _plain_table("validation split", "value", "interval", "source")
-    for name, figure in told.figures:
-        table.add_row(name, *_figure_cells(figure))
-    return [*([table] if told.figures else []), *told.lines]
-
-
-def _figure_cells(figure: Figure) -> list[str]:
-    interval = "" if figure.low is None else f"{figure.low:.4g} to {figure.high:.4g}"
-    return [f"{figure.value:.5g}", interval, figure.source]
-
-
-def _limits(
-    candidate: Candidate, limits: Mapping[str, float], verified: Verified | None
-) -> list[str]:
-    """Return each limit with its margin, and why a candidate was not scored."""
-    over = violations(limits, candidate.figures)
-    lines = [_margin(name, candidate.figures[name], limits[name]) for name in over]
-    if verified is not None:
-        found = violations(limits, verified.figures)
-        left = [name for name, by in found.items() if by > 0]
-        lines += [
-            f"Verified, {_margin(name, verified.figures[name], limits[name])}" for name in left
-        ]
-        lines.append(_verification(verified, left))
-    if candidate.reason:
-        worst = max(over, key=lambda name: over[name], default="")
-        why = candidate.reason.rstrip(".")
-        if worst and over[worst] > 0:
-            needed = f"{column(worst).binding(candidate.figures[worst]):.4g}"
-            why = f"{_option(worst)} binds most, it would have to be {needed}"
-        lines.append(f"It was not scored: {why}.")
-    return lines
-
-
-def _margin(name: str, figure: Figure, limit: float) -> str:
-    metric = column(name)
-    over, value = metric.violation(figure, limit), metric.binding(figure)
-    end = f"{'lower' if metric.maximise else 'upper'} end "
-    end = "" if value == figure.value else end
-    outcome = f"breaks it by {_percent(over)}" if over > 0 else f"leaves {_percent(-over)}"
-    return f"{_option(name)} {limit:g}: {end}{value:.4g} {outcome}."
-
-
-def _option(name: str) -> str:
-    """Return the option that sets a limit."""
-    target, _, plain = name.rpartition(".")
-    return f"{target}.budget.{plain}" if target else f"budget.{name}"
-
-
-def _percent(share: float) -> str:
-    percent = 100 * share
-    return f"{percent:.2g} %" if percent < 99.5 else f"{percent:.0f} %"
-
-
-def _verification(verified: Verified, left: Sequence[str]) -> str:
-    if left:
-        return "By its own files it leaves the budget."
-    if verified.on_front is None:
-        return "It is verified; whether it stays on the front is known when the run has finished."
-    if verified.on_front:
-        return "By its own files it stays within the budget and on the front."
-    return "By its own files it left the front: another member is better."
-
-
-def _came(explained: Explanation, objectives: Sequence[str]) -> list[RenderableType]:
-    """Return how it stood among what had come before."""
-    standing = explained.before
-    if standing is None:
-        return []
-    if not standing.n_others:
-        return ["It was the first that was scored."]
-    beat = f"It beat {len(standing.beaten)} of {standing.n_others} that had been scored"
-    if explained.displaced:
-        left = _listed([c.id for c in explained.displaced])
-        beat += f"; off the front went {left}"
-    if not standing.beaten_by:
-        return [f"{beat}.", "Nothing beat it: it joined the front."]
-    return [f"{beat}.", *_beaten_by("It was", standing, objectives)]
-
-
-def _now(explained: Explanation, objectives: Sequence[str]) -> list[RenderableType]:
-    """Return how it stands among all that was scored."""
-    standing = explained.now
-    if standing is None:
-        return []
-    lines: list[RenderableType] = [
-        f"It beats {len(standing.beaten)} of {standing.n_others} others that were scored."
-    ]
-    if (by := explained.left_by) is not None:
-        lines.append(f"It was on the front until trial {by.trial}, when {by.id} beat it.")
-    if not explained.on_front:
-        return [*lines, *_beaten_by("It is", standing, objectives)]
-    nearby = [c for c in explained.neighbours if c is not None]
-    if not nearby:
-        return [*lines, "It is the whole front."]
-    lines.append(f"It is on the front of {len(explained.front)}. Its neighbours there:")
-    return [*lines, _table(nearby, objectives, explained.candidate)]
-
-
-def _beaten_by(words: str, standing: Standing, objectives: Sequence[str]) -> list[RenderableType]:
-    n, shown = len(standing.beaten_by), standing.beaten_by[:_NAMED]
-    nearest = "; the nearest, those on the front first" if n > _NAMED else ""
-    return [f"{words} beaten by {n}{nearest}:", _table(shown, objectives)]
-
-
-def _table(
-    candidates: Sequence[Candidate], objectives: Sequence[str], own: Candidate | None = None
-) -> Table:
-    """Return the objectives of candidates, and by how much they differ from one's own."""
-    table = _plain_table("id", "trial", *(column(name).title for name in objectives))
-    for candidate in candidates:
-        cells = [_cell(candidate, name, own) for name in objectives]
-        table.add_row(candidate.id, str(candidate.trial), *cells)
+def _rendered(part: Part) -> RenderableType:
+    if isinstance(part, str):
+        return part
+    table = Table(*part.heads, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for cells in part.cells:
+        table.add_row(*cells)
     return table
-
-
-def _plain_table(*heads: str) -> Table:
-    table = Table(*heads, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
-    for part in table.columns[1:]:
-        part.justify = "right"
-    return table
-
-
-def _cell(candidate: Candidate, name: str, own: Candidate | None) -> str:
-    value = candidate.figures[name].value
-    if own is None:
-        return f"{value:.5g}"
-    return f"{value:.5g} ({value - own.figures[name].value:+.2g})"
-
-
-def _listed(words: Sequence[str], what: str = "") -> str:
-    """Return words as a list: ``trials a, b and 3 more``."""
-    plural = f"{what}{'s' * (len(words) > 1)} " if what and words else ""
-    more = f" and {len(words) - _LISTED} more" if len(words) > _LISTED else ""
-    return f"{plural}{', '.join(words[:_LISTED])}{more}"

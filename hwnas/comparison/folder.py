@@ -12,11 +12,12 @@ from hwnas.budget import Budget
 from hwnas.comparison.fronts import Point, Run, declared
 from hwnas.errors import RunError
 from hwnas.figure import Figure
+from hwnas.manifest import read_manifest
 from hwnas.metrics import column, quality
-from hwnas.results import Candidate, Row, RunFolder, read_candidates, read_manifest
-from hwnas.search import study
-from hwnas.search.joint import fits_all, on_target
-from hwnas.search.verify import Member, own, verified_names
+from hwnas.results import Candidate, Row, RunFolder, read_candidates
+from hwnas.searching import study
+from hwnas.searching.joint import fits_all, on_target
+from hwnas.searching.member import Member, own, verified_names
 from hwnas.space import Space
 from hwnas.union import stem
 

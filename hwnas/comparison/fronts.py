@@ -12,7 +12,7 @@ from hwnas.figure import Figure, Figures
 from hwnas.metrics import column, is_known
 from hwnas.pareto import non_dominated
 from hwnas.results import Candidate
-from hwnas.search.verify import Member
+from hwnas.searching.member import Member
 
 Array = NDArray[np.float64]
 Kind = Literal["searched", "verified"]

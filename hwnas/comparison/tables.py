@@ -18,7 +18,7 @@ from hwnas.comparison.fronts import Array, Front, Objective, Run
 from hwnas.figure import Figure
 from hwnas.metrics import qualities
 from hwnas.results import Candidate, Row
-from hwnas.search.verify import Member
+from hwnas.searching.member import Member
 
 _RUNGS = 8
 _CHECKPOINTS = 48

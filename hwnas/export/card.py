@@ -14,7 +14,7 @@ from hwnas.export.proof import TRAINED
 from hwnas.export.running import kinds
 from hwnas.figure import Figure
 from hwnas.metrics import column
-from hwnas.search.verify import own
+from hwnas.searching.member import own
 from hwnas.tasks.base import Task
 
 Row = dict[str, Any]

@@ -10,7 +10,7 @@ from hwnas.errors import ConfigError, RunError, unknown
 from hwnas.export import expression
 from hwnas.metrics import column, paid, quality
 from hwnas.results import Row
-from hwnas.search import verify
+from hwnas.searching import member
 
 NAMES = ("knee", "most_accurate", "fastest", "smallest", "all")
 _VERIFIED = "verified_"
@@ -59,7 +59,7 @@ def read(content: Row) -> Front:
         figures = {n: float(v) for n, v in found.items()}
         for target in {n.rpartition(".")[0] for n in figures}:
             prefix = f"{target}." if target else ""
-            own = verify.own(metric, [n.removeprefix(prefix) for n in figures])
+            own = member.own(metric, [n.removeprefix(prefix) for n in figures])
             figures[f"{prefix}{metric}"] = figures[f"{prefix}{own}"]
         figures[metric] = worst(v for n, v in figures.items() if n.rpartition(".")[2] == metric)
         offers.append(Offer(row["id"], dict(sorted(figures.items())), row["verified_on_front"]))

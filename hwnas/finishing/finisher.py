@@ -15,7 +15,7 @@ from hwnas.finishing.options import FinishingConfig
 from hwnas.finishing.teachers import Member, Tutor
 from hwnas.int8.finished import Finished
 from hwnas.progress import Progress, Silent
-from hwnas.search.verify import Workbench
+from hwnas.searching.verify import Workbench
 from hwnas.space import Genotype
 from hwnas.training.batches import steps_per_epoch
 from hwnas.training.checkpoint import Checkpoint

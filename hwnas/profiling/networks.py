@@ -8,9 +8,9 @@ from typing import Any
 
 from hwnas.agreement import agreement
 from hwnas.cost.calibration import Calibration, Features, calibrate, features
-from hwnas.errors import ConfigError
 from hwnas.latency_table import LatencyTable, Row
 from hwnas.op import Lowered, n_macs
+from hwnas.profiling.options import NetworksConfig
 from hwnas.profiling.passes import Measured, Passes
 from hwnas.profiling.subject import Subject
 from hwnas.progress import Progress
@@ -18,21 +18,6 @@ from hwnas.runtimes.pool import Pool
 from hwnas.runtimes.worker import Worker
 from hwnas.space import Genotype
 from hwnas.timing import Timing
-
-
-@dataclass
-class NetworksConfig:
-    """How many whole networks are measured, and what for."""
-
-    fit: int = 24  #: to fit the calibration
-    interval: int = 59  #: to set the width of the interval
-    held_out: int = 60  #: to report the error on; neither of the others has seen them
-
-    def __post_init__(self) -> None:
-        if self.fit < 6 or self.interval < 19 or self.held_out < 10:
-            raise ConfigError(
-                "networks.fit must be at least 6, networks.interval 19, networks.held_out 10."
-            )
 
 
 @dataclass(frozen=True)

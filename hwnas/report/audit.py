@@ -5,10 +5,7 @@ import html
 import io
 from collections.abc import Sequence
 
-import matplotlib as mpl
-
-mpl.use("Agg")
-from matplotlib import pyplot as plt
+from matplotlib.figure import Figure as Drawing
 
 from hwnas.accuracy.audit import Finding, Verdict
 from hwnas.errors import RunError
@@ -23,7 +20,8 @@ _STYLE = (("front", VERIFIED, "members of the front"), ("space", SEARCHED, "rand
 def audit_png(findings: Sequence[Finding], verdict: Verdict, epochs: int, metric: str) -> bytes:
     """Return a PNG: the metric trained alone over that in the supernet, with intervals."""
     label = column(metric).title
-    figure, axes = plt.subplots(figsize=(7, 5.5), dpi=150, layout="constrained")
+    figure = Drawing(figsize=(7, 5.5), dpi=150, layout="constrained")
+    axes = figure.subplots()
     for group, colour, name in _STYLE:
         chosen = [f for f in findings if f.subject.group == group]
         x = [f.supernet.value for f in chosen]
@@ -50,7 +48,6 @@ def audit_png(findings: Sequence[Finding], verdict: Verdict, epochs: int, metric
     axes.set_axisbelow(True)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png")
-    plt.close(figure)
     return buffer.getvalue()
 
 

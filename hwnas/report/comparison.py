@@ -5,10 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib as mpl
-
-mpl.use("Agg")
 import numpy as np
-from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
@@ -204,9 +201,8 @@ def critical_difference(ranking: Ranking, title: str) -> Pictures:
     below = -0.35 - 0.25 * len(cliques)  # where the names begin
     bottom = below - 0.4 * half
     with mpl.rc_context({**_STYLE, "axes.grid": False}):
-        figure, axes = plt.subplots(
-            figsize=(6.5, 0.7 * (1.6 - bottom)), dpi=200, layout="constrained"
-        )
+        figure = Figure(figsize=(6.5, 0.7 * (1.6 - bottom)), dpi=200, layout="constrained")
+        axes = figure.subplots()
         axes.set_axis_off()
         axes.set_xlim(1 - 0.4 * n, n + 0.4 * n)
         axes.set_ylim(bottom, 1.5)
@@ -243,10 +239,8 @@ def _draw_scale(axes: Axes, n: int, width: float) -> None:
 
 
 def _panels(n: int) -> tuple[Figure, list[Axes]]:
-    figure, axes = plt.subplots(
-        1, n, figsize=(5.2 * n, 3.8), dpi=200, layout="constrained", squeeze=False
-    )
-    return figure, list(axes[0])
+    figure = Figure(figsize=(5.2 * n, 3.8), dpi=200, layout="constrained")
+    return figure, list(figure.subplots(1, n, squeeze=False)[0])
 
 
 def _label(axes: Axes, cost: Objective, quality: Objective) -> None:
@@ -299,11 +293,10 @@ def _legend(figure: Figure, axes: Axes, n: int, title: str = "") -> None:
 
 
 def _saved(figure: Figure) -> Pictures:
-    """Return the figure in both formats, without dates, and forget it."""
+    """Return the figure in both formats, without dates."""
     found = {}
     for suffix, dates in (("png", {"Software": None}), ("svg", {"Date": None, "Creator": None})):
         buffer = io.BytesIO()
         figure.savefig(buffer, format=suffix, metadata=dates)
         found[suffix] = buffer.getvalue()
-    plt.close(figure)
     return found

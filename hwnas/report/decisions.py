@@ -12,7 +12,7 @@ from hwnas.figure import Figure, Figures
 from hwnas.metrics import column
 from hwnas.report.explorer import Line
 from hwnas.results import Candidate
-from hwnas.search.verify import Member
+from hwnas.searching.member import Member
 
 _BLOCK = 512  # candidates that are held against the front at once
 _BEYOND = re.compile(r"(\S+) \S+ ((?:over|under) budget [^;\s]+)")  # of ``Budget.exceeded``

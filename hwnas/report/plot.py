@@ -5,11 +5,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import matplotlib as mpl
-
-mpl.use("Agg")
 import numpy as np
-from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -17,7 +13,7 @@ from hwnas.budget import Budget
 from hwnas.metrics import column
 from hwnas.report.explorer import Beside
 from hwnas.results import Candidate, Row
-from hwnas.search.verify import Member
+from hwnas.searching.member import Member
 
 # Okabe and Ito's palette, which colour-blind people can tell apart.
 SEARCHED, VERIFIED, LEFT, DOMINATED, LIMIT = "#0072B2", "#009E73", "#D55E00", "#BBBBBB", "#CC79A7"
@@ -46,31 +42,37 @@ class Panel:
     title: str
     for_all: Container[str] = ()  #: ids of models for all targets
     beside: Beside | None = None
+    unverified: Sequence[Candidate] = ()  #: the front as searched, where none was verified
 
 
 def front_png(*panels: Panel) -> bytes:
     """Return a PNG of the metric over a cost: searched points, verified points, budget line."""
+    return _png(front_figure(*panels))
+
+
+def front_figure(*panels: Panel) -> Figure:
+    """Return the same as a figure of matplotlib's."""
     n = len(panels)
     size = (8, 5) if n == 1 else (6 * n, 5)
-    figure, all_axes = plt.subplots(
-        1, n, figsize=size, dpi=150, layout="constrained", squeeze=False
-    )
+    figure = Figure(figsize=size, dpi=150, layout="constrained")
+    all_axes = figure.subplots(1, n, squeeze=False)
     for axes, panel in zip(all_axes[0], panels, strict=True):
         _draw_front(axes, panel)
-    return _png(figure)
+    return figure
 
 
 def _draw_front(axes: Axes, panel: Panel) -> None:
     candidates, members, cost = panel.candidates, panel.members, panel.cost
     metric = panel.metric
-    on_front = {member.candidate.id for member in members}
+    found = [member.candidate for member in members] or panel.unverified
+    on_front = {candidate.id for candidate in found}
     rest = [c for c in candidates if c.state != "infeasible" and c.id not in on_front]
     axes.scatter(
         [c.figures[cost].value for c in rest],
         [c.figures[metric].value for c in rest],
         s=10, color=DOMINATED, label="dominated (searched)", zorder=1,
     )  # fmt: skip
-    searched = [member.candidate.figures for member in members]
+    searched = [candidate.figures for candidate in found]
     axes.scatter(
         [f[cost].value for f in searched],
         [f[metric].value for f in searched],
@@ -135,7 +137,8 @@ def prediction_png(networks: Sequence[Row], space: str, title: str) -> bytes:
     rows = [r for r in networks if r["search_space"] == space and r["role"] == "held_out"]
     measured = [float(row["measured_ms"]) for row in rows]
     predicted = [float(row["predicted_ms"]) for row in rows]
-    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4.6), dpi=150, layout="constrained")
+    figure = Figure(figsize=(10, 4.6), dpi=150, layout="constrained")
+    left, right = figure.subplots(1, 2)
     ends = [min(measured), max(measured)]
     left.plot(ends, ends, color=LIMIT, lw=1, label="equal")
     left.fill_between(
@@ -166,7 +169,8 @@ def layers_png(layers: Sequence[tuple[str, float, str]], title: str) -> bytes:
     """Return a PNG of the latency of each operator: name, ms, and what limits it."""
     colours = {"compute": VERIFIED, "memory": SEARCHED, "launch": DOMINATED, "": VERIFIED}
     height = 1.2 + 0.2 * len(layers)
-    figure, axes = plt.subplots(figsize=(8, height), dpi=150, layout="constrained")
+    figure = Figure(figsize=(8, height), dpi=150, layout="constrained")
+    axes = figure.subplots()
     for bound in dict.fromkeys(bound for _, _, bound in layers):
         chosen = [i for i, layer in enumerate(layers) if layer[2] == bound]
         axes.barh(
@@ -186,5 +190,4 @@ def layers_png(layers: Sequence[tuple[str, float, str]], title: str) -> bytes:
 def _png(figure: Figure) -> bytes:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png")
-    plt.close(figure)
     return buffer.getvalue()

@@ -11,8 +11,8 @@ from hwnas.metrics import Metric, column, paid, quality
 from hwnas.report.decisions import decisions, different
 from hwnas.report.explorer import Beside, Explorer, Page, Point, RunData, Table
 from hwnas.results import Candidate
-from hwnas.search.joint import JointMember
-from hwnas.search.verify import Member
+from hwnas.searching.joint import JointMember
+from hwnas.searching.member import Member
 from hwnas.space import Option
 from hwnas.union import shown
 

@@ -8,7 +8,6 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hwnas.errors import ConfigError
 from hwnas.metering import Energy
 from hwnas.op import Lowered, OpSpec
 from hwnas.timing import Timer, Timing, TimingConfig
@@ -22,18 +21,6 @@ Plans = Mapping[OpSpec, str]
 BATCH = "batch"
 #: In the metadata of ONNX files, the key of the names of all operators, one a line.
 OPERATORS = "operators"
-
-
-@dataclass
-class TuningConfig:
-    """How operators are tuned, and how long anything may take."""
-
-    n_plans: int = 6  #: ways to compile an operator that are tried
-    limit_s: float = 120.0  #: of one compilation or measurement; what takes longer is killed
-
-    def __post_init__(self) -> None:
-        if self.n_plans < 1 or self.limit_s <= 0:
-            raise ConfigError("tuning.n_plans must be at least 1 and tuning.limit_s positive.")
 
 
 class Session(Protocol):

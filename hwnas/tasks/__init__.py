@@ -4,22 +4,25 @@ Beside those that come with hwnas, a package may bring one: its entry point in t
 ``hwnas.tasks`` has the task's name, and leads to a class or an object with the parts of ``Kind``.
 """
 
+from __future__ import annotations
+
 import inspect
 from collections.abc import Mapping, Sequence
-from importlib.metadata import entry_points
-from typing import Any
+from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING, Any
 
 from hwnas.errors import ConfigError, unknown
-from hwnas.tasks.base import Kind, Task
-from hwnas.tasks.classification import Classification
-from hwnas.tasks.regression import Regression
+
+if TYPE_CHECKING:  # help and explanations start without numpy and scipy
+    from hwnas.tasks.base import Kind, Task
 
 GROUP = "hwnas.tasks"  #: of entry points
-_BUILT_IN: dict[str, type[Kind]] = {
-    "classification": Classification,
-    "regression": Regression,
+_BUILT_IN = {
+    "classification": EntryPoint(
+        "classification", "hwnas.tasks.classification:Classification", GROUP
+    ),
+    "regression": EntryPoint("regression", "hwnas.tasks.regression:Regression", GROUP),
 }
-_PARTS = [name for name in vars(Kind) if not name.startswith("_")]
 
 
 def get(name: str) -> Kind:
@@ -29,7 +32,8 @@ def get(name: str) -> Kind:
         ConfigError: there is none of that name, or what a package brings under it is none.
     """
     if name in _BUILT_IN:
-        return _BUILT_IN[name]()
+        built_in: Kind = _BUILT_IN[name].load()()
+        return built_in
     points = {point.name: point for point in entry_points(group=GROUP)}
     if name not in points:
         raise ConfigError(unknown("task", name, {*_BUILT_IN, *points}))
@@ -41,13 +45,19 @@ def get(name: str) -> Kind:
         raise ConfigError(
             f"task={name} ({points[name].value}) cannot be loaded: {reason}"
         ) from error
-    if missing := [part for part in _PARTS if getattr(kind, part, None) is None]:
+    if missing := [part for part in _parts() if getattr(kind, part, None) is None]:
         raise ConfigError(
             f"task={name} ({points[name].value}) is no task: it lacks {', '.join(missing)}; see "
             "hwnas.tasks.base.Kind."
         )
     found: Kind = kind
     return found
+
+
+def _parts() -> list[str]:
+    from hwnas.tasks.base import Kind
+
+    return [name for name in vars(Kind) if not name.startswith("_")]
 
 
 def from_json(raw: Mapping[str, Any]) -> Task:

@@ -66,6 +66,11 @@ def current() -> Processes:
     return Processes()
 
 
+def leads() -> bool:
+    """Return whether this is the process that writes and tells for all, before they are joined."""
+    return int(os.environ.get("RANK", "0")) == 0
+
+
 @contextlib.contextmanager
 def joined() -> Iterator[Processes]:
     """Join the processes that torchrun started, if it did: by NCCL on GPUs, else by gloo."""

@@ -5,7 +5,8 @@ import torch
 
 from hwnas import families
 from hwnas.accuracy.base import Rival
-from hwnas.accuracy.supernet import ScoringConfig, SupernetEvaluator, recalibrate
+from hwnas.accuracy.options import ScoringConfig
+from hwnas.accuracy.supernet import SupernetEvaluator, recalibrate
 from hwnas.families.blocks import fold_batch_norm
 from hwnas.space import SearchSpace
 from hwnas.training.data import ImageData

@@ -6,7 +6,8 @@ import torch
 
 from hwnas import supernets
 from hwnas.accuracy.base import Rival
-from hwnas.accuracy.trained import TrainedConfig, TrainedEvaluator
+from hwnas.accuracy.options import TrainedConfig
+from hwnas.accuracy.trained import TrainedEvaluator
 from hwnas.errors import ConfigError
 from hwnas.progress import Silent
 from hwnas.supernets import Course

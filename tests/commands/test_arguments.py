@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from hwnas.commands.arguments import named, of_target
+from hwnas.api.arguments import named, of_target
 from hwnas.errors import ConfigError
 
 

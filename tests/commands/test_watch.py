@@ -6,10 +6,11 @@ from functools import partial
 from rich.console import Console
 
 from hwnas.budget import Budget
-from hwnas.commands.watch import View, Watch
+from hwnas.commands.watch import Watch
 from hwnas.figure import Figure
 from hwnas.results import Candidate
-from hwnas.search.joint import on_target
+from hwnas.searching.joint import on_target
+from hwnas.searching.standing import View
 from hwnas.space import SearchSpace
 
 

@@ -12,8 +12,9 @@ from hwnas.latency_table import LatencyTable
 from hwnas.op import Signature
 from hwnas.profiling.subject import Subject
 from hwnas.progress import Silent
-from hwnas.search import loop, sampler
-from hwnas.search.study import Study
+from hwnas.searching import loop
+from hwnas.searching.options import SamplerConfig
+from hwnas.searching.study import Study
 from hwnas.space import SearchSpace
 from hwnas.testing import CostModelContract
 from tests.profiling.fakes import CPU, Device, subject
@@ -113,7 +114,7 @@ def test_upper_end_of_the_interval_must_fit_the_budget(
     accuracy = SizeAccuracy()
     problem = loop.Problem(space, Budget({"latency_ms": limit}), model, accuracy)
     study = Study(tmp_path / "s.db", space, ("accuracy", "latency_ms"))
-    config = sampler.SamplerConfig("random")
+    config = SamplerConfig("random")
     found = loop.search(problem, study, config, 0, 120, Silent())
     study.close()
     latencies = {c.id: c.figures["latency_ms"] for c in found}

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from hwnas import supernets
-from hwnas.accuracy.supernet import ScoringConfig, SupernetEvaluator
+from hwnas.accuracy.options import ScoringConfig
+from hwnas.accuracy.supernet import SupernetEvaluator
 from hwnas.backends.onnxruntime.session import OrtSession
 from hwnas.backends.vela.litert import LiteRTSession
 from hwnas.errors import ConfigError

@@ -12,13 +12,13 @@ from hwnas.errors import CompileError, ConfigError
 from hwnas.latency_table import LatencyTable, load
 from hwnas.op import Signature
 from hwnas.profiling.networks import (
-    NetworksConfig,
     Whole,
     error,
     measure_networks,
     report_error,
     time_whole,
 )
+from hwnas.profiling.options import NetworksConfig
 from hwnas.profiling.passes import Measured
 from hwnas.profiling.subject import Subject
 from hwnas.progress import Silent

@@ -16,8 +16,8 @@ from hwnas.__main__ import run
 from hwnas.budget import Budget
 from hwnas.figure import Figure
 from hwnas.results import Candidate, RunFolder, read_candidates
-from hwnas.search import loop
-from hwnas.search.verify import Member, verified_names
+from hwnas.searching.front import pareto_front
+from hwnas.searching.member import Member, verified_names
 from hwnas.space import SearchSpace
 from hwnas.tasks.classification.proportion import proportion
 from tests.report.conftest import Opened
@@ -47,7 +47,7 @@ def _search(folder: RunFolder, space: SearchSpace, seed: int, sampler: str) -> N
     rng = random.Random(seed)
     candidates = [_candidate(space, trial, rng) for trial in range(40)]
     folder.write_parquet("candidates.parquet", [c.row(space, "accuracy") for c in candidates])
-    members = [_member(c) for c in loop.front(candidates, OBJECTIVES)]
+    members = [_member(c) for c in pareto_front(candidates, OBJECTIVES)]
     folder.write_json("front.json", {"members": [member.row(space) for member in members]})
     config = {
         "search_space": space.name, "objectives": OBJECTIVES, "budget": Budget().digested(),

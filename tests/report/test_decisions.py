@@ -8,7 +8,7 @@ from hwnas.figure import Figure
 from hwnas.pareto import non_dominated
 from hwnas.report.decisions import decisions, different
 from hwnas.results import Candidate
-from hwnas.search.verify import Member
+from hwnas.searching.member import Member
 from hwnas.space import Genotype
 
 OBJECTIVES = ("accuracy", "latency_ms")

@@ -12,7 +12,7 @@ from hwnas.report.page import render, with_section
 from hwnas.report.plot import Panel, front_png
 from hwnas.report.view import content
 from hwnas.results import Candidate
-from hwnas.search.verify import Member, verified_names
+from hwnas.searching.member import Member, verified_names
 from hwnas.space import Genotype, SearchSpace
 
 OBJECTIVES = ("accuracy", "latency_ms", "energy_mj")

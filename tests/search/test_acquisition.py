@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from hwnas.pareto import hypervolume, non_dominated
-from hwnas.search.acquisition import (
+from hwnas.searching.acquisition import (
     expected_improvement,
     log_normal_improvement,
     normal_improvement,

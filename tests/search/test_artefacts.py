@@ -28,7 +28,7 @@ from hwnas.progress import Silent
 from hwnas.results import Candidate, RunFolder
 from hwnas.runtimes.base import Judged, Plans, Weights
 from hwnas.runtimes.pool import Retrying
-from hwnas.search.verify import Workbench, verify
+from hwnas.searching.verify import Workbench, verify
 from hwnas.space import Genotype, SearchSpace
 from hwnas.target import Target
 from hwnas.tasks.classification.task import Classes

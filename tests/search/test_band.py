@@ -6,8 +6,8 @@ import pytest
 
 from hwnas.figure import Figure
 from hwnas.results import Candidate
-from hwnas.search import band
-from hwnas.search.band import View, known
+from hwnas.searching import columns
+from hwnas.searching.band import View, known
 from hwnas.space import SearchSpace
 from hwnas.tasks.classification.proportion import proportion
 
@@ -41,7 +41,7 @@ def test_band_holds_what_may_be_on_the_front_the_most_probable_first(
     assert len(found.band(1.0, n_least=7)) >= 7
     for raw, seen in zip(candidates, found.candidates, strict=True):
         assert seen.figures["accuracy"].source == "modelled"
-        assert seen.details[band.read_column("accuracy")] == raw.figures["accuracy"].value
+        assert seen.details[columns.read("accuracy")] == raw.figures["accuracy"].value
 
 
 def test_what_finishing_brought_is_expected_of_the_others(
@@ -56,7 +56,7 @@ def test_what_finishing_brought_is_expected_of_the_others(
     for early, late in zip(before, after, strict=True):
         expected = 1 - 0.5 * (1 - early.figures["accuracy"].value)
         assert late.figures["accuracy"].value == pytest.approx(expected, abs=0.02)
-        assert (band.finished_column("accuracy") in late.details) is (late.id in finished)
+        assert (columns.finished("accuracy") in late.details) is (late.id in finished)
 
 
 def test_infeasible_and_stopped_candidates(tiny: SearchSpace, candidates: list[Candidate]) -> None:

@@ -10,9 +10,9 @@ import pytest
 
 from hwnas.figure import Figure
 from hwnas.results import Candidate
-from hwnas.search import belief
-from hwnas.search.belief import Belief, beliefs
-from hwnas.search.loop import front
+from hwnas.searching import belief
+from hwnas.searching.belief import Belief, beliefs
+from hwnas.searching.front import pareto_front
 from hwnas.space import Genotype, SearchSpace
 from hwnas.tasks.classification.proportion import proportion
 
@@ -86,7 +86,7 @@ def test_luckiest_readings_are_not_believed() -> None:
         candidates = _candidates(80, 500, seed)
         found = {c.id: b for c, b in zip(candidates, beliefs(SPACE, candidates, OBJECTIVES),
                                          strict=True)}  # fmt: skip
-        for member in front(candidates, OBJECTIVES):
+        for member in pareto_front(candidates, OBJECTIVES):
             truth = _truth(member.genotype)
             over_read.append(member.figures["accuracy"].value - truth)
             over_believed.append(found[member.id].figure.value - truth)
@@ -102,7 +102,7 @@ def test_probability_of_the_front_is_what_it_says() -> None:
             replace(c, figures={**c.figures, "accuracy": Figure(_truth(c.genotype), "table")})
             for c in candidates
         ]
-        members = {c.id for c in front(true, OBJECTIVES)}
+        members = {c.id for c in pareto_front(true, OBJECTIVES)}
         said += [b.on_front for b in beliefs(SPACE, candidates, OBJECTIVES)]
         happened += [c.id in members for c in candidates]
     likely = np.array(said) > 0.5
@@ -125,7 +125,7 @@ def test_exact_accuracies_are_believed_and_their_front_is_certain(
 ) -> None:
     candidates = _candidates(n, 0)
     found = beliefs(SPACE, candidates, objectives)
-    members = {c.id for c in front(candidates, objectives)}
+    members = {c.id for c in pareto_front(candidates, objectives)}
     assert [b.on_front for b in found] == [float(c.id in members) for c in candidates]
     values = [c.figures["accuracy"].value for c in candidates]
     assert [b.figure.value for b in found] == pytest.approx(values, abs=1e-9)

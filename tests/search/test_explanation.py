@@ -5,8 +5,9 @@ import pytest
 from hwnas.errors import ConfigError
 from hwnas.figure import Figure
 from hwnas.results import Candidate
-from hwnas.search import explanation, loop
-from hwnas.search.proposal import Proposal
+from hwnas.searching import explanation
+from hwnas.searching.front import pareto_front
+from hwnas.searching.proposal import Proposal
 from hwnas.space import Genotype
 
 OBJECTIVES = ("accuracy", "latency_ms")
@@ -89,7 +90,7 @@ def test_being_beaten_by_nothing_is_being_on_the_front() -> None:
     candidates = [
         _candidate(i, str(i), rng.randrange(12) / 12, float(rng.randrange(12))) for i in range(80)
     ]
-    front = {c.id for c in loop.front(candidates, OBJECTIVES)}
+    front = {c.id for c in pareto_front(candidates, OBJECTIVES)}
     for candidate in candidates:
         explained = explanation.explain(candidates, candidate.id, OBJECTIVES)
         assert explained.on_front == (candidate.id in front)
@@ -104,7 +105,7 @@ def test_front_at_the_time_is_what_a_shorter_search_would_have_had() -> None:
         assert explained.before is not None
         on_front -= {c.id for c in explained.displaced}
         on_front |= set() if explained.before.beaten_by else {candidate.id}
-        assert on_front == {c.id for c in loop.front(candidates[: i + 1], OBJECTIVES)}
+        assert on_front == {c.id for c in pareto_front(candidates[: i + 1], OBJECTIVES)}
 
 
 def test_id_may_be_cut_off() -> None:

@@ -15,10 +15,10 @@ from hwnas.config import TabularConfig
 from hwnas.errors import ConfigError
 from hwnas.progress import Silent
 from hwnas.results import Candidate
-from hwnas.search import loop
-from hwnas.search.pareto_sampler import ParetoSampler
-from hwnas.search.sampler import SamplerConfig
-from hwnas.search.study import Study
+from hwnas.searching import loop
+from hwnas.searching.options import SamplerConfig
+from hwnas.searching.pareto_sampler import ParetoSampler
+from hwnas.searching.study import Study
 from hwnas.space import Genotype, SearchSpace
 from tests.search.fakes import SizeAccuracy, SizeCost, size
 from tests.search.test_pareto_sampler import LARGE, SMALL, accuracy, latency

@@ -12,8 +12,8 @@ from hwnas.figure import Figure
 from hwnas.metrics import column
 from hwnas.progress import Silent
 from hwnas.results import Candidate
-from hwnas.search import loop
-from hwnas.search.joint import (
+from hwnas.searching import loop
+from hwnas.searching.joint import (
     JointBudget,
     JointCostModel,
     JointMember,
@@ -21,9 +21,9 @@ from hwnas.search.joint import (
     judge,
     on_target,
 )
-from hwnas.search.sampler import SamplerConfig
-from hwnas.search.study import Study
-from hwnas.search.verify import Member
+from hwnas.searching.member import Member
+from hwnas.searching.options import SamplerConfig
+from hwnas.searching.study import Study
 from hwnas.space import Genotype, SearchSpace
 from tests.search.fakes import SizeAccuracy, SizeCost, size
 

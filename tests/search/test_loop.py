@@ -14,9 +14,10 @@ from hwnas.errors import BudgetError
 from hwnas.figure import Figure
 from hwnas.progress import Silent
 from hwnas.results import Candidate
-from hwnas.search import loop, sampler
-from hwnas.search.sampler import SamplerConfig
-from hwnas.search.study import Study
+from hwnas.searching import loop
+from hwnas.searching.front import pareto_front
+from hwnas.searching.options import SAMPLERS, SamplerConfig
+from hwnas.searching.study import Study
 from hwnas.space import Genotype, SearchSpace
 from tests.search.fakes import BitAccuracy, SizeAccuracy, SizeCost, size
 
@@ -44,7 +45,7 @@ def _search(
         study.close()
 
 
-@pytest.mark.parametrize("name", sampler.SAMPLERS)
+@pytest.mark.parametrize("name", SAMPLERS)
 def test_search_cut_off_anywhere_goes_on_as_if_it_had_not_been(
     tiny: SearchSpace, tmp_path: Path, name: str
 ) -> None:
@@ -97,7 +98,7 @@ def test_what_was_stopped_is_dominated_and_told_the_same_when_it_comes_again(
     evaluator = BitAccuracy()
     candidates = _search(tiny, tmp_path / "s.db", 150, evaluator=evaluator)
     stopped = [c for c in candidates if c.state == "stopped"]
-    front = loop.front(candidates, OBJECTIVES)
+    front = pareto_front(candidates, OBJECTIVES)
     assert {c.id for c in stopped} == set(evaluator.stopped)
     assert len(stopped) > len(set(evaluator.stopped))  # some came again
     assert len(evaluator.asked) == len({c.id for c in candidates})
@@ -117,12 +118,12 @@ def test_what_was_stopped_is_dominated_and_told_the_same_when_it_comes_again(
 
 def test_front_holds_nothing_that_was_not_read_whole(tiny: SearchSpace, tmp_path: Path) -> None:
     candidates = _search(tiny, tmp_path / "s.db", 20)
-    member = loop.front(candidates, OBJECTIVES)[-1]
+    member = pareto_front(candidates, OBJECTIVES)[-1]
     others = [replace(c, stopped=c.id == member.id) for c in candidates]
-    assert member.id not in {c.id for c in loop.front(others, OBJECTIVES)}
+    assert member.id not in {c.id for c in pareto_front(others, OBJECTIVES)}
 
 
-@pytest.mark.parametrize("name", sampler.SAMPLERS)
+@pytest.mark.parametrize("name", SAMPLERS)
 def test_other_seeds_propose_other_candidates(tiny: SearchSpace, tmp_path: Path, name: str) -> None:
     n = 20  # beyond the ladder that every search begins with
     a = _search(tiny, tmp_path / "a.db", n, name=name, seed=0)
@@ -191,7 +192,7 @@ def test_front_holds_each_feasible_non_dominated_genotype_once(
     tiny: SearchSpace, tmp_path: Path
 ) -> None:
     candidates = _search(tiny, tmp_path / "s.db", 100, budget=Budget({"latency_ms": 60}))
-    front = loop.front(candidates, OBJECTIVES)
+    front = pareto_front(candidates, OBJECTIVES)
     assert len({c.id for c in front}) == len(front) > 2
     assert all(c.state == "complete" for c in front)
     values = np.array(
@@ -210,7 +211,7 @@ def test_budget_that_nothing_meets_names_the_limit_and_the_nearest(
 ) -> None:
     budget = Budget({"latency_ms": 1000, "sram_kib": 2})
     candidates = _search(tiny, tmp_path / "s.db", 30, budget=budget)
-    assert loop.front(candidates, OBJECTIVES) == []
+    assert pareto_front(candidates, OBJECTIVES) == []
     error = loop.nothing_fits(candidates, budget, "folder")
     nearest = tiny.smallest()
     assert isinstance(error, BudgetError)
@@ -246,7 +247,7 @@ def test_throughput_is_maximised_under_a_lower_limit(
     fits = {c.id: c.figures["throughput_ips"].value >= limit for c in candidates}
     assert {*fits.values()} == ({True, False} if name != "pareto" else {True})
     assert all(fits[c.id] is (c.state != "infeasible") for c in candidates)
-    front = loop.front(candidates, objectives)
+    front = pareto_front(candidates, objectives)
     accuracies = [c.figures["accuracy"].value for c in front]
     assert len(front) > 1
     assert [c.figures["throughput_ips"].value for c in front] == sorted(

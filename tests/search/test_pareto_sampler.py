@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
 
 from hwnas.pareto import hypervolume
-from hwnas.search.history import STD
-from hwnas.search.pareto_sampler import ParetoSampler
-from hwnas.search.proposal import ATTRIBUTE, Proposal, recorded
+from hwnas.searching.pareto_sampler import ParetoSampler
+from hwnas.searching.proposal import ATTRIBUTE, STD, Proposal, recorded
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 MAXIMISE, MINIMISE = optuna.study.StudyDirection.MAXIMIZE, optuna.study.StudyDirection.MINIMIZE

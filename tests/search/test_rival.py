@@ -2,7 +2,7 @@ from dataclasses import replace
 
 from hwnas.figure import Figure
 from hwnas.results import Candidate
-from hwnas.search.rival import rival
+from hwnas.searching.rival import rival
 from hwnas.space import Genotype
 
 OBJECTIVES = ("accuracy", "latency_ms")

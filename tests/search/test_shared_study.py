@@ -17,10 +17,10 @@ from hwnas.budget import Budget
 from hwnas.errors import ConfigError, RunError
 from hwnas.progress import Silent
 from hwnas.results import Candidate
-from hwnas.search import loop
-from hwnas.search.sampler import SamplerConfig
-from hwnas.search.shared_study import Membership, SharedStudy, StudyConfig
-from hwnas.search.study import Study, is_shared
+from hwnas.searching import loop
+from hwnas.searching.options import SamplerConfig, StudyConfig
+from hwnas.searching.shared_study import Membership, SharedStudy
+from hwnas.searching.study import Study, is_shared
 from hwnas.space import SearchSpace
 from tests.postgresql import Server
 from tests.search.fakes import SizeAccuracy, SizeCost

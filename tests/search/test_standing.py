@@ -5,8 +5,8 @@ import pytest
 
 from hwnas.figure import Figure
 from hwnas.results import Candidate
-from hwnas.search import loop
-from hwnas.search.standing import Standing
+from hwnas.searching.front import pareto_front
+from hwnas.searching.standing import Standing
 from hwnas.space import SearchSpace
 
 OBJECTIVES = ("accuracy", "latency_ms", "energy_mj")
@@ -35,7 +35,7 @@ def test_front_is_that_of_all_candidates_however_they_come(
     found, standing = candidates(small, 200, 1), Standing(objectives, {})
     for i in range(0, 200, step):
         standing.add(found[i : i + step])
-    members, snapshot = loop.front(found, objectives), standing.snapshot()
+    members, snapshot = pareto_front(found, objectives), standing.snapshot()
     assert snapshot.n == 200
     assert snapshot.n_feasible == sum(not c.reason for c in found)
     assert snapshot.n_front == len(members)
@@ -54,7 +54,7 @@ def test_hypervolume_is_the_share_of_points_of_the_box_that_the_front_dominates(
     objectives = OBJECTIVES[:2]
     standing = Standing(objectives, {"latency_ms": 20.0})
     standing.add(found)
-    members = loop.front(found, objectives)
+    members = pareto_front(found, objectives)
     scored = [c for c in found if c.state == "complete"]
     worst = min(c.figures["accuracy"].value for c in scored)
     rng = np.random.default_rng(0)

@@ -9,10 +9,10 @@ import pytest
 from hwnas.budget import Budget
 from hwnas.errors import RunError
 from hwnas.progress import Silent
-from hwnas.search import loop, study
-from hwnas.search.history import STD
-from hwnas.search.sampler import SamplerConfig
-from hwnas.search.study import Study
+from hwnas.searching import loop, study
+from hwnas.searching.options import NAME, SamplerConfig
+from hwnas.searching.proposal import STD
+from hwnas.searching.study import Study
 from hwnas.space import SearchSpace
 from tests.search.fakes import SizeAccuracy, SizeCost
 
@@ -59,7 +59,7 @@ def test_trials_say_how_noisily_their_accuracy_was_read(tiny: SearchSpace, tmp_p
     opened = _search(tiny, tmp_path / "study.db", "pareto", 4)
     opened.close()
     trials = study.open_file(tmp_path / "study.db")
-    told = optuna.load_study(study_name=study.NAME, storage=trials).trials
+    told = optuna.load_study(study_name=NAME, storage=trials).trials
     trials.engine.dispose()
     stds = [c.figures["accuracy"].std for c in opened.candidates]
     assert [trial.system_attrs[STD] for trial in told] == stds

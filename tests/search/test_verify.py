@@ -13,8 +13,8 @@ from hwnas.finishing.options import FinishConfig
 from hwnas.int8.finished import Finished
 from hwnas.progress import Silent
 from hwnas.results import Candidate, RunFolder
-from hwnas.search import loop
-from hwnas.search.verify import Workbench, verify
+from hwnas.searching import loop
+from hwnas.searching.verify import Workbench, verify
 from hwnas.target import Target
 from hwnas.training.data import DatasetConfig
 from hwnas.weights import accuracies
@@ -106,7 +106,8 @@ def test_members_that_leave_the_budget_or_the_front_are_marked(
 
 def test_member_over_budget_does_not_push_out_one_that_fits() -> None:
     from hwnas.figure import Figure
-    from hwnas.search.verify import Member, _judge
+    from hwnas.searching.member import Member
+    from hwnas.searching.verify import _judge
     from hwnas.space import Genotype
 
     def member(accuracy: float, sram: float) -> Member:
@@ -139,8 +140,8 @@ def test_search_never_reads_the_test_split(parts: build.Parts, tmp_path: Path) -
     blind = dataclasses.replace(parts, data=data, config=config)
     evaluator = accuracies(blind, Silent())
     problem = loop.Problem(blind.space, Budget(), build.cost_model(blind, None), evaluator)
-    from hwnas.search.sampler import SamplerConfig
-    from hwnas.search.study import Study
+    from hwnas.searching.options import SamplerConfig
+    from hwnas.searching.study import Study
 
     study = Study(tmp_path / "study.db", blind.space, OBJECTIVES)
     random = SamplerConfig("random")

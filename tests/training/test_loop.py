@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from hwnas import families
-from hwnas.accuracy.supernet import ScoringConfig, SupernetEvaluator
+from hwnas.accuracy.options import ScoringConfig
+from hwnas.accuracy.supernet import SupernetEvaluator
 from hwnas.errors import ConfigError, TrainingError
 from hwnas.space import SearchSpace
 from hwnas.training import checkpoint, watch

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from hwnas.training.data.config import DatasetConfig
+from hwnas.training.dataset import DatasetConfig
 
 _MOST_OBLONG = 4 / 3  # ratio of the sides of a crop
 

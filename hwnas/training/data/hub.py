@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 
 from hwnas.errors import DataError
 from hwnas.tasks.base import Kind
-from hwnas.training.data.config import DatasetConfig
 from hwnas.training.data.folder import chosen_splits
 from hwnas.training.data.source import Column, Source
+from hwnas.training.dataset import DatasetConfig
 
 
 def read_table(where: str, config: DatasetConfig, path: Path | None, kind: Kind) -> Source:

@@ -16,7 +16,7 @@ from hwnas import machine, tasks
 from hwnas.errors import ConfigError, DataError
 from hwnas.progress import Progress
 from hwnas.tasks.base import Kind, Targets
-from hwnas.training.data.config import DatasetConfig
+from hwnas.training.data.arrays import SUFFIX, read_arrays
 from hwnas.training.data.embedded import EMBEDDED
 from hwnas.training.data.folder import is_image_folder, read_folder
 from hwnas.training.data.hub import read_table
@@ -24,6 +24,7 @@ from hwnas.training.data.image_data import ImageData
 from hwnas.training.data.picture import UNREADABLE, Shape, header
 from hwnas.training.data.source import Encoded, Source
 from hwnas.training.data.split import Decoder, InMemorySplit, Rows, Split, StreamedSplit, threads
+from hwnas.training.dataset import DatasetConfig
 
 _SPLIT_SEED = 0  # the splits are part of the data set: they never follow the run's seed
 _GREY = ("1", "L", "LA")
@@ -44,6 +45,8 @@ def load(config: DatasetConfig, max_resolution: int, progress: Progress) -> Imag
     if config.hub_id is None and config.path is None:
         return _image_data(config, *_embedded(config, kind), [])
     where = f"Data set '{config.path or config.hub_id}'"
+    if config.path is not None and Path(config.path).suffix == SUFFIX:
+        return _arrays(where, config, kind)
     source = _open(where, config, kind)
     encoded, changes = _encoded(where, source, config, max_resolution, progress)
     splits, kept = _kept(encoded, config.in_memory, progress)
@@ -72,9 +75,29 @@ def _embedded(config: DatasetConfig, kind: Kind) -> tuple[dict[str, Split], tupl
         raise ConfigError(f"dataset={config.name} is for {found.task}: say task={found.task}.")
     where = f"Data set '{config.name}'"
     targets, names = kind.targets(where, {"train": found.targets.tolist()}, found.names)
-    whole = InMemorySplit(torch.from_numpy(found.images), torch.from_numpy(targets["train"]))
+    return _in_memory(where, found.images, targets, names, config), names
+
+
+def _arrays(where: str, config: DatasetConfig, kind: Kind) -> ImageData:
+    path = Path(str(config.path)).expanduser()
+    if not path.exists():
+        raise DataError(f"{where}: there is no such file or folder.")
+    images, targets, names, notes = read_arrays(where, path, kind)
+    splits = _in_memory(where, images, targets, names, config)
+    return _image_data(config, splits, names, notes)
+
+
+def _in_memory(
+    where: str,
+    images: NDArray[np.uint8],
+    targets: Mapping[str, Targets],
+    names: tuple[str, ...],
+    config: DatasetConfig,
+) -> dict[str, Split]:
+    """Return the splits of images ``(N, H, W, C)`` that are in memory."""
+    whole = InMemorySplit(torch.from_numpy(images), torch.from_numpy(targets["train"]))
     rows = _divided(where, targets, names, config)
-    return {name: whole.take(torch.from_numpy(part)) for name, (_, part) in rows.items()}, names
+    return {name: whole.take(torch.from_numpy(part)) for name, (_, part) in rows.items()}
 
 
 def _open(where: str, config: DatasetConfig, kind: Kind) -> Source:

@@ -19,7 +19,7 @@ from hwnas.finishing.finisher import Finisher, workbench
 from hwnas.finishing.options import FinishConfig
 from hwnas.progress import Silent
 from hwnas.results import Candidate, RunFolder
-from hwnas.search.verify import verify
+from hwnas.searching.verify import verify
 from hwnas.target import Target
 from hwnas.training.config import TrainingConfig
 from hwnas.training.data import DatasetConfig, InMemorySplit, StreamedSplit, image_data

@@ -1,0 +1,67 @@
+"""How soon commands answer: processor time until their first output, each in a process of its own.
+
+python -m benchmarks.start [N] searches a tiny space once, exports a network of it, and prints
+the medians of N starts (default 7), user and system time together, of children included.
+"""
+
+import os
+import resource
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from hwnas.__main__ import VERBS
+
+_SEARCH = (
+    "search", "+target=npu", "search_space=tiny", "accuracy=supernet", "train.epochs=1",
+    "finish.epochs=0", "n_trials=20", "budget=none",
+)  # fmt: skip
+
+
+def main(n: int = 7) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        for name in ("a", "b"):
+            _run([*_SEARCH, f"run.dir={name}", f"seed={int(name == 'b')}"])
+        _run(["export", "run=a", "dir=e"])
+        (export,) = (path for path in Path("e").iterdir() if path.is_dir())
+        for words in _commands(str(export)):
+            times = [_to_first_output(words) for _ in range(n)]
+            print(f"{statistics.median(times):5.2f} s  {max(times):5.2f} s  {' '.join(words)}")
+
+
+def _commands(export: str) -> Iterator[Sequence[str]]:
+    yield []
+    for verb in VERBS:
+        yield [verb, "--help"]
+    yield ["why", "run=a", "id=front"]
+    yield ["compare", "runs=[a,b]"]
+    yield ["verify", export]
+
+
+def _run(words: Sequence[str]) -> None:
+    subprocess.run([sys.executable, "-m", "hwnas", *words], check=True, stdout=subprocess.DEVNULL)
+
+
+def _to_first_output(words: Sequence[str]) -> float:
+    """Return the seconds of processor time that a command takes until it prints something."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-m", "hwnas", *words],
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, process_group=0,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdout.read(1), words
+    os.killpg(process.pid, signal.SIGKILL)
+    process.stdout.close()
+    process.wait()
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

@@ -1,0 +1,118 @@
+"""What is written on the command line, as Hydra reads it."""
+
+import itertools
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from hwnas import tasks
+from hwnas.errors import ConfigError
+
+#: Options whose values are taken as they are.
+_WORDS = (
+    "id", "genotype", "run", "runs", "reference", "true_front", "pick", "export", "data", "dir",
+    "baseline",
+)  # fmt: skip
+#: Mappings with keys of the user's own.
+_OWN_KEYS = ("table.costs=", "table.reference=", "objectives={", "budget.", "target.facts.")
+#: Options of Hydra's own with a value behind them.
+_TAKE_A_VALUE = ("--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn")
+#: Of them, the one that names a folder of configurations of the user's own.
+CONFIG_DIR = ("--config-dir", "-cd")
+_TARGETS = re.compile(r"\+{0,2}target=\[(.*)\]$")
+
+
+def for_hydra(argument: str) -> str:
+    """Return an argument so that Hydra reads it as it was meant."""
+    # Hydra wants to be told that a key is new.
+    if argument.startswith(_OWN_KEYS):
+        return f"++{argument}"
+    # An id such as 12e456789012 would be a number, and infinite.
+    key, _, value = argument.partition("=")
+    if key in ("runs", "search_space") and _is_list(value) and not {*value} & {"'", '"'}:
+        named = [name.strip() for name in value[1:-1].split(",")]
+        return f"{key}=[{','.join(map(quoted, filter(None, named)))}]"
+    if argument != "baseline=null" and key in _WORDS and value[:1] not in ("", "'", '"', "["):
+        return f"{key}={quoted(value)}"
+    return argument
+
+
+def named(arguments: Sequence[str], option: str) -> list[str]:
+    """Return arguments of which the folder without a name is the value of an option.
+
+    Raises:
+        ConfigError: there are several.
+    """
+    behind = [False, *(a in _TAKE_A_VALUE for a in arguments)]
+    unnamed = [
+        not after and not a.startswith("-") and ("=" not in a or Path(a).is_dir())
+        for a, after in zip(arguments, behind, strict=False)
+    ]
+    if sum(unnamed) > 1:
+        folders = [a for a, is_one in zip(arguments, unnamed, strict=True) if is_one]
+        raise ConfigError(f"One folder at a time, got {', '.join(folders)}.")
+    return [f"{option}={a}" if is_one else a for a, is_one in zip(arguments, unnamed, strict=True)]
+
+
+def of_target(arguments: Sequence[str], position: int) -> list[str]:
+    """Return those arguments of a search that say what one of its targets is and where it runs.
+
+    Args:
+        arguments: Of the search.
+        position: Of the target among those of the search.
+    """
+    found = [a for a in for_targets(arguments)[position] if _key(a).startswith(("target", "rpc."))]
+    for option, value in itertools.pairwise(arguments):
+        found += [option, value] if option in CONFIG_DIR else []
+    return found
+
+
+def _is_list(value: str) -> bool:
+    """Return whether a value is one list, and not several that ``-m`` goes through."""
+    return value[:1] == "[" and value.find("]") == len(value) - 1 and "[" not in value[1:]
+
+
+def quoted(text: str) -> str:
+    """Return a text as Hydra reads it literally."""
+    return "'" + text.replace("'", "\\'") + "'"
+
+
+def for_targets(arguments: Sequence[str]) -> list[list[str]]:
+    """Return the arguments for each target of ``+target=[npu,cpu]``, else what was given.
+
+    What begins with a target's name is for it alone: ``npu.budget.latency_ms=0.3``. Where
+    objectives are not given, they are the task's metric and the latency on each target.
+
+    Raises:
+        ConfigError: the list is empty or names a target twice.
+    """
+    named = [match[1] for a in arguments if (match := _TARGETS.match(a))]
+    if not named:
+        return [list(arguments)]
+    targets = [name.strip() for name in named[-1].split(",") if name.strip()]
+    if not targets or len(set(targets)) < len(targets):
+        raise ConfigError(f"target=[{named[-1]}]: write different targets, as '+target=[npu,cpu]'.")
+    rest = [a for a in arguments if not _TARGETS.match(a)]
+    if len(targets) > 1 and not any(a.startswith("objectives=") for a in rest):
+        rest.insert(0, f"objectives=[{_metric(rest)},latency_ms]")
+    common = [a for a in rest if not any(_is_for(a, target) for target in targets)]
+    found = []
+    for target in targets:
+        own = [a.replace(f"{target}.", "", 1) for a in rest if _is_for(a, target)]
+        keys = {_key(a) for a in own}
+        found.append([f"+target={target}", *own, *(a for a in common if _key(a) not in keys)])
+    return found
+
+
+def _metric(arguments: Sequence[str]) -> str:
+    """Return the metric of the task that arguments name."""
+    named = [a.partition("=")[2] for a in arguments if _key(a) in ("task", "dataset.task")]
+    return tasks.get(named[-1] if named else "classification").metric
+
+
+def _is_for(argument: str, target: str) -> bool:
+    return argument.lstrip("+~").startswith(f"{target}.")
+
+
+def _key(argument: str) -> str:
+    return argument.partition("=")[0].lstrip("+~")

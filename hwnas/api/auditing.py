@@ -1,0 +1,301 @@
+"""Does a search's supernet rank networks as training them alone does?"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import final
+
+import numpy as np
+
+from hwnas import supernets
+from hwnas.accuracy.audit import Finding, Subject, Verdict, choose, judge, repeated
+from hwnas.accuracy.supernet import per_sample
+from hwnas.api.composition import with_supernet
+from hwnas.api.lessons import train_together
+from hwnas.api.reporter import Reporter
+from hwnas.config import AuditConfig, SearchConfig
+from hwnas.errors import ConfigError, RunError
+from hwnas.families.base import Family
+from hwnas.figure import Figure
+from hwnas.metrics import column, paid, quality
+from hwnas.op import n_macs
+from hwnas.pareto import non_dominated
+from hwnas.progress import Progress, Silent
+from hwnas.report.audit import audit_png, with_audit
+from hwnas.results import Row, RunFolder
+from hwnas.space import Genotype, Space
+from hwnas.supernets import Course, Lesson
+from hwnas.training import loop
+from hwnas.training.data import ImageData
+from hwnas.union import joined
+
+
+@dataclass(frozen=True)
+class Audited:
+    """What an audit found."""
+
+    path: Path  #: of the search
+    findings: Sequence[Finding]
+    leaving: Mapping[str, str]  #: what would leave the front, in words, by id
+    words: Sequence[str]
+    metric: str
+
+
+def audit(config: AuditConfig, reporter: Reporter) -> Audited:
+    """Train networks of a search alone, and write how the supernet's ranking compares.
+
+    Args:
+        config: What is audited, and how thoroughly.
+        reporter: Hears of the work.
+    """
+    searched, folder = with_supernet(config.run), RunFolder(Path(config.run))
+    manifest = folder.reopen()
+    with contextlib.closing(folder):
+        members = _members(folder)
+        with reporter.timed("Load data"):
+            trained = _trained(searched, manifest, reporter)
+        reporter.say(trained.data.notes)
+        front = [(trained.genotype(row), row) for row in members.rows]
+        subjects = choose(
+            [genotype for genotype, _ in front],
+            trained.space,
+            config.k,
+            trained.size,
+            config.seed,
+        )
+        findings = _findings(subjects, trained, searched, config, reporter)
+        verdict = judge(findings)
+        leaving = _leaving(findings, {g.id: row for g, row in front}, members)
+        epochs = _alone(next(iter(trained.courses.values())), config).train.epochs
+        words = _words(findings, verdict, leaving, epochs, trained.data)
+        metric = members.metric
+        rows = [_row(finding, leaving, trained.space, metric) for finding in findings]
+        png = audit_png(findings, verdict, epochs, metric)
+        content = {"epochs": epochs, **verdict.to_json(), "words": words, "networks": rows}
+        _write(folder, png, content)
+    return Audited(folder.path, findings, leaving, words, metric)
+
+
+@dataclass(frozen=True)
+class _Members:
+    """The front of a search."""
+
+    rows: Sequence[Row]  #: by the first cost
+    costs: Sequence[str]
+    metric: str
+
+
+def _members(folder: RunFolder) -> _Members:
+    content = folder.read_json("front.json")
+    if content is None:
+        raise RunError(
+            f"run={folder.path} has no front yet. Finish it with: "
+            f"python -m hwnas search run.resume={folder.path}"
+        )
+    priced = paid(content["objectives"])
+    rows = sorted(content["members"], key=lambda row: float(row[priced[0]]))
+    return _Members(rows, priced, quality(content["objectives"]))
+
+
+@dataclass(frozen=True)
+class _Trained:
+    """The spaces of a search, with their supernets."""
+
+    space: Space
+    courses: Mapping[str, Course]  #: by the name of the space
+
+    @property
+    def data(self) -> ImageData:
+        """What all were trained on."""
+        return next(iter(self.courses.values())).data
+
+    def of(self, genotype: Genotype) -> Course:
+        """Return how the supernet of a genotype was trained."""
+        return self.courses[genotype.space]
+
+    def genotype(self, row: Row) -> Genotype:
+        """Return the genotype of a member of the front."""
+        choices = self.space.choices
+        return self.space.genotype({n: row[n] for n in choices if row.get(n) is not None})
+
+    def size(self, genotype: Genotype) -> float:
+        """Return multiply-accumulates."""
+        course = self.of(genotype)
+        return n_macs(course.family.lower(course.space, genotype, course.data.signature))
+
+
+def _trained(searched: SearchConfig, manifest: Row, phases: Progress) -> _Trained:
+    """Return the spaces of the search whose supernets were trained.
+
+    Raises:
+        RunError: a supernet is not there any more.
+    """
+    recorded = manifest["checkpoint"]
+    folder = supernets.folder_of(recorded)
+    read = supernets.read(searched.spaces, searched.dataset, phases)
+    courses, kept = _courses(searched, folder, read), supernets.checkpoints(recorded, read[0])
+    # Of several spaces, one of which nothing fits the budget has no supernet.
+    needed = [m for m in read[0].members if kept[m.name].is_file()] or [*read[0].members]
+    for member in needed:
+        supernets.check_kept(courses[member.name], kept[member.name])
+    return _Trained(joined(needed), {m.name: courses[m.name] for m in needed})
+
+
+def _again(searched: SearchConfig, folder: Path, progress: Progress) -> dict[str, Course]:
+    """Return how the supernets of a search were trained, from its configuration."""
+    read = supernets.read(searched.spaces, searched.dataset, progress)
+    return _courses(searched, folder, read)
+
+
+def _courses(
+    searched: SearchConfig, folder: Path, read: tuple[Space, Mapping[str, Family], ImageData]
+) -> dict[str, Course]:
+    training = supernets.Training(searched.dataset, searched.train, searched.seed, folder)
+    return training.courses(*read)
+
+
+def _alone(course: Course, config: AuditConfig, seed: int = 0) -> Course:
+    """Return how networks are trained alone: with the same recipe, from nothing."""
+    epochs = config.epochs or course.train.epochs
+    if not epochs:
+        raise ConfigError("The search trained no epochs; say how many with epochs=N.")
+    train = replace(course.train, epochs=epochs, init_from=None, from_supernet=False)
+    return replace(course, train=train, seed=config.seed + seed)
+
+
+def _findings(
+    subjects: Sequence[Subject],
+    trained: _Trained,
+    searched: SearchConfig,
+    config: AuditConfig,
+    phases: Progress,
+) -> list[Finding]:
+    scoring = replace(searched.scoring, confidence=None)
+    evaluators = {
+        name: course.evaluator(course.trained(phases)[0], scoring)
+        for name, course in trained.courses.items()
+    }
+    with phases.phase("Score in supernet", len(subjects)) as advance:
+        inherited = []
+        for subject in subjects:
+            evaluator = evaluators[subject.genotype.space]
+            inherited.append(evaluator.score(subject.genotype).figure)
+            advance(1)
+    plan = [(i, 0) for i in range(len(subjects))]
+    plan += [(i, 1) for i in repeated(len(subjects), config.n_repeated)]
+    pairs = [(subjects[i].genotype, seed) for i, seed in plan]
+    lessons = [Lesson(_alone(trained.of(g), config, seed), g) for g, seed in pairs]
+    data = trained.data
+    total = sum(loop.n_steps(lesson.options, len(data.train)) for lesson in lessons)
+    figures: list[list[Figure]] = [[] for _ in subjects]
+    with phases.phase(f"Train {len(plan)} alone", total) as advance:
+        if config.workers > 1:
+            again = partial(_again, searched, lessons[0].course.supernets)
+            train_together(lessons, again, config.workers, advance)
+        for (i, _), lesson in zip(plan, lessons, strict=True):
+            network, _ = lesson.trained(Silent() if config.workers > 1 else _Within(advance))
+            resolution = lesson.course.resolution(lesson.genotype)
+            batches = data.batches(data.validation, resolution)
+            each = np.concatenate([per_sample(data.task, network, *batch) for batch in batches])
+            figures[i].append(data.task.score(each))
+    return [
+        Finding(subject, figure, tuple(each))
+        for subject, figure, each in zip(subjects, inherited, figures, strict=True)
+    ]
+
+
+@final
+class _Within:
+    """Progress of one network, as part of a bar of all."""
+
+    def __init__(self, advance: Callable[[int], None]):
+        self._advance = advance
+
+    @contextlib.contextmanager
+    def phase(self, name: str, total: int, done: int = 0) -> Iterator[Callable[[int], None]]:
+        """Add steps to the bar of all, those of an earlier run at once."""
+        self._advance(done)
+        yield self._advance
+
+
+def _leaving(
+    findings: Sequence[Finding], rows: dict[str, Row], members: _Members
+) -> dict[str, str]:
+    """Return the audited members that, judged alone, another audited member dominates."""
+    audited = [f for f in findings if f.subject.group == "front"]
+    costs = [[float(rows[f.subject.genotype.id][c]) for c in members.costs] for f in audited]
+    points = np.array([[f.mean_alone, *c] for f, c in zip(audited, costs, strict=True)])
+    maximise = [column(members.metric).maximise] + [False] * len(members.costs)
+    stays = non_dominated(points, maximise)
+    return {
+        f.subject.genotype.id: "leaves front"
+        for f, keeps in zip(audited, stays, strict=True)
+        if not keeps
+    }
+
+
+def _words(
+    findings: Sequence[Finding],
+    verdict: Verdict,
+    leaving: dict[str, str],
+    epochs: int,
+    data: ImageData,
+) -> list[str]:
+    """Return what was found, in sentences."""
+    n, n_front = len(findings), sum(f.subject.group == "front" for f in findings)
+    words = [
+        f"Between {n} networks in the supernet and trained alone ({epochs} epochs each; validation "
+        f"split, {len(data.validation):,} images): Kendall's tau {verdict.kendall}, Spearman's rho "
+        f"{verdict.spearman}; in brackets 95 % (Fieller et al., 1957)."
+    ]
+    if not verdict.kendall.low > 0:
+        words.append("That order cannot be told from chance.")
+    metric = data.task.metric
+    more = "higher" if verdict.gap >= 0 else "lower"
+    gap, label = _amount(metric, abs(verdict.gap)), column(metric).label
+    words.append(f"Alone their {label} is {gap} {more} on average.")
+    if verdict.seed_sd is None or verdict.ceiling is None:
+        words.append("The noise of seeds is not known: none was trained twice.")
+    else:
+        sd = verdict.seed_sd
+        m = sum(len(f.alone) > 1 for f in findings)
+        words.append(
+            f"From seed to seed it differs by {_amount(metric, sd.value)} (standard deviation, "
+            f"{_amount(metric, sd.low)} to {_amount(metric, sd.high)}; {m} networks trained "
+            "twice): two trainings alone would agree with each other by a tau of "
+            f"{verdict.ceiling:.2f}."
+        )
+    words.append(
+        f"Judged alone, {len(leaving)} of {n_front} audited members of the front would leave it, "
+        "because another of them is as good and cheaper."
+    )
+    return words
+
+
+def _amount(metric: str, value: float) -> str:
+    """Return a difference of the metric in words: of shares in points."""
+    return f"{value * 100:.2f} points" if column(metric).perfect == 1 else f"{value:.4g}"
+
+
+def _write(folder: RunFolder, png: bytes, content: Row) -> None:
+    folder.write_bytes("audit/audit.png", png)
+    folder.write_csv("audit/networks.csv", content["networks"])
+    folder.write_json("audit/audit.json", content)
+    report = folder.path / "report.html"
+    if report.is_file():
+        page = with_audit(report.read_text(encoding="utf-8"), png, content["words"])
+        folder.write_bytes("report.html", page.encode())
+
+
+def _row(finding: Finding, leaving: dict[str, str], space: Space, metric: str) -> Row:
+    genotype = finding.subject.genotype
+    row: Row = {"id": genotype.id, "group": finding.subject.group}
+    row |= finding.supernet.columns(f"{metric}_supernet")
+    row |= finding.alone[0].columns(f"{metric}_alone")
+    row[f"{metric}_alone_mean"] = finding.mean_alone
+    second = finding.alone[1].value if len(finding.alone) > 1 else None
+    row[f"{metric}_alone_second_seed"] = second
+    row["leaves_front"] = genotype.id in leaving if finding.subject.group == "front" else None
+    return row | space.assignment(genotype)

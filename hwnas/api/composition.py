@@ -1,0 +1,165 @@
+"""From what a user wrote to checked configurations, by Hydra; errors become ours."""
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.config_store import ConfigStore
+from hydra.errors import HydraException, MissingConfigException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from hwnas import config, content
+from hwnas.api.arguments import CONFIG_DIR, for_hydra, for_targets
+from hwnas.api.options import options
+from hwnas.config import SCHEMAS, agreed
+from hwnas.errors import ConfigError, unknown
+from hwnas.manifest import read_manifest, weights_of
+
+_FOLDER = str(content.ROOT / "conf")
+
+
+def compose(name: str, arguments: Sequence[str]) -> Any:
+    """Return the checked configuration of that name; nothing is left behind in Hydra.
+
+    Args:
+        name: Of the configuration: a verb, or ``tabular``.
+        arguments: As on the command line, for one target.
+
+    Raises:
+        ConfigError: an argument says what is not allowed.
+    """
+    overrides = [for_hydra(argument) for argument in _without_folders(arguments)]
+    with worded(name), _schemas(), hydra.initialize_config_dir(_FOLDER, version_base="1.3"):
+        composed = hydra.compose(name, overrides)
+    return checked(name, composed)
+
+
+def _without_folders(arguments: Sequence[str]) -> list[str]:
+    """Return arguments whose ``--config-dir DIR`` is said in the way that overrides say it."""
+    found, folders, rest = [], [], iter(arguments)
+    for argument in rest:
+        option, _, value = argument.partition("=")
+        if option in CONFIG_DIR:
+            folders.append(Path(value or next(rest, "")).absolute())
+        else:
+            found.append(argument)
+    paths = ",".join(f"'file://{folder}'" for folder in folders)
+    return [*found, *([f"hydra.searchpath=[{paths}]"] if folders else [])]
+
+
+@contextmanager
+def _schemas() -> Iterator[None]:
+    """Have Hydra know the schemas meanwhile."""
+    store = ConfigStore.instance()
+    before, store.repo = store.repo, {**store.repo}
+    try:
+        config.register()
+        yield
+    finally:
+        store.repo = before
+
+
+def checked(name: str, composed: Any) -> Any:
+    """Return a composed configuration as its schema."""
+    with worded(name):
+        _refuse_extra(OmegaConf.to_container(composed), SCHEMAS[name])
+        return OmegaConf.to_object(composed)
+
+
+@contextmanager
+def worded(name: str) -> Iterator[None]:
+    """Make errors of Hydra and OmegaConf ours."""
+    try:
+        yield
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        raise ConfigError(_explain(error, name)) from None
+
+
+def _refuse_extra(content: Any, schema: type) -> None:
+    """Refuse a key that ``+`` added beyond the schema; OmegaConf would carry it along unread."""
+    known = [name for name, _ in options(schema)]
+
+    def check(part: dict[str, Any], prefix: str) -> None:
+        for key, value in part.items():
+            name = f"{prefix}{key}"
+            if name not in known and not any(n.startswith(f"{name}.") for n in known):
+                raise ConfigError(unknown("option", name, known))
+            if isinstance(value, dict) and name not in known:  # known: a mapping of the user's own
+                check(value, f"{name}.")
+
+    check(content, "")
+
+
+def _explain(error: Exception, verb: str) -> str:
+    """Return one sentence for an error of Hydra or OmegaConf, with the nearest valid names."""
+    from hwnas import content
+
+    text = str(error.__cause__ or error)  # the cause is the more precise of the two
+    text = re.sub(r"\b(object_type|reference_type)=\w+", "", text)
+    if isinstance(error, MissingConfigException) and error.options is not None:
+        group, _, name = str(error.missing_cfg_file).rpartition("/")
+        return unknown(group or "configuration", name, error.options)
+    targets = content.entries(content.ROOT / "conf" / "target")
+    if "missing mandatory value: target" in str(error):
+        return f"No target. Give one with +target=<name>: {', '.join(targets)}."
+    match = re.search(
+        r"[Cc]ould not (?:override|append to config.*?) '?([\w.]+)'?|Key '([^']+)'", text
+    )
+    if match is not None:
+        key = match[1] or match[2]
+        if key == "target":
+            return f"The target has no default: write +target=<name>, one of {', '.join(targets)}."
+        full = re.search(r"full_key: ([\w.]+)", text)
+        known = [name for name, _ in options(SCHEMAS[verb])]
+        known += {name.partition(".")[0] for name in known} & {"dataset", "sampler"}
+        return unknown("option", full[1] if full else key, known)
+    return text.replace("full_key:", "at")
+
+
+def with_resumed(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments of the run to be resumed, if any, overridden by the new ones."""
+    resume = [a.partition("=")[2] for a in arguments if a.lstrip("+").startswith("run.resume=")]
+    if not resume:
+        return list(arguments)
+
+    def key(argument: str) -> str:
+        return argument.partition("=")[0].lstrip("+~")
+
+    renewed = {key(argument) for argument in arguments} | {"run.dir", "run.resume"}
+    recorded = read_manifest(Path(resume[-1]))["arguments"]
+    return [str(old) for old in recorded if key(str(old)) not in renewed] + list(arguments)
+
+
+def searches(folder: str) -> list[Any]:
+    """Return the configurations of a search that trained networks, one for each target."""
+    manifest = read_manifest(Path(folder), "run")
+    arguments = [str(a) for a in manifest["arguments"] if not str(a).startswith("run.resume=")]
+    composed = [compose("search", own) for own in for_targets(arguments)]
+    accuracy = weights_of(manifest)
+    return agreed([replace(config, accuracy=accuracy) for config in composed])
+
+
+def with_networks(folder: str) -> list[Any]:
+    """Return the configurations of a search that trained networks, one for each target."""
+    manifest = read_manifest(Path(folder), "run")
+    weights = weights_of(manifest)
+    has_none = weights == "supernet" and "checkpoint" not in manifest
+    if manifest.get("verb") != "search" or weights == "table" or has_none:
+        raise ConfigError(f"run={folder} is no search that trained networks.")
+    return searches(folder)
+
+
+def with_supernet(folder: str) -> Any:
+    """Return the configuration of a search, of its first target if it has several."""
+    searches = with_networks(folder)
+    if searches[0].accuracy != "supernet":
+        raise ConfigError(
+            f"run={folder} trained each candidate alone (accuracy={searches[0].accuracy}): there "
+            "is no supernet to audit."
+        )
+    return searches[0]

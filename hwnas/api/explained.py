@@ -1,0 +1,101 @@
+"""The folder of a search as explanations read it, finished or not."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hwnas.budget import Budget
+from hwnas.errors import RunError
+from hwnas.figure import Figure
+from hwnas.manifest import read_manifest
+from hwnas.metrics import paid, quality
+from hwnas.results import Candidate, Row, RunFolder, Verified, read_verified, stays
+from hwnas.searching import explanation, study
+from hwnas.searching.member import own
+from hwnas.searching.study import Record
+
+
+@dataclass(frozen=True)
+class ReadRun:
+    """What a run folder holds."""
+
+    folder: RunFolder
+    manifest: Row
+    record: Record
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """The limits of the search; with several targets, named after them."""
+        if "targets" not in self.manifest:
+            return dict(Budget.of(self.manifest["config"]["budget"]).limits)
+        return {
+            f"{target}.{name}": limit
+            for target, own in self.manifest["targets"].items()
+            for name, limit in Budget.of(own["config"]["budget"]).limits.items()
+        }
+
+    def verified(self, genotype_id: str) -> Verified | None:
+        """Return what the run verified of a candidate; with several targets, on all of them."""
+        if "targets" not in self.manifest:
+            return read_verified(self.folder, genotype_id)
+        figures: dict[str, Figure] = {}
+        for target in self.manifest["targets"]:
+            found = read_verified(RunFolder(self.folder.path / target), genotype_id)
+            if found is not None:
+                figures |= {f"{target}.{name}": f for name, f in found.figures.items()}
+        return Verified(figures, stays(self.folder, genotype_id)) if figures else None
+
+    @property
+    def has_several(self) -> bool:
+        """Whether several search spaces were searched at once."""
+        return isinstance(self.manifest["config"].get("search_space"), list)
+
+    @property
+    def sampler(self) -> str:
+        """The name of the sampler."""
+        return str(self.manifest["config"]["sampler"]["name"])
+
+    @property
+    def progress(self) -> str:
+        """How far the search is, in words."""
+        n, of = len(self.record.candidates), self.manifest["config"]["n_trials"]
+        status = self.manifest["status"]
+        return f"{n} of {of} trials so far" if status == "running" else f"{n} trials, {status}"
+
+
+def read_run(path: Path) -> ReadRun:
+    """Read a run folder.
+
+    Raises:
+        RunError: it is not a search's, or no trial is finished.
+    """
+    if not path.is_dir():
+        raise RunError(f"run={path}: there is no such folder.")
+    folder, manifest = RunFolder(path), read_manifest(path, "run")
+    if manifest.get("verb") != "search":
+        raise RunError(f"run={path}: it is not the folder of a search.")
+    if "part_of" in manifest:
+        raise RunError(f"run={path} is one target of a search: say run={path.absolute().parent}.")
+    where = manifest["config"]["study"]
+    if where["storage"] is not None:
+        return ReadRun(folder, manifest, study.read_shared(where["storage"], where["name"]))
+    if not folder.study.exists():
+        raise RunError(f"run={path}: no trial is finished yet.")
+    return ReadRun(folder, manifest, study.read(folder.study))
+
+
+def verified_front(found: ReadRun) -> list[Candidate]:
+    """Return those that stayed on the front, with what was verified; of one target alone."""
+    if "targets" in found.manifest:
+        return []
+    members = []
+    for candidate in explanation.distinct(found.record.candidates):
+        verified = found.verified(candidate.id)
+        if verified is None or not verified.on_front:
+            continue
+        metric = quality(found.record.objectives)
+        judged = verified.figures.get(own(metric, verified.figures))
+        if judged is not None:
+            figures = {**candidate.figures, **verified.figures, metric: judged}
+            members.append(replace(candidate, figures=figures))
+    first, *_ = paid(found.record.objectives)
+    return sorted(members, key=lambda c: c.figures[first].value)

@@ -1,0 +1,210 @@
+"""Models of a finished search as files that prove themselves."""
+
+import contextlib
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hwnas import build, files
+from hwnas.api import finished, station
+from hwnas.api.composition import with_networks
+from hwnas.api.proof_record import Order, Pick, record, reported, title
+from hwnas.api.reporter import Reporter
+from hwnas.config import ExportConfig, SearchConfig
+from hwnas.errors import ConfigError, ProofError, RunError, unknown
+from hwnas.export import folder as folders
+from hwnas.export import picking, proof
+from hwnas.export.artefacts import build as build_files
+from hwnas.export.artefacts import own_artefact
+from hwnas.export.card import card
+from hwnas.export.proving import Bench, Evidence, kept_images, prove
+from hwnas.export.running import kinds
+from hwnas.manifest import read_manifest
+from hwnas.results import Candidate, Row, RunFolder, default_path, read_candidates
+from hwnas.runtimes.onnx_check import checked_opset
+from hwnas.searching import explanation
+from hwnas.space import Genotype
+from hwnas.union import stem
+
+_ID = re.compile(r"[0-9a-f]{1,12}")
+
+
+@dataclass(frozen=True)
+class Exported:
+    """One model as files in a folder of its own."""
+
+    path: Path
+    proof: Row  #: what ``proof.json`` says
+    evidence: Evidence
+
+
+def export(
+    config: ExportConfig,
+    arguments: Sequence[str],
+    reporter: Reporter,
+    told: Callable[[Exported], None],
+) -> None:
+    """Export models of a search.
+
+    Args:
+        config: Which, and of which search.
+        arguments: Of the command line, or what stands for them.
+        reporter: Hears of the work.
+        told: Is given each model as soon as it is there.
+
+    Raises:
+        ProofError: an export does not hold what it should; its folder is marked as failed.
+    """
+    source, searches = RunFolder(Path(config.run)), with_networks(config.run)
+    manifest = read_manifest(source.path, "run")
+    searches = _for(config, searches, manifest)
+    candidates = _candidates(source, searches[0])
+    genotypes = _picked(config, source, candidates)
+    order = Order(config, arguments, manifest, Path(config.dir or default_path("export")))
+    names = {
+        (search.target.name, g.id): f"{search.target.name}/{g.id}" if len(searches) > 1 else g.id
+        for search in searches
+        for g in genotypes
+    }
+    failed: list[str] = []
+    with contextlib.ExitStack() as stack:
+        output = RunFolder(order.root)
+        output.create()
+        stack.callback(output.close)
+        folders.sweep(order.root, beside=config.dir is None)
+        names = _left(order, names, reporter)
+        with reporter.timed("Load data"):
+            stations = stack.enter_context(station.opened(searches, reporter))
+        reporter.say(stations[0].parts.data.notes)
+        finishers = {
+            s.target: finished.finisher(s, manifest, candidates, config, reporter) for s in stations
+        }
+        finished.check_kept(finishers[stations[0].target], genotypes, manifest)
+        known, targets = {g.id: g for g in genotypes}, {s.target: s for s in stations}
+        with reporter.phase("Export", len(names)) as advance:
+            for (target, genotype_id), name in names.items():
+                pick = Pick(targets[target], known[genotype_id], finishers[target])
+                done = _export(pick, name, order)
+                told(done)
+                failed += [
+                    f"{done.path.relative_to(order.root)}: {check}"
+                    for check in done.evidence.failed
+                ]
+                advance(1)
+    if failed:
+        raise ProofError(f"Not as it should be: {'; '.join(failed)}. The files are kept.")
+
+
+def _left(
+    order: Order, names: Mapping[tuple[str, str], str], reporter: Reporter
+) -> dict[tuple[str, str], str]:
+    """Return what the same command, which was cut off, has not exported yet.
+
+    Raises:
+        RunError: a folder is there that another command made, or all are there.
+    """
+    left = {}
+    for key, name in names.items():
+        place = order.root / name
+        made = None
+        with contextlib.suppress(RunError):
+            made = proof.read(place)["made"]["command"]
+        if made != order.command:
+            folders.check_free(order.root, name)
+            left[key] = name
+    for name in names.values():
+        if name not in left.values():
+            if not left:
+                folders.check_free(order.root, name)
+            reporter.say([f"{order.root / name} is there already."])
+    return left
+
+
+def _for(
+    config: ExportConfig, searches: Sequence[SearchConfig], manifest: Row
+) -> list[SearchConfig]:
+    """Return the configurations of the targets that are exported for, as they were.
+
+    Raises:
+        ConfigError: the search has no such target.
+        RunError: the run is not finished, or is part of another.
+    """
+    if "part_of" in manifest:
+        whole, target = Path(config.run).absolute().parent, Path(config.run).absolute().name
+        raise RunError(f"run={config.run} is one target of a search: say run={whole} only={target}")
+    names = [search.target.name for search in searches]
+    if config.only is not None and config.only not in names:
+        raise ConfigError(unknown("target", config.only, names))
+    return [
+        finished.as_recorded(search, manifest)
+        for search in searches
+        if config.only in (None, search.target.name)
+    ]
+
+
+def _candidates(source: RunFolder, search: SearchConfig) -> list[Candidate]:
+    """Return the candidates of a search, with the metric after each fidelity."""
+    names = [search.trained.column(search.metric, i) for i in range(len(search.trained.fidelities))]
+    return read_candidates(source, [stem(name) for name in search.spaces], names) or []
+
+
+def _picked(
+    config: ExportConfig, source: RunFolder, candidates: Sequence[Candidate]
+) -> list[Genotype]:
+    """Return what is exported.
+
+    Raises:
+        ConfigError: nothing is as it was asked for.
+        RunError: the search has no front yet.
+    """
+    known = {candidate.id: candidate.genotype for candidate in candidates}
+    own = config.only is not None and (source.path / config.only).is_dir()
+    where = RunFolder(source.path / str(config.only)) if own else source
+    if (content := where.read_json("front.json")) is None or not known:
+        raise RunError(
+            f"run={source.path} has no front yet. Finish it with: "
+            f"python -m hwnas search run.resume={source.path}"
+        )
+    wanted = config.wanted
+    if wanted not in picking.NAMES and _ID.fullmatch(wanted):
+        ids = [explanation.find(candidates, wanted)]
+    else:
+        ids = picking.pick(picking.read(content), wanted)
+    return [known[genotype_id] for genotype_id in ids]
+
+
+def _export(pick: Pick, name: str, order: Order) -> Exported:
+    """Make one folder."""
+    of, genotype, finisher = pick.of, pick.genotype, pick.finisher
+    ready = finisher.in_int8(genotype)
+    with folders.building(order.root, name) as folder:
+        target, artefacts = of.config.target, build.artefacts(of.parts, of.device)
+        content = build_files(ready, target, of.parts.data, title(of, genotype), artefacts)
+        for file, parts in content.items():
+            files.write(folder / file, parts)
+        kept = kept_images(ready, of.parts.data)
+        files.write(folder / proof.IMAGES, kept.packed())
+        names = [kind for kind in kinds() if kind in content]
+        bench = Bench(
+            of.parts.data,
+            artefacts,
+            of.device.worker if of.device else None,
+            of.config.allowed.limits,
+            finisher.config.max_int8_drop,
+            kept,
+        )
+        own = own_artefact(target)
+        evidence = prove(folder, names, own, ready, bench)
+        opsets = {checked_opset(content[n]) for n in names if n.endswith(".onnx")}
+        final = name + ".failed" * bool(evidence.failed)
+        row = record(pick, ready, evidence, order, order.root / final)
+        row |= {"opset": min(opsets), "n_images": len(kept.targets)}
+        row["files"] = folders.digests(folder)
+        row["source"]["reported"] = reported(order, pick, row["files"])
+        files.write(folder / folders.CARD, card(row).encode())
+        row["files"] = folders.digests(folder)
+        files.write(folder / folders.PROOF, (json.dumps(row, indent=2) + "\n").encode())
+        place = folders.keep(folder, order.root, final)
+    return Exported(place, row, evidence)

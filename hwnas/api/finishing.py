@@ -1,0 +1,170 @@
+"""The end of a search: candidates that may be on the front get the weights that are delivered."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from hwnas import build
+from hwnas.api.lessons import together
+from hwnas.api.station import Station
+from hwnas.config import SearchConfig
+from hwnas.figure import Figure
+from hwnas.finishing.finisher import Finisher
+from hwnas.metrics import column
+from hwnas.progress import Progress
+from hwnas.results import Candidate, Row
+from hwnas.searching import band
+from hwnas.searching.band import Known, View
+from hwnas.space import Genotype
+from hwnas.training.batches import steps_per_epoch
+from hwnas.weights import accuracies, as_left, left_after
+
+_ROUNDS = 6  # of finishing what became probable by what was finished before
+
+
+@dataclass
+class Finish:
+    """What finishing came to."""
+
+    known: dict[str, Known]  #: by target
+    among_finished: dict[str, Known]  #: the same, as if there were no others
+    finisher: Finisher
+    finished: dict[str, Figure] = field(default_factory=dict)  #: on the validation split, by id
+
+    def facts(self) -> Row:
+        """Return what a manifest says of it."""
+        config, teacher = self.finisher.config, self.finisher.teacher
+        return {
+            "finishing": {
+                "epochs": config.epochs,
+                "rate": config.rate,
+                "alpha": config.alpha,
+                "max_int8_drop": config.max_int8_drop,
+                "teacher": None if teacher is None else teacher.id,
+                "finished": {name: figure.to_json() for name, figure in self.finished.items()},
+            }
+        }
+
+    def as_finished(self, candidate: Candidate) -> Candidate:
+        """Return a finished candidate with the metric that it has then."""
+        metric = self.finisher.parts.config.metric
+        figures = {**candidate.figures, metric: self.finished[candidate.id]}
+        return replace(candidate, figures=figures, stopped=False)
+
+    def members(self, target: str) -> list[Candidate]:
+        """Return what is verified: finished candidates that may be on the front, fastest first."""
+        config = self.finisher.parts.config.finish
+        probable = self.among_finished[target].band(config.probability)
+        return sorted(probable, key=lambda c: (c.figures["latency_ms"].value, c.id))
+
+
+def finish(
+    stations: Sequence[Station],
+    views: Mapping[str, View],
+    candidates: Sequence[Candidate],
+    phases: Progress,
+) -> Finish:
+    """Finish the candidates that may be on the front of a target.
+
+    The one that answers best is finished first and teaches the others; those are spread over costs,
+    so that a front that is cut off by the time is as wide. What is finished says more of the
+    others, too, so that some may become probable: they are finished then.
+
+    Args:
+        stations: One for each target.
+        views: How each target sees the candidates.
+        candidates: All of the search.
+        phases: Of the command.
+    """
+    parts = stations[0].parts
+    config, began = parts.config.finish, time.monotonic()
+    weights = as_left(stations[0].evaluator, left_after(parts.config, candidates))
+    finisher = Finisher(parts, weights)
+    state = Finish({}, {}, finisher)
+
+    def look() -> list[Candidate]:
+        """Return what is to be finished."""
+        state.known = seen(candidates)
+        wanted = [k.band(config.probability, config.n_least) for k in state.known.values()]
+        distinct = {c.id: c for candidates in wanted for c in candidates}
+        return [c for c in distinct.values() if c.id not in state.finished]
+
+    def seen(some: Sequence[Candidate]) -> dict[str, Known]:
+        return {
+            s.target: band.known(parts.space, some, views[s.target], state.finished)
+            for s in stations
+        }
+
+    def is_late() -> bool:
+        return config.minutes is not None and time.monotonic() - began > 60 * config.minutes
+
+    wanted = look()
+    if wanted and finisher.config.epochs and config.alpha:
+        metric = parts.config.metric
+        sign = 1 if column(metric).maximise else -1
+        best = max(wanted, key=lambda c: (sign * c.figures[metric].value, c.id))
+        teacher = best.genotype
+        state.finisher = Finisher(parts, weights, teacher, phases)
+        state.finished |= _finished(state.finisher, [teacher], phases, "Train the teacher")
+    for _ in range(_ROUNDS):
+        left = [c.genotype for c in band.spread(look())]
+        if not left or is_late():
+            break
+        state.finished |= _finished(state.finisher, left, phases, "Finish members", is_late)
+    look()
+    state.among_finished = seen([c for c in candidates if c.id in state.finished])
+    return state
+
+
+def _finished(
+    finisher: Finisher,
+    genotypes: Sequence[Genotype],
+    phases: Progress,
+    phase: str,
+    late: Callable[[], bool] = lambda: False,
+) -> dict[str, Figure]:
+    """Finish networks; return their metric on the validation split by id.
+
+    Those that were not begun before it was ``late`` are left out.
+    """
+    parts, epochs = finisher.parts, finisher.config.epochs
+    n_workers = min(parts.config.study.workers or 1, len(genotypes))
+    n_steps = max(1, epochs * steps_per_epoch(parts.config.train.batch_size, len(parts.data.train)))
+    if finisher.teacher is not None and genotypes != [finisher.teacher]:
+        finisher.prepare(next(g for g in genotypes if g.id != finisher.teacher.id))
+    paths = [finisher.checkpoint(genotype) for genotype in genotypes] if epochs else []
+    if paths:  # first what is finished already, or nearly
+        order = sorted(range(len(paths)), key=lambda i: -paths[i].n_steps())
+        genotypes, paths = [genotypes[i] for i in order], [paths[i] for i in order]
+
+    def n_done() -> int:
+        return sum(path.n_steps() for path in paths)
+
+    before = n_done()
+    with phases.phase(phase, len(genotypes) * n_steps, before) as advance:
+        if n_workers > 1 and before < len(genotypes) * n_steps:
+            again = partial(_again, parts.config, finisher.teacher, finisher.left)
+            tasks = [partial(_tuned, genotype) for genotype in genotypes]
+            figures = together(tasks, again, n_workers, lambda: n_done() - before, advance, late)
+        else:
+            figures = []
+            for i, genotype in enumerate(genotypes, 1):
+                if late():
+                    break
+                figures.append(finisher.tuned(genotype))
+                advance(max(0, i * n_steps - before))
+                before = max(before, i * n_steps)
+    return {g.id: figure for g, figure in zip(genotypes, figures, strict=False)}
+
+
+def _again(
+    config: SearchConfig, teacher: Genotype | None, left: Mapping[str, int], progress: Progress
+) -> Finisher:
+    parts = build.parts(config, progress)
+    weights = as_left(accuracies(parts, progress), left)
+    return Finisher(parts, weights, teacher, progress)
+
+
+def _tuned(genotype: Genotype, finisher: Finisher) -> Figure:
+    return finisher.tuned(genotype)

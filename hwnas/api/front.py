@@ -1,0 +1,171 @@
+"""The verified fronts that a search ends with, and the files of one."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+
+from hwnas import build
+from hwnas.api.baseline import Against
+from hwnas.api.reporter import Reporter
+from hwnas.api.station import Station
+from hwnas.energy import EnergyModel, PowerModel
+from hwnas.metrics import column, paid
+from hwnas.report import searched
+from hwnas.report.explorer import Beside
+from hwnas.report.page import render
+from hwnas.report.plot import Panel, front_png
+from hwnas.results import Candidate, Row, RunFolder
+from hwnas.searching.joint import JointMember
+from hwnas.searching.member import Member
+from hwnas.target import Target
+
+#: What a search that was verified writes.
+FILES = (
+    "front.csv", "front.json", "front.png", "report.html", "candidates.parquet", "manifest.json",
+)  # fmt: skip
+BASELINE = "baseline.csv"  #: where a baseline was given
+
+
+@dataclass(frozen=True)
+class Front:
+    """The front of one target."""
+
+    station: Station
+    folder: RunFolder
+    candidates: list[Candidate]  #: as a search for this target alone would see them
+    members: list[Member]
+    against: Against | None
+
+    @property
+    def beside(self) -> Beside | None:
+        """What is drawn beside it."""
+        return None if self.against is None else self.against.beside
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a search came to."""
+
+    folder: RunFolder
+    manifest: Row
+    fronts: Sequence[Front] = ()  #: of each target that anything fits
+    joint: Sequence[JointMember] = ()  #: of several targets: models for all
+    missed: Sequence[str] = ()  #: why nothing fits the other targets
+    leader: str = ""  #: the command that verifies the front, if it is another one
+    seconds: Mapping[str, float] = field(default_factory=dict)  #: by phase
+
+
+def finished(phases: Reporter, candidates: list[Candidate], members: list[Member]) -> Row:
+    """Return what a manifest says of a search that came to its end."""
+    return {
+        "status": "finished",
+        "n_candidates": len(candidates),
+        "n_distinct": len({candidate.id for candidate in candidates}),
+        "n_infeasible": sum(candidate.state == "infeasible" for candidate in candidates),
+        "n_front": len(members),
+        **({"n_images_read": n_read} if (n_read := n_images_read(candidates)) else {}),
+        "seconds": {name: round(seconds, 2) for name, seconds in phases.seconds.items()},
+    }
+
+
+def write_front(
+    parts: build.Parts,
+    folder: RunFolder,
+    manifest: Row,
+    candidates: list[Candidate],
+    members: list[Member],
+    against: Against | None,
+) -> None:
+    """Write the front as CSV, JSON, picture and page, its baseline, and the manifest."""
+    config = parts.config
+    write_baseline(folder, against)
+    if against is not None:
+        manifest["baseline"] = told(against)
+    rows = [member.row(parts.space) for member in members]
+    folder.write_csv("front.csv", rows)
+    folder.write_json(
+        "front.json",
+        {
+            "objectives": {n: "max" if column(n).maximise else "min" for n in config.objectives},
+            "target": config.target.name,
+            "caveat": config.target.caveat,
+            "energy_model": asdict(_energy_source(config.target)),
+            "budget": dict(config.allowed.limits),
+            "members": rows,
+        }
+        | ({} if against is None else {"baseline": against.to_json()}),
+    )
+    title = f"{config.searched} on {config.target.name}, {parts.data.name}"
+    costs = paid(config.objectives)
+    beside = None if against is None else against.beside
+    panel = Panel(
+        candidates, members, config.metric, costs[0], config.allowed, title, beside=beside
+    )
+    folder.write_bytes("front.png", front_png(panel))
+    facts = [
+        ("target", config.target.caveat),
+        ("cost model", _cost_words(manifest)),
+        ("energy", energy_words(config.target)),
+        ("budget", str(config.allowed)),
+        ("search space", f"{config.searched}, {manifest['n_genotypes']:.3g} genotypes"),
+        (
+            "candidates",
+            f"{manifest['n_candidates']}, {manifest['n_distinct']} different, "
+            f"{manifest['n_infeasible']} infeasible",
+        ),
+        ("command", manifest["command"]),
+        *((f"version of {name}", version) for name, version in manifest["versions"].items()),
+    ]
+    found = searched.Front(candidates, members, config.objectives, config.allowed, beside)
+    page = searched.single(f"hwnas: {title}", found, facts)
+    page = (
+        page
+        if against is None
+        else searched.with_baseline(page, against.sentences, [against.table()])
+    )
+    folder.write_bytes("report.html", render(page).encode())
+    folder.write_json("manifest.json", manifest)
+
+
+def write_baseline(folder: RunFolder, against: Against | None) -> None:
+    """Write the table against the baseline; take away that of an earlier one."""
+    if against is not None:
+        folder.write_csv(BASELINE, against.found.rows())
+    else:
+        (folder.path / BASELINE).unlink(missing_ok=True)
+
+
+def told(against: Against) -> Row:
+    """Return what a manifest says of a baseline."""
+    return {name: value for name, value in against.to_json().items() if name != "levels"}
+
+
+def n_images_read(candidates: Sequence[Candidate]) -> int:
+    """Return how many times a validation image was read."""
+    return sum(int(c.details.get("n_images", 0)) for c in {c.id: c for c in candidates}.values())
+
+
+def _cost_words(manifest: Row) -> str:
+    """Return what said the costs of candidates, and what is foreign about it."""
+    table = manifest["latency_table"]
+    words = str(manifest["config"]["cost"])
+    if "cost_model" in manifest.get("own", {}):
+        words = manifest["own"]["cost_model"]
+    if table is not None and words == "table":
+        words += f", {table['path']}"
+        words += f"; foreign: {table['foreign']}" if table["foreign"] else ""
+    return words
+
+
+def _energy_source(target: Target) -> EnergyModel | PowerModel:
+    source = target.energy or target.power
+    assert source is not None
+    return source
+
+
+def energy_words(target: Target) -> str:
+    """Return what energies are modelled from."""
+    if target.energy is not None:
+        return f"{target.energy.technology}; {target.energy.source}"
+    assert target.power is not None
+    low, high = target.power.active_w_low, target.power.active_w_high
+    return f"latency times {low:g} to {high:g} W for each busy core: {target.power.source}"

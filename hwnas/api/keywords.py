@@ -1,0 +1,45 @@
+"""Keywords of Python as arguments of the command line: runs from either read alike."""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+
+from hwnas.api.arguments import quoted
+
+#: Options that are mappings themselves; any other mapping holds options.
+_MAPPINGS = ("objectives", "table.costs", "table.reference")
+_PLAIN = re.compile(r"(?!(?:null|true|false|nan|inf)$)[A-Za-z_./][\w./+@-]*", re.IGNORECASE)
+
+Value = object  #: text, a number, a truth value, ``None``, a path, or a list or mapping of these
+
+
+def as_arguments(keywords: Mapping[str, Value]) -> list[str]:
+    """Return keywords as arguments.
+
+    ``train__epochs=3``, ``**{"train.epochs": 3}`` and ``train={"epochs": 3}`` are the same.
+    """
+    return [*_arguments("", keywords)]
+
+
+def _arguments(prefix: str, keywords: Mapping[str, Value]) -> Iterator[str]:
+    for keyword, value in keywords.items():
+        name = prefix + str(keyword).replace("__", ".")
+        if isinstance(value, Mapping) and name not in _MAPPINGS:
+            yield from _arguments(f"{name}.", value)
+        else:
+            plus = "+" if name == "target" else ""
+            yield f"{plus}{name}={_text(value)}"
+
+
+def _text(value: Value) -> str:
+    """Return a value as Hydra reads it."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {_text(v)}" for key, v in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(_text, value))}]"
+    text = os.fsdecode(value) if isinstance(value, os.PathLike) else str(value)
+    return text if _PLAIN.fullmatch(text) else quoted(text)

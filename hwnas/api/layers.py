@@ -1,0 +1,142 @@
+"""Where one network's time goes, operator by operator."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hwnas.backends import base
+from hwnas.config import ProfileConfig
+from hwnas.cost.base import LayerCost
+from hwnas.cost.host import as_run
+from hwnas.cost.roofline import Bound, operator_bound
+from hwnas.device import SHIPPED, Device
+from hwnas.errors import ConfigError
+from hwnas.networks import Networks
+from hwnas.op import Lowered, OpSpec
+from hwnas.provenance import own_table
+from hwnas.report.plot import layers_png
+from hwnas.results import RunFolder, default_path
+from hwnas.runtimes import onnx_reader
+from hwnas.space import Genotype, SearchSpace
+from hwnas.target import Roofline
+
+_RUNS = Path("runs", "search")
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One operator's part of a network's latency."""
+
+    name: str
+    operator: str
+    latency_ms: float
+    bound: str  #: ``compute``, ``memory`` or ``launch``; empty where the target has no roofline
+
+
+@dataclass(frozen=True)
+class Layered:
+    """Where the latency of a network goes."""
+
+    path: Path  #: of the folder with table and picture
+    title: str
+    layers: Sequence[Layer]
+    source: str
+
+
+def layered(networks: Networks, config: ProfileConfig) -> Layered:
+    """Return, plot and write the latency of each operator of one network."""
+    assert config.genotype is not None
+    name, lowered = _find(networks, config.genotype)
+    layers, source = _layers(lowered, config)
+    folder = RunFolder(default_path("profile"))
+    folder.create()
+    try:
+        rows = [vars(layer) for layer in layers]
+        folder.write_csv("layers.csv", rows)
+        title = f"{name} on {config.target.name} ({source})"
+        shown = [(layer.name, layer.latency_ms, layer.bound) for layer in layers]
+        folder.write_bytes("layers.png", layers_png(shown, title))
+    finally:
+        folder.close()
+    return Layered(folder.path, title, layers, source)
+
+
+def find_genotype(space: SearchSpace, text: str) -> Genotype:
+    """Return the genotype that is meant.
+
+    Args:
+        space: The search space.
+        text: ``smallest``, ``largest``, options as JSON, a file ``models/ID.json`` of a run, or an
+            id that is in the front of a run under ``runs/search``.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if text in ("smallest", "largest"):
+        return space.smallest() if text == "smallest" else space.largest()
+    if text.startswith("{"):
+        try:
+            return space.genotype(json.loads(text))
+        except ValueError as error:
+            raise ConfigError(f"genotype={text} is no JSON: {error}") from None
+    path = Path(text)
+    if not path.is_file():
+        found = sorted(_RUNS.glob(f"*/models/{text}.json"))
+        if not found:
+            raise ConfigError(
+                f"genotype={text}: no such file, and no run in {_RUNS} has a front member of that "
+                "id. Allowed: smallest, largest, options as JSON, RUN/models/ID.json, the id of a "
+                "member, or, for profile, MODEL.onnx."
+            )
+        path = found[-1]
+    try:
+        return space.genotype(json.loads(path.read_text(encoding="utf-8"))["genotype"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"genotype={text}: {path} holds no genotype: {error}") from None
+
+
+def _find(networks: Networks, text: str) -> tuple[str, Lowered]:
+    """Return the name and the operators of the network that is meant, a genotype or a model."""
+    if not text.endswith(".onnx"):
+        (space,) = networks.space.members
+        genotype = find_genotype(space, text)
+        return genotype.id, networks.lower(genotype)
+    try:
+        return Path(text).name, onnx_reader.read(Path(text).read_bytes())[0]
+    except OSError as error:
+        raise ConfigError(f"genotype={text}: no model there: {error.strerror}.") from None
+
+
+def _layers(lowered: Lowered, config: ProfileConfig) -> tuple[list[Layer], str]:
+    target = config.target
+    if (cost := base.of(target).estimate(lowered)) is not None:
+        source = cost.figures["latency_ms"].source
+        return [_estimated(layer) for layer in cost.layers], source
+    lowered = as_run(lowered, target)
+    table = own_table(target, config.rpc, Path(config.table.dir), SHIPPED)
+    device = Device(config, table)
+    try:
+        for node in lowered:
+            device.plan(node.op)
+    finally:
+        device.close()
+    times = [table.entries[node.op].timing.median_ms for node in lowered]
+    return _bounded(lowered, times, config), "measured, each operator alone"
+
+
+def _estimated(layer: LayerCost) -> Layer:
+    assert layer.latency_ms is not None
+    return Layer(layer.name, layer.operator, layer.latency_ms, layer.bound)
+
+
+def _bounded(lowered: Lowered, times: list[float], config: ProfileConfig) -> list[Layer]:
+    layers = []
+    for node, latency in zip(lowered, times, strict=True):
+        bound = _bound(node.op, config.target.roofline)
+        layers.append(Layer(node.name, str(node.op), latency, bound.limit if bound else ""))
+    return layers
+
+
+def _bound(op: OpSpec, roofline: Roofline | None) -> Bound | None:
+    return operator_bound(op, roofline, not roofline.weights_stay) if roofline else None

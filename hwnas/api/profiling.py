@@ -1,0 +1,236 @@
+"""Measures a latency table, and how wrong it is."""
+
+import contextlib
+import dataclasses
+import random
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hwnas import backends
+from hwnas.api.layers import Layered, layered
+from hwnas.api.reporter import Reporter
+from hwnas.backends import base
+from hwnas.config import ProfileConfig
+from hwnas.device import SHIPPED
+from hwnas.errors import CompileError, ConfigError, TableError
+from hwnas.latency_table import LatencyTable, find, load
+from hwnas.networks import Networks
+from hwnas.networks import read as read_networks
+from hwnas.profiling import networks, operators, throughput, transfer
+from hwnas.profiling.networks import Whole
+from hwnas.profiling.subject import Subject
+from hwnas.progress import Progress
+from hwnas.provenance import facts, own_table
+from hwnas.report.plot import prediction_png
+from hwnas.runtimes.pool import Pool
+from hwnas.runtimes.worker import Worker
+from hwnas.target import Remote, Target
+
+_COMPARED = 8  #: networks on which runtimes are compared
+_SINGLE_RUNS = 2000  #: inferences of which percentiles are taken
+
+
+@dataclass(frozen=True)
+class Profiled:
+    """What profiling a target came to."""
+
+    table: LatencyTable | None = None
+    spaces: Sequence[str] = ()  #: whose networks were measured
+    extras: Sequence[str] = ()  #: what else is worth knowing, a line each
+    transfer: Mapping[str, float] | None = None  #: of a table that another's stands in for
+    layers: Layered | None = None  #: of one network, where that was asked for
+
+
+def profile(config: ProfileConfig, arguments: Sequence[str], reporter: Reporter) -> Profiled:
+    """Measure what a target's table lacks, and calibrate it.
+
+    Args:
+        config: What is measured.
+        arguments: Of the command line, or what stands for them.
+        reporter: Hears of the work.
+    """
+    with reporter.timed("Load data"):
+        parts, data = read_networks(config, reporter)
+    reporter.say(data.notes)
+    if config.genotype is not None:
+        return Profiled(layers=layered(parts, config))
+    table = own_table(config.target, config.rpc, Path(config.table.dir), SHIPPED)
+    _describe(table, config, arguments)
+    subjects = [Subject(member, parts.as_run) for member in parts.space.members]
+    with table.locked(), _open_pool(config) as pool:
+        if config.transfer_from is not None:
+            (only,) = subjects
+            return Profiled(table, transfer=_transfer(config, table, only, pool, reporter))
+        measured = {s.space.name: _measured(config, table, s, pool, reporter) for s in subjects}
+    held_out = next(iter(measured.values()))
+    extras = _extras(config, parts, held_out, reporter) if not config.rpc.tracker else []
+    return Profiled(table, [*measured], extras)
+
+
+def _measured(
+    config: ProfileConfig, table: LatencyTable, subject: Subject, pool: Pool, phases: Reporter
+) -> list[Whole]:
+    """Measure and calibrate for one space; plot the error and return what shows it."""
+    space, counts = subject.space.name, config.networks
+    wholes = _measure(config, table, subject, pool, phases)
+    networks.report_error(table, wholes, counts, space)
+    title = f"{config.target.name}, {table.path.name}, {space}"
+    png = prediction_png(table.networks, space, title)
+    several = f"_{space}" if len(config.spaces) > 1 else ""
+    (table.path / f"error{several}.png").write_bytes(png)
+    return wholes[counts.fit + counts.interval :]
+
+
+def _open_pool(config: ProfileConfig) -> Pool:
+    return Pool(config.target, config.timing, config.rpc, config.tuning.limit_s)
+
+
+def _describe(table: LatencyTable, config: ProfileConfig, arguments: Sequence[str]) -> None:
+    """Bring the table's provenance up to date."""
+    now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+    table.provenance = {
+        **table.provenance,
+        **facts(config.target, config.rpc),
+        "created": table.provenance.get("created", now),
+        "updated": now,
+        "arguments": list(arguments),
+        "timing": dataclasses.asdict(config.timing),
+        "tuning": dataclasses.asdict(config.tuning),
+    }
+
+
+def _measure(
+    config: ProfileConfig, table: LatencyTable, subject: Subject, pool: Pool, phases: Reporter
+) -> list[Whole]:
+    counts = config.networks
+    with phases.timed("Find operators"):
+        ops = subject.operators(config.seed)
+        genotypes = subject.sample(counts.fit + counts.interval + counts.held_out, config.seed + 1)
+    needed = counts.fit + counts.interval + 10
+    if len(genotypes) < needed:
+        raise TableError(
+            f"Search space '{subject.space.name}' has {len(genotypes)} networks, too few to "
+            f"calibrate on {counts.fit} and {counts.interval} and to hold out 10: lower "
+            "networks.fit and networks.interval."
+        )
+    refused = operators.measure_operators(table, ops, pool, config.tuning.n_plans, phases)
+    if refused:
+        op, reason = next(iter(refused.items()))
+        raise CompileError(
+            f"{len(refused)} of {len(ops)} operators cannot be compiled or timed, for example "
+            f"{op}: {reason} The others are in {table.path}."
+        )
+    return networks.measure_networks(table, subject, genotypes, pool, phases)
+
+
+def _transfer(
+    config: ProfileConfig, table: LatencyTable, subject: Subject, pool: Pool, phases: Progress
+) -> dict[str, float]:
+    """Measure a few networks and fill the table from another device's."""
+    assert config.transfer_from is not None
+    other = dataclasses.replace(config.target, name=config.transfer_from)
+    roots = [Path(config.table.dir), SHIPPED]
+    path = find(other, roots)
+    if path is None or config.transfer_from == config.target.name:
+        raise TableError(
+            f"transfer_from={config.transfer_from}: no latency table of another target of that "
+            f"name in {', '.join(map(str, roots))}."
+        )
+    source = load(path)
+    known = source.plans()
+    drawn = subject.sample(20 * config.n_samples, config.seed + 1)
+    lowered = {genotype: subject.lower(genotype) for genotype in drawn}
+    covered = [g for g, net in lowered.items() if all(node.op in known for node in net)]
+    covered = covered[: config.n_samples]
+    if len(covered) < config.n_samples:
+        raise TableError(
+            f"The table {path} covers only {len(covered)} of {len(drawn)} networks of search space "
+            f"'{subject.space.name}', too few for n_samples={config.n_samples}."
+        )
+    chosen = {genotype: lowered[genotype] for genotype in covered}
+    ops = {node.op for net in chosen.values() for node in net}
+    refused = operators.measure_operators(
+        table, sorted(ops, key=str), pool, config.tuning.n_plans, phases
+    )
+    if refused:
+        raise CompileError(next(iter(refused.values())))
+    measured = networks.time_whole(table, chosen, pool, phases)
+    latencies = [known.timing.median_ms for known in measured]
+    report = transfer.transferred(
+        table, source, list(chosen.values()), latencies, subject.space.name
+    )
+    table.provenance["transferred_from"] = source.provenance
+    table.save()
+    return report
+
+
+def _extras(
+    config: ProfileConfig, parts: Networks, held_out: Sequence[Whole], phases: Progress
+) -> list[str]:
+    """Return what else is worth knowing of this target, a line each."""
+
+    def open_worker(target: Target) -> Worker:
+        return Worker(target, config.timing, Remote(), config.tuning.limit_s)
+
+    middle = sorted(held_out, key=lambda whole: whole.timing.median_ms)[len(held_out) // 2]
+    lowered = parts.lower(middle.genotype)
+    lines = []
+    with open_worker(config.target) as worker:
+        net = parts.as_run(middle.genotype)
+        plans = {op: worker.tune(op, config.tuning.n_plans) for op in {n.op for n in net}}
+        p = worker.percentiles(net, plans, _SINGLE_RUNS)
+        lines.append(
+            f"Network {middle.genotype.id} (the median): p50 {p['p50_ms']:.4f}, p90 "
+            f"{p['p90_ms']:.4f}, p99 {p['p99_ms']:.4f} ms over {_SINGLE_RUNS} single inferences."
+        )
+    found = throughput.batches(lowered, config.target, open_worker, phases)
+    best = throughput.sweet_spot(found)
+    sizes = ", ".join(f"{b.size}: {b.latency_ms:.4f} ms {b.images_per_s:.0f}/s" for b in found)
+    lines.append(f"Batch sizes: {sizes}. Sweet spot: {best.size}.")
+    return lines + _runtimes(config, parts, held_out, open_worker, phases)
+
+
+def _runtimes(
+    config: ProfileConfig,
+    parts: Networks,
+    held_out: Sequence[Whole],
+    open_worker: object,
+    phases: Progress,
+) -> list[str]:
+    """Compare the runtimes that this CPU has."""
+    assert callable(open_worker)
+    chosen = random.Random(config.seed).sample(list(held_out), min(_COMPARED, len(held_out)))
+    nets = [parts.lower(whole.genotype) for whole in chosen]
+    targets = _comparable(config.target)
+    found = throughput.compare_runtimes(nets, targets, open_worker, phases)
+    name = f"{config.target.runtime} {config.target.dtype}"
+    if name not in found:
+        return [f"{name} refuses a network of this search space; runtimes were not compared."]
+    own = found[name]
+    ratios = {
+        name: statistics.median(a / b for a, b in zip(values, own, strict=True))
+        for name, values in found.items()
+    }
+    fastest = min(ratios, key=lambda name: ratios[name])
+    compared = ", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items())
+    return [
+        f"Latency of {len(nets)} networks over this target's, median: {compared}. "
+        f"Fastest here: {fastest}."
+    ]
+
+
+def _comparable(target: Target) -> list[Target]:
+    """Return the same device by every backend that measures here, in every dtype."""
+    found = []
+    for backend in backends.known():
+        if not backend.measured or backends.lacking(backend.needs):
+            continue
+        for dtype in backend.dtypes:
+            with contextlib.suppress(ConfigError):  # the target or this CPU lacks what it needs
+                other = dataclasses.replace(target, runtime=backend.name, dtype=dtype, batch=1)
+                base.of(other)
+                found.append(other)
+    return found

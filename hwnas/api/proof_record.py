@@ -1,0 +1,169 @@
+"""What an export records of itself: ``proof.json``."""
+
+import importlib.metadata
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from hwnas import backends, machine, supernets
+from hwnas.api import finished
+from hwnas.api.arguments import of_target
+from hwnas.api.front import energy_words
+from hwnas.api.station import Station
+from hwnas.config import ExportConfig
+from hwnas.export import proof
+from hwnas.export.artefacts import own_artefact
+from hwnas.export.proving import Evidence
+from hwnas.export.running import kinds
+from hwnas.files import without_password as public
+from hwnas.finishing.finisher import Finisher
+from hwnas.int8.finished import Finished
+from hwnas.manifest import weights_of
+from hwnas.metrics import column
+from hwnas.op import n_macs, n_params
+from hwnas.results import Row, RunFolder
+from hwnas.space import Genotype
+from hwnas.target import Target, facts
+
+_RECORDED = ("hwnas", "torch", "numpy", "onnx")
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is exported, of which search."""
+
+    config: ExportConfig
+    arguments: Sequence[str]
+    manifest: Row
+    root: Path  #: where the folders go
+
+    @property
+    def command(self) -> str:
+        """What is run, for people to run it again."""
+        return public(f"python -m hwnas export {shlex.join(self.arguments)}")
+
+
+@dataclass(frozen=True)
+class Pick:
+    """One network for one target."""
+
+    of: Station
+    genotype: Genotype
+    finisher: Finisher
+
+
+def title(of: Station, genotype: Genotype) -> str:
+    """Return what a network is, in one sentence."""
+    space, data = genotype.space, of.parts.data.name
+    return f"Network {genotype.id} of search space {space}, trained on {data}, for {of.target}."
+
+
+def record(pick: Pick, ready: Finished, evidence: Evidence, order: Order, place: Path) -> Row:
+    """Return all that a proof says but its files, and what the search said of them."""
+    of, genotype, finisher = pick.of, pick.genotype, pick.finisher
+    parts, config, lowered = of.parts, of.config, ready.lowered
+    space = parts.space.member(genotype)
+    data, verify = parts.data, f"python -m hwnas verify {shlex.quote(str(place))}"
+    position = list(order.manifest.get("targets", [of.target])).index(of.target)
+    costs = shlex.join(of_target(order.manifest["arguments"], position))
+    figures = evidence.cost.figures
+    return {
+        "format": proof.FORMAT,
+        "made": {
+            "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            "command": order.command,
+            "versions": _versions(config.target, evidence),
+            "machine": _machine(),
+        },
+        "model": {
+            "id": genotype.id,
+            "name": f"{space.name}-{data.name}-{of.target}-{genotype.id}",
+            "genotype": genotype.to_dict(),
+            "search_space": space.name,
+            "family": space.family,
+            "input": list(lowered[0].op.in_shape),
+            "n_outputs": data.task.n_outputs,
+            "macs_m": n_macs(lowered) / 1e6,
+            "params_m": n_params(lowered) / 1e6,
+            "operators": proof.operators_to_json(lowered),
+        },
+        "task": data.task.to_json(),
+        "license": order.config.license,
+        "source": {
+            "run": str(order.config.run),
+            "pick": order.config.wanted,
+            "command": order.manifest["command"],
+            **_weights(pick, order.manifest),
+            "search_space_digest": space.digest,
+        },
+        "seed": config.seed,
+        "training": asdict(config.train),
+        "finishing": {**ready.record, **finished.facts(finisher, genotype)},
+        "dataset": {
+            **asdict(config.dataset),
+            "digest": data.digest,
+            "max_resolution": parts.networks.resolution(space.largest()),
+            "images": {n: len(getattr(data, n)) for n in ("train", "validation", "test")},
+            "normalisation": {"mean": list(data.mean), "std": list(data.std)},
+        },
+        "target": facts(config.target),
+        "energy_source": energy_words(config.target),
+        "reference": {evidence.metric: evidence.reference.to_json()},
+        "artefacts": evidence.artefacts(),
+        "own_artefact": own_artefact(config.target),
+        "figures": proof.figures_to_json(figures),
+        "details": dict(evidence.cost.details),
+        "budget": {
+            name: {"limit": limit, "margin": -column(name).violation(figures[name], limit)}
+            for name, limit in config.allowed.limits.items()
+        },
+        "max_int8_drop": finisher.config.max_int8_drop,
+        "tolerances": proof.TOLERANCES,
+        "checks": [check.to_json() for check in evidence.checks],
+        "commands": {
+            "Errors, answers, files": verify,
+            "Costs": f"{verify} {costs}",
+            "All, from the search": order.command,
+        },
+    }
+
+
+def _versions(target: Target, evidence: Evidence) -> dict[str, str]:
+    """Return the versions of what made and ran the artefacts."""
+    made = backends.decisive(target.runtime, target.dtype)
+    ran = [package for name in evidence.agreements for package in kinds()[name].needs.values()]
+    return {n: importlib.metadata.version(n) for n in dict.fromkeys([*_RECORDED, *ran, *made])}
+
+
+def _machine() -> Row:
+    """Return what this machine is, without the long list of its features."""
+    described = machine.describe()
+    return {name: described[name] for name in ("cpu", "cores", "governor", "system")}
+
+
+def _weights(pick: Pick, manifest: Row) -> Row:
+    """Return which weights the search scored the network by."""
+    parts, genotype = pick.of.parts, pick.genotype
+    if weights_of(manifest) == "supernet":
+        kept = supernets.checkpoints(manifest["checkpoint"], parts.space)[genotype.space]
+        return {"supernet": kept.parent.name}
+    n = pick.finisher.left.get(genotype.id, 1)
+    return {"supernet": None, "trained_epochs": parts.config.trained.fidelities[:n]}
+
+
+def reported(order: Order, pick: Pick, files: Mapping[str, str]) -> Row | None:
+    """Return what the search's report says of a member: figures, and digests of its files."""
+    run = Path(order.config.run)
+    where = RunFolder(run / pick.of.target if (run / pick.of.target).is_dir() else run)
+    known: Row | None = where.read_json(f"models/{pick.genotype.id}.json")
+    if known is None:
+        return None
+    weights = "these weights"
+    if "finishing" not in order.manifest:
+        weights = "the weights in the supernet"
+    elif pick.finisher.other is not None:
+        weights = "the weights as the search finished them"
+    same = sorted(name for name, digest in files.items() if digest in known["files"].values())
+    return {"figures": known["figures"], "files": known["files"], "of": weights, "same_files": same}

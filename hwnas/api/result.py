@@ -1,0 +1,141 @@
+"""What a search left in its folder, for notebooks."""
+
+import base64
+import html
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from hwnas.api.tables import html_table
+from hwnas.errors import RunError
+from hwnas.manifest import read_manifest
+from hwnas.metrics import qualities
+from hwnas.results import Row
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from hwnas.api.exports import Export
+    from hwnas.api.narrative import Why
+
+
+@dataclass(frozen=True)
+class SearchResult(os.PathLike[str]):
+    """A search by its folder, finished or not.
+
+    Raises:
+        RunError: there is no search in the folder.
+    """
+
+    path: Path
+    notes: tuple[str, ...] = ()  #: what the search said on the way
+
+    def __post_init__(self) -> None:
+        if self.manifest.get("verb") != "search":
+            raise RunError(f"{self.path} is a run of '{self.manifest.get('verb')}', not a search.")
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    @property
+    def manifest(self) -> Row:
+        """What was asked for, by which versions, and what it came to."""
+        return read_manifest(self.path, "path")
+
+    @property
+    def front(self) -> pa.Table:
+        """The front, a row for each network: choices, searched and verified figures.
+
+        ``.to_pandas()`` makes a data frame of it, where pandas is installed.
+
+        Raises:
+            RunError: the search has no front yet.
+        """
+        verified, listed = self.path / "front.json", self.path / "front.csv"
+        if verified.exists():
+            return pa.Table.from_pylist(json.loads(verified.read_text(encoding="utf-8"))["members"])
+        if listed.exists():  # of a benchmark table: there is nothing to verify
+            return pyarrow.csv.read_csv(listed)
+        raise RunError(f"{self.path} has no front yet: {self.manifest['status']}.")
+
+    @property
+    def candidates(self) -> pa.Table:
+        """All candidates, a row for each trial.
+
+        Raises:
+            RunError: no trial is finished yet.
+        """
+        path = self.path / "candidates.parquet"
+        if not path.exists():
+            raise RunError(f"{self.path}: no trial is finished yet.")
+        return pq.read_table(path)
+
+    @property
+    def targets(self) -> dict[str, "SearchResult"]:
+        """What a search for several targets found for each, by its name."""
+        names = self.manifest.get("targets", {})
+        return {name: SearchResult(self.path / name) for name in names}
+
+    def plot(self) -> "Figure":
+        """Return a figure of matplotlib's: the metric over the first cost, a panel a target."""
+        from hwnas.api.pictures import of_search
+
+        return of_search(self.path)
+
+    def why(self, genotype_id: str = "front") -> "Why":
+        """Return when and why a candidate was proposed, what it beat, and what beats it.
+
+        Args:
+            genotype_id: Of a candidate, or how it begins; ``front`` lists those on the front.
+        """
+        from hwnas.api.why import why
+        from hwnas.config import WhyConfig
+
+        return why(WhyConfig(str(self.path), genotype_id))
+
+    def export(self, pick: str = "knee", **options: Any) -> "list[Export]":
+        """Write models as files for the device, with a proof of what they do.
+
+        Args:
+            pick: ``knee``, ``most_accurate``, ``fastest``, ``smallest``, ``all``, an id, or an
+                expression.
+            options: Of ``python -m hwnas export``, as ``dir="models"``.
+
+        Raises:
+            ProofError: a file does not do what it should; its folder is kept.
+        """
+        from hwnas.api.verbs import export
+
+        return export(self, pick=pick, **options)
+
+    def _repr_html_(self) -> str:
+        manifest = self.manifest
+        count = f"{manifest.get('n_candidates', 'some')} candidates"
+        heading = f"Search in {self.path}: {manifest['status']}, {count}"
+        return "".join([f"<h4>{html.escape(heading)}</h4>", *self._picture(), *self._rows()])
+
+    def _picture(self) -> Iterator[str]:
+        if (path := self.path / "front.png").exists():
+            drawn = base64.b64encode(path.read_bytes()).decode()
+            yield f'<img alt="front" style="max-width:40em" src="data:image/png;base64,{drawn}">'
+
+    def _rows(self) -> Iterator[str]:
+        if not (self.path / "front.csv").exists():
+            return
+        front = self.front
+        known = [name for name in front.column_names if _is_shown(name)]
+        yield html_table(front.select(known))
+
+
+def _is_shown(name: str) -> bool:
+    """Return whether a column is a figure of its own or an id, and not a choice or an interval."""
+    plain = name.removeprefix("verified_").rpartition(".")[2]
+    quality = plain.removesuffix("_int8").removesuffix("_fp32") in qualities()
+    return quality or plain in ("id", "latency_ms", "energy_mj")

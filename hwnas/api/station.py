@@ -1,0 +1,191 @@
+"""Targets with all that it takes to search and to verify for them."""
+
+import contextlib
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from hwnas import build
+from hwnas.accuracy.zero_cost import OfSpaces, ZeroCost
+from hwnas.api.own import Own
+from hwnas.config import SearchConfig
+from hwnas.cost.base import CostModel
+from hwnas.cost.derived import DerivedCostModel
+from hwnas.device import Device, open_device, table_digest
+from hwnas.finishing.finisher import Finisher, workbench
+from hwnas.metrics import paid
+from hwnas.progress import Progress, Silent
+from hwnas.results import Candidate, RunFolder
+from hwnas.searching import band, engine, loop
+from hwnas.searching.front import pareto_front
+from hwnas.searching.joint import JointBudget, JointCostModel, on_target
+from hwnas.searching.member import Member
+from hwnas.searching.standing import View
+from hwnas.searching.verify import verify
+from hwnas.weights import Accuracies, accuracies
+
+
+@dataclass(frozen=True)
+class Station:
+    """One target. Several share search spaces, the data and supernets."""
+
+    parts: build.Parts
+    device: Device | None
+    evaluator: Accuracies
+    own: Own = field(default_factory=Own)  #: objects that stand in for parts of the search
+
+    @property
+    def config(self) -> SearchConfig:
+        """What was asked for."""
+        return self.parts.config
+
+    @property
+    def target(self) -> str:
+        """The name of the target."""
+        return self.config.target.name
+
+    @property
+    def view(self) -> band.View:
+        """How the target sees candidates of a search for it alone."""
+        return band.View(self.config.objectives)
+
+    @property
+    def view_among_others(self) -> band.View:
+        """How the target sees candidates of a search for several."""
+        seen = functools.partial(on_target, target=self.target, budget=self.config.allowed)
+        return band.View(self.config.objectives, seen)
+
+    def front(self, candidates: Sequence[Candidate], where: RunFolder) -> list[Candidate]:
+        """Return the searched front.
+
+        Raises:
+            BudgetError: nothing fits.
+        """
+        found = pareto_front(candidates, self.config.objectives)
+        if not found:
+            raise loop.nothing_fits(candidates, self.config.allowed, str(where.path))
+        return found
+
+    def verified(
+        self,
+        members: Sequence[Candidate],
+        finisher: Finisher,
+        folder: RunFolder,
+        progress: Progress,
+        phase: str = "Verify front",
+    ) -> list[Member]:
+        """Verify candidates with the weights that are delivered, keeping their files."""
+        config = self.config
+        finisher = replace(finisher, parts=self.parts, progress=Silent())
+        bench = replace(workbench(self.parts, finisher, self.device), phase=phase)
+        return verify(members, bench, config.allowed, config.objectives, folder, progress)
+
+
+@contextlib.contextmanager
+def opened(
+    configs: Sequence[SearchConfig], progress: Progress, own: Own | None = None
+) -> Iterator[list[Station]]:
+    """Give a station for each configuration; the data are read, nothing is trained yet."""
+    own = own or Own()
+    own.check_alone(len(configs), configs[0].study.workers)
+    if own.named:  # which other processes do not have
+        configs = [replace(c, study=replace(c.study, workers=1)) for c in configs]
+    first = build.parts(configs[0], progress)
+    evaluator = accuracies(first, progress)
+    with contextlib.ExitStack() as stack:
+        stations = []
+        for config in configs:
+            parts = build.retargeted(first, config)
+            device = open_device(config, parts.networks)
+            if device is not None:
+                stack.callback(device.close)
+            stations.append(Station(parts, device, evaluator, own))
+        yield stations
+
+
+def problem(stations: Sequence[Station]) -> loop.Problem:
+    """Return what is searched for, on one target or on several."""
+    (first, *others) = stations
+    parts, names = first.parts, first.config.sampler.features
+    known = _known(parts, names) if names else None
+    evaluator = first.own.evaluator or first.evaluator
+    models = {s.target: _cost_model(s) for s in stations}
+    if not others:
+        only = models[first.target]
+        return loop.Problem(parts.space, first.config.allowed, only, evaluator, known, parts.first)
+    budget = JointBudget({s.target: s.config.allowed for s in stations})
+    joint = JointCostModel(models)
+    return loop.Problem(parts.space, budget, joint, evaluator, known, parts.first)
+
+
+def _cost_model(station: Station) -> CostModel:
+    if station.own.cost_model is not None:
+        return DerivedCostModel(station.own.cost_model, station.config.derives)
+    return build.cost_model(station.parts, station.device)
+
+
+def _known(parts: build.Parts, names: Sequence[str]) -> loop.Knowledge:
+    """Return what is known of the networks of each space before any training."""
+    families, data = parts.networks.families, parts.data
+    return OfSpaces(
+        {m.name: ZeroCost(names, families[m.name], m, data) for m in parts.space.members}
+    )
+
+
+def objectives(stations: Sequence[Station]) -> tuple[str, ...]:
+    """Return what the study optimises; with several targets, costs are named after them."""
+    if len(stations) == 1:
+        return tuple(stations[0].config.objectives)
+    names = [f"{s.target}.{name}" for s in stations for name in paid(s.config.objectives)]
+    return (stations[0].config.metric, *names)
+
+
+def views(stations: Sequence[Station]) -> list[View]:
+    """Return how the search is looked at: by each target and, if there are several, by all."""
+    if len(stations) == 1:
+        config = stations[0].config
+        return [View("", config.objectives, config.allowed.limits)]
+    budgets = {s.target: s.config.allowed for s in stations}
+    joint = JointBudget(budgets)
+
+    def by_all(candidate: Candidate) -> Candidate:
+        if joint.met(candidate.figures) == budgets.keys():
+            return candidate
+        return replace(candidate, reason="It does not fit all budgets.")
+
+    own = [
+        View(
+            s.target, s.config.objectives, s.config.allowed.limits,
+            functools.partial(on_target, target=s.target, budget=s.config.allowed),
+        )
+        for s in stations
+    ]  # fmt: skip
+    limits = {f"{t}.{name}": limit for t, b in budgets.items() for name, limit in b.limits.items()}
+    return [*own, View("all", objectives(stations), limits, by_all)]
+
+
+def digests(stations: Sequence[Station]) -> dict[str, str]:
+    """Return digests of what decides the outcome, by name."""
+    found = [
+        (s.target, s.parts.digests() | table_digest(s.device) | s.own.digests) for s in stations
+    ]
+    if len(found) == 1:
+        return found[0][1]
+    return {f"{target}.{name}": digest for target, all in found for name, digest in all.items()}
+
+
+def versions(stations: Sequence[Station]) -> dict[str, str]:
+    """Return the versions of the packages that decide the outcome."""
+    return {name: version for s in stations for name, version in s.parts.versions().items()}
+
+
+def search(stations: Sequence[Station], decisive: Mapping[str, str]) -> engine.Search:
+    """Return what is searched for, with how other processes come to know."""
+    again = functools.partial(_again, tuple(s.config for s in stations))
+    return engine.Search(problem(stations), again, objectives(stations), decisive)
+
+
+@contextlib.contextmanager
+def _again(configs: Sequence[SearchConfig]) -> Iterator[loop.Problem]:
+    with opened(configs, Silent()) as stations:
+        yield problem(stations)

@@ -1,0 +1,216 @@
+"""``hwnas.search`` and its like: keywords in, results out; what the command line does, silently.
+
+Keywords are the options of the command line: ``train__epochs=3``, ``train={"epochs": 3}`` and
+``**{"train.epochs": 3}`` say ``train.epochs=3``. Lists are lists, and paths may be ``Path``.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hwnas import config, host
+from hwnas.accuracy.base import Evaluator
+from hwnas.api.arguments import for_targets
+from hwnas.api.composition import compose, with_resumed
+from hwnas.api.exports import ComparisonResult, Export, ProfileResult, TrainResult
+from hwnas.api.keywords import as_arguments
+from hwnas.api.own import Own
+from hwnas.api.reporter import Quiet
+from hwnas.api.result import SearchResult
+from hwnas.config import RunConfig
+from hwnas.cost.base import CostModel
+from hwnas.errors import ConfigError
+from hwnas.progress import Progress
+
+_OWN_DATA = "data"  # folder, beside supernets
+_WORKERS = "study.workers"
+
+
+def search(
+    *,
+    evaluator: Evaluator | None = None,
+    cost_model: CostModel | None = None,
+    progress: Progress | None = None,
+    resume: str | Path | None = None,
+    **options: Any,
+) -> SearchResult:
+    """Find, verify and report a Pareto front of networks for a target.
+
+    One process searches unless ``study__workers`` says otherwise: several import the script that
+    calls this, whose calls then belong below ``if __name__ == "__main__":``.
+
+    Args:
+        evaluator: Says how accurate networks are, instead of reading images. Those on the front are
+            trained and verified as ever::
+
+                class Prior:
+                    def score(self, genotype, rival=None):
+                        depth = sum(v for n, v in genotype.options if n.endswith("depth"))
+                        return hwnas.Score(hwnas.Figure(1 - 0.5**depth, "modelled"))
+
+        cost_model: Says what networks cost, instead of the target's. Verification keeps to what
+            the target's own files show. The budget is held against it::
+
+                class Widths:
+                    n_affordable = None  # how many a sampler may ask for: any number
+
+                    def cost(self, genotype):
+                        width = sum(v for n, v in genotype.options if n.endswith("width"))
+                        latency = hwnas.Figure(0.001 * width, "modelled")
+                        return hwnas.Cost({"latency_ms": latency})
+
+        progress: Is told of phases.
+        resume: A run to go on with; it needs the same objects again.
+        options: Of ``python -m hwnas search``: ``target="npu"``, ``n_trials=50``. ``dataset`` may
+            be a pair of arrays, images ``(N, H, W[, C])`` in uint8 and targets ``(N,)`` or
+            ``(N, n)``, or a data set of torch's: it is kept as a file beside supernets, and split
+            as others are.
+
+    Raises:
+        HwnasError: what the user can mend, in one line.
+    """
+    host.tune()
+    resumed = {} if resume is None else {"run.resume": resume}
+    given = with_resumed(as_arguments(_with_file(options) | resumed))
+    if not any(a.partition("=")[0] in (_WORKERS, "run.resume") for a in given):
+        given.append(f"{_WORKERS}=1")
+    quiet, own = Quiet(progress), Own(evaluator, cost_model)
+    if "accuracy=table" in given:
+        return _search_table(given, own, quiet)
+    from hwnas.api.search import search as run
+
+    configs = [compose("search", each) for each in for_targets(given)]
+    if len(configs) > 1:
+        config.check_common(configs)
+    outcome = run(config.agreed(configs), given, quiet, own)
+    return SearchResult(outcome.folder.path, tuple(quiet.lines))
+
+
+def _search_table(given: Sequence[str], own: Own, quiet: Quiet) -> SearchResult:
+    if own.named:
+        raise ConfigError(
+            f"accuracy=table: the table says it all; leave out {', '.join(own.named)}."
+        )
+    from hwnas.api.tabular import search_table
+
+    outcome = search_table(compose("tabular", given), given, quiet)
+    return SearchResult(outcome.folder.path, tuple(quiet.lines))
+
+
+def _with_file(options: dict[str, Any]) -> dict[str, Any]:
+    """Return options whose data of the user's own are a file."""
+    data = options.get("dataset")
+    if data is None or isinstance(data, str | dict):
+        return options
+    from hwnas.api.data import kept
+
+    run = options.get("run") or {}
+    named = [options.get("run__supernets"), options.get("run.supernets"), run.get("supernets")]
+    folder = next((name for name in named if name is not None), RunConfig().supernets)
+    path = kept(data, Path(folder, _OWN_DATA))
+    return options | {"dataset": "images", "dataset.path": path.absolute()}
+
+
+def load(path: str | Path) -> SearchResult:
+    """Return the search in a folder, finished or not.
+
+    Raises:
+        RunError: there is none.
+    """
+    return SearchResult(Path(path))
+
+
+def train(*, progress: Progress | None = None, **options: Any) -> TrainResult:
+    """Train the supernet of a search space, or with ``genotype=...`` one network of it alone.
+
+    Args:
+        progress: Is told of phases.
+        options: Of ``python -m hwnas train``; ``dataset`` as of ``search``.
+    """
+    host.tune()
+    from hwnas.api.training import train as run
+
+    given = with_resumed(as_arguments(_with_file(options)))
+    found = run(compose("train", given), given, Quiet(progress))
+    if found is None:
+        raise ConfigError("Only the first process of torchrun has a result: use the command line.")
+    return TrainResult(found.path, found.summary)
+
+
+def profile(*, progress: Progress | None = None, **options: Any) -> ProfileResult:
+    """Measure a target's latency table, and say how wrong it is.
+
+    Args:
+        progress: Is told of phases.
+        options: Of ``python -m hwnas profile``, but for ``genotype``.
+    """
+    host.tune()
+    from hwnas.api.profiling import profile as run
+
+    if "genotype" in options:
+        raise ConfigError("genotype=... shows one network; do so on the command line.")
+    quiet, given = Quiet(progress), as_arguments(_with_file(options))
+    found = run(compose("profile", given), given, quiet)
+    assert found.table is not None
+    return ProfileResult.of(found.table, [*quiet.lines, *found.extras])
+
+
+def compare(
+    runs: Sequence[str | Path | SearchResult], *, progress: Progress | None = None, **options: Any
+) -> ComparisonResult:
+    """Compare the fronts of searches, and of other tools in CSV files.
+
+    Args:
+        runs: Searches, their folders, or CSV files.
+        progress: Is told of phases.
+        options: Of ``python -m hwnas compare``.
+    """
+    host.tune()
+    from hwnas.api.compare import compare as run
+
+    given = as_arguments({"runs": [*runs], **options})
+    found = run(compose("compare", given), given, Quiet(progress))
+    return ComparisonResult(found.path, tuple(found.sentences))
+
+
+def export(
+    run: str | Path | SearchResult, *, progress: Progress | None = None, **options: Any
+) -> list[Export]:
+    """Write models of a search as files for the device, with a proof of what they do.
+
+    Args:
+        run: The search, or its folder.
+        progress: Is told of phases.
+        options: Of ``python -m hwnas export``: ``pick="knee"``, ``dir="models"``.
+
+    Raises:
+        ProofError: a file does not do what it should; its folder is kept.
+    """
+    host.tune()
+    from hwnas.api.exporting import Exported
+    from hwnas.api.exporting import export as write
+
+    given, found = as_arguments({"run": run, **options}), list[Exported]()
+    write(compose("export", given), given, Quiet(progress), found.append)
+    return [Export(each.path) for each in found]
+
+
+def verify(
+    export: str | Path | Export, *, progress: Progress | None = None, **options: Any
+) -> list[str]:
+    """Repeat the proof of an export with the runtimes at hand; return what was found.
+
+    Args:
+        export: The folder.
+        progress: Is told of phases.
+        options: Of ``python -m hwnas verify``: ``data=DIR``, ``target="npu"``.
+
+    Raises:
+        ProofError: something does not hold.
+    """
+    host.tune()
+    from hwnas.api.verifying import verify as run
+
+    quiet = Quiet(progress)
+    run(compose("verify", as_arguments({"export": export, **options})), quiet)
+    return quiet.lines

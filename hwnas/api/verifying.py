@@ -1,0 +1,174 @@
+"""Repeats the proof of an export with the runtimes at hand.
+
+Imports nothing that needs torch; where torch is installed, ``model.py`` and the whole test split
+are read, too.
+"""
+
+import contextlib
+import importlib.util
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+
+from hwnas import tasks
+from hwnas.api.reporter import Reporter
+from hwnas.backends import base
+from hwnas.errors import DataError, DeviceError, HwnasError, ProofError, RunError
+from hwnas.export import folder as folders
+from hwnas.export import measuring, proof, running
+from hwnas.export.options import VerifyConfig
+from hwnas.metrics import column
+from hwnas.runtimes.base import Session
+from hwnas.runtimes.pool import Retrying
+from hwnas.tasks.base import Found
+
+Row = dict[str, Any]
+
+
+def verify(config: VerifyConfig, reporter: Reporter) -> None:
+    """Repeat the proof of an export.
+
+    Raises:
+        ProofError: a file is not what it was, or an artefact does not do what it did.
+        RunError: the folder is no export, or no artefact of it runs here.
+        DataError: the data set that was named is not the one of the export.
+    """
+    folder = Path(config.export)
+    recorded = proof.read(folder)
+    if differing := folders.differences(recorded["files"], folders.digests(folder)):
+        raise ProofError(f"{folder}: {'; '.join(differing)}.")
+    reporter.say([f"{folder}: {len(recorded['files'])} files are as they were."])
+    with contextlib.ExitStack() as stack:
+        repeating = _Repeating(folder, recorded, config, reporter)
+        repeating.load(stack)
+        repeating.agreements()
+        repeating.whole_split()
+    failed = [c["name"] for c in recorded["checks"] if not c["holds"]] + repeating.failed
+    if config.target is not None:
+        measured = measuring.measure(folder, recorded, config.target, config)
+        reporter.say(measured.lines())
+        failed += measured.failed(recorded)
+    if failed:
+        raise ProofError(f"{folder} is not as it should be: {', '.join(dict.fromkeys(failed))}.")
+    reporter.say(["Everything that was repeated holds."])
+
+
+@final
+class _Repeating:
+    """The artefacts of an export that run on this machine, and what they do not repeat."""
+
+    def __init__(self, folder: Path, recorded: Row, config: VerifyConfig, reporter: Reporter):
+        self._folder, self._recorded, self._config = folder, recorded, config
+        self._task, self._known = tasks.of_proof(recorded), recorded["artefacts"]
+        self._label = column(self._task.metric).label
+        self._reporter = reporter
+        self._sessions: dict[str, Session] = {}
+        self.failed: list[str] = []
+
+    def _say(self, line: str) -> None:
+        self._reporter.say([line])
+
+    def load(self, stack: contextlib.ExitStack) -> None:
+        """Load what runs on this machine; say of the others why they do not.
+
+        Raises:
+            RunError: there is nothing.
+        """
+        worker: Retrying | None = None
+        for name in self._recorded["artefacts"]:
+            if why := self._hindrance(name):
+                self._say(f"{name}: not run, {why}.")
+                continue
+            if running.needs_worker(name):
+                target = proof.target_of(self._recorded)
+                worker = worker or stack.enter_context(measuring.worker(target, self._config))
+            with self._reported(name):
+                self._sessions[name] = running.session(self._folder, name, worker)
+        if not self._sessions and not self.failed:
+            raise RunError(f"{self._folder}: no artefact runs here; install what one needs.")
+
+    def agreements(self) -> None:
+        """Compare outputs with torch's that the export holds."""
+        kept = proof.read_kept(self._folder)
+        said = self._recorded["dataset"]["normalisation"]
+        images = proof.prepared(kept.pixels, said["mean"], said["std"])
+        for name, session in [*self._sessions.items()]:
+            with self._reported(name):
+                outputs = session.run(images)
+                dtype = running.kinds()[name].dtype
+                near = kept.agreement(self._task, outputs, dtype)
+                check = near.check(name, dtype)
+                own = self._task.score(self._task.per_sample(outputs, kept.targets))
+                self._say(
+                    f"{name}: largest error {near.max_error:.2g}, mean {near.mean_error:.2g}, "
+                    f"{self._task.words.same} as torch on {near.same:.1%} of {near.n_images} "
+                    f"images ({self._label} {own.value:.4f})."
+                )
+                self.failed += [] if check.holds else [check.name]
+
+    def whole_split(self) -> None:
+        """Read the whole test split, where it is.
+
+        Raises:
+            DataError: it is not where it was said to be.
+        """
+        if (found := self._test_split()) is None:
+            return
+        each: dict[str, list[Found]] = {name: [] for name in self._sessions}
+        for images, targets in found:
+            for name, session in [*self._sessions.items()]:
+                with self._reported(name):
+                    each[name].append(self._task.per_sample(session.run(images), targets))
+        metric = self._task.metric
+        for name in self._sessions:
+            n = sum(map(len, each[name]))
+            figure, before = self._task.score(np.concatenate(each[name])), self._known[name]
+            assert figure.low is not None
+            assert figure.high is not None
+            said = before[metric][0] if metric in before else None
+            self._say(
+                f"{name}: {self._label} {figure.value:.4f} on {n:,} test images "
+                f"({figure.low:.4f} to {figure.high:.4f})"
+                + ("." if said is None else f"; the proof says {said:.4f}.")
+            )
+            # Rounding differs from machine to machine, and turns an image in a thousand at most.
+            points = max(0.1, 150 / n)
+            if said is not None and abs(self._task.points(said, figure.value)) > points:
+                self.failed.append(f"{name}.{metric}")
+
+    def _hindrance(self, name: str) -> str:
+        if (why := running.hindrance(name)) or not running.needs_worker(name):
+            return why
+        target = proof.target_of(self._recorded)
+        return base.of(target).elsewhere(name, self._config.rpc)
+
+    def _test_split(self) -> Iterable[Any] | None:
+        data = self._config.data
+        if importlib.util.find_spec("torch") is None:
+            if data is not None:
+                raise DataError(f"data={data}: reading it needs torch: pip install torch")
+            self._say("The test split was not read: that needs torch.")
+            return None
+        from hwnas.export.split import batches
+
+        try:
+            return batches(self._recorded, data)
+        except HwnasError as error:
+            if data is not None:
+                raise
+            self._say(f"The test split was not read: {error} Say where it is with data=PATH.")
+            return None
+
+    @contextlib.contextmanager
+    def _reported(self, name: str) -> Iterator[None]:
+        """Go on without an artefact that does not run; it is reported at the end."""
+        try:
+            yield
+        except Exception as error:  # each runtime, and Python itself, raises its own
+            if isinstance(error, DeviceError) and self._config.rpc.tracker:
+                raise
+            reason = " ".join(str(error).split())[:200] or type(error).__name__
+            self.failed.append(f"{name}: {reason.rstrip('.')}")
+            self._sessions.pop(name, None)

@@ -1,0 +1,121 @@
+"""Which candidates are worth finishing: those that may be on the front.
+
+What search reads of a candidate is noisy, and of another training than the one that is delivered.
+Once some candidates are finished, what search read of the others is translated into what finishing
+would make of them (``accuracy.fidelity``). ``belief`` then says how likely each is on the front.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from hwnas.accuracy import fidelity
+from hwnas.figure import Figure
+from hwnas.metrics import quality
+from hwnas.results import Candidate
+from hwnas.searching import columns
+from hwnas.searching.belief import Belief, beliefs, scored
+from hwnas.space import Space
+
+
+@dataclass(frozen=True)
+class View:
+    """A search as one target sees it."""
+
+    objectives: Sequence[str]
+    seen: Callable[[Candidate], Candidate] = lambda candidate: candidate
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of all candidates of a search on one target."""
+
+    candidates: list[Candidate]  #: all, with what is believed of how well they answer
+    on_front: Mapping[str, float]  #: probability, by id, of those that were scored
+
+    def band(self, probability: float, n_least: int = 0) -> list[Candidate]:
+        """Return the candidates that are at least so probable, or else the most probable ones.
+
+        Returns:
+            Each genotype once, the most probable first.
+        """
+        distinct = {c.id: c for c in reversed(self.candidates) if c.id in self.on_front}
+        order = sorted(distinct.values(), key=lambda c: (-self.on_front[c.id], c.id))
+        n = sum(self.on_front[c.id] >= probability for c in order)
+        return order[: max(n, n_least)]
+
+
+def known(
+    space: Space, candidates: Sequence[Candidate], view: View, finished: Mapping[str, Figure]
+) -> Known:
+    """Return what is believed of all candidates, given what some are after finishing.
+
+    Args:
+        space: Of the candidates.
+        candidates: As search read them.
+        view: Of the target.
+        finished: The metric after finishing, on the validation split, by id.
+    """
+    seen = [view.seen(candidate) for candidate in candidates]
+    of_use = scored(seen, view.objectives)
+    metric = quality(view.objectives)
+    pairs = [
+        (c.figures[metric].value, finished[c.id].value)
+        for c in {c.id: c for c in of_use}.values()
+        if c.id in finished
+    ]
+    translated = columns.is_enough(len(pairs))
+
+    def reading(candidate: Candidate) -> Candidate:
+        figure = candidate.figures[metric]
+        if translated:
+            expected = fidelity.outlook(metric, figure.value, pairs)
+            spread = 0.0 if candidate.state == "complete" else fidelity.log_std(metric, figure)
+            figure = finished.get(candidate.id) or expected.widened(spread).figure
+        return replace(candidate, figures={**candidate.figures, metric: figure})
+
+    readings = [reading(candidate) for candidate in of_use]
+    found = dict(
+        zip((c.id for c in readings), beliefs(space, readings, view.objectives), strict=True)
+    )
+    return Known(
+        [_believed(candidate, metric, found, finished) for candidate in seen],
+        {name: belief.on_front for name, belief in found.items()},
+    )
+
+
+def spread(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Return candidates so that any number of the first ones is spread over all costs."""
+    by_cost = sorted(candidates, key=lambda c: (min(_costs(c)), c.id))
+    found: dict[str, Candidate] = {}
+    step = 1.0
+    while len(found) < len(by_cost):
+        places = [step * i for i in range(int(1 / step) + 1)]
+        for place in places:
+            candidate = by_cost[round(place * (len(by_cost) - 1))]
+            found.setdefault(candidate.id, candidate)
+        step /= 2
+    return list(found.values())
+
+
+def _costs(candidate: Candidate) -> list[float]:
+    """Return the latencies of a candidate, on each target."""
+    figures = candidate.figures.items()
+    return [f.value for name, f in figures if name.rpartition(".")[2] == "latency_ms"] or [0.0]
+
+
+def _believed(
+    candidate: Candidate,
+    metric: str,
+    found: Mapping[str, Belief],
+    finished: Mapping[str, Figure],
+) -> Candidate:
+    """Return a candidate with what is believed of its metric beside what was read."""
+    if candidate.id not in found or metric not in candidate.figures:
+        return candidate
+    own = found[candidate.id]
+    read = candidate.figures[metric].value
+    details = {**candidate.details, columns.read(metric): read, columns.ON_FRONT: own.on_front}
+    if candidate.id in finished:
+        details[columns.finished(metric)] = finished[candidate.id].value
+    figures = {**candidate.figures, metric: own.figure}
+    return replace(candidate, figures=figures, details=details)

@@ -1,0 +1,282 @@
+"""What is expected of candidates: models of their error and costs, and what they would gain."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hwnas.pareto import hypervolume, non_dominated
+from hwnas.searching.acquisition import expected_improvement, log_normal_improvement
+from hwnas.searching.calibration import calibrated
+from hwnas.searching.choices import Assignment
+from hwnas.searching.surrogate import Hyperparameters, Surrogate, fit
+
+Array = NDArray[np.float64]
+#: Assignments to what is known of them beside their choices and costs, ``(n, k)``.
+Knowledge = Callable[[Sequence[Assignment]], Array]
+
+_MOST = 400  # observations that a Gaussian process is given: its time must not grow for ever
+REFERENCE = 0.85  # quantile of the first errors beyond which an error counts as no result
+# How far, in logarithms, errors beyond that are told apart: networks that don't work at all would
+# take all the attention of a model of those that do.
+CLIP = 0.5
+
+_CURIOSITY = 0.7  # what uncertainty is multiplied by
+
+
+@dataclass(frozen=True)
+class Known:
+    """Candidates with what is known before they are evaluated."""
+
+    assignments: Sequence[Assignment]
+    features: Array
+    costs: Array
+
+
+@dataclass(frozen=True)
+class History:
+    """What is known of trials.
+
+    ``(n, d)`` features, ``(n, m)`` costs, and ``(n,)`` of all that is of the error.
+
+    The error of what broke a limit is NaN: it may not have been evaluated.
+    """
+
+    numbers: Sequence[int]
+    assignments: Sequence[Assignment]
+    features: Array
+    errors: Array
+    costs: Array
+    stds: Array  #: of the logarithms of errors, by how they were read; 0: exactly, or not known
+    #: How far the logarithms of errors lay above what was expected, in the standard deviations that
+    #: the model said; NaN where it was not asked.
+    surprises: Array
+    pending: Sequence[Assignment]  #: under evaluation by other workers
+    n_ahead: int = 0  #: earlier trials whose workers choose a candidate just now, from the same
+
+    @property
+    def evaluated(self) -> "History":
+        """Only what has an error."""
+        return self.only(np.flatnonzero(np.isfinite(self.errors)))
+
+    def first(self, n: int) -> "History":
+        """Only the first trials."""
+        return self.only(np.arange(n))
+
+    def only(self, rows: NDArray[np.intp]) -> "History":
+        """Only these trials."""
+        return History(
+            [self.numbers[i] for i in rows],
+            [self.assignments[i] for i in rows],
+            self.features[rows],
+            self.errors[rows],
+            self.costs[rows],
+            self.stds[rows],
+            self.surprises[rows],
+            self.pending,
+            self.n_ahead,
+        )
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What is expected of candidates."""
+
+    errors: Surrogate
+    inputs: "Inputs"
+    costs: Sequence["ModelledCost"]  #: empty where they are known
+    front_errors: Array
+    front_costs: Array
+    reference: Sequence[float]
+    reading: float  #: the standard deviation of a reading of the logarithm of an error
+    within: tuple[float, float]  #: ends of 95 % intervals, in standard deviations from the mean
+
+    def gains(self, known: Known) -> Array:
+        """Return the expected gain of hypervolume of candidates, ``(n,)``."""
+        mean, std = self._predict(known)
+        improvement = log_normal_improvement(mean, _CURIOSITY * std)
+        return expected_improvement(
+            known.costs, improvement, self.front_errors, self.front_costs, self.reference
+        )
+
+    def intervals(self, known: Known) -> Array:
+        """Return the median error of candidates, the ends of its 95 % interval, and ``std``.
+
+        ``(n, 4)``. The error is the one that will be read, with what a reading of the usual kind
+        adds; ``std`` is the model's own standard deviation of its logarithm.
+        """
+        mean, std = self._predict(known)
+        std = np.sqrt(std**2 + self.errors.noise**2 + self.reading**2)
+        low, high = self.within
+        return np.column_stack(
+            [np.exp(mean), np.exp(mean + low * std), np.exp(mean + high * std), std]
+        )
+
+    @property
+    def volume(self) -> float:
+        """The hypervolume of the front, up to where gains are counted."""
+        points = np.column_stack([self.front_errors, self.front_costs])
+        inside = (points < np.asarray(self.reference)).all(axis=1)
+        if not inside.any():
+            return 0.0
+        return hypervolume(points[inside], self.reference, [False] * points.shape[1])
+
+    def _predict(self, known: Known) -> tuple[Array, Array]:
+        return self.errors.predict(self.inputs(known))
+
+
+@final
+class ModelledCost:
+    """A cost that is modelled: its logarithm where it is positive."""
+
+    def __init__(self, x: Array, y: Array, parameters: Hyperparameters):
+        self._surrogate = Surrogate(x, _logs(y), parameters)
+        self._logarithmic = bool((y > 0).all())
+
+    def predict(self, x: Array) -> Array:
+        """Return the mean, ``(n,)``."""
+        mean = self._surrogate.predict(x)[0]
+        return np.exp(mean) if self._logarithmic else mean
+
+
+@final
+class Inputs:
+    """What the model of the error reads: choices, costs, and what else is known of candidates.
+
+    What a network costs says something of its accuracy.
+    """
+
+    def __init__(self, first: Known | History, knowledge: Knowledge | None):
+        self._logarithmic = bool((first.costs > 0).all())
+        self._knowledge = knowledge
+        values = self._values(first)
+        self._low, self._range = values.min(axis=0), np.maximum(np.ptp(values, axis=0), 1e-9)
+
+    def __call__(self, of: Known | History) -> Array:
+        """Return the inputs, ``(n, d + m + k)``."""
+        return np.hstack([of.features, (self._values(of) - self._low) / self._range])
+
+    def _values(self, of: Known | History) -> Array:
+        costs = np.log(np.maximum(of.costs, 1e-300)) if self._logarithmic else of.costs
+        if self._knowledge is None or not of.assignments:
+            return costs
+        return np.hstack([costs, np.asarray(self._knowledge(of.assignments), np.float64)])
+
+
+@final
+class Learner:
+    """Fits models to trials. What it returns is a function of the trials alone."""
+
+    def __init__(self, n_startup: int):
+        self._n_startup = n_startup
+        self._fitted: dict[tuple[int, int, bytes], Hyperparameters] = {}
+
+    def costs(self, history: History) -> list[ModelledCost]:
+        """Return a model of each cost."""
+        chosen = _most_telling(history)
+        features = history.features[chosen]
+        found = []
+        for which, costs in enumerate(history.costs.T, 1):
+            first = history.first(self._n_known(history))
+            told = _most_telling(first)
+            values = _logs(costs[: len(first.errors)])[told]
+            parameters = self._fit(which, first.features[told], values, np.zeros(len(values)))
+            found.append(ModelledCost(features, costs[chosen], parameters))
+        return found
+
+    def expectation(
+        self,
+        evaluated: History,
+        costs: Sequence[ModelledCost],
+        pending: Known | None,
+        everything: Array | None,
+        knowledge: Knowledge | None = None,
+    ) -> Expectation:
+        """Return what is expected of candidates.
+
+        Args:
+            evaluated: Trials with an error, ``n_startup`` of them at least.
+            costs: Models of costs that are not known.
+            pending: What others evaluate: it counts as if it turned out as expected.
+            everything: Costs of all candidates that fit ``(n, m)``, where they are known.
+            knowledge: What the model of the error reads beside choices and costs.
+        """
+        startup = evaluated.first(self._n_startup)
+        limit = float(np.quantile(startup.errors, REFERENCE))
+        inputs = Inputs(startup, knowledge)
+
+        def observed(history: History) -> tuple[Array, Array, Array]:
+            told = history.only(_most_telling(history))
+            logs = np.minimum(np.log(told.errors), math.log(limit) + CLIP)
+            return inputs(told), logs, told.stds
+
+        parameters = self._fit(0, *observed(evaluated.first(self._n_known(evaluated))))
+        x, y, stds = observed(evaluated)
+        errors = Surrogate(x, y, parameters, stds)
+        points = np.column_stack([_denoised(evaluated, y, errors), evaluated.costs])
+        if pending is not None:
+            expected = errors.predict(inputs(pending))[0]
+            both = np.vstack([x, inputs(pending)])
+            all_stds = np.append(stds, np.zeros(len(expected)))
+            errors = Surrogate(both, np.append(y, expected), parameters, all_stds)
+            points = np.vstack([points, np.column_stack([np.exp(expected), pending.costs])])
+        if everything is None or len(everything) == 0:
+            everything = points[:, 1:]
+        worst = everything.max(axis=0)
+        front = points[non_dominated(points, [False] * points.shape[1])]
+        reference = (limit, *(worst + 1e-3 * np.abs(worst)))
+        reading = float(np.median(evaluated.stds))
+        within = calibrated(evaluated.surprises[np.isfinite(evaluated.surprises)])
+        known = (front[:, 0], front[:, 1:], reference, reading, within)
+        return Expectation(errors, inputs, costs, *known)
+
+    def _n_known(self, history: History) -> int:
+        """Return to how many trials is fitted: again whenever a tenth more are known."""
+        n = self._n_startup
+        while (more := max(n + 1, n * 11 // 10)) <= len(history.errors):
+            n = more
+        return min(n, len(history.errors))
+
+    def _fit(self, which: int, x: Array, y: Array, stds: Array) -> Hyperparameters:
+        key = (which, x.shape[1], y.tobytes() + stds.tobytes())
+        if key not in self._fitted:
+            self._fitted[key] = fit(x, y, stds)
+        return self._fitted[key]
+
+
+def _denoised(evaluated: History, told: Array, errors: Surrogate) -> Array:
+    """Return errors as they are believed to be, where readings of them are known to be noisy.
+
+    The lowest of many noisy readings was lucky: a front of readings would ask too much of
+    candidates. What was read exactly is as it was read.
+
+    Args:
+        evaluated: Trials with an error.
+        told: Logarithms of errors as the model was told them, ``(n_told,)``.
+        errors: The model.
+    """
+    if not evaluated.stds.any():
+        return evaluated.errors
+    chosen = _most_telling(evaluated)
+    found = evaluated.errors.copy()
+    # Of errors that count as lower than they were read, the rest is taken as read.
+    found[chosen] *= np.exp(errors.observed()[0] - told)
+    return found
+
+
+def _logs(values: Array) -> Array:
+    return np.log(values) if (values > 0).all() else values
+
+
+def _most_telling(history: History) -> NDArray[np.intp]:
+    """Return which observations are kept where there are too many: the best, and some of all."""
+    n = len(history.errors)
+    if n <= _MOST:
+        return np.arange(n)
+    best = np.argsort(history.errors, kind="stable")[: _MOST * 3 // 4]  # NaN last
+    rest = np.setdiff1d(np.arange(n), best)
+    spread = rest[np.linspace(0, len(rest) - 1, _MOST - len(best)).astype(np.intp)]
+    return np.sort(np.concatenate([best, spread]))

@@ -1,0 +1,167 @@
+"""What a search knew of a candidate, what it beat, and what beats it."""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from hwnas.errors import ConfigError
+from hwnas.metrics import column, quality
+from hwnas.results import Candidate
+from hwnas.searching.front import pareto_front
+from hwnas.searching.proposal import Proposal
+
+_NEAREST = 3  #: ids that are offered where one is unknown
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How a candidate stands among others that were scored."""
+
+    n_others: int
+    beaten: Sequence[Candidate]  #: in order of trials
+    beaten_by: Sequence[Candidate]  #: those on the front of the others first, the nearest first
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """A candidate's way through a search."""
+
+    candidate: Candidate  #: as it came first
+    trials: Sequence[int]  #: all in which it came
+    before: Standing | None  #: among those that had come; ``None``: it was not scored
+    displaced: Sequence[Candidate]  #: members of the front that left it when this one came
+    now: Standing | None  #: among all
+    left_by: Candidate | None  #: what put it off the front, if it was ever on it
+    front: Sequence[Candidate]  #: fastest first
+
+    @property
+    def on_front(self) -> bool:
+        """Whether nothing beats it."""
+        return self.now is not None and not self.now.beaten_by
+
+    @property
+    def neighbours(self) -> tuple[Candidate | None, Candidate | None]:
+        """The members of the front next to it, faster and slower, if it is on it."""
+        ids = [member.id for member in self.front]
+        if self.candidate.id not in ids:
+            return None, None
+        i = ids.index(self.candidate.id)
+        return (
+            self.front[i - 1] if i else None,
+            self.front[i + 1] if i + 1 < len(ids) else None,
+        )
+
+
+def find(candidates: Sequence[Candidate], text: str) -> str:
+    """Return the id that ``text`` is, or is the beginning of.
+
+    Raises:
+        ConfigError: no candidate has it, or several have.
+    """
+    ids = list(dict.fromkeys(candidate.id for candidate in candidates))
+    matching = [i for i in ids if i.startswith(text)]
+    if len(matching) == 1 or text in ids:
+        return text if text in ids else matching[0]
+    if matching:
+        more = f" and {len(matching) - _NEAREST} more" if len(matching) > _NEAREST else ""
+        raise ConfigError(
+            f"id={text}: {len(matching)} candidates begin so: "
+            f"{', '.join(matching[:_NEAREST])}{more}. Write more of it."
+        )
+    nearest = difflib.get_close_matches(text, ids, n=_NEAREST, cutoff=0)
+    raise ConfigError(
+        f"id={text}: none of {len(ids)} candidates. The nearest: {', '.join(nearest)}."
+    )
+
+
+def beats(a: Candidate, b: Candidate, objectives: Sequence[str]) -> bool:
+    """Whether ``a`` keeps ``b`` off the front: it dominates it, or is as good and came first."""
+    first, second = _point(a, objectives), _point(b, objectives)
+    if first == second:
+        return a.trial < b.trial
+    return all(x <= y for x, y in zip(first, second, strict=True))
+
+
+def distinct(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Return each candidate as it came first, in order of trials."""
+    first: dict[str, Candidate] = {}
+    for candidate in sorted(candidates, key=lambda c: c.trial):
+        first.setdefault(candidate.id, candidate)
+    return list(first.values())
+
+
+def explain(
+    candidates: Sequence[Candidate], genotype_id: str, objectives: Sequence[str]
+) -> Explanation:
+    """Return a candidate's way through a search.
+
+    Args:
+        candidates: All of the search.
+        genotype_id: Of one of them.
+        objectives: Of the search.
+    """
+    all_of_it = distinct(candidates)
+    candidate = next(c for c in all_of_it if c.id == genotype_id)
+    earlier = [c for c in all_of_it if c.trial < candidate.trial]
+    scored = [c for c in all_of_it if c.state == "complete"]
+    before = now = left_by = None
+    displaced: list[Candidate] = []
+    if candidate.state == "complete":
+        before = _standing(candidate, [c for c in earlier if c.state == "complete"], objectives)
+        now = _standing(candidate, [c for c in scored if c is not candidate], objectives)
+        if not before.beaten_by:
+            on_front = pareto_front(earlier, objectives)
+            displaced = [c for c in on_front if beats(candidate, c, objectives)]
+            left_by = min(now.beaten_by, key=lambda c: c.trial, default=None)
+    return Explanation(
+        candidate,
+        [c.trial for c in candidates if c.id == genotype_id],
+        before,
+        displaced,
+        now,
+        left_by,
+        pareto_front(all_of_it, objectives),
+    )
+
+
+def kept_within(
+    candidates: Sequence[Candidate], proposals: Mapping[int, Proposal]
+) -> tuple[int, int]:
+    """Return how many candidates turned out within their expected interval, and of how many."""
+    within = [
+        proposal.expected[1] <= _scored(candidate) <= proposal.expected[2]
+        for candidate in distinct(candidates)
+        if (proposal := proposals[candidate.trial]).expected is not None
+        and candidate.state == "complete"
+    ]
+    return sum(within), len(within)
+
+
+def _standing(
+    candidate: Candidate, others: Sequence[Candidate], objectives: Sequence[str]
+) -> Standing:
+    points = [_point(c, objectives) for c in (candidate, *others)]
+    ranges = [(max(column) - min(column)) or 1.0 for column in zip(*points, strict=True)]
+    own = points[0]
+
+    def distance(other: Candidate) -> float:
+        values = zip(_point(other, objectives), own, ranges, strict=True)
+        return max(abs(a - b) / size for a, b, size in values)
+
+    best = {c.id for c in pareto_front(others, objectives)}
+    beaten_by = [c for c in others if beats(c, candidate, objectives)]
+    return Standing(
+        len(others),
+        [c for c in others if beats(candidate, c, objectives)],
+        sorted(beaten_by, key=lambda c: (c.id not in best, distance(c), c.trial)),
+    )
+
+
+def _point(candidate: Candidate, objectives: Sequence[str]) -> tuple[float, ...]:
+    """Return the objectives of a candidate, to be minimised."""
+    values = ((name, candidate.figures[name].value) for name in objectives)
+    return tuple(-value if column(name).maximise else value for name, value in values)
+
+
+def _scored(candidate: Candidate) -> float:
+    return candidate.figures[quality(candidate.figures)].value

@@ -1,0 +1,65 @@
+"""Choices as vectors, for models of what networks come to."""
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+@final
+class Features:
+    """Maps assignments of options to vectors.
+
+    A choice of numbers is one feature, scaled to [0, 1]; any other has one for each option. Choices
+    that offer the same options form a group, of which each option's share is a feature too (or the
+    mean of numbers): how often something occurs tells more than where, when little is known yet. A
+    choice that is not active in an assignment is not in it, and has a feature that says so.
+    """
+
+    def __init__(self, choices: Mapping[str, Sequence[Hashable]], optional: Sequence[str] = ()):
+        self._columns: list[tuple[str, Mapping[Hashable, tuple[float, ...]], int]] = []
+        groups: dict[tuple[Hashable, ...], list[str]] = {}
+        for name, options in choices.items():
+            if len(options) > 1:
+                vectors = _vectors(options, name in optional)
+                self._columns.append((name, vectors, len(next(iter(vectors.values())))))
+                groups.setdefault(tuple(options), []).append(name)
+        self._groups = [
+            (names, _vectors(options, absent=False))
+            for options, names in groups.items()
+            if len(names) > 1
+        ]
+
+    def __call__(self, assignments: Sequence[Mapping[str, Hashable]]) -> Array:
+        """Return the features of assignments, ``(n, d)``."""
+        return np.array([self._row(assignment) for assignment in assignments])
+
+    def _row(self, assignment: Mapping[str, Hashable]) -> list[float]:
+        row: list[float] = []
+        for name, vectors, _ in self._columns:
+            row.extend(vectors[assignment.get(name)])
+        for names, vectors in self._groups:
+            active = [vectors[assignment[name]] for name in names if name in assignment]
+            width = len(next(iter(vectors.values())))
+            row.extend(np.mean(active, axis=0) if active else [0.0] * width)
+        return row
+
+
+def _vectors(options: Sequence[Hashable], absent: bool) -> dict[Hashable, tuple[float, ...]]:
+    """Return the features of each option, and of ``None`` where a choice may be absent."""
+    if all(isinstance(o, (int, float)) and not isinstance(o, bool) for o in options):
+        low, high = min(options), max(options)  # type: ignore[type-var]
+        scaled = [float((o - low) / (high - low)) for o in options]  # type: ignore[operator]
+        end = (0.0,) if absent else ()
+        numbers = {o: (v, *end) for o, v in zip(options, scaled, strict=True)}
+        return {**numbers, None: (0.5, 1.0)} if absent else {**numbers}
+    # Half of the squared distance of one-hot vectors, so that two options are as far as 0 and 1.
+    eye = np.eye(len(options)) / math.sqrt(2)
+    found: dict[Hashable, tuple[float, ...]] = {
+        o: tuple(row.tolist()) for o, row in zip(options, eye, strict=True)
+    }
+    return found | {None: (0.0,) * len(options)} if absent else found

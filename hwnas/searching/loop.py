@@ -1,0 +1,295 @@
+"""The search: ask, cost, constrain, score, tell."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from optuna.distributions import BaseDistribution
+from optuna.samplers import BaseSampler
+from optuna.trial import Trial
+
+from hwnas.accuracy.base import Evaluator
+from hwnas.budget import Budget
+from hwnas.cost.base import Cost, CostModel
+from hwnas.errors import BudgetError, CompileError
+from hwnas.figure import Figures
+from hwnas.metrics import column, paid, quality
+from hwnas.progress import Progress
+from hwnas.results import Candidate
+from hwnas.searching.choices import Assignment
+from hwnas.searching.options import SamplerConfig
+from hwnas.searching.rival import rival
+from hwnas.searching.sampler import Known, RunSampler
+from hwnas.space import Genotype, Option, Space
+
+# The first trials: genotypes at these fractions of the way from the smallest to the largest. Random
+# genotypes gather in the middle of the range of costs; these spread the first front over all of it.
+_LADDER = (0.0, 1.0, 0.5, 0.25, 0.75, 0.125, 0.375, 0.625, 0.875)
+_REMEMBERED = 100_000  # costs
+_UNBUILDABLE = "target"  # name of the constraint that a network meets by running on the target
+
+
+class Limits(Protocol):
+    """What says whether a candidate is worth being scored: one ``Budget``, or those of targets."""
+
+    @property
+    def limits(self) -> Mapping[str, float]:
+        """Limits by column: upper ones, and lower ones of what is to be maximised."""
+        ...
+
+    def violations(self, figures: Figures) -> dict[str, float]:
+        """Return how far a candidate is beyond each limit, as a fraction of it; <= 0 fits."""
+        ...
+
+    def met(self, figures: Figures) -> frozenset[str]:
+        """Return the names of the budgets that a candidate fits."""
+        ...
+
+    def exceeded(self, figures: Figures) -> str:
+        """Return which limits a candidate is beyond, in words; empty if it fits."""
+        ...
+
+
+class Knowledge(Protocol):
+    """What is known of a genotype's network before any training."""
+
+    def features(self, genotype: Genotype) -> Sequence[float]:
+        """Return what the sampler reads."""
+        ...
+
+    def scores(self, genotype: Genotype) -> Mapping[str, float]:
+        """Return what figures don't hold, by name."""
+        ...
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is searched for."""
+
+    space: Space
+    budget: Limits
+    cost_model: CostModel
+    evaluator: Evaluator
+    knowledge: Knowledge | None = None
+    first: tuple[Genotype, ...] = ()  #: the first trials, whatever the sampler
+
+
+class Study(Protocol):
+    """Keeps the trials of a search: in a process of its own, or for many (``SharedStudy``)."""
+
+    objectives: tuple[str, ...]
+    distributions: dict[str, BaseDistribution]
+    candidates: list[Candidate]  #: what became of finished trials, in their order
+
+    @property
+    def spent_s(self) -> float:
+        """The seconds that finished trials took, of all processes together."""
+        ...
+
+    def find(self, genotype: Genotype) -> Candidate | None:
+        """Return what became of a genotype, if it was tried before."""
+        ...
+
+    def ask(self, sampler: BaseSampler, n_trials: int) -> Trial | None:
+        """Return the next trial; none where ``n_trials`` are finished."""
+        ...
+
+    def tell(self, trial: Trial, candidate: Candidate, violations: Mapping[str, float]) -> None:
+        """Keep what became of a trial."""
+        ...
+
+
+def search(  # noqa: PLR0913, PLR0917
+    problem: Problem,
+    study: Study,
+    sampler: SamplerConfig,
+    seed: int,
+    n_trials: int,
+    progress: Progress,
+    limit_s: float = math.inf,
+) -> list[Candidate]:
+    """Evaluate candidates until ``n_trials`` are finished, by this process or others.
+
+    Where costs are not known to the sampler, the first trials go from the smallest genotype (if
+    anything fits a budget, it probably does) to the largest. A genotype that comes again is told
+    its known figures. Only candidates that fit the target and the budget are scored;
+    scoring may stop when a candidate is found to be worse than one that costs no more.
+
+    Args:
+        problem: What is searched for.
+        study: Keeps the trials.
+        sampler: Which sampler proposes trials.
+        seed: Of the sampler.
+        n_trials: How many trials there are in the end.
+        progress: Is told of every trial.
+        limit_s: Seconds of all processes together after which no other trial is begun.
+    """
+    cost = _remembered(problem.cost_model)
+    ladder = rungs(problem.space)
+    first = [] if sampler.name == "pareto" else ladder
+    if problem.first:
+        first = [_whole(problem.space, genotype) for genotype in problem.first]
+    run_sampler = RunSampler(sampler, seed, _known(problem, study, cost), first)
+    shown = len(study.candidates)
+    with progress.phase("Search", n_trials, shown) as advance:
+        while study.spent_s < limit_s and (trial := study.ask(run_sampler, n_trials)) is not None:
+            genotype = problem.space.genotype(trial.params)
+            known = study.find(genotype)
+            if known is not None:
+                candidate = _again(known, trial.number)
+            else:
+                candidate = _evaluate(problem, cost, genotype, trial.number, study)
+            study.tell(trial, candidate, violations(problem.budget, candidate))
+            advance(len(study.candidates) - shown)
+            shown = len(study.candidates)
+    return list(study.candidates)
+
+
+def _whole(space: Space, genotype: Genotype) -> dict[str, Option]:
+    """Return a genotype as an assignment of all choices, those without effect, too."""
+    any_of = {name: options[0] for name, options in space.choices.items()}
+    return any_of | space.assignment(genotype)
+
+
+def rungs(space: Space) -> list[dict[str, Option]]:
+    """Return the assignments of the first trials; of several spaces, each has its share.
+
+    Each has its smallest and its largest genotype; there are more only as far as ``_LADDER`` goes.
+    """
+    if not space.root:
+        return [_rung(space, fraction) for fraction in _LADDER]
+    found: dict[str, dict[str, Option]] = {}
+    for fraction in _LADDER:
+        for member in space.members:
+            rung = {**_rung(space, fraction), space.root: member.name}
+            found.setdefault(space.genotype(rung).id, rung)
+    return list(found.values())[: max(len(_LADDER), 2 * len(space.members))]
+
+
+def _rung(space: Space, fraction: float) -> dict[str, Option]:
+    """Return the assignment in which every choice is this far up its options."""
+    return {
+        name: options[round(fraction * (len(options) - 1))]
+        for name, options in space.choices.items()
+    }
+
+
+def violations(budget: Limits, candidate: Candidate) -> dict[str, float]:
+    """Return by how much each constraint is violated, as a fraction of its limit; <= 0 fits."""
+    if not all(name in candidate.figures for name in budget.limits):
+        return {_UNBUILDABLE: 1.0}
+    over = budget.violations(candidate.figures)
+    unrunnable = bool(candidate.reason) and max(over.values(), default=0.0) <= 0
+    return {**over, _UNBUILDABLE: 1.0 if unrunnable else 0.0}
+
+
+def _remembered(cost_model: CostModel) -> Callable[[Genotype], Cost]:
+    """Return a cost model that is asked once for each genotype, by sampler and search."""
+
+    @lru_cache(_REMEMBERED)
+    def cost(genotype: Genotype) -> Cost:
+        try:
+            return replace(cost_model.cost(genotype), layers=())  # many are kept
+        except CompileError as error:
+            return Cost({}, reason=str(error))
+
+    return cost
+
+
+def _known(problem: Problem, study: Study, cost: Callable[[Genotype], Cost]) -> Known:
+    """Return what a sampler may know of the search."""
+    space = problem.space
+    names = paid(study.objectives)
+    signs = [-1.0 if column(name).maximise else 1.0 for name in names]
+
+    def row(assignment: Assignment) -> list[float]:
+        found = cost(space.genotype(assignment))
+        unknown = not all(name in found.figures for name in names)
+        if unknown or found.reason or problem.budget.exceeded(found.figures):
+            return [math.nan] * len(names)
+        return [sign * found.figures[n].value for sign, n in zip(signs, names, strict=True)]
+
+    def computed(assignments: Sequence[Assignment]) -> NDArray[np.float64]:
+        return np.array([row(assignment) for assignment in assignments]).reshape(-1, len(names))
+
+    knowledge = problem.knowledge
+
+    def features(assignments: Sequence[Assignment]) -> NDArray[np.float64]:
+        assert knowledge is not None
+        return np.array([knowledge.features(space.genotype(a)) for a in assignments])
+
+    affordable = problem.cost_model.n_affordable
+    return Known(
+        search_space=study.distributions,
+        active=lambda assignment: space.assignment(space.genotype(assignment)),
+        optional=space.optional(),
+        root=space.root,
+        scope=space.scope,
+        costs=None if affordable == 0 else computed,
+        n_costs=affordable or None,
+        expensive=study.objectives.index(quality(study.objectives)),
+        features=None if knowledge is None else features,
+    )
+
+
+def _again(known: Candidate, number: int) -> Candidate:
+    """Return what is known of a genotype as another trial's."""
+    return replace(known, trial=number, per_image=b"")
+
+
+def _evaluate(
+    problem: Problem,
+    costing: Callable[[Genotype], Cost],
+    genotype: Genotype,
+    number: int,
+    study: Study,
+) -> Candidate:
+    cost = costing(genotype)
+    if reason := cost.reason or problem.budget.exceeded(cost.figures):
+        return Candidate(number, genotype, cost.figures, cost.details, reason)
+    met = problem.budget.met(cost.figures)
+    complete = [c for c in study.candidates if c.state == "complete"]
+    rivals = [c for c in complete if met <= problem.budget.met(c.figures)]
+    found = rival(rivals, cost.figures, study.objectives)
+    score = problem.evaluator.score(genotype, found)
+    figures = {quality(study.objectives): score.figure, **cost.figures}
+    read = {} if score.n_images is None else {"n_images": score.n_images}
+    told = {} if problem.knowledge is None else problem.knowledge.scores(genotype)
+    return Candidate(
+        number,
+        genotype,
+        figures,
+        {**read, **score.details, **told, **cost.details},
+        stopped=score.stopped,
+        per_image=score.per_image,
+    )
+
+
+def nothing_fits(candidates: Sequence[Candidate], budget: Budget, folder: str) -> BudgetError:
+    """Return the error that names the binding limit and the nearest candidate."""
+    with_cost = [c for c in candidates if all(name in c.figures for name in budget.limits)]
+    if not with_cost or not budget.limits:
+        reasons = {c.reason for c in candidates}
+        return BudgetError(
+            f"The target can run none of {len(candidates)} candidates, for example: "
+            f"{min(reasons)} Everything tried is in {folder}."
+        )
+    nearest = min(with_cost, key=lambda c: max(violations(budget, c).values()))
+    over = budget.violations(nearest.figures)
+    limit = max(over, key=lambda name: over[name])
+    value = column(limit).binding(nearest.figures[limit])
+    if over[limit] <= 0:  # within the budget, but the target cannot run it
+        detail = f"the nearest, {nearest.id}, fits the limits but: {nearest.reason}."
+    else:
+        detail = (
+            f"the binding limit is budget.{limit}={budget.limits[limit]:g}: the nearest candidate, "
+            f"{nearest.id}, {'reaches' if column(limit).maximise else 'needs'} {value:.4g}."
+        )
+    return BudgetError(
+        f"None of {len(candidates)} candidates meets the budget; {detail} "
+        f"Everything tried is in {folder}."
+    )

@@ -1,0 +1,79 @@
+"""A member of a front with what verification found of it."""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from hwnas import backends, metrics
+from hwnas.budget import side
+from hwnas.figure import Figure, Figures
+from hwnas.results import Candidate, Row
+from hwnas.space import Space
+
+
+def verified_names(metric: str) -> tuple[str, ...]:
+    """Return the names of verified figures, in the order of the columns ``verified_<name>``.
+
+    ``<metric>_int8`` is there where the artefact computes in int8; where it computes in floats,
+    ``<metric>_fp32`` is its own.
+    """
+    return (f"{metric}_fp32", f"{metric}_int8", *metrics.costs())
+
+
+def own(metric: str, figures: Collection[str]) -> str:
+    """Return which of the verified figures says how well the artefact itself answers."""
+    return f"{metric}_int8" if f"{metric}_int8" in figures else f"{metric}_fp32"
+
+
+def metric_of(figures: Iterable[str]) -> str:
+    """Return the metric that verified figures have in fp32 or int8."""
+    return metrics.quality(name.rpartition("_")[0] for name in figures)
+
+
+@dataclass(frozen=True)
+class Member:
+    """A member of the front with what its compiled artefact showed."""
+
+    candidate: Candidate
+    figures: Figures  #: by ``verified_names``
+    details: Mapping[str, float]  #: components of the energy, utilisation, cycles
+    files: Mapping[str, str]  #: sha256 by the suffix of a file
+    over_budget: tuple[str, ...] = ()  #: limits that it leaves after verification
+    on_front: bool = True  #: whether it fits, and no other that fits dominates it
+    #: whether it fits, and none dominates it at the better end of its metric's 95 % interval
+    near_front: bool = False
+
+    @property
+    def metric(self) -> str:
+        """Column of the figure that says how well networks answer."""
+        return metric_of(self.figures)
+
+    @property
+    def quality(self) -> Figure:
+        """How well the artefact itself answers, on the test split."""
+        return self.figures[own(self.metric, self.figures)]
+
+    @property
+    def label(self) -> str:
+        """What verification changed, in words; empty if nothing."""
+        if self.over_budget:
+            return "; ".join(f"{side(name)} budget.{name}" for name in self.over_budget)
+        if self.on_front:
+            return ""
+        return "within its interval of the front" if self.near_front else "left the front"
+
+    def row(self, space: Space) -> Row:
+        """Return searched and verified figures as one row."""
+        row = self.candidate.row(space, self.metric)
+        for name in verified_names(self.metric):
+            if name in self.figures:
+                row |= self.figures[name].columns(f"verified_{name}")
+        row |= {f"verified_{name}": value for name, value in self.details.items()}
+        row["verified_fits_budget"] = not self.over_budget
+        row["verified_on_front"] = self.on_front
+        row["verified_near_front"] = self.near_front
+        columns = backends.columns()
+        for suffix, digest in self.files.items():
+            column = columns[suffix]
+            path = f"models/{self.candidate.id}{suffix}"
+            row |= {column: path, f"{column}_sha256": digest}
+        return row

@@ -1,0 +1,72 @@
+"""Why a candidate was proposed, as the system attributes of its trial say it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+#: ``ladder``: one of the fixed first trials; ``startup``: spread over the costs, before there is a
+#: model; ``gain``: the highest expected gain of hypervolume; ``smallest``: nothing was known to
+#: fit; ``random``: nothing else was left; ``generation``: by a genetic algorithm; ``sampler``: by
+#: one that does not say more.
+Phase = Literal["ladder", "startup", "gain", "smallest", "random", "generation", "sampler"]
+
+ATTRIBUTE = "pareto:proposal"  #: under which ``ParetoSampler`` records a proposal
+#: System attribute of trials: the standard deviation, in the units of the expensive objective, of
+#: its value as it was told; none: it is exact, or nobody knows.
+STD = "pareto:std"
+GENERATION = "NSGAIISampler:generation"  #: under which Optuna records a generation
+_FIXED = "fixed_params"  # Optuna's own, too
+_DIGITS = 6
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """Why a candidate was proposed."""
+
+    phase: Phase
+    n_candidates: int = 0  #: how many were looked at
+    n_costed: int = 0  #: of how many of these costs were computed, not modelled
+    #: Median and 95 % interval of the expensive objective, where the model was asked.
+    expected: tuple[float, float, float] | None = None
+    #: The other objectives in the study's order, where they were modelled.
+    costs: tuple[float, ...] = ()
+    gain: float | None = None  #: expected, as a share of the hypervolume before the trial
+    parents: tuple[int, ...] = ()  #: numbers of the trials that it descends from
+    generation: int | None = None
+    #: The model's own standard deviation of the logarithm of the error; the interval is wider where
+    #: earlier proposals showed that this says too little.
+    std: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what is known, with numbers of six digits."""
+        given = {f.name: getattr(self, f.name) for f in fields(self)}
+        default = vars(Proposal(self.phase)) | {"phase": None}
+        return {name: _short(value) for name, value in given.items() if value != default[name]}
+
+
+def recorded(attributes: Mapping[str, Any]) -> Proposal:
+    """Return what the system attributes of a trial say of its proposal."""
+    if _FIXED in attributes:
+        return Proposal("ladder")
+    if ATTRIBUTE in attributes:
+        names = {field.name for field in fields(Proposal)}
+        known: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in attributes[ATTRIBUTE].items()
+            if name in names
+        }
+        return Proposal(**known)
+    if GENERATION in attributes:
+        return Proposal("generation", generation=int(attributes[GENERATION]))
+    return Proposal("sampler")
+
+
+def is_fixed(attributes: Mapping[str, Any]) -> bool:
+    """Whether a trial takes given options (``Study.enqueue_trial``), whatever a sampler says."""
+    return _FIXED in attributes
+
+
+def _short(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_short(part) for part in value]
+    return float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else value

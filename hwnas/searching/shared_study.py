@@ -1,0 +1,351 @@
+"""A study that many processes work on, on one machine or on many, by Optuna's storage.
+
+What is promised: every trial that is asked for is finished once, whoever dies. A worker gives signs
+of life (Optuna's heartbeat) while it evaluates; when they stop, another worker fails the trial and
+queues it again. Trials are numbered by the storage; those that were failed or are one too many have
+a number and no candidate.
+"""
+
+import contextlib
+import os
+import socket
+import threading
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, TypeVar, final
+
+import optuna
+from optuna.exceptions import (
+    ExperimentalWarning,
+    StorageInternalError,
+    UpdateFinishedTrialError,
+)
+from optuna.samplers import BaseSampler
+from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback, fail_stale_trials
+from optuna.trial import FrozenTrial, Trial, TrialState
+from sqlalchemy import create_engine, event
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
+
+from hwnas.errors import ConfigError, RunError
+from hwnas.files import without_password
+from hwnas.results import Candidate
+from hwnas.searching import study as studies
+from hwnas.searching.options import StudyConfig
+from hwnas.space import Genotype, Space
+
+T = TypeVar("T")
+
+_WORKER = "worker"  # attribute of trials
+_POLL_S = 0.5  # between looks at what others do
+_RETRIES = 3  # of a trial whose workers die: it may be what they die of
+_UNFINISHED = (TrialState.RUNNING, TrialState.WAITING)
+_AWAY = (StorageInternalError, SQLAlchemyError)  # what a database that is away raises
+
+
+@dataclass(frozen=True)
+class Membership:
+    """What it takes to work on a study; it is pickled."""
+
+    config: StudyConfig
+    url: str  #: of the database
+    name: str  #: of the study in it
+    objectives: tuple[str, ...]
+    digests: Mapping[str, str]  #: what decides the outcome, by name: all must agree
+    #: the command that works, for all its processes
+    worker: str = field(default_factory=lambda: f"{socket.gethostname()}:{os.getpid()}")
+
+
+@final
+class SharedStudy:
+    """Asks for trials and keeps what became of them, together with other processes.
+
+    Raises:
+        ConfigError: there is no driver for such a database.
+        RunError: it does not answer, or its study is of another search.
+    """
+
+    def __init__(self, membership: Membership, space: Space):
+        self._config, self._space = membership.config, space
+        self.objectives, self.worker = membership.objectives, membership.worker
+        self.distributions = studies.distributions(space)
+        self._where = f"study.storage={without_password(membership.url)}"
+        self._storage = self._opened(membership.url)
+        self._known: dict[int, Candidate] = {}
+        self._by_id: dict[str, Candidate] = {}
+        self._vouched: set[int] = set()
+        self._pulse: _Pulse | None = None
+        self.candidates: list[Candidate] = []
+        try:
+            self._study = self._joined(membership.name, membership.digests)
+            self.refresh()
+        except BaseException:
+            self._storage.engine.dispose()
+            raise
+
+    def find(self, genotype: Genotype) -> Candidate | None:
+        """Return what became of a genotype, if it was tried before."""
+        return self._by_id.get(genotype.id)
+
+    def ask(self, sampler: BaseSampler, n_trials: int) -> Trial | None:
+        """Return the next trial, or wait for those of others; none where ``n_trials`` are finished.
+
+        Raises:
+            RunError: the database does not answer for ``patience_s``.
+        """
+        self._study.sampler = sampler
+        while True:
+            self._patiently(self._revive)
+            counted = self.refresh()
+            if len(self.candidates) >= n_trials:
+                return None
+            waiting = any(trial.state == TrialState.WAITING for trial in counted)
+            if (waiting or len(counted) < n_trials) and (trial := self._taken(n_trials)):
+                return trial
+            time.sleep(_POLL_S)
+
+    def tell(self, trial: Trial, candidate: Candidate, violations: Mapping[str, float]) -> None:
+        """Keep what became of a trial, unless this process was thought dead and others took it."""
+
+        def told() -> None:
+            trial.set_user_attr(_WORKER, self.worker)
+            studies.tell(self._study, trial, candidate, violations, self.objectives)
+
+        try:
+            self._patiently(told)
+        except UpdateFinishedTrialError:
+            pass
+        finally:
+            self._still()
+        self.refresh()
+
+    def refresh(self) -> list[FrozenTrial]:
+        """Read what others finished; return all trials that count: finished, or to be finished."""
+        trials = self._patiently(lambda: self._study.get_trials(deepcopy=False))
+        counted = [trial for trial in trials if self._counts(trial)]
+        for trial in counted:
+            if trial.state not in _UNFINISHED and trial.number not in self._known:
+                known = studies.candidate(trial, self._space)
+                self._known[trial.number] = self._by_id[known.id] = known
+        self.candidates = [self._known[number] for number in sorted(self._known)]
+        return counted
+
+    @property
+    def spent_s(self) -> float:
+        """The seconds that finished trials took, of all processes together."""
+        trials = self._patiently(lambda: self._study.get_trials(deepcopy=False))
+        return studies.spent_s(trials, self.objectives)
+
+    def workers(self) -> list[str]:
+        """Return which commands finished trials, in the order of their last ones."""
+        finished = [trial for trial in self.refresh() if trial.state not in _UNFINISHED]
+        finished.sort(key=lambda trial: (trial.datetime_complete, trial.number))
+        names = [str(trial.user_attrs.get(_WORKER)) for trial in finished]
+        return list(dict.fromkeys(reversed(names)))[::-1]
+
+    def take_over(self) -> None:
+        """Queue again what others have begun; for who knows that there are no others."""
+        for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            self._queue_again(trial)
+
+    def close(self) -> None:
+        """Give back what was begun, and let go of the database."""
+        pulse = self._pulse
+        self._still()
+        if pulse is not None:
+            with contextlib.suppress(*_AWAY):  # others find it when its signs of life are gone
+                self._queue_again(self._study.trials[pulse.trial.number])
+        self._storage.engine.dispose()
+
+    def _opened(self, url: str) -> RDBStorage:
+        beat = max(1, self._config.grace_s // 4)
+        sqlite = make_url(url).get_backend_name() == "sqlite"
+        # Two connections: one for signs of life. They are asked before use: they may have ended.
+        pool = {"pool_pre_ping": True, "pool_size": 2, "max_overflow": 0}
+        options = studies.SQLITE if sqlite else pool
+        for attempt in range(5):
+            try:
+                _try(url, options)
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", ExperimentalWarning)
+                    storage = RDBStorage(
+                        url,
+                        engine_kwargs=options,
+                        heartbeat_interval=beat,
+                        grace_period=self._config.grace_s,
+                        heartbeat_stale_trial_callback=self._retry,
+                    )
+                break
+            except (ImportError, NoSuchModuleError, ArgumentError):
+                raise ConfigError(
+                    f"{self._where}: there is no driver for it here. For PostgreSQL: "
+                    "pip install 'hwnas[postgresql]'."
+                ) from None
+            except _AWAY as error:
+                # Workers that start together make the same tables; one of them succeeds.
+                words = str(error.__cause__ or error).lower()
+                if attempt == 4 or not ("already exists" in words or "unique" in words):
+                    raise self._gone(error) from None
+                time.sleep(0.2 * (attempt + 1))
+        if sqlite:
+            studies.settle_sqlite(storage)
+            _lock_at_begin(storage)
+        return storage
+
+    def _joined(self, name: str, digests: Mapping[str, str]) -> optuna.Study:
+        """Return the study, new or as others began it.
+
+        Raises:
+            RunError: it is of another search.
+        """
+
+        def found() -> tuple[dict[str, str] | None, bool]:
+            try:
+                known = optuna.load_study(study_name=name, storage=self._storage)
+            except KeyError:
+                return None, False
+            return known.user_attrs.get(studies.SHARED), bool(known.get_trials(deepcopy=False))
+
+        theirs, is_begun = self._patiently(found)
+        differing = []
+        if theirs is not None or is_begun:  # else it is new, or somebody is making it just now
+            differing = [key for key in digests if (theirs or {}).get(key) != digests[key]]
+        if differing:
+            raise RunError(
+                f"{self._where} holds a study '{name}' of another search: "
+                f"{', '.join(differing)} differ. Choose another name with study.name=NAME, or use "
+                "the same settings (only n_trials may grow)."
+            )
+
+        def made() -> optuna.Study:
+            study = studies.create(self._storage, name, self._space, self.objectives)
+            if theirs is None:
+                study.set_user_attr(studies.SHARED, dict(digests))
+            return study
+
+        return self._patiently(made)
+
+    def _taken(self, n_trials: int) -> Trial | None:
+        """Return a new trial or one that was queued again; none if it is one too many."""
+
+        def asked() -> Trial:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # heartbeats are ours to give
+                return self._study.ask(self.distributions)
+
+        try:
+            trial = self._patiently(asked)
+            earlier = [other for other in self.refresh() if other.number < trial.number]
+            if len(earlier) >= n_trials:
+                self._patiently(lambda: self._study.tell(trial, state=TrialState.FAIL))
+                return None
+        except UpdateFinishedTrialError:
+            return None  # it took so long that others thought this process dead
+        self._pulse = _Pulse(self._storage, trial, max(1, self._config.grace_s // 4))
+        return trial
+
+    def _counts(self, trial: FrozenTrial) -> bool:
+        return trial.state in _UNFINISHED or studies.is_finished(trial, self.objectives)
+
+    def _revive(self) -> None:
+        """Queue trials of dead workers again."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)
+            fail_stale_trials(self._study)
+        # A worker that died before its first sign of life is not found by that: give one for it.
+        begun = datetime.now() - timedelta(seconds=self._config.grace_s)
+        for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            if trial.number not in self._vouched and (trial.datetime_start or begun) <= begun:
+                self._vouched.add(trial.number)
+                self._storage.record_heartbeat(trial._trial_id)
+
+    def _queue_again(self, trial: FrozenTrial) -> None:
+        try:
+            self._study.tell(trial.number, state=TrialState.FAIL)
+        except (UpdateFinishedTrialError, ValueError):
+            return  # finished, by whoever
+        self._retry(self._study, self._study.trials[trial.number])
+
+    def _retry(self, study: optuna.Study, trial: FrozenTrial) -> None:
+        if not studies.is_finished(trial, self.objectives):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ExperimentalWarning)
+                RetryHeartbeatStaleTrialCallback(max_retry=_RETRIES)(study, trial)
+
+    def _still(self) -> None:
+        if self._pulse is not None:
+            self._pulse.stop()
+            self._pulse = None
+
+    def _patiently(self, do: Callable[[], T]) -> T:
+        """Return what something returns, trying again for a while if the database is away."""
+        until = time.monotonic() + self._config.patience_s
+        pause = 0.2
+        while True:
+            try:
+                return do()
+            except _AWAY as error:
+                if time.monotonic() > until:
+                    raise self._gone(error) from None
+            time.sleep(pause)
+            pause = min(2 * pause, 5.0)
+
+    def _gone(self, error: Exception) -> RunError:
+        cause = error.__cause__ or error
+        words = str(getattr(cause, "orig", cause)).strip().partition("\n")[0]
+        if "too many" in words or "remaining connection slots" in words:
+            cure = "Start fewer workers, or let it take more (PostgreSQL: max_connections)"
+        else:
+            cure = "When it answers again, the same command goes on"
+        return RunError(f"{self._where} does not answer: {words}. {cure}; nothing is lost.")
+
+
+@final
+class _Pulse:
+    """Signs of life of a trial, until it is stopped or the process ends."""
+
+    def __init__(self, storage: RDBStorage, trial: Trial, interval_s: int):
+        self.trial = trial
+        self._storage, self._interval_s = storage, interval_s
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._beat, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop them."""
+        self._stopped.set()
+        self._thread.join()
+
+    def _beat(self) -> None:
+        while True:
+            with contextlib.suppress(*_AWAY):  # the next one may arrive
+                self._storage.record_heartbeat(self.trial._trial_id)
+            if self._stopped.wait(self._interval_s):
+                return
+
+
+def _try(url: str, options: Mapping[str, Any]) -> None:
+    """Open as many connections as a worker needs; Optuna would leave them open if one fails."""
+    engine = create_engine(url, **options)
+    try:
+        with engine.connect(), engine.connect():
+            pass
+    finally:
+        engine.dispose()
+
+
+def _lock_at_begin(storage: RDBStorage) -> None:
+    """Have SQLite lock for writing when a transaction begins: later, others may have written."""
+
+    @event.listens_for(storage.engine, "connect")
+    def leave_transactions(connection: Any, record: object) -> None:
+        connection.isolation_level = None
+
+    @event.listens_for(storage.engine, "begin")
+    def begin(connection: Any) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    storage.engine.dispose()

@@ -1,0 +1,54 @@
+"""The candidates that are expected to gain most, and what is said of the one that is chosen."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hwnas.searching.choices import Bred, Choices
+from hwnas.searching.expectation import Expectation, Known
+from hwnas.searching.history import Scale
+from hwnas.searching.proposal import Proposal
+
+Array = NDArray[np.float64]
+Scored = tuple[float, Bred, Array]  #: expected gain, candidate, its costs ``(m,)``
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The candidate of the highest expected gain."""
+
+    bred: Bred
+    costs: Array  #: ``(m,)``, by which its gain was computed
+    n_candidates: int  #: whose gains were computed
+    n_costed: int  #: of these, by computed costs
+
+
+def ranked(space: Choices, best: Sequence[Scored], model: Expectation) -> list[Scored]:
+    """Return candidates by what another model expects them to gain, most first."""
+    assignments = [bred.assignment for _, bred, _ in best]
+    costs = np.stack([costs for _, _, costs in best])
+    gains = model.gains(Known(assignments, space.vectors(assignments), costs)).tolist()
+    rows = [(gain, bred, costs) for gain, (_, bred, costs) in zip(gains, best, strict=True)]
+    return sorted(rows, key=lambda row: -row[0])
+
+
+def account(space: Choices, chosen: Chosen, model: Expectation, scale: Scale) -> Proposal:
+    """Return what was expected of a candidate."""
+    assignment = chosen.bred.assignment
+    known = Known([assignment], space.vectors([assignment]), chosen.costs[None])
+    *errors, std = model.intervals(known)[0].tolist()
+    median, low, high = (scale.value(error) for error in errors)
+    modelled = [float(cost.predict(known.features)[0]) for cost in model.costs]
+    volume = model.volume
+    return Proposal(
+        "gain",
+        chosen.n_candidates,
+        chosen.n_costed,
+        expected=(median, min(low, high), max(low, high)),
+        std=std,
+        costs=scale.costs(np.array(modelled)) if modelled else (),
+        gain=float(model.gains(known)[0]) / volume if volume else None,
+        parents=tuple(sorted(chosen.bred.ancestors)),
+    )

@@ -1,0 +1,121 @@
+"""How a search stands, while it goes on: front, feasible share, hypervolume."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hwnas.metrics import column, perfect, quality
+from hwnas.pareto import hypervolume, non_dominated
+from hwnas.results import Candidate
+
+Array = NDArray[np.float64]
+
+_MOST = 4  # objectives, up to which the exact hypervolume is cheap
+
+
+@dataclass(frozen=True)
+class View:
+    """A search as one target sees it, or all together."""
+
+    name: str  #: empty if there is one view only
+    objectives: Sequence[str]
+    limits: Mapping[str, float]
+    seen: Callable[[Candidate], Candidate] = lambda candidate: candidate
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What is known after some trials."""
+
+    n: int  #: finished trials
+    n_feasible: int  #: of them, those that fit target and budget
+    n_front: int  #: members of the front
+    newest: int | None  #: the trial of the member that joined last
+    #: the front's share of the box; ``None`` where there is none, or over four objectives
+    hypervolume: float | None
+    highest: Candidate | None  #: the member that answers best
+
+    @property
+    def feasible(self) -> float:
+        """The share of trials that are feasible; NaN before the first."""
+        return self.n_feasible / self.n if self.n else math.nan
+
+
+@final
+class Standing:
+    """Takes candidates in as trials finish, each once; its front is ``loop.front`` of them.
+
+    The hypervolume is told as the share of a box: from a perfect metric (accuracy 1 or 100 %, no
+    error) and costs of 0, which nobody reaches, to the budget's limit of each objective, or the
+    worst value on any scored candidate where there is no limit. So it rises as the front does, and
+    also when a worse candidate than any before moves the box's far corner. A cost to be maximised
+    has no best value: the highest on any scored candidate stands in, and a higher one moves the
+    near corner.
+
+    Args:
+        objectives: Of the search.
+        limits: Of the budget, by column.
+    """
+
+    def __init__(self, objectives: Sequence[str], limits: Mapping[str, float]):
+        self._objectives = tuple(objectives)
+        self._maximise = [column(name).maximise for name in objectives]
+        self._limits = np.array([limits.get(name, math.nan) for name in objectives])
+        self._ids: set[str] = set()
+        self._n = self._n_feasible = 0
+        self._front: list[Candidate] = []
+        self._points = np.zeros((0, len(objectives)))
+        self._worst = np.full(len(objectives), math.nan)
+        self._highest = np.full(len(objectives), math.nan)
+
+    def add(self, candidates: Iterable[Candidate]) -> None:
+        """Take in what became of trials."""
+        new = []
+        for candidate in candidates:
+            self._n += 1
+            self._n_feasible += candidate.state != "infeasible"
+            is_known = all(name in candidate.figures for name in self._objectives)
+            if candidate.state == "complete" and is_known and candidate.id not in self._ids:
+                self._ids.add(candidate.id)
+                new.append(candidate)
+        if new:
+            self._join(new)
+
+    def snapshot(self) -> Snapshot:
+        """Return what is known now."""
+        newest = max((member.trial for member in self._front), default=None)
+        highest = None
+        if self._front:
+            i = self._objectives.index(quality(self._objectives))
+            sign = 1 if self._maximise[i] else -1
+            highest = self._front[np.argmax(sign * self._points[:, i])]
+        share = self._share()
+        return Snapshot(self._n, self._n_feasible, len(self._front), newest, share, highest)
+
+    def _join(self, new: Sequence[Candidate]) -> None:
+        points = np.array([[c.figures[name].value for name in self._objectives] for c in new])
+        ends = np.vstack([self._worst, points])
+        self._worst = np.where(self._maximise, np.nanmin(ends, axis=0), np.nanmax(ends, axis=0))
+        self._highest = np.nanmax(np.vstack([self._highest, points]), axis=0)
+        points = np.vstack([self._points, points])
+        mask = non_dominated(points, self._maximise)
+        together = [*self._front, *new]
+        self._front = [c for c, stays in zip(together, mask, strict=True) if stays]
+        self._points = points[mask]
+
+    def _share(self) -> float | None:
+        if not self._front or len(self._objectives) > _MOST:
+            return None
+        worst = np.where(np.isnan(self._limits), self._worst, self._limits)
+        metric = quality(self._objectives)
+        i = self._objectives.index(metric)
+        best = np.where(self._maximise, self._highest, 0.0)
+        best[i] = perfect(metric, self._points[:, i])
+        box = float(np.prod(np.abs(best - worst)))
+        if box <= 0:
+            return None
+        return hypervolume(self._points, worst.tolist(), self._maximise) / box

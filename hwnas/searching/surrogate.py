@@ -1,0 +1,211 @@
+"""A Gaussian process over the choices of a space, for the one objective that is expensive.
+
+Choices become features by ``Features``; the kernel is a Matern 3/2 with a length scale a feature
+(chosen in ``experiments/sampler``). Length scales are fitted by maximum a posteriori: with tens of
+observations and tens of features maximum likelihood alone overfits. How smooth the function is as a
+whole is left to the data; that one feature matters much more than others must be shown by it.
+
+Sources: Rasmussen and Williams, "Gaussian processes for machine learning", 2006, chapter 5; the
+mean of the prior of length scales is that of Hvarfner et al., "Vanilla Bayesian optimization
+performs great in high dimensions", ICML 2024, https://arxiv.org/abs/2402.02229.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import linalg, optimize
+
+Array = NDArray[np.float64]
+
+_JITTER = 1e-8
+_NOISE = -4.0  #: of the logarithm of what features don't explain: the mean of its prior
+# Of logarithms of length scales: the variance that all have in common, and that of each by itself.
+_SHARED, _OWN = 2.0, 0.3
+_STEPS = 60  #: of the optimiser, at most
+_BLOCK = 50_000  #: elements of a kernel that are worked on at once
+
+
+@dataclass(frozen=True)
+class Hyperparameters:
+    """What is fitted, as logarithms."""
+
+    lengths: Array  #: ``(d,)``
+    noise: float  #: of the variance that no feature explains over the signal's
+    variance: float  #: of the signal's variance
+
+
+@final
+class Surrogate:
+    """A Gaussian process given its observations.
+
+    A value is a function of the features, and what these do not explain: another amount for each
+    candidate, of one variance (``noise``). What is observed is the
+    value and, where ``stds`` are given, an error of observation beside it.
+
+    Args:
+        x: Features, ``(n, d)``.
+        y: Observations, ``(n,)``.
+        parameters: As fitted.
+        stds: Standard deviations of the errors of observation, ``(n,)``; default: none.
+    """
+
+    def __init__(self, x: Array, y: Array, parameters: Hyperparameters, stds: Array | None = None):
+        self._x, self._y, self._parameters = x, y, parameters
+        self._variance = math.exp(parameters.variance)
+        self._errors = np.zeros(len(y)) if stds is None else stds**2 / self._variance
+        own = math.exp(parameters.noise) * _same(x, self._errors)
+        self._prior = _kernel(x, x, parameters.lengths) + own
+        self._prior[np.diag_indices_from(self._prior)] += _JITTER
+        self._factor = linalg.cholesky(self._prior + np.diag(self._errors), lower=True)
+        ones = linalg.cho_solve((self._factor, True), np.ones(len(y)))
+        self._mean = float(ones @ y / ones.sum())
+        self._weights = linalg.cho_solve((self._factor, True), y - self._mean)
+
+    @property
+    def noise(self) -> float:
+        """The standard deviation that values have beside that of ``predict``."""
+        return math.sqrt(self._variance) * math.exp(self._parameters.noise / 2)
+
+    def predict(self, x: Array) -> tuple[Array, Array]:
+        """Return mean and standard deviation of what features explain, each ``(n,)``."""
+        kernel = _kernel(x, self._x, self._parameters.lengths)
+        mean = self._mean + kernel @ self._weights
+        n = len(self._y)
+        inverse = linalg.solve_triangular(self._factor, np.eye(n), lower=True, check_finite=False)
+        solved = kernel @ inverse.T  # in much less time than by a triangular solver
+        left = 1.0 - np.einsum("ij,ij->i", solved, solved)
+        return mean, np.sqrt(self._variance * np.maximum(left, 1e-9))
+
+    def observed(self) -> tuple[Array, Array]:
+        """Return mean and standard deviation of the observed candidates' values, each ``(n,)``.
+
+        Their own observations count: where these have no error the values are what was observed.
+        """
+        mean = self._y - self._errors * self._weights
+        n = len(self._y)
+        inverse = linalg.solve_triangular(self._factor, np.eye(n), lower=True, check_finite=False)
+        left = self._errors - self._errors**2 * np.einsum("ij,ij->j", inverse, inverse)
+        return mean, np.sqrt(self._variance * np.maximum(left, 0.0))
+
+    def draws(self, n: int, rng: np.random.Generator) -> Array:
+        """Return ``n`` draws of all observed candidates' values, ``(n, n_observed)``.
+
+        A draw from the prior is moved by what its own observations would have missed the real ones
+        by (Matheron's rule). Source: Wilson et al., "Pathwise conditioning of Gaussian processes",
+        JMLR 2021, https://arxiv.org/abs/2011.04026.
+        """
+        std = math.sqrt(self._variance)
+        shape = (len(self._y), n)
+        values = linalg.cholesky(self._prior, lower=True) @ rng.normal(0.0, std, shape)
+        seen = values + np.sqrt(self._errors)[:, None] * rng.normal(0.0, std, shape)
+        missed = linalg.cho_solve((self._factor, True), (self._y - self._mean)[:, None] - seen)
+        return np.asarray((self._mean + values + self._prior @ missed).T)
+
+
+def fit(x: Array, y: Array, stds: Array | None = None) -> Hyperparameters:
+    """Return the most probable hyperparameters for observations ``y (n,)`` at ``x (n, d)``.
+
+    ``stds`` are those of errors of observation, ``(n,)``, as ``Surrogate`` takes them.
+    """
+    n, d = x.shape
+    errors = np.zeros(n) if stds is None else stds**2
+    # Weakly expected of the signal's variance: that of observations, less what is error in it.
+    prior = max(float(np.var(y) - errors.mean()), 0.05 * float(np.var(y))) + 1e-12
+    centre = math.sqrt(2) + 0.5 * math.log(d)
+    used = np.ptp(x, axis=0) > 0  # the others are not told by anything; they keep the prior
+    z, same = x[:, used], _same(x, errors)
+
+    def loss(values: Array) -> tuple[float, Array]:
+        lengths, noise, variance = values[:-2], values[-2], math.exp(values[-1])
+        squares = _squares(z, z, lengths)
+        kernel, slope = _matern(squares)
+        kernel += math.exp(noise) * same
+        kernel[np.diag_indices_from(kernel)] += _JITTER + errors / variance
+        factor = linalg.cholesky(kernel, lower=True, check_finite=False)
+        inverse = linalg.cho_solve((factor, True), np.eye(n), check_finite=False)
+        ones = inverse.sum(axis=1)
+        residual = y - float(ones @ y / ones.sum())
+        weights = inverse @ residual
+        misfit = 0.5 * float(residual @ weights) + prior
+        value = (0.5 * n + 1) * values[-1] + float(np.log(np.diag(factor)).sum())
+        value += misfit / variance
+        # d value / d kernel = (inverse - weights weights' / variance) / 2
+        inner = 0.5 * (inverse - np.outer(weights, weights) / variance)
+        scaled = z / np.exp(lengths)
+        weighted = inner * slope
+        sums = weighted.sum(axis=1)
+        # sum_ab w_ab (z_a - z_b)^2, for every feature at once
+        spread = 2 * (sums @ scaled**2 - np.einsum("id,id->d", scaled, weighted @ scaled))
+        gradient = np.empty_like(values)
+        gradient[:-2] = -2 * spread
+        gradient[-2] = np.sum(inner * same) * math.exp(noise)
+        gradient[-1] = 0.5 * n + 1 - misfit / variance - np.diag(inner) @ errors / variance
+        away = lengths - centre
+        shared = _SHARED / (_OWN + len(away) * _SHARED) * away.sum()
+        from_prior = (away - shared) / _OWN  # the inverse of their covariance times them
+        value += 0.5 * float(away @ from_prior)
+        gradient[:-2] += from_prior
+        value += 0.5 * (noise - _NOISE) ** 2 / 4.0
+        gradient[-2] += (noise - _NOISE) / 4.0
+        return value, gradient
+
+    at = math.log(prior)
+    first = np.append(np.full(int(used.sum()), centre - 1.0), [_NOISE, at])
+    bounds = [(centre - 6.0, centre + 6.0)] * int(used.sum()) + [(-14.0, 1.0), (at - 6, at + 6)]
+    found = optimize.minimize(
+        loss, first, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": _STEPS}
+    ).x
+    lengths = np.full(d, centre)
+    lengths[used] = found[:-2]
+    return Hyperparameters(lengths, float(found[-2]), float(found[-1]))
+
+
+def _same(x: Array, errors: Array) -> Array:
+    """Return 1 where rows are of the same candidate, and 0 elsewhere, ``(n, n)``.
+
+    Where no error of observation is known, what no feature explains may be one: it is another one
+    in each row.
+    """
+    which = np.unique(x, axis=0, return_inverse=True)[1]
+    same = (which[:, None] == which[None]) & (errors > 0) & (errors[:, None] > 0)
+    np.fill_diagonal(same, val=True)
+    return np.asarray(same, np.float64)
+
+
+def _kernel(a: Array, b: Array, lengths: Array) -> Array:
+    """Return the kernel between rows, ``(n, m)``.
+
+    It is what ``_matern`` gives of ``_squares``, in place and some rows at a time: with all of a
+    space as ``a``, memory is what takes time.
+    """
+    a, b = a / np.exp(lengths), b / np.exp(lengths)
+    kernel = 2 * a @ b.T
+    of_a, of_b = (a**2).sum(axis=1)[:, None], (b**2).sum(axis=1)[None]
+    step = max(1, _BLOCK // max(1, len(b)))
+    for start in range(0, len(a), step):
+        block = kernel[start : start + step]
+        np.subtract(of_a[start : start + step] + of_b, block, out=block)
+        np.maximum(block, 0.0, out=block)
+        block *= 3
+        np.sqrt(block, out=block)
+        decay = np.exp(-block)
+        block += 1
+        block *= decay
+    return kernel
+
+
+def _squares(a: Array, b: Array, lengths: Array) -> Array:
+    """Return squared distances between rows, in length scales."""
+    a, b = a / np.exp(lengths), b / np.exp(lengths)
+    squares = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1)[None] - 2 * a @ b.T
+    return np.asarray(np.maximum(squares, 0.0))
+
+
+def _matern(squares: Array) -> tuple[Array, Array]:
+    """Return the kernel, and its derivative by the squared distance."""
+    r = np.sqrt(3 * squares)
+    decay = np.exp(-r)
+    return np.asarray((1 + r) * decay), -1.5 * decay

@@ -1,0 +1,135 @@
+"""Verification of a front: each member is judged by the file that goes onto the device."""
+
+import dataclasses
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hwnas import metrics
+from hwnas.accuracy.supernet import per_sample
+from hwnas.backends.base import Artefacts, Trained
+from hwnas.budget import Budget
+from hwnas.cost.base import LayerCost
+from hwnas.families.blocks import weights_of
+from hwnas.figure import Figure
+from hwnas.int8.finished import Finished
+from hwnas.metrics import column
+from hwnas.pareto import non_dominated
+from hwnas.progress import Progress
+from hwnas.results import Candidate, RunFolder
+from hwnas.searching.member import Member
+from hwnas.space import Genotype
+from hwnas.tasks.base import Task
+from hwnas.training.data import Batch
+
+
+@dataclass(frozen=True)
+class Workbench:
+    """What verification needs to make an artefact of a genotype and to judge it."""
+
+    finished: Callable[[Genotype], Finished]  #: the network with the weights that are delivered
+    #: normalised test images and their targets, at the genotype's resolution, in batches
+    test: Callable[[Genotype], Iterable[Batch]]
+    artefacts: Artefacts
+    task: Task
+    dtype: str  #: in which the artefact computes
+    phase: str = "Verify front"  #: what the progress bar says
+
+
+def verify(
+    members: Sequence[Candidate],
+    bench: Workbench,
+    budget: Budget,
+    objectives: Sequence[str],
+    folder: RunFolder,
+    progress: Progress,
+) -> list[Member]:
+    """Verify each member, keeping its files; members that an earlier run verified are read."""
+    verified = []
+    with progress.phase(bench.phase, len(members)) as advance:
+        for candidate in members:
+            verified.append(_verify_once(candidate, bench, folder))
+            advance(1)
+    return _judge(verified, budget, objectives)
+
+
+def _verify_once(candidate: Candidate, bench: Workbench, folder: RunFolder) -> Member:
+    record = f"models/{candidate.id}.json"
+    if (known := folder.read_json(record)) is not None:
+        figures = {name: Figure(*values) for name, values in known["figures"].items()}
+        return Member(candidate, figures, known["details"], known["files"])
+    member, layers = _verify(candidate, bench, folder)
+    content = {
+        "genotype": candidate.genotype.to_dict(),
+        "figures": {name: figure.to_json() for name, figure in member.figures.items()},
+        "details": member.details,
+        "files": member.files,
+        "layers": [dataclasses.asdict(layer) for layer in layers],
+    }
+    folder.write_json(record, content)
+    return member
+
+
+def _verify(
+    candidate: Candidate, bench: Workbench, folder: RunFolder
+) -> tuple[Member, tuple[LayerCost, ...]]:
+    genotype = candidate.genotype
+    finished = bench.finished(genotype)
+    network, lowered = finished.network, finished.lowered
+    files = bench.artefacts.build(Trained(lowered, weights_of(network, lowered), finished.int8))
+    paths = {
+        suffix: folder.write_bytes(f"models/{candidate.id}{suffix}", content)
+        for suffix, content in files.items()
+    }
+    targets, found_fp32, task = [], [], bench.task
+
+    def images() -> Iterator[NDArray[np.float32]]:
+        """Yield test images; keep on the way what is known of them."""
+        for batch in bench.test(genotype):
+            targets.append(batch[1].numpy())
+            found_fp32.append(per_sample(task, network, *batch))
+            yield batch[0].numpy()
+
+    outputs, cost = bench.artefacts.judge(paths, lowered, images())
+    found = task.per_sample(outputs, np.concatenate(targets))
+    dtype = "int8" if bench.dtype == "int8" else "fp32"
+    figures = {
+        f"{task.metric}_fp32": task.score(np.concatenate(found_fp32)),
+        f"{task.metric}_{dtype}": task.score(found),
+        **{name: cost.figures[name] for name in metrics.costs() if name in cost.figures},
+    }
+    digests = {suffix: hashlib.sha256(content).hexdigest() for suffix, content in files.items()}
+    return Member(candidate, figures, cost.details, digests), cost.layers
+
+
+def _judge(members: list[Member], budget: Budget, objectives: Sequence[str]) -> list[Member]:
+    """Mark the members that leave the budget, and those that a member within it now dominates."""
+    over = [[n for n, by in budget.violations(m.figures).items() if by > 0] for m in members]
+    fitting = [i for i, left in enumerate(over) if not left]
+    maximise = [column(name).maximise for name in objectives]
+    points = np.array([_objectives(members[i], objectives) for i in fitting])
+    mask = non_dominated(points, maximise)
+    front = {i for i, stays in zip(fitting, mask, strict=True) if stays}
+
+    def is_near(i: int) -> bool:
+        raised = np.vstack([points[mask], _objectives(members[i], objectives, at_best=True)])
+        return bool(non_dominated(raised, maximise)[-1])
+
+    near = {i for i in fitting if i in front or is_near(i)}
+    return [
+        dataclasses.replace(
+            member, over_budget=tuple(over[i]), on_front=i in front, near_front=i in near
+        )
+        for i, member in enumerate(members)
+    ]
+
+
+def _objectives(member: Member, objectives: Sequence[str], *, at_best: bool = False) -> list[float]:
+    figures = {**member.figures, member.metric: member.quality}
+    values = {name: figures[name].value for name in objectives}
+    if at_best:
+        values[member.metric] = column(member.metric).best(member.quality)
+    return list(values.values())

@@ -1,0 +1,88 @@
+"""Images and targets as arrays in a file of numpy's: data of the user's own, from Python."""
+
+import hashlib
+import io
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from hwnas import files
+from hwnas.errors import DataError
+from hwnas.tasks.base import Kind, Targets
+
+SUFFIX = ".npz"
+_CHANNELS = (1, 3)
+_WHERE = "Own data"
+
+
+def write_arrays(images: ArrayLike, targets: ArrayLike, folder: Path) -> Path:
+    """Keep images and targets in a file that is named after their content; return its path.
+
+    Args:
+        images: uint8, ``(N, H, W)`` or ``(N, H, W, C)`` with one or three channels.
+        targets: ``(N,)``, whole numbers or words that say classes; or values, ``(N,)`` or
+            ``(N, n)``.
+        folder: Where the file goes.
+
+    Raises:
+        DataError: they are of other types or shapes.
+    """
+    pixels, said = np.asarray(images), np.asarray(targets)
+    _check(_WHERE, pixels, said)
+    found = hashlib.sha256(repr((pixels.shape, said.shape, said.dtype.str)).encode())
+    found.update(pixels.tobytes())
+    found.update(said.tobytes())
+    path = folder / f"{found.hexdigest()[:16]}{SUFFIX}"
+    if not path.exists():
+        content = io.BytesIO()
+        np.savez(content, images=pixels, targets=said)
+        files.write(path, content.getvalue())
+    return path
+
+
+def read_arrays(
+    where: str, path: Path, kind: Kind
+) -> tuple[NDArray[np.uint8], Mapping[str, Targets], tuple[str, ...], list[str]]:
+    """Return images ``(N, side, side, C)``, targets, what networks answer, and notes.
+
+    Raises:
+        DataError: the file does not hold ``images`` and ``targets`` as they should be.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as content:
+            pixels, said = content["images"], content["targets"]
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        message = f"{where} cannot be read as arrays 'images' and 'targets': {error}"
+        raise DataError(message) from None
+    _check(where, pixels, said)
+    if kind.categorical and said.ndim != 1:
+        raise DataError(f"{where}: targets are of shape {said.shape}; classes are of shape (N,).")
+    targets, names = kind.targets(where, {"train": said.tolist()}, None)
+    pixels = pixels[..., None] if pixels.ndim == 3 else pixels
+    height, width = pixels.shape[1:3]
+    if height == width:
+        return pixels, targets, names, []
+    side = min(height, width)
+    top, left = (height - side) // 2, (width - side) // 2
+    cropped = pixels[:, top : top + side, left : left + side]
+    note = f"{where}: of images of {width}x{height} pixels the middle {side}x{side} are read."
+    return cropped, targets, names, [note]
+
+
+def _check(where: str, images: NDArray[np.generic], targets: NDArray[np.generic]) -> None:
+    if images.dtype != np.uint8 or images.ndim not in (3, 4):
+        raise DataError(
+            f"{where}: images are {images.dtype} of shape {images.shape}; they must be uint8 "
+            "of shape (N, H, W) or (N, H, W, C)."
+        )
+    if images.ndim == 4 and images.shape[3] not in _CHANNELS:
+        raise DataError(f"{where}: images have {images.shape[3]} channels; they must have 1 or 3.")
+    fits = targets.ndim in (1, 2) and len(targets) == len(images)
+    if not fits or targets.dtype.kind not in "iufU":
+        raise DataError(
+            f"{where}: targets are {targets.dtype} of shape {targets.shape}; they must be numbers "
+            f"or words, one or several for each of {len(images)} images."
+        )

@@ -1,0 +1,210 @@
+"""``import hwnas`` as its users write it."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from sklearn.datasets import load_digits
+from torch.utils.data import TensorDataset
+
+import hwnas
+from hwnas.__main__ import run
+from hwnas.accuracy.base import Rival
+from hwnas.api.result import SearchResult
+from hwnas.space import Genotype
+
+QUICK: dict[str, Any] = {
+    "target": "npu",
+    "search_space": "tiny",
+    "budget": "none",
+    "trained": {"fidelities": [1]},
+    "finish__epochs": 0,
+    "n_trials": 5,
+}
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have all tests work in one folder, where networks that were trained are found again."""
+    monkeypatch.chdir(tmp_path_factory.getbasetemp())
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> SearchResult:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.getbasetemp())
+        return hwnas.search(**QUICK, run__dir="found")
+
+
+def test_importing_loads_nothing_heavy() -> None:
+    script = "import sys, hwnas; print(*sys.modules); hwnas.Figure; assert 'search' in dir(hwnas)"
+    loaded = subprocess.check_output([sys.executable, "-c", script], text=True).split()
+    assert {"torch", "numpy", "hydra", "pyarrow"}.isdisjoint(loaded)
+
+
+def test_front_and_candidates_are_tables(found: SearchResult) -> None:
+    assert found.candidates.num_rows == 5
+    front = found.front
+    assert set(front["id"].to_pylist()) <= set(found.candidates["id"].to_pylist())
+    assert front["verified_accuracy_int8"].null_count == 0
+    html = found._repr_html_()
+    assert front["id"][0].as_py() in html
+    assert "data:image/png;base64" in html
+    assert hwnas.load(found.path) == SearchResult(found.path)
+
+
+def test_picture_is_drawn_without_a_global_backend(found: SearchResult) -> None:
+    (axes,) = found.plot().axes
+    assert axes.get_ylabel() == "accuracy"
+    script = "import sys; from hwnas.report import plot, comparison; print(*sys.modules)"
+    loaded = subprocess.check_output([sys.executable, "-c", script], text=True).split()
+    assert "matplotlib" in loaded
+    assert "matplotlib.pyplot" not in loaded  # notebooks choose how it draws
+
+
+def test_why_is_text_and_markdown(found: SearchResult) -> None:
+    member = found.front["id"][0].as_py()
+    assert member in str(found.why())
+    told = found.why(member[:6])
+    assert told.headline.startswith(f"{member}: on the front")
+    assert f"**{told.headline}**" in told.to_markdown()
+    assert "| accuracy" in told.to_markdown()
+
+
+def test_export_proves_itself(found: SearchResult) -> None:
+    (export,) = found.export(pick="most_accurate", dir="models")
+    assert export.path.parent == Path("models")
+    assert {"model.int8.tflite", "proof.json"} <= {file.name for file in export.files}
+    assert export.proof["source"]["run"] == str(found.path)
+    assert any("same class as torch" in line for line in export.verify())
+    assert export.proof["model"]["name"] in export._repr_html_()
+
+
+def test_nothing_is_printed_and_nothing_left_behind(
+    found: SearchResult, capfd: pytest.CaptureFixture[str]
+) -> None:
+    known = {*ConfigStore.instance().repo}
+    compared = hwnas.compare([found], n_bootstrap=0)
+    assert compared.table("points").num_rows >= found.front.num_rows
+    assert compared.sentences
+    assert capfd.readouterr() == ("", "")
+    assert not GlobalHydra.instance().is_initialized()
+    assert {*ConfigStore.instance().repo} == known
+
+
+def test_one_network_is_trained_alone() -> None:
+    trained = hwnas.train(search_space="tiny", genotype="smallest", train={"epochs": 2})
+    value, _, low, high = trained.summary["accuracy_test"]
+    assert low < value < high
+    assert trained.log.num_rows == trained.summary["steps"] > 0
+    assert f"{value:.5g}" in trained._repr_html_()
+
+
+def test_targets_that_need_no_table_have_none() -> None:
+    with pytest.raises(hwnas.HwnasError, match="needs no latency table"):
+        hwnas.profile(target="npu")
+
+
+def test_same_search_as_by_the_command_line(found: SearchResult) -> None:
+    options = found.manifest["arguments"]
+    arguments = [a for a in options if not a.startswith("run.dir")]
+    assert run(["search", *arguments, "run.dir=by_command"]) == 0
+    again = hwnas.load("by_command")
+    assert again.candidates.equals(found.candidates)
+    assert again.manifest["digests"] == found.manifest["digests"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"target": "npu", "n_trial": 3}, "Unknown option 'n_trial'. Did you mean 'n_trials'?"),
+        ({"target": "npz"}, "Unknown target 'npz'. Did you mean 'npu'?"),
+        ({"target": "npu", "train": {"epoch": 3}}, "'train.epoch'"),
+        ({"n_trials": 3}, "No target. Give one"),
+        ({"target": "npu", "dataset": (np.zeros((4, 8, 8)), np.zeros(4))}, "they must be uint8"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(hwnas.HwnasError) as raised:
+        hwnas.search(**options)
+    assert words in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_own_arrays_and_data_sets_of_torch_are_the_same_data() -> None:
+    digits = load_digits()
+    images, labels = np.round(digits.images * 255 / 16).astype(np.uint8), digits.target
+    options = QUICK | {"n_trials": 2, "dataset__shift": 0.125}
+    first = hwnas.search(**options, dataset=(images, labels))
+    tensors = TensorDataset(torch.from_numpy(images)[:, None], torch.from_numpy(labels))
+    second = hwnas.search(**options, dataset=tensors)
+    assert first.manifest["digests"] == second.manifest["digests"]
+    assert first.candidates.equals(second.candidates)
+    assert first.manifest["images"]["test"] == 360  # a fifth
+    assert first.manifest["classes"] == [str(i) for i in range(10)]
+    more = hwnas.search(resume=first.path, n_trials=3)  # the run knows where its data are
+    assert more.candidates.num_rows == 3
+
+
+class Depth:
+    """The deeper, the better."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def score(self, genotype: Genotype, rival: Rival | None = None) -> hwnas.Score:
+        self.asked.append(genotype.id)
+        depth = sum(int(v) for name, v in genotype.options if name.endswith("depth"))
+        return hwnas.Score(hwnas.Figure(1 - 0.5**depth, "modelled"))
+
+
+class Widths:
+    """The wider, the dearer."""
+
+    n_affordable: int | None = None
+
+    def cost(self, genotype: Genotype) -> hwnas.Cost:
+        width = sum(int(v) for name, v in genotype.options if name.endswith("width"))
+        figures = {n: hwnas.Figure(0.001 * width, "modelled") for n in ("latency_ms", "energy_mj")}
+        return hwnas.Cost(figures)
+
+
+def test_own_evaluator_and_cost_model(capsys: pytest.CaptureFixture[str]) -> None:
+    evaluator = Depth()
+    options = QUICK | {"n_trials": 6}
+    first = hwnas.search(**options, evaluator=evaluator, cost_model=Widths())
+    rows = first.candidates.to_pylist()
+    assert {row["id"] for row in rows} == {*evaluator.asked}
+    assert all(row["latency_ms"] == 0.001 * _width(row) for row in rows)
+    assert first.front["verified_latency_ms_source"][0].as_py() == "compiler-estimate"
+    assert first.manifest["own"] == {
+        "evaluator": f"{__name__}.Depth",
+        "cost_model": f"{__name__}.Widths",
+    }
+    more = hwnas.search(resume=first.path, n_trials=7, evaluator=Depth(), cost_model=Widths())
+    assert more.candidates.num_rows == 7
+    assert more.candidates["id"].to_pylist()[:6] == [row["id"] for row in rows]
+    assert run(["search", f"run.resume={first.path}"]) == 2
+    words = f"the run asked an object of class {__name__}.Depth"
+    assert words in capsys.readouterr().err
+    with pytest.raises(hwnas.HwnasError, match="asked an object of class"):
+        hwnas.search(resume=first.path, evaluator=Depth())
+    (export,) = first.export(pick="most_accurate")
+    assert export.proof["checks"]
+
+
+def _width(row: dict[str, Any]) -> int:
+    return sum(v for name, v in row.items() if name.endswith("width") and v is not None)
+
+
+def test_runs_without_objects_do_not_take_any(found: SearchResult) -> None:
+    with pytest.raises(hwnas.HwnasError, match="had no evaluator of its own"):
+        hwnas.search(resume=found.path, evaluator=Depth())
+    with pytest.raises(hwnas.HwnasError, match=r"study\.workers=2: evaluator"):
+        hwnas.search(**QUICK, evaluator=Depth(), study__workers=2)
