@@ -147,7 +147,7 @@ def test_own_arrays_and_data_sets_of_torch_are_the_same_data() -> None:
     assert first.manifest["digests"] == second.manifest["digests"]
     assert first.candidates.equals(second.candidates)
     assert first.manifest["images"]["test"] == 360  # a fifth
-    assert first.manifest["classes"] == [str(i) for i in range(10)]
+    assert first.manifest["task"]["classes"] == [str(i) for i in range(10)]
     more = hwnas.search(resume=first.path, n_trials=3)  # the run knows where its data are
     assert more.candidates.num_rows == 3
 

@@ -1,0 +1,46 @@
+"""Images and targets of a user's own, given from Python."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from hwnas.api.data import kept
+from hwnas.errors import DataError
+from hwnas.progress import Silent
+from hwnas.training.data import DatasetConfig, load
+
+N = 40
+IMAGES = np.arange(N, dtype=np.uint8)[:, None, None] * np.ones((8, 8), np.uint8)
+
+
+@pytest.mark.parametrize("n_values", [1, 2])
+def test_values_stay_with_their_images(tmp_path: Path, n_values: int) -> None:
+    values = np.stack([np.arange(N) / 4, np.arange(N) - 7.5], axis=1)[:, :n_values]
+    path = kept((IMAGES, values), tmp_path)
+    data = load(DatasetConfig("images", path=str(path), task="regression"), 8, Silent())
+    assert data.task.n_outputs == n_values
+    for split in (data.train, data.validation, data.test):
+        images, targets = split.content()
+        of = np.frombuffer(images, np.uint8).reshape(-1, 64)[:, 0]
+        found = np.frombuffer(targets, np.float32).reshape(-1, n_values)
+        assert np.array_equal(found, values[of].astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    ("targets", "message"),
+    [
+        (np.arange(N) / 4, "must be a whole number or a word"),
+        (np.zeros((N, 2), np.int64), r"classes are of shape \(N,\)"),
+    ],
+)
+def test_values_are_no_classes(tmp_path: Path, targets: NDArray[np.generic], message: str) -> None:
+    path = kept((IMAGES, targets), tmp_path)
+    with pytest.raises(DataError, match=message):
+        load(DatasetConfig("images", path=str(path)), 8, Silent())
+
+
+def test_every_image_needs_a_target(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=f"for each of {N} images"):
+        kept((IMAGES, np.zeros(N - 1)), tmp_path)
