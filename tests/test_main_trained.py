@@ -132,7 +132,7 @@ def test_finished_network_is_exported_as_it_was_verified(
         card = (folder / "MODEL_CARD.md").read_text()
         assert "Supernet: none, candidates were trained alone" in card
         assert "trained alone from scratch" in card
-        assert "The search reported, of these weights, an accuracy" in card
+        assert "The search reported, of these weights, accuracy 0." in card
 
 
 def test_what_another_search_went_on_with_is_exported_as_this_one_left_it(

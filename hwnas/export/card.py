@@ -258,7 +258,7 @@ def _reported(proof: Row) -> str:
     name = own(metric, figures)
     same = ", ".join(f"`{name}`" for name in reported["same_files"])
     return (
-        f"\n\nThe search reported, of {reported['of']}, as {column(metric).label} "
+        f"\n\nThe search reported, of {reported['of']}, {column(metric).label} "
         f"{figures[name][0]:.4f} and {figures['latency_ms'][0]:.4g} ms."
         + f" Byte for byte what it verified: {same}."
         * bool(same)

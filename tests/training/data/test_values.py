@@ -1,6 +1,7 @@
 """Values of a user's own images: a CSV file beside them, or a column of a table."""
 
 import csv
+import gc
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +36,7 @@ def _config(path: Path, label_column: str | None = None) -> DatasetConfig:
     return DatasetConfig("images", path=str(path), task="regression", label_column=label_column)
 
 
-# What reads the CSV file leaves it to the garbage collector to close.
+# What reads the CSV file leaves it to the garbage collector to close: here, not in another test.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_csv_beside_images_says_their_values(tmp_path: Path) -> None:
     data = load(_config(_folder(tmp_path / "of")), 8, Silent())
@@ -43,6 +44,8 @@ def test_csv_beside_images_says_their_values(tmp_path: Path) -> None:
     for split in (data.train, data.validation, data.test):
         part = split.take(torch.arange(len(split)))
         assert part.targets[:, 0].tolist() == part.images[:, 0, 0, 0].tolist()
+    del data, part, split
+    gc.collect()
 
 
 def test_table_may_have_several_values_an_image(tmp_path: Path) -> None:
