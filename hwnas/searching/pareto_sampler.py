@@ -21,6 +21,7 @@ from optuna.search_space import IntersectionSearchSpace
 from optuna.trial import FrozenTrial
 
 from hwnas.pareto import non_dominated
+from hwnas.searching import spread
 from hwnas.searching.choices import Assignment, Bred, Choices
 from hwnas.searching.expectation import (
     Expectation,
@@ -225,20 +226,20 @@ class ParetoSampler(BaseSampler):
         if known.costs.shape[1] == 0:
             return known.assignments[rng.choice(free)], Proposal("startup", len(free))
         number = len(history.errors) + len(history.pending) + history.n_ahead
-        number, free = _of_branch(space, known.assignments, free, number)
+        number, free = spread.of_branch(space, known.assignments, free, number)
         by_cost = np.argsort(known.costs[free, 0], kind="stable")
         width = max(1, len(free) * len(space.branches()) // self._n_startup)
         # The cheapest, the dearest, and then always the middle of what is widest.
-        share = float(number) if number < 2 else _radical_inverse(number - 1)
+        share = float(number) if number < 2 else spread.radical_inverse(number - 1)
         start = round(share * max(0, len(free) - width))
         if not self._enumerates(space):  # what is drawn gathers where most of the space is: spread
-            start = _logarithmic(known.costs[free, 0][by_cost], share, width)
+            start = spread.logarithmic(known.costs[free, 0][by_cost], share, width)
         part: list[int] = by_cost[start : start + width].tolist()
         rows = [free[i] for i in rng.sample(part, min(len(part), _COMPARED))]
         before = history.features
         if history.pending:
             before = np.vstack([*before, *space.vectors(history.pending)])
-        chosen = rows[_least_alike(known.features[rows], before)]
+        chosen = rows[spread.least_alike(known.features[rows], before)]
         return known.assignments[chosen], Proposal("startup", len(free), len(free))
 
     def _first(self, space: Choices, rng: random.Random) -> Known:
@@ -360,50 +361,8 @@ def _other(space: Choices, taken: Container[Hashable], rng: random.Random) -> As
     return next((a for a in drawn if space.key(a) not in taken), drawn[0])
 
 
-def _of_branch(
-    space: Choices, assignments: Sequence[Assignment], free: Sequence[int], number: int
-) -> tuple[int, list[int]]:
-    """Return which of the first trials of its branch a trial is, and what is free there.
-
-    Branches take turns; where nothing is left of one, the next has its turn.
-    """
-    branches = space.branches()
-    for branch in (branches[(number + i) % len(branches)] for i in range(len(branches))):
-        if own := [i for i in free if space.branch(assignments[i]) == branch]:
-            return number // len(branches), own
-    raise AssertionError("nothing is free")
-
-
 def _options(distribution: BaseDistribution) -> list[Any]:
     if isinstance(distribution, CategoricalDistribution):
         return list(distribution.choices)
     assert isinstance(distribution, IntDistribution)
     return list(range(distribution.low, distribution.high + 1, distribution.step))
-
-
-def _logarithmic(costs: Array, share: float, width: int) -> int:
-    """Return where in ascending costs those are that lie so far up their range, in logarithms.
-
-    Costs below zero are of something maximised: logarithms of that.
-    """
-    signs = np.where(costs < 0, -1.0, 1.0)
-    logs = signs * np.log(np.maximum(np.abs(costs), 1e-300))
-    at = int(np.searchsorted(logs, logs[0] + share * (logs[-1] - logs[0])))
-    return max(0, min(at - width // 2, len(costs) - width))
-
-
-def _least_alike(rows: Array, before: Array) -> int:
-    """Return which of rows is farthest from all before; where there are none, the most usual."""
-    if len(before) == 0:
-        distances = -((rows - rows.mean(axis=0)) ** 2).sum(axis=1)
-    else:
-        distances = ((rows[:, None] - before[None]) ** 2).sum(axis=2).min(axis=1)
-    return int(np.argmax(distances))
-
-
-def _radical_inverse(n: int) -> float:
-    """Return the n-th of numbers that fill [0, 1) evenly, whenever they are cut off."""
-    value, digit = 0.0, 0.5
-    while n:
-        value, n, digit = value + digit * (n & 1), n >> 1, digit / 2
-    return value

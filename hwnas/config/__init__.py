@@ -1,0 +1,45 @@
+"""What each verb accepts: the Hydra schemas. Most are the domain types themselves."""
+
+from hwnas.config.common import RunConfig
+from hwnas.config.networks import ProfileConfig, TrainConfig
+from hwnas.config.runs import AuditConfig, CompareConfig, ExportConfig, WhyConfig
+from hwnas.config.search import SearchConfig, TabularConfig
+from hwnas.config.several import agreed, check_common
+from hwnas.export.options import VerifyConfig
+
+__all__ = [
+    "SCHEMAS",
+    "AuditConfig",
+    "CompareConfig",
+    "ExportConfig",
+    "ProfileConfig",
+    "RunConfig",
+    "SearchConfig",
+    "TabularConfig",
+    "TrainConfig",
+    "VerifyConfig",
+    "WhyConfig",
+    "agreed",
+    "check_common",
+    "register",
+]
+
+SCHEMAS: dict[str, type] = {
+    "search": SearchConfig,
+    "train": TrainConfig,
+    "profile": ProfileConfig,
+    "tabular": TabularConfig,  # search accuracy=table
+    "why": WhyConfig,
+    "audit": AuditConfig,
+    "compare": CompareConfig,
+    "export": ExportConfig,
+    "verify": VerifyConfig,
+}
+
+
+def register() -> None:
+    """Make the schemas known to Hydra, for ``defaults: [<verb>_schema]``."""
+    from hydra.core.config_store import ConfigStore  # not above: help does without Hydra
+
+    for verb, schema in SCHEMAS.items():
+        ConfigStore.instance().store(name=f"{verb}_schema", node=schema)

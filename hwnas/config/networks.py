@@ -1,0 +1,80 @@
+"""What verbs accept that make networks or measure them: ``profile`` and ``train``."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from omegaconf import MISSING
+
+from hwnas import backends
+from hwnas.accuracy.options import ScoringConfig
+from hwnas.config.common import SPACE, RunConfig, not_several, spaces_of
+from hwnas.errors import ConfigError
+from hwnas.latency_table import TableConfig
+from hwnas.profiling.options import NetworksConfig
+from hwnas.runtimes.options import TuningConfig
+from hwnas.target import Remote, Target
+from hwnas.timing import TimingConfig
+from hwnas.training.config import TrainingConfig
+from hwnas.training.dataset import DatasetConfig
+from hwnas.union import named
+
+
+@dataclass
+class ProfileConfig:
+    """What ``python -m hwnas profile`` accepts."""
+
+    target: Target = MISSING
+    dataset: DatasetConfig = MISSING
+    train: TrainingConfig = field(default_factory=TrainingConfig)  #: set by data sets, not read
+    table: TableConfig = field(default_factory=TableConfig)
+    timing: TimingConfig = field(default_factory=TimingConfig)
+    tuning: TuningConfig = field(default_factory=TuningConfig)
+    networks: NetworksConfig = field(default_factory=NetworksConfig)
+    rpc: Remote = field(default_factory=Remote)
+    search_space: Any = None  #: one or a list; default: those that suit the target
+    genotype: str | None = None  #: show where the time of one network goes, instead
+    transfer_from: str | None = None  #: a target whose table stands in, instead of tuning all
+    n_samples: int = 30  #: networks that are measured to transfer a table
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.genotype is None and not backends.get(self.target.runtime).measured:
+            raise ConfigError(
+                f"Target '{self.target.name}' needs no latency table: "
+                f"target.runtime={self.target.runtime} estimates every network whole."
+            )
+        if self.n_samples < 10:
+            raise ConfigError(f"n_samples must be at least 10, got {self.n_samples}.")
+        for name in ("genotype", "transfer_from"):
+            if getattr(self, name) is not None and len(self.spaces) > 1:
+                raise ConfigError(
+                    f"profile {name}=... takes one search space{not_several(self.spaces)}"
+                )
+
+    @property
+    def spaces(self) -> list[str]:
+        """The names and paths of the search spaces whose networks are profiled."""
+        return spaces_of(self.search_space, self.target)
+
+
+@dataclass
+class TrainConfig:
+    """What ``python -m hwnas train`` accepts."""
+
+    dataset: DatasetConfig = MISSING
+    train: TrainingConfig = field(default_factory=TrainingConfig)
+    scoring: ScoringConfig = field(default_factory=ScoringConfig)
+    run: RunConfig = field(default_factory=RunConfig)
+    search_space: Any = SPACE
+    #: one network alone instead of the supernet: smallest, largest, random, an id or JSON
+    genotype: str | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.train.from_supernet and self.genotype is None:
+            raise ConfigError(
+                "train.from_supernet=true is for one network: name it with genotype=..., for "
+                "example genotype=largest."
+            )
+        if len(spaces := named(self.search_space)) > 1:
+            raise ConfigError(f"train takes one search space at a time{not_several(spaces)}")

@@ -1,0 +1,134 @@
+"""What verbs accept that read runs: ``audit``, ``why``, ``export`` and ``compare``."""
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from hwnas.accuracy.options import MIN_NETWORKS
+from hwnas.errors import ConfigError, unknown
+from hwnas.finishing.options import FinishingConfig
+
+
+@dataclass
+class AuditConfig:
+    """What ``python -m hwnas audit`` accepts."""
+
+    run: str = ""  #: the folder of a search
+    k: int = 12  #: networks that are trained alone: half of the front, half of the whole space
+    n_repeated: int = 3  #: of them are trained with a second seed, to know the noise
+    epochs: int | None = None  #: of each network alone; default: those of the supernet
+    seed: int = 0  #: of the choice of networks, and of their training
+    workers: int = 1  #: processes that train networks, one each
+
+    def __post_init__(self) -> None:
+        if not self.run:
+            raise ConfigError("audit needs run=DIR, the folder of a finished search.")
+        if self.k < MIN_NETWORKS:
+            raise ConfigError(f"k must be at least {MIN_NETWORKS} networks, got {self.k}.")
+        if not 0 <= self.n_repeated <= self.k:
+            raise ConfigError(f"n_repeated must lie between 0 and k={self.k}.")
+        if self.epochs is not None and self.epochs < 1:
+            raise ConfigError(f"epochs must be at least 1, got {self.epochs}.")
+        if self.workers < 1:
+            raise ConfigError(f"workers must be at least 1, got {self.workers}.")
+
+
+@dataclass
+class WhyConfig:
+    """What ``python -m hwnas why`` accepts."""
+
+    run: str = ""  #: the folder of a search
+    id: str = ""  #: of a candidate, or how it begins; or ``front``
+
+    def __post_init__(self) -> None:
+        if not self.run or not self.id:
+            raise ConfigError(
+                "why needs run=DIR, the folder of a search, and id=GENOTYPE, of one of its "
+                "candidates; id=front lists the front."
+            )
+
+
+@dataclass
+class ExportConfig:
+    """What ``python -m hwnas export`` accepts."""
+
+    run: str = ""  #: the folder of a search
+    #: knee, most_accurate, fastest, smallest, all, an id or how it begins, or an expression
+    pick: str = "knee"
+    id: str = ""  #: of a candidate, or how it begins; the same as pick=ID
+    only: str | None = None  #: of a search for several targets: one of them; default: all
+    dir: str | None = None  #: where folders are made; default: runs/export/<time>
+    #: of each training: fine-tuning, after pruning, for int8; 0: none; default: as the search
+    #: finished its networks, which costs no training of those
+    epochs: int | None = None
+    alpha: float | None = None  #: share of the loss on what a teacher answers; default: likewise
+    prune: float = 0.0  #: fraction of the channels that is taken out; 0: none
+    #: points that int8 may lose; trained for it if more; default: likewise
+    max_int8_drop: float | None = None
+    license: str = "unknown"  #: of the model, as Hugging Face names it: apache-2.0, mit, ...
+
+    def __post_init__(self) -> None:
+        if not self.run:
+            raise ConfigError("export needs run=DIR, the folder of a finished search.")
+        if self.id and self.pick != "knee":
+            raise ConfigError("pick and id both say what is exported: give one of them.")
+        _ = self.finishing(FinishingConfig())
+
+    def finishing(self, searched: FinishingConfig) -> FinishingConfig:
+        """Return how weights are finished.
+
+        Args:
+            searched: How the search finished those of its networks.
+
+        Raises:
+            ConfigError: an option is out of its range.
+        """
+        names = ("epochs", "alpha", "prune", "max_int8_drop")
+        given = {name: value for name in names if (value := getattr(self, name)) is not None}
+        return replace(searched, **given)
+
+    @property
+    def wanted(self) -> str:
+        """What is picked."""
+        return self.id or self.pick
+
+
+@dataclass
+class OutputConfig:
+    """Where a comparison is written."""
+
+    dir: str | None = None  #: default: runs/compare/<time>
+
+
+@dataclass
+class CompareConfig:
+    """What ``python -m hwnas compare`` accepts."""
+
+    runs: Any = None  #: folders of searches, CSV files, or patterns of them; one or a list
+    #: max or min each; default: those of the runs
+    objectives: dict[str, str] = field(default_factory=dict)
+    group_by: str | None = None  #: a key of the runs' configurations: sampler, target, train.epochs
+    figures: Any = None  #: searched or verified; default: verified where all runs have them
+    reference: str | None = None  #: comparison.json of an earlier comparison, whose frame is used
+    true_front: str | None = None  #: a CSV file of points that IGD+ and epsilons refer to
+    allow_mixed: bool = False  #: compare runs on different data or splits
+    recost: bool = False  #: cost each front on the targets of the others
+    n_bootstrap: int = 1000  #: how often values are drawn for intervals; 0: no intervals
+    seed: int = 0  #: of what is drawn
+    run: OutputConfig = field(default_factory=OutputConfig)
+
+    def __post_init__(self) -> None:
+        if not self.paths:
+            raise ConfigError(
+                "compare needs runs='[DIR,...]', folders of searches or CSV files, or a pattern "
+                "such as runs='runs/search/*'."
+            )
+        if self.figures not in (None, "searched", "verified"):
+            raise ConfigError(unknown("figures", str(self.figures), ("searched", "verified")))
+        if self.n_bootstrap and self.n_bootstrap < 100:
+            raise ConfigError(f"n_bootstrap must be 0 or at least 100, got {self.n_bootstrap}.")
+
+    @property
+    def paths(self) -> list[str]:
+        """What is named in ``runs``."""
+        named = self.runs if isinstance(self.runs, list) else [self.runs]
+        return [str(name) for name in named if name not in (None, "")]

@@ -1,0 +1,162 @@
+"""Search spaces as YAML files: where they are, and what they must not contradict."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hwnas import content
+from hwnas.errors import SpaceError, unknown
+from hwnas.space.base import BLOCK, Option, SearchSpace, When, closest
+
+_KEYS = ("family", "choices", "fixed", "when")
+
+
+def find(name: str) -> Path:
+    """Return the file of a space that ships with hwnas, or of a path to a YAML file.
+
+    Raises:
+        SpaceError: there is none.
+    """
+    if name.endswith((".yaml", ".yml")):
+        if not Path(name).is_file():
+            raise SpaceError(f"search_space={name}: there is no such file.")
+        return Path(name)
+    folder = content.ROOT / "search_spaces"
+    if not (folder / f"{name}.yaml").is_file():
+        raise SpaceError(
+            unknown("search space", name, content.entries(folder))
+            + " A path to a YAML file works too."
+        )
+    return folder / f"{name}.yaml"
+
+
+def load(path: Path) -> SearchSpace:
+    """Read a space from YAML and check that it does not contradict itself.
+
+    What only the family can judge (missing stages, even kernels) the family checks.
+
+    Raises:
+        SpaceError: with the file, the key and what is allowed.
+    """
+    raw = _read(path)
+    choices = {str(name): options for name, options in raw["choices"].items()}
+    fixed = {str(name): value for name, value in (raw.get("fixed") or {}).items()}
+    for name, options in choices.items():
+        _check_options(path, name, options)
+    for name, value in fixed.items():
+        if name in choices:
+            raise SpaceError(f"{path}: '{name}' is both a choice and fixed; keep one of them.")
+        if isinstance(value, bool) or not isinstance(value, int | float | str):
+            raise SpaceError(f"{path}: fixed '{name}' must be a number or a word, got {value!r}.")
+    every = {name: tuple(options) for name, options in choices.items()}
+    when = _when(path, raw.get("when"))
+    space = SearchSpace(path.stem, raw["family"], every, fixed, when)
+    _check_depths(path, space)
+    for key, needs in when.items():
+        _check_when(path, space, key, needs)
+    return space
+
+
+def _when(path: Path, raw: Any) -> When:
+    """Return what a file says under ``when``, if it says anything."""
+    try:
+        return {
+            str(key): {str(other): _listed(allowed) for other, allowed in needs.items()}
+            for key, needs in (raw or {}).items()
+        }
+    except (AttributeError, TypeError):
+        raise SpaceError(
+            f"{path}: 'when' must say for keys of choices which options others must have, as in "
+            f"{{expansion: {{kind: [inverted, fused]}}}}; got {raw!r}."
+        ) from None
+
+
+def _listed(allowed: Any) -> tuple[Option, ...]:
+    if not isinstance(allowed, list) or not allowed:
+        raise TypeError
+    return tuple(allowed)
+
+
+def _check_when(
+    path: Path, space: SearchSpace, key: str, needs: Mapping[str, tuple[Option, ...]]
+) -> None:
+    """Refuse conditions of choices that do not exist, or that can never or always hold."""
+    names = [name for name in space.choices if name.rpartition(".")[2] == key]
+    if not names:
+        raise SpaceError(f"{path}: when: there is no choice of '{key}'.")
+    for other, allowed in needs.items():
+        where = f"{path}: when: '{key}' depends on '{other}'"
+        if other in space.when:
+            raise SpaceError(f"{where}, which depends on something itself; name that instead.")
+        possible: set[Option] = set()
+        for name in names:
+            found = closest({*space.choices, *space.fixed}, name.rpartition(".")[0], other)
+            if found is None:
+                continue
+            if not {*space.options(found)} & {*allowed}:
+                raise SpaceError(
+                    f"{where}, but '{found}' is never {' or '.join(map(str, allowed))}: "
+                    f"'{name}' would have no effect."
+                )
+            possible |= {*space.options(found)}
+        if not possible:
+            raise SpaceError(f"{where}, but nothing says '{other}' for any '{key}'.")
+        if strange := [option for option in allowed if option not in possible]:
+            raise SpaceError(f"{where}: {unknown(other, str(strange[0]), map(str, possible))}")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Return the content of a space's file, with all its keys in their place."""
+    try:
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise SpaceError(f"{path}: not readable as YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(raw, dict):
+        raise SpaceError(f"{path}: expected the keys {', '.join(_KEYS)}.")
+    for key in raw:
+        if key not in _KEYS:
+            raise SpaceError(f"{path}: {unknown('key', str(key), _KEYS)}")
+    if not isinstance(raw.get("family"), str):
+        raise SpaceError(f"{path}: 'family' must name a family, got {raw.get('family')!r}.")
+    if not raw.get("choices") or not all(
+        isinstance(raw.get(key) or {}, dict) for key in ("choices", "fixed")
+    ):
+        raise SpaceError(f"{path}: 'choices' and 'fixed' must map names to values.")
+    return raw
+
+
+def _check_options(path: Path, name: str, options: Any) -> None:
+    where = f"{path}: choice '{name}'"
+    if not isinstance(options, list) or not options:
+        raise SpaceError(f"{where} needs a list of at least one option, got {options!r}.")
+    if any(isinstance(o, bool) or not isinstance(o, int | float | str) for o in options):
+        raise SpaceError(f"{where}: options must be numbers or words, got {options!r}.")
+    if len({type(o) for o in options}) > 1 or len(set(options)) < len(options):
+        raise SpaceError(f"{where}: options must be different and of one type, got {options!r}.")
+    falls = name.rpartition(".")[2] == "stride"  # the first option is the smallest network's
+    if not isinstance(options[0], str) and sorted(options, reverse=falls) != options:
+        order = "descend: a larger stride computes less" if falls else "ascend"
+        raise SpaceError(f"{where}: options must {order}; got {options!r}.")
+
+
+def _check_depths(path: Path, space: SearchSpace) -> None:
+    """Refuse blocks that no depth reaches; which a family needs, it says itself."""
+    known = {*space.choices, *space.fixed}
+    indices: dict[str, set[int]] = {}
+    for name in known:
+        if match := BLOCK.fullmatch(name):
+            indices.setdefault(match["stage"], set()).add(int(match["index"]))
+    for stage, present in indices.items():
+        depth = f"{stage}.depth"
+        if depth not in known:
+            raise SpaceError(f"{path}: '{stage}' has blocks but no '{depth}'.")
+        if not all(isinstance(value, int) for value in space.options(depth)):
+            raise SpaceError(f"{path}: '{depth}' must be whole numbers.")
+        deepest = max(int(value) for value in space.options(depth))
+        if beyond := present - set(range(deepest)):
+            raise SpaceError(
+                f"{path}: '{depth}' goes to {deepest}, but '{stage}' has a block {max(beyond)}; "
+                f"allowed: 0 to {deepest - 1}."
+            )
