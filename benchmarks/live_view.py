@@ -24,8 +24,8 @@ from hwnas.commands.watch import Watch
 from hwnas.progress import Silent
 from hwnas.searching import loop
 from hwnas.searching.options import SamplerConfig
-from hwnas.searching.standing import View
 from hwnas.searching.study import Study
+from hwnas.searching.view import View
 
 BLOCK = 250
 OBJECTIVES = ("accuracy", "latency_ms")

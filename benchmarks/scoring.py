@@ -21,12 +21,12 @@ from torch import Tensor, nn  # noqa: E402
 
 from benchmarks.plain_supernet import PlainSupernet  # noqa: E402
 from hwnas import families, space  # noqa: E402
-from hwnas.accuracy.supernet import per_sample, recalibrate  # noqa: E402
 from hwnas.families.base import Supernet  # noqa: E402
 from hwnas.families.blocks import fold_batch_norm  # noqa: E402
 from hwnas.op import Signature  # noqa: E402
 from hwnas.space import Genotype  # noqa: E402
 from hwnas.tasks.classification.task import Classes  # noqa: E402
+from hwnas.training.inference import per_sample, recalibrate  # noqa: E402
 
 _CALIBRATION, _VALIDATION, _BATCH, _SUBNETS = 512, 6000, 250, 12
 _TASK = Signature(1, 10)

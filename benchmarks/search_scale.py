@@ -32,7 +32,6 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from hwnas import families, host, space, tabular
-from hwnas.accuracy.base import Rival, Score
 from hwnas.budget import Budget
 from hwnas.cost.host import as_run
 from hwnas.cost.roofline import RooflineCostModel
@@ -43,6 +42,7 @@ from hwnas.searching.options import SamplerConfig
 from hwnas.searching.study import Study
 from hwnas.space import Genotype, SearchSpace
 from hwnas.tabular_options import BenchmarkConfig
+from hwnas.tasks.score import Rival, Score
 from tests.conftest import target
 
 SAMPLERS = ("random", "nsga2", "pareto", "tpe")

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from hwnas import build, config, content
 from hwnas.accuracy import supernet
-from hwnas.accuracy.base import Evaluator, Rival, Score
+from hwnas.accuracy.base import Evaluator
 from hwnas.accuracy.on_demand import TrainedOnDemand
 from hwnas.cost.base import Cost, CostModel
 from hwnas.errors import CompileError
@@ -36,6 +36,7 @@ from hwnas.searching.options import SamplerConfig
 from hwnas.searching.study import Study
 from hwnas.space import Genotype
 from hwnas.tasks.classification.early_stopping import Bits, read, unpacked, whole
+from hwnas.tasks.score import Rival, Score
 
 _STARTUP = {"pareto": 16}  # as in conf/sampler
 

@@ -7,26 +7,27 @@ loaded before it is asked for.
 import importlib
 from typing import TYPE_CHECKING
 
+from hwnas.version import __version__ as __version__
+
 if TYPE_CHECKING:
-    from hwnas.accuracy.base import Score as Score
+    from hwnas.api.exports import verify as verify
     from hwnas.api.verbs import compare as compare
     from hwnas.api.verbs import load as load
     from hwnas.api.verbs import profile as profile
     from hwnas.api.verbs import search as search
     from hwnas.api.verbs import train as train
-    from hwnas.api.verbs import verify as verify
     from hwnas.cost.base import Cost as Cost
     from hwnas.errors import HwnasError as HwnasError
     from hwnas.figure import Figure as Figure
-
-__version__ = "0.1.0"
+    from hwnas.tasks.score import Score as Score
 
 _PLACES = {
     "Cost": "cost.base",
     "Figure": "figure",
     "HwnasError": "errors",
-    "Score": "accuracy.base",
-    **dict.fromkeys(("compare", "load", "profile", "search", "train", "verify"), "api.verbs"),
+    "Score": "tasks.score",
+    "verify": "api.exports",
+    **dict.fromkeys(("compare", "load", "profile", "search", "train"), "api.verbs"),
 }
 
 

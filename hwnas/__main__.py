@@ -5,8 +5,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-from hwnas import __version__
 from hwnas.errors import ConfigError, HwnasError, unknown
+from hwnas.version import __version__
 
 VERBS = {
     "search": "find, verify and report a Pareto front of networks for a target",

@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hwnas import __version__, backends, machine
+from hwnas import backends, machine
 from hwnas.errors import TableError
 from hwnas.latency_table import LatencyTable, find, load, setting
 from hwnas.target import Remote, Target
 from hwnas.target import facts as target_facts
+from hwnas.version import __version__
 
 
 def facts(target: Target, remote: Remote) -> dict[str, Any]:

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from hwnas import __version__, families, space
+from hwnas import families, space
 from hwnas.accuracy.options import ScoringConfig
-from hwnas.accuracy.supernet import SupernetEvaluator, per_sample, recalibrate
+from hwnas.accuracy.supernet import SupernetEvaluator
 from hwnas.errors import LockedError, RunError
 from hwnas.families.base import Family, Recipe, Supernet
 from hwnas.progress import Progress
@@ -28,10 +28,12 @@ from hwnas.training.batches import Material
 from hwnas.training.checkpoint import Checkpoint
 from hwnas.training.config import TrainingConfig, fine_tuning
 from hwnas.training.data import DatasetConfig, ImageData, load
+from hwnas.training.inference import per_sample, recalibrate
 from hwnas.training.initial import initialise
 from hwnas.training.loop import Row, Saving, Summary, Trainee
 from hwnas.training.sandwich import Sandwich
 from hwnas.union import joined
+from hwnas.version import __version__
 
 Log = Callable[[Row], None]
 

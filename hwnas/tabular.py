@@ -16,7 +16,6 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from hwnas.accuracy.base import Rival, Score
 from hwnas.cost.base import Cost
 from hwnas.errors import CompileError, TableError, unknown
 from hwnas.figure import Figure
@@ -24,6 +23,7 @@ from hwnas.metrics import column
 from hwnas.pareto import hypervolume, non_dominated
 from hwnas.space import Genotype, Option, SearchSpace
 from hwnas.tabular_options import BenchmarkConfig
+from hwnas.tasks.score import Rival, Score
 
 Array = NDArray[np.float64]
 

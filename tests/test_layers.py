@@ -1,6 +1,7 @@
 """Lower layers never import higher ones, and each outside library stays where it belongs."""
 
 import ast
+import graphlib
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ ROOT = Path(hwnas.__file__).parent
 LAYERS = {
     "": 0,  # the package itself: its version
     "errors": 0,
+    "version": 0,
     "content": 0,
     "progress": 0,
     "host": 0,
@@ -114,6 +116,7 @@ PLACES = {
     "moocore": {"pareto"},
     "pyarrow": {
         "api.exports",
+        "api.folders",
         "api.result",
         "api.tables",
         "results",
@@ -150,7 +153,7 @@ PLACES = {
             "console",
             "export",
             "front",
-            "joint",
+            "fronts",
             "profile",
             "search",
             "tabular",
@@ -208,6 +211,20 @@ def test_module_imports_nothing_above_itself(path: Path) -> None:
         name = imported.removeprefix("hwnas.")
         if imported.startswith("hwnas") and name in existing:
             assert _layer(name) <= _layer(_name(path)), imported
+
+
+def test_imports_go_round_in_no_circle() -> None:
+    existing = {f"hwnas.{_name(path)}".rstrip("."): path for path in MODULES}
+    graph = {
+        name: {i for i in _imports(path, top_level=False) & existing.keys() if i != "hwnas"}
+        for name, path in existing.items()
+    }
+    # Whoever imports a name of a package imports the package, too, whose names are in submodules.
+    packages = {name for name in existing if (ROOT / Path(*name.split(".")[1:])).is_dir()}
+    sorter = graphlib.TopologicalSorter(
+        {n: {i for i in found if i not in packages} for n, found in graph.items()}
+    )
+    sorter.prepare()  # raises a CycleError that names a circle
 
 
 @pytest.mark.parametrize("path", MODULES, ids=_name)

@@ -15,9 +15,9 @@ from torch.utils.data import TensorDataset
 
 import hwnas
 from hwnas.__main__ import run
-from hwnas.accuracy.base import Rival
 from hwnas.api.result import SearchResult
 from hwnas.space import Genotype
+from hwnas.tasks.score import Rival
 
 QUICK: dict[str, Any] = {
     "target": "npu",

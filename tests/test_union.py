@@ -11,7 +11,6 @@ import pytest
 import yaml
 
 from hwnas import content, space, union
-from hwnas.accuracy.base import Rival, Score
 from hwnas.budget import Budget
 from hwnas.cost.base import Cost
 from hwnas.errors import SpaceError
@@ -23,6 +22,7 @@ from hwnas.searching.front import pareto_front
 from hwnas.searching.options import SAMPLERS, SamplerConfig
 from hwnas.searching.study import Study
 from hwnas.space import Genotype, SearchSpace, Space
+from hwnas.tasks.score import Rival, Score
 from tests.conftest import space_yaml
 
 OBJECTIVES = ("accuracy", "latency_ms")

@@ -22,10 +22,10 @@ from scipy import stats
 
 from experiments import evaluations
 from experiments.evaluations import Evaluations, searched, volume
-from hwnas.accuracy.base import Rival, Score
 from hwnas.searching.front import pareto_front
 from hwnas.space import Genotype
 from hwnas.tasks.classification.early_stopping import Bits, read
+from hwnas.tasks.score import Rival, Score
 
 
 @dataclass

@@ -24,11 +24,11 @@ from scipy import stats
 
 from experiments import evaluations
 from experiments.evaluations import Evaluations, searched, volume
-from hwnas.accuracy.base import Rival, Score
 from hwnas.cost.base import Cost
 from hwnas.metrics import column
 from hwnas.pareto import non_dominated
 from hwnas.space import Genotype
+from hwnas.tasks.score import Rival, Score
 
 _MARKS = (50, 100, 150)
 _BASE = "pareto"  # what the others are compared with

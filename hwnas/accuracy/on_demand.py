@@ -5,9 +5,9 @@ from typing import final
 
 from torch import Tensor, nn
 
-from hwnas.accuracy.base import Rival, Score
 from hwnas.accuracy.supernet import SupernetEvaluator
 from hwnas.space import Genotype
+from hwnas.tasks.score import Rival, Score
 
 
 @final

@@ -1,23 +1,19 @@
 """How well a genotype answers with the weights it inherits from the supernet."""
 
-import math
-from functools import cache, partial
 from typing import final
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hwnas.accuracy.base import Rival, Score
 from hwnas.accuracy.options import ScoringConfig
 from hwnas.families.base import Family, Supernet
 from hwnas.families.blocks import fold_batch_norm
 from hwnas.space import Genotype, SearchSpace
-from hwnas.tasks.base import Found, Index, Task
-from hwnas.training.crew import Crew
+from hwnas.tasks.base import Found, Index
+from hwnas.tasks.score import Rival, Score
 from hwnas.training.data import ImageData, InMemorySplit
-
-_BATCH = 250  # images at once; larger ones were slower on the CPUs tried
+from hwnas.training.inference import per_sample, recalibrate
 
 
 @final
@@ -95,38 +91,3 @@ class SupernetEvaluator:
         if (name, resolution) not in self._prepared:
             self._prepared[name, resolution] = self._data.prepare(split.images, resolution)
         return self._prepared[name, resolution]
-
-
-def recalibrate(network: nn.Module, images: Tensor) -> None:
-    """Set the statistics of every batch norm to those of ``images``, averaged over batches.
-
-    Source: Yu & Huang, 2019, "post-statistics of batch normalization",
-    https://arxiv.org/abs/1903.05134, section 3.3.
-    """
-    for module in network.modules():
-        if isinstance(module, nn.BatchNorm2d):
-            module.reset_running_stats()
-            module.momentum = None  # a plain average over the batches
-    network.train()
-    with torch.inference_mode():
-        # Batches of (nearly) one size, because each counts the same in the average.
-        for batch in torch.tensor_split(images, math.ceil(len(images) / _BATCH)):
-            network(batch)
-    network.eval()
-
-
-def per_sample(task: Task, network: nn.Module, images: Tensor, targets: Tensor) -> Found:
-    """Return what the task finds of each of ``images`` ``(N, C, R, R)``, ``(N,)``."""
-
-    def of_batch(x: Tensor, y: Tensor) -> Found:
-        with torch.inference_mode():
-            return task.per_sample(network(x).numpy(), y.numpy())
-
-    n = max(1, math.ceil(len(images) / _BATCH))  # of (nearly) one size: they are read at once
-    batches = zip(torch.tensor_split(images, n), torch.tensor_split(targets, n), strict=True)
-    return np.concatenate([*_crew().run([partial(of_batch, *batch) for batch in batches])])
-
-
-@cache
-def _crew() -> Crew:
-    return Crew(torch.get_num_threads())

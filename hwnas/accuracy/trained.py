@@ -15,18 +15,18 @@ import torch
 from torch import Tensor, nn
 
 from hwnas.accuracy import fidelity
-from hwnas.accuracy.base import Rival, Score
 from hwnas.accuracy.options import ENOUGH, TrainedConfig
-from hwnas.accuracy.supernet import per_sample
 from hwnas.families.blocks import fold_batch_norm
 from hwnas.figure import Figure
 from hwnas.progress import Progress, Silent
 from hwnas.space import Genotype
 from hwnas.supernets import Course
+from hwnas.tasks.score import Rival, Score
 from hwnas.training import loop
 from hwnas.training.alone import Pupil
 from hwnas.training.checkpoint import Checkpoint
 from hwnas.training.config import TrainingConfig
+from hwnas.training.inference import per_sample
 
 _CALIBRATION = 512  # training images, for quantisation
 

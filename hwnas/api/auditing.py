@@ -11,7 +11,6 @@ import numpy as np
 
 from hwnas import supernets
 from hwnas.accuracy.audit import Finding, Subject, Verdict, choose, judge, repeated
-from hwnas.accuracy.supernet import per_sample
 from hwnas.api.composition import with_supernet
 from hwnas.api.lessons import train_together
 from hwnas.api.reporter import Reporter
@@ -29,6 +28,7 @@ from hwnas.space import Genotype, Space
 from hwnas.supernets import Course, Lesson
 from hwnas.training import loop
 from hwnas.training.data import ImageData
+from hwnas.training.inference import per_sample
 from hwnas.union import joined
 
 

@@ -1,20 +1,20 @@
-"""Exports and comparisons by their folders, for notebooks."""
+"""Exports by their folders, for notebooks; and the verbs that write and prove them."""
 
 import html
 import os
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.csv
 
+from hwnas import host
+from hwnas.api.composition import compose
+from hwnas.api.keywords import as_arguments
+from hwnas.api.reporter import Quiet
 from hwnas.api.tables import html_table
-from hwnas.errors import RunError, unknown
 from hwnas.export import proof
-from hwnas.latency_table import LatencyTable
-from hwnas.metrics import qualities
+from hwnas.progress import Progress
 from hwnas.results import Row
 
 
@@ -43,8 +43,6 @@ class Export(os.PathLike[str]):
         Raises:
             ProofError: something does not hold.
         """
-        from hwnas.api.verbs import verify
-
         return verify(self, **options)
 
     def _repr_html_(self) -> str:
@@ -54,76 +52,44 @@ class Export(os.PathLike[str]):
         return f"<h4>{html.escape(heading)}</h4>{html_table(pa.Table.from_pylist(rows))}"
 
 
-@dataclass(frozen=True)
-class ComparisonResult:
-    """A comparison by its folder."""
+def export(
+    run: str | os.PathLike[str], *, progress: Progress | None = None, **options: Any
+) -> list[Export]:
+    """Write models of a search as files for the device, with a proof of what they do.
 
-    path: Path
-    sentences: Sequence[str]
+    Args:
+        run: The search, or its folder.
+        progress: Is told of phases.
+        options: Of ``python -m hwnas export``: ``pick="knee"``, ``dir="models"``.
 
-    @property
-    def tables(self) -> list[str]:
-        """The names of its tables."""
-        return sorted(path.stem for path in self.path.glob("*.csv"))
+    Raises:
+        ProofError: a file does not do what it should; its folder is kept.
+    """
+    host.tune()
+    from hwnas.api.exporting import Exported
+    from hwnas.api.exporting import export as write
 
-    def table(self, name: str = "indicators") -> pa.Table:
-        """Return a table.
-
-        Raises:
-            RunError: there is none of that name.
-        """
-        path = self.path / f"{name}.csv"
-        if not path.exists():
-            raise RunError(f"{self.path}: {unknown('table', name, self.tables)}")
-        return pyarrow.csv.read_csv(path)
-
-    def _repr_html_(self) -> str:
-        words = "".join(f"<p>{html.escape(line)}</p>" for line in self.sentences)
-        return f"{html_table(self.table())}{words}"
+    given, found = as_arguments({"run": run, **options}), list[Exported]()
+    write(compose("export", given), given, Quiet(progress), found.append)
+    return [Export(each.path) for each in found]
 
 
-@dataclass(frozen=True)
-class TrainResult:
-    """A trained supernet, or a network that was trained alone, by the folder of its run."""
+def verify(
+    export: str | os.PathLike[str], *, progress: Progress | None = None, **options: Any
+) -> list[str]:
+    """Repeat the proof of an export with the runtimes at hand; return what was found.
 
-    path: Path
-    summary: Row  #: figures with their intervals, steps, seconds, and where the checkpoint is
+    Args:
+        export: The folder.
+        progress: Is told of phases.
+        options: Of ``python -m hwnas verify``: ``data=DIR``, ``target="npu"``.
 
-    @property
-    def log(self) -> pa.Table:
-        """The log of the training; empty where it was trained before."""
-        path = self.path / "log.csv"
-        return pyarrow.csv.read_csv(path) if path.exists() else pa.table({})
+    Raises:
+        ProofError: something does not hold.
+    """
+    host.tune()
+    from hwnas.api.verifying import verify as run
 
-    def _repr_html_(self) -> str:
-        found = [
-            {"what": name, "value": value[0], "low": value[2], "high": value[3]}
-            for name, value in self.summary.items()
-            if name.partition("_")[0] in qualities() and isinstance(value, list)
-            and len(value) == 4 and not isinstance(value[0], list)
-        ]  # fmt: skip
-        return html_table(pa.Table.from_pylist(found))
-
-
-@dataclass(frozen=True)
-class ProfileResult:
-    """A latency table, and how wrong it is."""
-
-    path: Path
-    errors: Mapping[str, Row]  #: by search space, on networks that calibration has not seen
-    n_operators: int
-    lines: Sequence[str]  #: what else was measured
-
-    @staticmethod
-    def of(table: LatencyTable, lines: Sequence[str]) -> "ProfileResult":
-        """Return what a table says."""
-        errors = {space: found.get("error", {}) for space, found in table.calibration.items()}
-        return ProfileResult(table.path, errors, len(table.entries), lines)
-
-    @property
-    def operators(self) -> pa.Table:
-        """The operators with their latencies."""
-        return pyarrow.csv.read_csv(self.path / "operators.csv")
-
-    def _repr_html_(self) -> str:
-        return html_table(self.operators)
+    quiet = Quiet(progress)
+    run(compose("verify", as_arguments({"export": export, **options})), quiet)
+    return quiet.lines

@@ -15,7 +15,8 @@ from hwnas.metrics import column
 from hwnas.progress import Progress
 from hwnas.results import Candidate, Row
 from hwnas.searching import band
-from hwnas.searching.band import Known, View
+from hwnas.searching.band import Known
+from hwnas.searching.view import View
 from hwnas.space import Genotype
 from hwnas.training.batches import steps_per_epoch
 from hwnas.weights import accuracies, as_left, left_after

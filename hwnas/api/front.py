@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
-from hwnas import build
 from hwnas.api.baseline import Against
 from hwnas.api.reporter import Reporter
 from hwnas.api.station import Station
@@ -14,7 +13,7 @@ from hwnas.report.explorer import Beside
 from hwnas.report.page import render
 from hwnas.report.plot import Panel, front_png
 from hwnas.results import Candidate, Row, RunFolder
-from hwnas.searching.joint import JointMember
+from hwnas.searching.for_all import MemberForAll
 from hwnas.searching.member import Member
 from hwnas.target import Target
 
@@ -48,7 +47,7 @@ class Outcome:
     folder: RunFolder
     manifest: Row
     fronts: Sequence[Front] = ()  #: of each target that anything fits
-    joint: Sequence[JointMember] = ()  #: of several targets: models for all
+    for_all: Sequence[MemberForAll] = ()  #: of several targets: networks for all
     missed: Sequence[str] = ()  #: why nothing fits the other targets
     leader: str = ""  #: the command that verifies the front, if it is another one
     seconds: Mapping[str, float] = field(default_factory=dict)  #: by phase
@@ -67,15 +66,10 @@ def finished(phases: Reporter, candidates: list[Candidate], members: list[Member
     }
 
 
-def write_front(
-    parts: build.Parts,
-    folder: RunFolder,
-    manifest: Row,
-    candidates: list[Candidate],
-    members: list[Member],
-    against: Against | None,
-) -> None:
+def write_front(front: Front, manifest: Row) -> None:
     """Write the front as CSV, JSON, picture and page, its baseline, and the manifest."""
+    parts, folder, against = front.station.parts, front.folder, front.against
+    candidates, members = front.candidates, front.members
     config = parts.config
     write_baseline(folder, against)
     if against is not None:
@@ -96,9 +90,8 @@ def write_front(
     )
     title = f"{config.searched} on {config.target.name}, {parts.data.name}"
     costs = paid(config.objectives)
-    beside = None if against is None else against.beside
     panel = Panel(
-        candidates, members, config.metric, costs[0], config.allowed, title, beside=beside
+        candidates, members, config.metric, costs[0], config.allowed, title, beside=front.beside
     )
     folder.write_bytes("front.png", front_png(panel))
     facts = [
@@ -115,7 +108,7 @@ def write_front(
         ("command", manifest["command"]),
         *((f"version of {name}", version) for name, version in manifest["versions"].items()),
     ]
-    found = searched.Front(candidates, members, config.objectives, config.allowed, beside)
+    found = searched.Front(candidates, members, config.objectives, config.allowed, front.beside)
     page = searched.single(f"hwnas: {title}", found, facts)
     page = (
         page

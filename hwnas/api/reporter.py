@@ -11,7 +11,7 @@ from hwnas.progress import Progress, Silent
 
 if TYPE_CHECKING:  # `verify` works where what reads runs is not installed
     from hwnas.results import Candidate
-    from hwnas.searching.standing import View
+    from hwnas.searching.view import View
 
 
 class Finished(Protocol):

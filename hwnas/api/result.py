@@ -111,7 +111,7 @@ class SearchResult(os.PathLike[str]):
         Raises:
             ProofError: a file does not do what it should; its folder is kept.
         """
-        from hwnas.api.verbs import export
+        from hwnas.api.exports import export
 
         return export(self, pick=pick, **options)
 

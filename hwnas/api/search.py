@@ -4,20 +4,20 @@ import contextlib
 import importlib.metadata
 import os
 import platform
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 
 import torch
 
-from hwnas.api import baseline, finishing, joint, station
-from hwnas.api.baseline import Baseline
-from hwnas.api.front import Front, Outcome, finished, write_front
+from hwnas.api import baseline, station
+from hwnas.api.ending import end
+from hwnas.api.front import Outcome
 from hwnas.api.own import Own
 from hwnas.api.reporter import Reporter
 from hwnas.api.station import Station
 from hwnas.config import SearchConfig
-from hwnas.errors import BudgetError
-from hwnas.results import Candidate, Row, RunFolder, begun, check_resumed, opened
+from hwnas.device import table_facts
+from hwnas.results import Row, RunFolder, begun, check_resumed, opened, plain
 from hwnas.searching import engine
 
 _RECORDED = ("hwnas", "torch", "optuna", "onnx", "numpy", "datasets", "moocore")
@@ -54,7 +54,7 @@ def search(
         with engine.study(search, config, folder) as study:
             folder.write_json("manifest.json", manifest)
             reporter.say([f"Run folder: {folder.path}"])
-            reporter.follow(study, station.views(stations))
+            reporter.follow(study, station.followed(stations))
             if (config.study.workers or 1) > 1:
                 stations[0].evaluator.train()  # once, on all cores, before all want it
             outcome = engine.run(search, config, folder, study, reporter)
@@ -63,39 +63,8 @@ def search(
             manifest |= {"status": "finished by another"}
             folder.write_json("manifest.json", manifest)
             return Outcome(folder, manifest, leader=outcome.leader)
-        finish = _finish_one if len(stations) == 1 else joint.finish
-        ended = finish(stations, folder, manifest, outcome.candidates, reporter, baselines)
+        ended = end(stations, folder, manifest, outcome.candidates, reporter, baselines)
         return replace(ended, seconds=dict(reporter.seconds))
-
-
-def _finish_one(
-    stations: Sequence[Station],
-    folder: RunFolder,
-    manifest: Row,
-    candidates: list[Candidate],
-    phases: Reporter,
-    baselines: Mapping[str, Baseline],
-) -> Outcome:
-    """Verify the front of one target and write reports."""
-    (only,) = stations
-    try:
-        only.front(candidates, folder)
-    except BudgetError:
-        folder.write_json("manifest.json", manifest | {"status": "nothing fits the budget"})
-        raise
-    finish = finishing.finish(stations, {only.target: only.view}, candidates, phases)
-    candidates = finish.known[only.target].candidates
-    members = only.verified(finish.members(only.target), finish.finisher, folder, phases)
-    manifest |= finish.facts()
-    folder.write_parquet(
-        "candidates.parquet", [c.row(only.parts.space, only.config.metric) for c in candidates]
-    )
-    with phases.timed("Write reports"):
-        manifest |= finished(phases, candidates, members)
-        held = baseline.against(baselines.get(only.target), only.config, candidates, members)
-        write_front(only.parts, folder, manifest, candidates, members, held)
-    front = Front(only, folder, candidates, members, held)
-    return Outcome(folder, manifest, [front])
 
 
 def _manifest(
@@ -129,6 +98,15 @@ def _manifest(
         "images": {
             name: len(getattr(parts.data, name)) for name in ("train", "validation", "test")
         },
-        **joint.described(stations),
+        **_targets(stations),
         **({"own": own} if (own := stations[0].own.named) else {}),
     }
+
+
+def _targets(stations: Sequence[Station]) -> Row:
+    """Return what a manifest says of targets."""
+    tables = {s.target: {"latency_table": table_facts(s.device)} for s in stations}
+    if len(stations) == 1:
+        return tables[stations[0].target]
+    own = {s.target: tables[s.target] | {"config": plain(asdict(s.config))} for s in stations}
+    return {"objectives": list(station.objectives(stations)), "targets": own}

@@ -16,12 +16,12 @@ from hwnas.finishing.finisher import Finisher, workbench
 from hwnas.metrics import paid
 from hwnas.progress import Progress, Silent
 from hwnas.results import Candidate, RunFolder
-from hwnas.searching import band, engine, loop
+from hwnas.searching import engine, loop
 from hwnas.searching.front import pareto_front
-from hwnas.searching.joint import JointBudget, JointCostModel, on_target
 from hwnas.searching.member import Member
-from hwnas.searching.standing import View
+from hwnas.searching.targets import Targets
 from hwnas.searching.verify import verify
+from hwnas.searching.view import View
 from hwnas.weights import Accuracies, accuracies
 
 
@@ -43,17 +43,6 @@ class Station:
     def target(self) -> str:
         """The name of the target."""
         return self.config.target.name
-
-    @property
-    def view(self) -> band.View:
-        """How the target sees candidates of a search for it alone."""
-        return band.View(self.config.objectives)
-
-    @property
-    def view_among_others(self) -> band.View:
-        """How the target sees candidates of a search for several."""
-        seen = functools.partial(on_target, target=self.target, budget=self.config.allowed)
-        return band.View(self.config.objectives, seen)
 
     def front(self, candidates: Sequence[Candidate], where: RunFolder) -> list[Candidate]:
         """Return the searched front.
@@ -103,19 +92,19 @@ def opened(
         yield stations
 
 
+def targets(stations: Sequence[Station]) -> Targets:
+    """Return the budgets of all targets."""
+    return Targets({s.target: s.config.allowed for s in stations})
+
+
 def problem(stations: Sequence[Station]) -> loop.Problem:
-    """Return what is searched for, on one target or on several."""
-    (first, *others) = stations
+    """Return what is searched for."""
+    first, all_of_them = stations[0], targets(stations)
     parts, names = first.parts, first.config.sampler.features
     known = _known(parts, names) if names else None
     evaluator = first.own.evaluator or first.evaluator
-    models = {s.target: _cost_model(s) for s in stations}
-    if not others:
-        only = models[first.target]
-        return loop.Problem(parts.space, first.config.allowed, only, evaluator, known, parts.first)
-    budget = JointBudget({s.target: s.config.allowed for s in stations})
-    joint = JointCostModel(models)
-    return loop.Problem(parts.space, budget, joint, evaluator, known, parts.first)
+    cost = all_of_them.cost_model({s.target: _cost_model(s) for s in stations})
+    return loop.Problem(parts.space, all_of_them, cost, evaluator, known, parts.first)
 
 
 def _cost_model(station: Station) -> CostModel:
@@ -134,44 +123,35 @@ def _known(parts: build.Parts, names: Sequence[str]) -> loop.Knowledge:
 
 def objectives(stations: Sequence[Station]) -> tuple[str, ...]:
     """Return what the study optimises; with several targets, costs are named after them."""
-    if len(stations) == 1:
-        return tuple(stations[0].config.objectives)
-    names = [f"{s.target}.{name}" for s in stations for name in paid(s.config.objectives)]
-    return (stations[0].config.metric, *names)
+    first, all_of_them = stations[0].config, targets(stations)
+    if not all_of_them.are_several:
+        return tuple(first.objectives)
+    each = (
+        all_of_them.prefixed(s.target, dict.fromkeys(paid(s.config.objectives))) for s in stations
+    )
+    return (first.metric, *(name for names in each for name in names))
 
 
-def views(stations: Sequence[Station]) -> list[View]:
+def views(stations: Sequence[Station]) -> dict[str, View]:
+    """Return how each target sees the search."""
+    return {s.target: targets(stations).view(s.target, s.config.objectives) for s in stations}
+
+
+def followed(stations: Sequence[Station]) -> list[View]:
     """Return how the search is looked at: by each target and, if there are several, by all."""
-    if len(stations) == 1:
-        config = stations[0].config
-        return [View("", config.objectives, config.allowed.limits)]
-    budgets = {s.target: s.config.allowed for s in stations}
-    joint = JointBudget(budgets)
-
-    def by_all(candidate: Candidate) -> Candidate:
-        if joint.met(candidate.figures) == budgets.keys():
-            return candidate
-        return replace(candidate, reason="It does not fit all budgets.")
-
-    own = [
-        View(
-            s.target, s.config.objectives, s.config.allowed.limits,
-            functools.partial(on_target, target=s.target, budget=s.config.allowed),
-        )
-        for s in stations
-    ]  # fmt: skip
-    limits = {f"{t}.{name}": limit for t, b in budgets.items() for name, limit in b.limits.items()}
-    return [*own, View("all", objectives(stations), limits, by_all)]
+    all_of_them, own = targets(stations), [*views(stations).values()]
+    several = all_of_them.are_several
+    return [*own, all_of_them.view_of_all(objectives(stations))] if several else own
 
 
 def digests(stations: Sequence[Station]) -> dict[str, str]:
     """Return digests of what decides the outcome, by name."""
-    found = [
-        (s.target, s.parts.digests() | table_digest(s.device) | s.own.digests) for s in stations
-    ]
-    if len(found) == 1:
-        return found[0][1]
-    return {f"{target}.{name}": digest for target, all in found for name, digest in all.items()}
+    all_of_them = targets(stations)
+    found: dict[str, str] = {}
+    for s in stations:
+        own = s.parts.digests() | table_digest(s.device) | s.own.digests
+        found |= all_of_them.prefixed(s.target, own)
+    return found
 
 
 def versions(stations: Sequence[Station]) -> dict[str, str]:

@@ -16,7 +16,7 @@ from hwnas.config import TabularConfig
 from hwnas.results import Candidate, Row, RunFolder, begun, check_resumed, opened
 from hwnas.searching import engine, loop
 from hwnas.searching.front import pareto_front
-from hwnas.searching.standing import View
+from hwnas.searching.view import View
 from hwnas.tabular import Benchmark
 
 _RECORDED = ("hwnas", "optuna", "numpy", "scipy", "moocore")

@@ -12,7 +12,6 @@ from typing import final
 import numpy as np
 
 from hwnas import supernets
-from hwnas.accuracy.supernet import per_sample
 from hwnas.api import tensorboard
 from hwnas.api.layers import find_genotype
 from hwnas.api.reporter import Reporter
@@ -26,6 +25,7 @@ from hwnas.space import Genotype
 from hwnas.supernets import Course, Lesson
 from hwnas.training import parallel
 from hwnas.training.data import Split
+from hwnas.training.inference import per_sample
 from hwnas.training.loop import Row as LogRow
 from hwnas.training.loop import Summary
 from hwnas.union import named

@@ -12,7 +12,7 @@ from hwnas import config, host
 from hwnas.accuracy.base import Evaluator
 from hwnas.api.arguments import for_targets
 from hwnas.api.composition import compose, with_resumed
-from hwnas.api.exports import ComparisonResult, Export, ProfileResult, TrainResult
+from hwnas.api.folders import ComparisonResult, ProfileResult, TrainResult
 from hwnas.api.keywords import as_arguments
 from hwnas.api.own import Own
 from hwnas.api.reporter import Quiet
@@ -171,46 +171,3 @@ def compare(
     given = as_arguments({"runs": [*runs], **options})
     found = run(compose("compare", given), given, Quiet(progress))
     return ComparisonResult(found.path, tuple(found.sentences))
-
-
-def export(
-    run: str | Path | SearchResult, *, progress: Progress | None = None, **options: Any
-) -> list[Export]:
-    """Write models of a search as files for the device, with a proof of what they do.
-
-    Args:
-        run: The search, or its folder.
-        progress: Is told of phases.
-        options: Of ``python -m hwnas export``: ``pick="knee"``, ``dir="models"``.
-
-    Raises:
-        ProofError: a file does not do what it should; its folder is kept.
-    """
-    host.tune()
-    from hwnas.api.exporting import Exported
-    from hwnas.api.exporting import export as write
-
-    given, found = as_arguments({"run": run, **options}), list[Exported]()
-    write(compose("export", given), given, Quiet(progress), found.append)
-    return [Export(each.path) for each in found]
-
-
-def verify(
-    export: str | Path | Export, *, progress: Progress | None = None, **options: Any
-) -> list[str]:
-    """Repeat the proof of an export with the runtimes at hand; return what was found.
-
-    Args:
-        export: The folder.
-        progress: Is told of phases.
-        options: Of ``python -m hwnas verify``: ``data=DIR``, ``target="npu"``.
-
-    Raises:
-        ProofError: something does not hold.
-    """
-    host.tune()
-    from hwnas.api.verifying import verify as run
-
-    quiet = Quiet(progress)
-    run(compose("verify", as_arguments({"export": export, **options})), quiet)
-    return quiet.lines

@@ -2,5 +2,5 @@
 
 Beside them: ``arguments`` and ``sweep`` (what is written on the command line), ``help``,
 ``console`` (bars), ``watch`` (how a search stands), ``station`` (a target of a search), and how a
-search ends: ``front`` for one target, ``joint`` for several.
+search ends: ``front`` for one target, ``fronts`` for several.
 """

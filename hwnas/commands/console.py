@@ -31,7 +31,7 @@ from hwnas.files import without_password
 
 if TYPE_CHECKING:
     from hwnas.results import RunFolder
-    from hwnas.searching.standing import View
+    from hwnas.searching.view import View
 
 _FRAMES = 4  # a second: to draw one takes milliseconds
 _LOOK_S = 0.5  # between two looks of a note, at least

@@ -5,9 +5,10 @@ from typing import Any
 
 import yaml
 
-from hwnas import __version__, backends, content, metrics
+from hwnas import backends, content, metrics
 from hwnas.api.options import options
 from hwnas.budget import Budget
+from hwnas.version import __version__
 
 #: Config groups by what they are called on the command line.
 _GROUPS = {

@@ -7,7 +7,7 @@ from rich.console import Console
 from hwnas.api.search import search
 from hwnas.commands.console import Phases, print_lines, print_phases
 from hwnas.commands.front import print_front
-from hwnas.commands.joint import print_fronts
+from hwnas.commands.fronts import print_fronts
 from hwnas.config import SearchConfig
 
 _LEADS = "finished the last trial: it verifies the front and writes the report."

@@ -20,7 +20,7 @@ def sweep(name: str, folder: str) -> None:
 def _job(name: str, composed: DictConfig) -> None:
     from hwnas import host
     from hwnas.api.composition import checked
-    from hwnas.commands.dispatch import dispatch
+    from hwnas.commands.verbs import dispatch
 
     host.tune()
     config: Any = checked(name, composed)

@@ -11,7 +11,8 @@ from rich.text import Text
 from hwnas.api.reporter import Finished
 from hwnas.metrics import column, paid, quality
 from hwnas.results import Candidate
-from hwnas.searching.standing import Snapshot, Standing, View
+from hwnas.searching.standing import Snapshot, Standing
+from hwnas.searching.view import View
 
 _WORDS = (
     "hypervolume: the front's share of the box between a perfect metric at no cost and the worst "

@@ -16,8 +16,8 @@ from hwnas.manifest import read_manifest
 from hwnas.metrics import column, quality
 from hwnas.results import Candidate, Row, RunFolder, read_candidates
 from hwnas.searching import study
-from hwnas.searching.joint import fits_all, on_target
 from hwnas.searching.member import Member, own, verified_names
+from hwnas.searching.targets import Targets
 from hwnas.space import Space
 from hwnas.union import stem
 
@@ -46,15 +46,16 @@ def read(path: Path, option: str = "runs") -> Run:
     if manifest.get("verb", "search") != "search":
         raise RunError(f"{option}={path} is a run of '{manifest['verb']}', not of 'search'.")
     if "targets" in manifest:
-        return _joint(path, manifest)
+        return _for_all(path, manifest)
     config = manifest["config"]
     budget, target = Budget.of(config["budget"]), (config.get("target") or {}).get("name")
     whole = path.absolute().parent if "part_of" in manifest else path
-    searched = _searched(whole, read_manifest(whole, option))
+    of_all = read_manifest(whole, option)
+    searched = _searched(whole, of_all)
     candidates = searched.candidates
     objectives = config.get("objectives", searched.objectives)
     if whole != path:
-        candidates = [on_target(c, str(target), budget) for c in candidates]
+        candidates = [_targets(of_all).seen(c, str(target)) for c in candidates]
     members = _members(RunFolder(path), {c.id: c for c in candidates}, budget)
     return Run(
         f"{path.absolute().parent.name}/{path.name}" if whole != path else path.absolute().name,
@@ -79,21 +80,25 @@ def _spelt_out(budget: Budget) -> Row:
     return {"name": budget.name, **dict.fromkeys(metrics.costs()), **budget.limits}
 
 
-def _joint(path: Path, manifest: Row) -> Run:
+def _targets(manifest: Row) -> Targets:
+    """Return the targets of a run for several."""
+    own = manifest["targets"].items()
+    return Targets({target: Budget.of(of["config"]["budget"]) for target, of in own})
+
+
+def _for_all(path: Path, manifest: Row) -> Run:
     """Return the front of models that fit the budgets of all targets."""
-    configs = {target: own["config"] for target, own in manifest["targets"].items()}
-    budgets = {target: Budget.of(config["budget"]) for target, config in configs.items()}
-    searched = _searched(path, manifest)
-    name = "+".join(configs)
+    targets, searched = _targets(manifest), _searched(path, manifest)
+    name = "+".join(targets.budgets)
     return Run(
         path.absolute().name,
         declared(manifest["objectives"]),
-        _scored([c for c in searched.candidates if fits_all(c, budgets)]),
-        _joint_verified(RunFolder(path), list(configs)),
+        _scored([c for c in searched.candidates if targets.fits_all(c)]),
+        _verified_on_all(RunFolder(path), list(targets.budgets)),
         block=str(manifest["config"]["seed"]),
         config={**manifest["config"], "target": {"name": name}, "budget": {"name": "joint"}},
         data=_data(manifest),
-        limits={f"{t}.{n}": limit for t, b in budgets.items() for n, limit in b.limits.items()},
+        limits=targets.all_limits,
         target=name,
         notes=(*searched.notes, *_progress(manifest, searched.candidates)),
         candidates=searched.candidates,
@@ -189,7 +194,7 @@ def verified(member: Member) -> Point:
     return Point(member.candidate.id, {member.metric: member.quality, **costs})
 
 
-def _joint_verified(folder: RunFolder, targets: Sequence[str]) -> list[Point] | None:
+def _verified_on_all(folder: RunFolder, targets: Sequence[str]) -> list[Point] | None:
     """Return models that fit all budgets; their metric is that on the target where it is worst.
 
     ``None`` where there is no verified front.

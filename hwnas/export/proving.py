@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from hwnas.accuracy.supernet import per_sample
 from hwnas.backends.base import Artefacts
 from hwnas.cost.base import Cost
 from hwnas.export import running
@@ -30,6 +29,7 @@ from hwnas.runtimes.base import Session
 from hwnas.runtimes.pool import Retrying
 from hwnas.tasks.base import Found, Targets, Task
 from hwnas.training.data import Batch, ImageData
+from hwnas.training.inference import per_sample
 
 
 @dataclass(frozen=True)

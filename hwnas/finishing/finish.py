@@ -8,7 +8,6 @@ import numpy as np
 from torch import Tensor, nn
 
 from hwnas.accuracy.base import Weights
-from hwnas.accuracy.supernet import per_sample, recalibrate
 from hwnas.errors import CompileError
 from hwnas.families.blocks import fold_batch_norm
 from hwnas.figure import Figure
@@ -31,6 +30,7 @@ from hwnas.tasks.base import Found, Task
 from hwnas.training.alone import Pupil
 from hwnas.training.checkpoint import Checkpoint
 from hwnas.training.config import TrainingConfig
+from hwnas.training.inference import per_sample, recalibrate
 
 Load = Callable[[QuantisedNetwork], Session]  #: an int8 network into the runtime that it is for
 

@@ -11,7 +11,7 @@ from hwnas.metrics import Metric, column, paid, quality
 from hwnas.report.decisions import decisions, different
 from hwnas.report.explorer import Beside, Explorer, Page, Point, RunData, Table
 from hwnas.results import Candidate
-from hwnas.searching.joint import JointMember
+from hwnas.searching.for_all import MemberForAll
 from hwnas.searching.member import Member
 from hwnas.space import Option
 from hwnas.union import shown
@@ -59,10 +59,10 @@ def with_baseline(page: Page, findings: Sequence[str], tables: Sequence[Table]) 
     return replace(page, findings=[*page.findings, *findings], tables=[*page.tables, *tables])
 
 
-def joint(
+def for_all(
     title: str,
     candidates: Sequence[Candidate],
-    members: Sequence[JointMember],
+    members: Sequence[MemberForAll],
     fronts: Mapping[str, Front],
     missed: Sequence[str],
     facts: Facts,
@@ -155,13 +155,13 @@ def verified(member: Member) -> Figures:
 
 def _for_all(
     candidates: Sequence[Candidate],
-    members: Sequence[JointMember],
+    members: Sequence[MemberForAll],
     fronts: Mapping[str, Front],
     missed: Sequence[str],
 ) -> Explorer:
     by_id = {member.candidate.id: member for member in members}
     options, networks = shown(c.genotype for c in candidates), different(candidates)
-    points = [_joint_point(c, by_id.get(c.id), options(c.genotype)) for c in networks]
+    points = [_point_for_all(c, by_id.get(c.id), options(c.genotype)) for c in networks]
     costs = [
         f"{target}.{name}" for target, front in fronts.items() for name in paid(front.objectives)
     ]
@@ -184,7 +184,7 @@ def _for_all(
     )  # fmt: skip
 
 
-def _joint_point(candidate: Candidate, member: JointMember | None, options: Options) -> Point:
+def _point_for_all(candidate: Candidate, member: MemberForAll | None, options: Options) -> Point:
     if member is None:
         return Point(candidate.id, candidate.figures, options, candidate.trial)
     found = {

@@ -5,7 +5,7 @@ Once some candidates are finished, what search read of the others is translated 
 would make of them (``accuracy.fidelity``). ``belief`` then says how likely each is on the front.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hwnas.accuracy import fidelity
@@ -14,15 +14,8 @@ from hwnas.metrics import quality
 from hwnas.results import Candidate
 from hwnas.searching import columns
 from hwnas.searching.belief import Belief, beliefs, scored
+from hwnas.searching.view import View
 from hwnas.space import Space
-
-
-@dataclass(frozen=True)
-class View:
-    """A search as one target sees it."""
-
-    objectives: Sequence[str]
-    seen: Callable[[Candidate], Candidate] = lambda candidate: candidate
 
 
 @dataclass(frozen=True)

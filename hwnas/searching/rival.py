@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from hwnas.accuracy.base import Rival
 from hwnas.figure import Figures
 from hwnas.metrics import column, paid, quality
 from hwnas.results import Candidate
+from hwnas.tasks.score import Rival
 
 _ENOUGH = 5  # networks read whole before any reading stops: the others are predicted from them
 _KEPT = 100  # of those, the latest

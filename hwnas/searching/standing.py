@@ -1,7 +1,7 @@
 """How a search stands, while it goes on: front, feasible share, hypervolume."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -15,16 +15,6 @@ from hwnas.results import Candidate
 Array = NDArray[np.float64]
 
 _MOST = 4  # objectives, up to which the exact hypervolume is cheap
-
-
-@dataclass(frozen=True)
-class View:
-    """A search as one target sees it, or all together."""
-
-    name: str  #: empty if there is one view only
-    objectives: Sequence[str]
-    limits: Mapping[str, float]
-    seen: Callable[[Candidate], Candidate] = lambda candidate: candidate
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwnas import metrics
-from hwnas.accuracy.supernet import per_sample
 from hwnas.backends.base import Artefacts, Trained
 from hwnas.budget import Budget
 from hwnas.cost.base import LayerCost
@@ -24,6 +23,7 @@ from hwnas.searching.member import Member
 from hwnas.space import Genotype
 from hwnas.tasks.base import Task
 from hwnas.training.data import Batch
+from hwnas.training.inference import per_sample
 
 
 @dataclass(frozen=True)

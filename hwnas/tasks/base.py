@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hwnas.accuracy.base import Rival, Score
 from hwnas.figure import Figure
+from hwnas.tasks.score import Rival, Score
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -7,7 +7,6 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from hwnas.accuracy.supernet import recalibrate
 from hwnas.errors import ConfigError
 from hwnas.families.base import Recipe
 from hwnas.progress import Progress
@@ -15,6 +14,7 @@ from hwnas.training import loop, parallel
 from hwnas.training.answers import Answers
 from hwnas.training.batches import Batch, Material, Moment
 from hwnas.training.config import TrainingConfig
+from hwnas.training.inference import recalibrate
 from hwnas.training.loop import Outcome, Row, Saving, Summary, Trainee
 from hwnas.training.precision import forward
 

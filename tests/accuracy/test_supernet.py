@@ -4,12 +4,13 @@ import numpy as np
 import torch
 
 from hwnas import families
-from hwnas.accuracy.base import Rival
 from hwnas.accuracy.options import ScoringConfig
-from hwnas.accuracy.supernet import SupernetEvaluator, recalibrate
+from hwnas.accuracy.supernet import SupernetEvaluator
 from hwnas.families.blocks import fold_batch_norm
 from hwnas.space import SearchSpace
+from hwnas.tasks.score import Rival
 from hwnas.training.data import ImageData
+from hwnas.training.inference import recalibrate
 from tests.conftest import images_of
 
 

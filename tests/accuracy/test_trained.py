@@ -5,12 +5,12 @@ import pytest
 import torch
 
 from hwnas import supernets
-from hwnas.accuracy.base import Rival
 from hwnas.accuracy.options import TrainedConfig
 from hwnas.accuracy.trained import TrainedEvaluator
 from hwnas.errors import ConfigError
 from hwnas.progress import Silent
 from hwnas.supernets import Course
+from hwnas.tasks.score import Rival
 from hwnas.training.config import TrainingConfig
 from hwnas.training.data import DatasetConfig
 from tests.training.fakes import same

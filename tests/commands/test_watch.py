@@ -1,7 +1,6 @@
 """What is said of a search that goes on."""
 
 from dataclasses import dataclass, field
-from functools import partial
 
 from rich.console import Console
 
@@ -9,8 +8,8 @@ from hwnas.budget import Budget
 from hwnas.commands.watch import Watch
 from hwnas.figure import Figure
 from hwnas.results import Candidate
-from hwnas.searching.joint import on_target
-from hwnas.searching.standing import View
+from hwnas.searching.targets import Targets
+from hwnas.searching.view import View
 from hwnas.space import SearchSpace
 
 
@@ -53,10 +52,8 @@ def test_line_and_panel_say_how_it_stands(tiny: SearchSpace) -> None:
 
 def test_targets_have_views_of_their_own(tiny: SearchSpace) -> None:
     objectives, budget = ("accuracy", "latency_ms"), Budget({"latency_ms": 1.0})
-    views = [
-        View(t, objectives, budget.limits, partial(on_target, target=t, budget=budget))
-        for t in ("npu", "cpu")
-    ]
+    targets = Targets({"npu": budget, "cpu": budget})
+    views = [targets.view(t, objectives) for t in targets.budgets]
     both = [_candidate(tiny, 0, accuracy=0.9, npu__latency_ms=0.5, cpu__latency_ms=1.5)]
     watch = Watch(Kept(both), views)
     watch.look()

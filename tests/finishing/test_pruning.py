@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from hwnas import families, space
-from hwnas.accuracy.supernet import recalibrate
 from hwnas.backends.onnxruntime.session import OrtSession
 from hwnas.backends.vela.compiler import compile_tflite
 from hwnas.errors import ConfigError
@@ -16,6 +15,7 @@ from hwnas.int8.tflite import write
 from hwnas.op import Signature, n_macs
 from hwnas.runtimes.onnx_writer import write_fp32
 from hwnas.target import Target
+from hwnas.training.inference import recalibrate
 
 TASK = Signature(3, 7)
 

@@ -4,12 +4,12 @@ import torch
 from torch import Tensor, nn
 
 from hwnas import families
-from hwnas.accuracy.supernet import recalibrate
 from hwnas.families.blocks import fold_batch_norm
 from hwnas.int8.network import QuantisedNetwork, Scale
 from hwnas.int8.quantise import Scales, calibrate, quantise
 from hwnas.op import Lowered, Signature
 from hwnas.space import Genotype, SearchSpace
+from hwnas.training.inference import recalibrate
 
 
 def calibrated(

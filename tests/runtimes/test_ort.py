@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from torch import nn
 
 from hwnas import families
-from hwnas.accuracy.supernet import recalibrate
 from hwnas.backends.onnxruntime.operators import in_context, operator_times
 from hwnas.backends.onnxruntime.session import LAYOUT, OrtSession, node_times, timer
 from hwnas.backends.portable import random_model
@@ -25,6 +24,7 @@ from hwnas.runtimes.base import Session
 from hwnas.runtimes.onnx_writer import random_weights, write_fp32, write_int8
 from hwnas.space import SearchSpace
 from hwnas.testing import SessionContract
+from hwnas.training.inference import recalibrate
 from tests.int8.networks import quantised
 from tests.int8.qdq import oracle
 

@@ -16,7 +16,6 @@ import torch
 from numpy.typing import NDArray
 
 from hwnas import families, space
-from hwnas.accuracy.supernet import recalibrate
 from hwnas.backends.tvm import compiler as compiling
 from hwnas.backends.tvm import operators
 from hwnas.backends.tvm.engine import LocalDevice, TvmEngine
@@ -28,6 +27,7 @@ from hwnas.op import INPUT, Lowered, Node, OpSpec, Signature, fuse
 from hwnas.runtimes.base import Session, Weights
 from hwnas.runtimes.onnx_writer import random_weights
 from hwnas.testing import SessionContract
+from hwnas.training.inference import recalibrate
 from tests.runtimes import torch_reference as reference
 from tests.runtimes.rpc_lab import HOST
 

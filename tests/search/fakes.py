@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hwnas import metrics
-from hwnas.accuracy.base import Rival, Score
 from hwnas.cost.base import Cost
 from hwnas.errors import CompileError
 from hwnas.figure import Figure
 from hwnas.space import Genotype
 from hwnas.tasks.classification.early_stopping import Bits, read, whole
 from hwnas.tasks.classification.proportion import proportion
+from hwnas.tasks.score import Rival, Score
 
 
 def size(genotype: Genotype) -> int:

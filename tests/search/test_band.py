@@ -7,11 +7,12 @@ import pytest
 from hwnas.figure import Figure
 from hwnas.results import Candidate
 from hwnas.searching import columns
-from hwnas.searching.band import View, known
+from hwnas.searching.band import known
+from hwnas.searching.view import View
 from hwnas.space import SearchSpace
 from hwnas.tasks.classification.proportion import proportion
 
-VIEW = View(("accuracy", "latency_ms"))
+VIEW = View("", ("accuracy", "latency_ms"), {})
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ from scipy import stats
 from sklearn.datasets import load_digits
 from sklearn.tree import DecisionTreeClassifier
 
-from hwnas.accuracy.base import Rival, Score
 from hwnas.tasks.classification import early_stopping
 from hwnas.tasks.classification.early_stopping import Bits, Index
+from hwnas.tasks.score import Rival, Score
 
 N = 2000
 

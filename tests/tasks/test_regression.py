@@ -5,13 +5,13 @@ import pytest
 import torch
 from scipy import stats
 
-from hwnas.accuracy.base import Rival, Score
 from hwnas.accuracy.fidelity import outlook
 from hwnas.errors import ConfigError, DataError
 from hwnas.progress import Silent
 from hwnas.tasks.regression import Regression
 from hwnas.tasks.regression.early_stopping import Errors
 from hwnas.tasks.regression.task import Values
+from hwnas.tasks.score import Rival, Score
 from hwnas.training.data import DatasetConfig, load
 
 RNG = np.random.default_rng(0)

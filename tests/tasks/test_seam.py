@@ -9,11 +9,11 @@ import torch
 
 import hwnas
 from hwnas import tasks
-from hwnas.accuracy.base import Rival
 from hwnas.errors import ConfigError
 from hwnas.tasks.base import Found, Task
 from hwnas.tasks.classification.task import Classes
 from hwnas.tasks.regression.task import Values
+from hwnas.tasks.score import Rival
 
 ROOT = Path(hwnas.__file__).parent
 WORDS = re.compile(r"n_classes|cross_entropy|one_hot|\.softmax\(|Wilson's interval|proportion\(")

@@ -6,7 +6,6 @@ import torch
 from torch import nn
 
 from hwnas import families
-from hwnas.accuracy.supernet import per_sample
 from hwnas.errors import ConfigError
 from hwnas.families.base import Recipe
 from hwnas.progress import Progress, Silent
@@ -17,6 +16,7 @@ from hwnas.training.batches import Moment, draw
 from hwnas.training.checkpoint import Checkpoint
 from hwnas.training.config import TrainingConfig
 from hwnas.training.data import ImageData
+from hwnas.training.inference import per_sample
 from hwnas.training.loop import Row, Saving
 from hwnas.training.parallel import Processes
 from tests.conftest import images_of

@@ -21,9 +21,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from hwnas.accuracy.base import Rival, Score
 from hwnas.figure import Figure
 from hwnas.tasks.classification.proportion import proportion
+from hwnas.tasks.score import Rival, Score
 
 Array = NDArray[np.float64]
 Bits = NDArray[np.bool_]

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import numpy as np
 
-from hwnas.accuracy.base import Rival, Score
 from hwnas.figure import NORMAL_95, Figure
 from hwnas.tasks.base import Found, Index, Loss, Targets, Words
 from hwnas.tasks.classification import early_stopping
 from hwnas.tasks.classification.proportion import proportion
+from hwnas.tasks.score import Rival, Score
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -22,9 +22,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hwnas.accuracy.base import Rival, Score
 from hwnas.figure import Figure
 from hwnas.tasks.regression.mean import half_width, mean
+from hwnas.tasks.score import Rival, Score
 
 Errors = NDArray[np.float32]
 Index = NDArray[np.intp]

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import numpy as np
 
-from hwnas.accuracy.base import Rival, Score
 from hwnas.figure import Figure
 from hwnas.tasks.base import Found, Index, Loss, Targets, Words
 from hwnas.tasks.regression import early_stopping
 from hwnas.tasks.regression.mean import half_width, mean
+from hwnas.tasks.score import Rival, Score
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -12,7 +12,6 @@ from sklearn.datasets import load_digits
 
 from hwnas import build
 from hwnas.__main__ import run
-from hwnas.accuracy.base import Rival
 from hwnas.budget import Budget
 from hwnas.config import RunConfig, SearchConfig
 from hwnas.finishing.finisher import Finisher, workbench
@@ -21,6 +20,7 @@ from hwnas.progress import Silent
 from hwnas.results import Candidate, RunFolder
 from hwnas.searching.verify import verify
 from hwnas.target import Target
+from hwnas.tasks.score import Rival
 from hwnas.training.config import TrainingConfig
 from hwnas.training.data import DatasetConfig, InMemorySplit, StreamedSplit, image_data
 from hwnas.weights import Accuracies, accuracies

@@ -9,7 +9,7 @@ from rich.table import Table
 from hwnas.api.front import FILES, Outcome
 from hwnas.commands.console import print_files, print_lines
 from hwnas.commands.front import print_members
-from hwnas.searching.joint import JointMember
+from hwnas.searching.for_all import MemberForAll
 
 _ROWS = 24
 
@@ -20,10 +20,10 @@ def print_fronts(console: Console, outcome: Outcome) -> None:
         title = f"{front.station.target}: verified front, fastest first"
         print_members(console, front, outcome.manifest, title)
         console.print()
-    if outcome.joint:
-        console.print(_table(outcome.joint))
-    left = sum(bool(member.label) for member in outcome.joint)
-    n, targets = len(outcome.joint), [front.station.target for front in outcome.fronts]
+    if outcome.for_all:
+        console.print(_table(outcome.for_all))
+    left = sum(bool(member.label) for member in outcome.for_all)
+    n, targets = len(outcome.for_all), [front.station.target for front in outcome.fronts]
     lines = [
         *outcome.missed,
         f"{_counted(n)} for all targets, {left} left that front or a budget after verification."
@@ -40,7 +40,7 @@ def _counted(n: int) -> str:
     return "1 model" if n == 1 else f"{n} models"
 
 
-def _table(members: Sequence[JointMember]) -> Table:
+def _table(members: Sequence[MemberForAll]) -> Table:
     targets = list(members[0].members)
     metric = members[0].members[targets[0]].metric
     short = "acc." if metric == "accuracy" else metric

@@ -13,21 +13,16 @@ from hwnas.metrics import column
 from hwnas.progress import Silent
 from hwnas.results import Candidate
 from hwnas.searching import loop
-from hwnas.searching.joint import (
-    JointBudget,
-    JointCostModel,
-    JointMember,
-    fits_all,
-    judge,
-    on_target,
-)
+from hwnas.searching.for_all import MemberForAll, judge
 from hwnas.searching.member import Member
 from hwnas.searching.options import SamplerConfig
 from hwnas.searching.study import Study
+from hwnas.searching.targets import Targets
 from hwnas.space import Genotype, SearchSpace
 from tests.search.fakes import SizeAccuracy, SizeCost, size
 
 BUDGETS = {"a": Budget({"latency_ms": 30.0}), "b": Budget({"latency_ms": 20.0, "flash_kib": 50.0})}
+TARGETS = Targets(BUDGETS)
 
 
 def _candidate(genotype: Genotype, *, accuracy: float | None = 0.9, **costs: float) -> Candidate:
@@ -44,30 +39,28 @@ def genotype(tiny: SearchSpace) -> Genotype:
 
 def test_a_target_sees_its_own_figures(genotype: Genotype) -> None:
     both = _candidate(genotype, a__latency_ms=25.0, b__latency_ms=25.0, b__flash_kib=40.0)
-    seen = on_target(both, "a", BUDGETS["a"])
+    seen = TARGETS.seen(both, "a")
     assert set(seen.figures) == {"accuracy", "latency_ms"}
     assert seen.details == {"cycles": 7.0, "n_images": 5.0}
     assert (seen.trial, seen.state) == (3, "complete")
-    over = on_target(both, "b", BUDGETS["b"])
+    over = TARGETS.seen(both, "b")
     assert over.state == "infeasible"
     assert over.reason == "latency_ms 25 over budget 20"
     assert set(over.figures) == {"latency_ms", "flash_kib"}
-    assert not fits_all(both, BUDGETS)
-    assert fits_all(both, {"a": BUDGETS["a"], "b": Budget()})
+    assert not TARGETS.fits_all(both)
+    assert Targets({"a": BUDGETS["a"], "b": Budget()}).fits_all(both)
 
 
 def test_what_a_target_cannot_run_is_infeasible_there_alone(genotype: Genotype) -> None:
     only_a = _candidate(genotype, a__latency_ms=25.0)
-    assert on_target(only_a, "a", BUDGETS["a"]).state == "complete"
-    assert on_target(only_a, "b", Budget()).reason == "Target 'b' cannot run it."
+    assert TARGETS.seen(only_a, "a").state == "complete"
+    assert TARGETS.seen(only_a, "b").reason == "Target 'b' cannot run it."
 
 
 def test_budget_of_one_target_is_enough() -> None:
-    budget = JointBudget(BUDGETS)
-
     def over(**costs: float) -> Mapping[str, float]:
         figures = {n.replace("__", "."): Figure(v, "modelled") for n, v in costs.items()}
-        exceeded, violations = budget.exceeded(figures), budget.violations(figures)
+        exceeded, violations = TARGETS.exceeded(figures), TARGETS.violations(figures)
         assert bool(exceeded) is (max(violations.values()) > 0)
         return violations
 
@@ -79,14 +72,28 @@ def test_budget_of_one_target_is_enough() -> None:
 
 
 def test_costs_are_named_after_targets(genotype: Genotype) -> None:
-    model = JointCostModel({"a": SizeCost(), "b": SizeCost(refuses=size(genotype), n_affordable=5)})
+    refusing = SizeCost(refuses=size(genotype), n_affordable=5)
+    model = TARGETS.cost_model({"a": SizeCost(), "b": refusing})
     assert model.n_affordable == 5
     cost = model.cost(genotype)
     assert set(cost.figures) == {f"a.{name}" for name in SizeCost().cost(genotype).figures}
     assert cost.details == {"a.detail": 1.0}
-    nobody = JointCostModel({"b": SizeCost(refuses=size(genotype))})
+    nobody = TARGETS.cost_model({"a": refusing, "b": refusing})
     with pytest.raises(CompileError, match="b: refused"):
         nobody.cost(genotype)
+
+
+def test_figures_of_one_target_have_plain_names(genotype: Genotype) -> None:
+    only = Targets({"b": BUDGETS["b"]})
+    plain = _candidate(genotype, latency_ms=25.0, flash_kib=60.0)
+    assert only.seen(plain, "b") is plain
+    assert only.limits == only.all_limits == {"latency_ms": 20.0, "flash_kib": 50.0}
+    assert only.exceeded(plain.figures) == BUDGETS["b"].exceeded(plain.figures)
+    assert only.violations(plain.figures) == BUDGETS["b"].violations(plain.figures)
+    assert not only.met(plain.figures)
+    model = SizeCost()
+    assert only.cost_model({"b": model}) is model
+    assert only.view("b", ("accuracy", "latency_ms")).name == ""
 
 
 def test_columns_of_a_target_have_its_name() -> None:
@@ -114,24 +121,27 @@ def test_search_scores_what_fits_one_budget(tiny: SearchSpace, tmp_path: Path, n
         "a": Budget({"latency_ms": small + third}),
         "b": Budget({"latency_ms": 60.0 - large + third}),
     }
-    models = JointCostModel({"a": SizeCost(), "b": _Other()})
-    problem = loop.Problem(tiny, JointBudget(budgets), models, SizeAccuracy())
+    targets = Targets(budgets)
+    models = targets.cost_model({"a": SizeCost(), "b": _Other()})
+    problem = loop.Problem(tiny, targets, models, SizeAccuracy())
     study = Study(tmp_path / "s.db", tiny, objectives)
     config = SamplerConfig(name, population_size=10, n_startup_trials=8)
     candidates = loop.search(problem, study, config, 0, 60, Silent())
     study.close()
     scored = [c for c in candidates if "accuracy" in c.figures]
     for candidate in candidates:
-        views = [on_target(candidate, t, budget) for t, budget in budgets.items()]
+        views = [targets.seen(candidate, t) for t in budgets]
         assert (candidate.state == "complete") is any(v.state == "complete" for v in views)
-        assert not fits_all(candidate, budgets)  # no network is both small and large
-    for target, budget in budgets.items():
-        assert any(on_target(c, target, budget).state == "complete" for c in scored)
+        assert not targets.fits_all(candidate)  # no network is both small and large
+    for target in budgets:
+        assert any(targets.seen(c, target).state == "complete" for c in scored)
     assert {"a.latency_ms", "b.latency_ms"} <= candidates[0].row(tiny, "accuracy").keys()
 
 
-def test_joint_front_is_judged_by_all_artefacts(genotype: Genotype) -> None:
-    def member(accuracy: float, ms: tuple[float, float], over: tuple[str, ...] = ()) -> JointMember:
+def test_front_for_all_is_judged_by_all_artefacts(genotype: Genotype) -> None:
+    def member(
+        accuracy: float, ms: tuple[float, float], over: tuple[str, ...] = ()
+    ) -> MemberForAll:
         parts = {}
         for target, latency in zip("ab", ms, strict=True):
             figures = {
@@ -139,7 +149,7 @@ def test_joint_front_is_judged_by_all_artefacts(genotype: Genotype) -> None:
                 "latency_ms": Figure(latency, "measured"),
             }
             parts[target] = Member(_candidate(genotype), figures, {}, {}, over)
-        return JointMember(_candidate(genotype), parts)
+        return MemberForAll(_candidate(genotype), parts)
 
     objectives = ("accuracy", "a.latency_ms", "b.latency_ms")
     best = member(0.95, (1.0, 2.0), ("latency_ms",))

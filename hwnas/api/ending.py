@@ -1,0 +1,85 @@
+"""The end of a search: what may be on a front is finished, verified on its target, and written."""
+
+from collections.abc import Mapping, Sequence
+
+from hwnas.api import baseline, finishing, for_all, station
+from hwnas.api.baseline import Baseline
+from hwnas.api.finishing import Finish
+from hwnas.api.front import Front, Outcome, finished, write_front
+from hwnas.api.reporter import Reporter
+from hwnas.api.station import Station
+from hwnas.errors import BudgetError
+from hwnas.results import Candidate, Row, RunFolder
+
+
+def end(
+    stations: Sequence[Station],
+    folder: RunFolder,
+    manifest: Row,
+    candidates: list[Candidate],
+    reporter: Reporter,
+    baselines: Mapping[str, Baseline],
+) -> Outcome:
+    """Finish and verify the front of each target, and write reports.
+
+    Raises:
+        BudgetError: nothing fits any target.
+    """
+    fitted, missed = _fitted(stations, folder, candidates)
+    if not fitted:
+        folder.write_json("manifest.json", manifest | {"status": "nothing fits the budget"})
+        raise BudgetError(" ".join(missed))
+    found = finishing.finish(fitted, station.views(stations), candidates, reporter)
+    manifest |= found.facts()
+    fronts = [_front(s, stations, folder, found, reporter, baselines) for s in fitted]
+    if len(stations) == 1:
+        (front,) = fronts
+        with reporter.timed("Write reports"):
+            write_front(front, manifest | finished(reporter, front.candidates, front.members))
+        return Outcome(folder, manifest, fronts)
+    fitting = [] if missed else for_all.fitting(stations, candidates, found)
+    members = for_all.verified(stations, folder, fitting, found, reporter)
+    with reporter.timed("Write reports"):
+        manifest |= for_all.ended(reporter, candidates, fronts, members)
+        for front in fronts:
+            own = manifest["targets"][front.station.target] | {"part_of": ".."}
+            inner = {n: v for n, v in manifest.items() if n not in ("targets", "objectives")}
+            told = finished(reporter, front.candidates, front.members)
+            write_front(front, inner | own | told)
+        for_all.write(folder, manifest, fronts, fitting, members, missed)
+    return Outcome(folder, manifest, fronts, members, missed)
+
+
+def _fitted(
+    stations: Sequence[Station], folder: RunFolder, candidates: Sequence[Candidate]
+) -> tuple[list[Station], list[str]]:
+    """Return the targets that something fits, and why nothing fits the others."""
+    fitted, missed = [], []
+    for view, each in zip(station.views(stations).values(), stations, strict=True):
+        try:
+            each.front([view.seen(candidate) for candidate in candidates], folder)
+            fitted.append(each)
+        except BudgetError as error:
+            missed.append(f"{view.name}: {error}" if view.name else str(error))
+    return fitted, missed
+
+
+def _front(
+    of: Station,
+    stations: Sequence[Station],
+    folder: RunFolder,
+    found: Finish,
+    reporter: Reporter,
+    baselines: Mapping[str, Baseline],
+) -> Front:
+    """Verify the front of a target, in the folder of the run or one of its own within."""
+    own, phase = folder, "Verify front"
+    if len(stations) > 1:
+        own, phase = for_all.folder_of(folder, of.target), f"Verify on {of.target}"
+    candidates = found.known[of.target].candidates
+    band = found.members(of.target)
+    members = of.verified(band, found.finisher, own, reporter, phase)
+    rows = [c.row(of.parts.space, of.config.metric) for c in candidates]
+    own.write_parquet("candidates.parquet", rows)
+    held = baseline.against(baselines.get(of.target), of.config, candidates, members)
+    return Front(of, own, candidates, members, held)

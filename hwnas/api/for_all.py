@@ -1,0 +1,141 @@
+"""The front of networks for all targets of a search: what it is, and its files."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hwnas.api import station
+from hwnas.api.finishing import Finish
+from hwnas.api.front import Front, finished, told
+from hwnas.api.reporter import Reporter
+from hwnas.api.station import Station, objectives
+from hwnas.budget import Budget
+from hwnas.metrics import column, paid
+from hwnas.report import searched
+from hwnas.report.page import render
+from hwnas.report.plot import Panel, front_png
+from hwnas.results import Candidate, Row, RunFolder
+from hwnas.searching.for_all import MemberForAll, judge
+from hwnas.searching.front import pareto_front
+from hwnas.searching.member import Member
+
+
+def folder_of(folder: RunFolder, target: str) -> RunFolder:
+    """Return the folder of a target within that of the run."""
+    own = RunFolder(folder.path / target)
+    own.path.mkdir(exist_ok=True)
+    return own
+
+
+def fitting(
+    stations: Sequence[Station], candidates: Sequence[Candidate], finish: Finish
+) -> list[Candidate]:
+    """Return the candidates that were finished and fit every target's budget."""
+    targets = station.targets(stations)
+    return [c for c in candidates if c.id in finish.finished and targets.fits_all(c)]
+
+
+def verified(
+    stations: Sequence[Station],
+    folder: RunFolder,
+    fitting: Sequence[Candidate],
+    finish: Finish,
+    reporter: Reporter,
+) -> list[MemberForAll]:
+    """Return the front of candidates that fit every target's budget, verified on each."""
+    if not fitting:
+        return []
+    names, targets = objectives(stations), station.targets(stations)
+    found = pareto_front([finish.as_finished(c) for c in fitting], names)
+    by_target: dict[str, list[Member]] = {}
+    for s in stations:
+        seen = [targets.seen(c, s.target) for c in found]
+        own, phase = folder_of(folder, s.target), f"Verify on {s.target}"
+        by_target[s.target] = s.verified(seen, finish.finisher, own, reporter, phase)
+    members = [
+        MemberForAll(c, {target: parts[i] for target, parts in by_target.items()})
+        for i, c in enumerate(found)
+    ]
+    return judge(members, names)
+
+
+def ended(
+    reporter: Reporter,
+    candidates: list[Candidate],
+    fronts: Sequence[Front],
+    members: Sequence[MemberForAll],
+) -> Row:
+    """Return what the manifest of a run for several targets says of its end."""
+    return {
+        **finished(reporter, candidates, []),
+        "n_front": len(members),
+        "n_fronts": {front.station.target: len(front.members) for front in fronts},
+    }
+
+
+def write(
+    folder: RunFolder,
+    manifest: Row,
+    fronts: Sequence[Front],
+    fitting: Sequence[Candidate],
+    members: Sequence[MemberForAll],
+    missed: Sequence[str],
+) -> None:
+    """Write the front as CSV, JSON, picture and page, and the manifest."""
+    first = fronts[0].station
+    rows = [member.row(first.parts.space, first.config.metric) for member in members]
+    if rows:
+        folder.write_csv("front.csv", rows)
+    names: Sequence[str] = manifest["objectives"]
+    content = {
+        "objectives": {n: "max" if column(n).maximise else "min" for n in names},
+        "budgets": {t: dict(_budget(own).limits) for t, own in manifest["targets"].items()},
+        "members": rows,
+    }
+    against = {f.station.target: f.against for f in fronts if f.against is not None}
+    if against:
+        manifest["baseline"] = {target: told(held) for target, held in against.items()}
+    folder.write_json("front.json", content)
+    ids = {member.candidate.id for member in members}
+    folder.write_bytes("front.png", front_png(*(_panel(front, ids) for front in fronts)))
+    data = first.parts.data.name
+    title = f"hwnas: {first.config.searched} on {', '.join(manifest['targets'])}, {data}"
+    found = {
+        front.station.target: searched.Front(
+            front.candidates, front.members, front.station.config.objectives,
+            front.station.config.allowed, front.beside,
+        )
+        for front in fronts
+    }  # fmt: skip
+    page = searched.for_all(title, fitting, members, found, missed, _facts(manifest))
+    findings = [f"{target}: {line}" for target, held in against.items() for line in held.sentences]
+    page = searched.with_baseline(page, findings, [])
+    folder.write_bytes("report.html", render(page).encode())
+    folder.write_json("manifest.json", manifest)
+
+
+def _panel(front: Front, ids: set[str]) -> Panel:
+    config = front.station.config
+    cost = paid(config.objectives)[0]
+    title = f"{config.searched} on {config.target.name}"
+    members = front.members
+    return Panel(
+        front.candidates, members, config.metric, cost, config.allowed, title, ids, front.beside
+    )
+
+
+def _budget(own: Mapping[str, Any]) -> Budget:
+    return Budget.of(own["config"]["budget"])
+
+
+def _facts(manifest: Row) -> list[tuple[str, str]]:
+    facts = []
+    for target, own in manifest["targets"].items():
+        facts += [
+            (f"{target}: target", own["config"]["target"]["caveat"]),
+            (f"{target}: cost model", own["config"]["cost"]),
+            (f"{target}: budget", str(_budget(own))),
+        ]
+    n = f"{manifest['n_candidates']}, {manifest['n_distinct']} different, "
+    n += f"{manifest['n_infeasible']} fit no target"
+    facts += [("candidates", n), ("command", manifest["command"])]
+    return [*facts, *((f"version of {name}", v) for name, v in manifest["versions"].items())]

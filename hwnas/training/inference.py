@@ -1,0 +1,48 @@
+"""Images read by a plain network: for its batch norm, and for what it answers."""
+
+import math
+from functools import cache, partial
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hwnas.tasks.base import Found, Task
+from hwnas.training.crew import Crew
+
+_BATCH = 250  # images at once; larger ones were slower on the CPUs tried
+
+
+def recalibrate(network: nn.Module, images: Tensor) -> None:
+    """Set the statistics of every batch norm to those of ``images``, averaged over batches.
+
+    Source: Yu & Huang, 2019, "post-statistics of batch normalization",
+    https://arxiv.org/abs/1903.05134, section 3.3.
+    """
+    for module in network.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.reset_running_stats()
+            module.momentum = None  # a plain average over the batches
+    network.train()
+    with torch.inference_mode():
+        # Batches of (nearly) one size, because each counts the same in the average.
+        for batch in torch.tensor_split(images, math.ceil(len(images) / _BATCH)):
+            network(batch)
+    network.eval()
+
+
+def per_sample(task: Task, network: nn.Module, images: Tensor, targets: Tensor) -> Found:
+    """Return what the task finds of each of ``images`` ``(N, C, R, R)``, ``(N,)``."""
+
+    def of_batch(x: Tensor, y: Tensor) -> Found:
+        with torch.inference_mode():
+            return task.per_sample(network(x).numpy(), y.numpy())
+
+    n = max(1, math.ceil(len(images) / _BATCH))  # of (nearly) one size: they are read at once
+    batches = zip(torch.tensor_split(images, n), torch.tensor_split(targets, n), strict=True)
+    return np.concatenate([*_crew().run([partial(of_batch, *batch) for batch in batches])])
+
+
+@cache
+def _crew() -> Crew:
+    return Crew(torch.get_num_threads())
