@@ -20,9 +20,10 @@ from optuna.samplers.nsgaii._elite_population_selection_strategy import (
 from optuna.trial import FrozenTrial, TrialState
 
 from hwnas.searching.choices import Assignment
+from hwnas.searching.costed import Costs
 from hwnas.searching.expectation import Knowledge
 from hwnas.searching.options import SamplerConfig
-from hwnas.searching.pareto_sampler import Costs, ParetoSampler
+from hwnas.searching.pareto_sampler import ParetoSampler
 from hwnas.searching.proposal import ATTRIBUTE, GENERATION, Proposal
 
 
