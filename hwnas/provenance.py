@@ -77,14 +77,16 @@ def open_table(
     if path is None:
         raise TableError(
             f"Target '{target.name}' has no latency table for {setting(target)} in "
-            f"{', '.join(map(str, roots))}. Measure one with: {command}"
+            f"{', '.join(map(str, roots))}. cost=measured times each candidate instead. "
+            f"Measure one with: {command}"
         )
     table = load(path)
     differing = differences(table.provenance, facts(target, remote))
     if differing and not accept_foreign:
         raise TableError(
             f"Latency table {path} was not measured here: {'; '.join(differing)}. Measure your own "
-            f"with: {command}   or say table.accept_foreign=true and have its figures labelled."
+            f"with: {command}   or say cost=measured, which times each candidate instead, or "
+            "table.accept_foreign=true and have its figures labelled."
         )
     table.foreign = "; ".join(differing)
     return table
