@@ -17,6 +17,7 @@ LAYERS = {
     "progress": 0,
     "host": 0,
     "files": 1,
+    "database": 1,
     "figure": 1,
     "budget": 1,
     "metrics": 1,
@@ -130,7 +131,7 @@ PLACES = {
         "searching.shared_study",
         "searching.study",
     },
-    "sqlalchemy": {"searching.options", "searching.shared_study", "searching.study"},
+    "sqlalchemy": {"database", "searching.shared_study", "searching.study"},
     "matplotlib": {
         "api.pictures",
         "api.result",

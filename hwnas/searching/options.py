@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field
 
+from hwnas import database
 from hwnas.accuracy.options import FEATURES
 from hwnas.errors import ConfigError, unknown
-from hwnas.files import without_password
 
 SAMPLERS = ("gp", "nsga2", "pareto", "random", "tpe")
 NAME = "hwnas"  #: of the study in a file
@@ -56,14 +56,4 @@ class StudyConfig:
                 "study.workers and study.grace_s must be at least 1, study.patience_s at least 0."
             )
         if self.storage is not None:
-            # Only here, so that what has no such storage does without SQLAlchemy.
-            from sqlalchemy.engine import make_url
-            from sqlalchemy.exc import ArgumentError
-
-            try:
-                make_url(self.storage)
-            except (ArgumentError, ValueError):
-                raise ConfigError(
-                    f"study.storage={without_password(self.storage)} is no URL of a database; "
-                    "write study.storage=postgresql://USER@HOST/NAME."
-                ) from None
+            self.storage = database.checked(self.storage)
