@@ -4,9 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from hwnas.bounds import Interval
 from hwnas.errors import ConfigError, unknown
 from hwnas.figure import Figures
 from hwnas.metrics import GIVEN, column, costs
+
+_LIMIT = Interval("(0, 1e15]")
 
 
 @dataclass(frozen=True)
@@ -21,8 +24,8 @@ class Budget:
             if name not in costs():
                 allowed = [f"budget.{known}" for known in costs()]
                 raise ConfigError(unknown("limit", f"budget.{name}", allowed))
-            if not limit > 0:
-                raise ConfigError(f"budget.{name} must be positive, got {limit:g}.")
+            if limit not in _LIMIT:
+                raise ConfigError(f"budget.{name} must be a number in {_LIMIT}, got {limit:g}.")
 
     @staticmethod
     def of(written: Mapping[str, Any]) -> "Budget":
@@ -34,7 +37,7 @@ class Budget:
         limits = {n: v for n, v in written.items() if n != "name" and v is not None}
         for name, limit in limits.items():
             if isinstance(limit, bool) or not isinstance(limit, (int, float)):
-                raise ConfigError(f"budget.{name} must be a number, got '{limit}'.")
+                raise ConfigError(f"budget.{name} must be a number in {_LIMIT}, got '{limit}'.")
         numbers = {name: float(limit) for name, limit in limits.items()}
         return Budget(numbers, str(written.get("name", Budget.name)))
 

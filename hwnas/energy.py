@@ -1,8 +1,9 @@
 """Energy of an inference, modelled: from what is computed and moved, or from power and time."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from hwnas.bounds import check, limits
 from hwnas.errors import ConfigError
 from hwnas.figure import Figure
 
@@ -16,17 +17,16 @@ class EnergyModel:
 
     technology: str
     source: str
-    mac_pj: float
-    sram_pj_per_byte: float
-    off_chip_pj_per_byte_low: float
-    off_chip_pj_per_byte_high: float
+    mac_pj: float = field(metadata=limits("(0, 1e9]"))
+    sram_pj_per_byte: float = field(metadata=limits("(0, 1e9]"))
+    off_chip_pj_per_byte_low: float = field(metadata=limits("(0, 1e9]"))
+    off_chip_pj_per_byte_high: float = field(metadata=limits("(0, 1e9]"))
 
     def __post_init__(self) -> None:
-        energies = (self.mac_pj, self.sram_pj_per_byte, self.off_chip_pj_per_byte_low)
-        if min(energies) <= 0 or self.off_chip_pj_per_byte_high < self.off_chip_pj_per_byte_low:
+        check(self, "target.energy.")
+        if self.off_chip_pj_per_byte_high < self.off_chip_pj_per_byte_low:
             raise ConfigError(
-                f"Energy model '{self.technology}': energies must be positive, "
-                "off_chip_pj_per_byte_low at most off_chip_pj_per_byte_high."
+                "target.energy: off_chip_pj_per_byte_low must be at most off_chip_pj_per_byte_high."
             )
 
     def energy(
@@ -53,14 +53,15 @@ class PowerModel:
     range of powers.
     """
 
-    active_w_low: float
-    active_w_high: float
+    active_w_low: float = field(metadata=limits("(0, 1e6]"))
+    active_w_high: float = field(metadata=limits("(0, 1e6]"))
     source: str
 
     def __post_init__(self) -> None:
-        if not 0 < self.active_w_low <= self.active_w_high:
+        check(self, "target.power.")
+        if self.active_w_low > self.active_w_high:
             raise ConfigError(
-                "target.power: active_w_low must be positive and at most active_w_high, got "
+                "target.power: active_w_low must be at most active_w_high, got "
                 f"{self.active_w_low:g} and {self.active_w_high:g}."
             )
 

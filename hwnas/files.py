@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO
@@ -46,8 +45,3 @@ def lock(folder: Path) -> IO[str]:
             f"Another process is working in {folder}. Wait for it, or use another folder."
         ) from None
     return file
-
-
-def without_password(text: str) -> str:
-    """Return a text whose URLs name no password: they may be written into files."""
-    return re.sub(r"(://[^:/@\s]*):[^@/\s]*@", r"\1@", text)

@@ -16,10 +16,9 @@ from typing import IO, Any, Literal, final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hwnas import files, metrics
+from hwnas import database, files, metrics
 from hwnas.errors import RunError
 from hwnas.figure import Figure, Figures
-from hwnas.files import without_password
 from hwnas.manifest import read_manifest
 from hwnas.space import Genotype, Space
 from hwnas.union import ROOT
@@ -214,11 +213,12 @@ def opened(
 
 def begun(verb: str, arguments: Sequence[str], earlier: Row, config: Any) -> Row:
     """Return what the manifest of every run begins with."""
+    public = database.public_arguments(arguments)
     return {
         "verb": verb,
         "status": "running",
-        "arguments": [without_password(argument) for argument in arguments],
-        "command": without_password(f"python -m hwnas {verb} {shlex.join(arguments)}"),
+        "arguments": public,
+        "command": f"python -m hwnas {verb} {shlex.join(public)}",
         "started": [*earlier.get("started", []), time.strftime("%Y-%m-%dT%H:%M:%S%z")],
         "config": plain(asdict(config)),
     }
@@ -226,7 +226,7 @@ def begun(verb: str, arguments: Sequence[str], earlier: Row, config: Any) -> Row
 
 def plain(config: Row) -> Row:
     """Return a configuration as it may be written into files."""
-    content: Row = json.loads(without_password(json.dumps(config)))
+    content: Row = database.public_config(config)
     return content
 
 

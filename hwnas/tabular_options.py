@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from hwnas import metrics
+from hwnas.bounds import check, limits
 from hwnas.errors import ConfigError, unknown
 
 
@@ -16,7 +17,10 @@ class BenchmarkConfig:
     costs: dict[str, str] = field(default_factory=dict)  #: columns of costs: {latency_ms: COLUMN}
     partial: bool = False  #: combinations of options that are not in it count as infeasible
     #: values beyond which nothing counts towards the hypervolume; default: the table's worst
-    reference: dict[str, float] = field(default_factory=dict)
+    reference: dict[str, float] = field(default_factory=dict, metadata=limits("[-1e12, 1e12]"))
+
+    def __post_init__(self) -> None:
+        check(self, "table.")
 
     def check(self) -> None:
         """Refuse what says too little, or what is not known.

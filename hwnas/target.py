@@ -1,10 +1,12 @@
 """A target is facts about a device, as a Hydra schema; never wishes (see ``hwnas.budget``)."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
 from hwnas import backends
+from hwnas.bounds import check, limits, within
 from hwnas.energy import EnergyModel, PowerModel
 from hwnas.errors import ConfigError, unknown
 
@@ -16,29 +18,28 @@ METERS = ("none", "rapl", "nvml", "hwmon")
 class Roofline:
     """Rates and sizes from which a latency can be modelled; see ``cost/roofline.py``."""
 
-    peak_gmacs: dict[str, float]  #: billions of multiply-accumulates a second, by dtype
-    on_chip_gbps: float  #: between the arithmetic units and on-chip memory
-    off_chip_gbps: float
-    on_chip_kib: float  #: what stays on chip between two operators
-    tile: list[int]  #: pixels, output and input channels that the hardware computes at once
-    depthwise: float = 1.0  #: share of the peak that depthwise convolutions can reach
-    element_gops: float | None = None  #: billions of results scaled or activated a second
+    #: billions of multiply-accumulates a second, by dtype
+    peak_gmacs: dict[str, float] = field(metadata=limits("(0, 1e12]"))
+    #: between the arithmetic units and on-chip memory
+    on_chip_gbps: float = field(metadata=limits("(0, 1e12]"))
+    off_chip_gbps: float = field(metadata=limits("(0, 1e12]"))
+    #: what stays on chip between two operators
+    on_chip_kib: float = field(metadata=limits("(0, 1e12]"))
+    #: pixels, output and input channels that the hardware computes at once
+    tile: list[int] = field(metadata=limits("[1, 65_536]"))
+    #: share of the peak that depthwise convolutions can reach
+    depthwise: float = within("(0, 1]", 1.0)
+    #: billions of results scaled or activated a second
+    element_gops: float | None = within("(0, 1e12]", None)
     weights_stay: bool = False  #: a cache keeps weights for the next inference, if they fit
-    launch_us: float = 0.0  #: of every operator
+    launch_us: float = within("[0, 1e6]", 0.0)  #: of every operator
 
     def __post_init__(self) -> None:
-        rates = [*self.peak_gmacs.values(), self.on_chip_gbps, self.off_chip_gbps, self.on_chip_kib]
-        rates += [] if self.element_gops is None else [self.element_gops]
-        if not self.peak_gmacs or min(rates) <= 0:
-            raise ConfigError("target.roofline: rates and sizes must be positive.")
-        if not 0 < self.depthwise <= 1:
-            raise ConfigError(
-                f"target.roofline.depthwise must be above 0 and at most 1, got {self.depthwise:g}."
-            )
-        if len(self.tile) != 3 or min(self.tile) < 1 or self.launch_us < 0:
-            raise ConfigError(
-                f"target.roofline.tile must be three sizes of at least 1, got {self.tile}."
-            )
+        check(self, "target.roofline.")
+        if not self.peak_gmacs:
+            raise ConfigError("target.roofline.peak_gmacs names no dtype: {int8: 512}.")
+        if len(self.tile) != 3:
+            raise ConfigError(f"target.roofline.tile must be three sizes, got {self.tile}.")
 
 
 T = TypeVar("T")
@@ -68,21 +69,24 @@ class Target:
     device_class: str = "edge"  #: or ``datacenter``
     runtime: str = backends.default()  #: what runs networks: the name of a backend
     dtype: str = "int8"  #: in which weights and activations are kept
-    threads: int = 1
-    batch: int = 1  #: images of one inference; latency and energy are those of the whole batch
+    threads: int = within("[1, 1024]", 1)
+    #: images of one inference; latency and energy are those of the whole batch
+    batch: int = within("[1, 65_536]", 1)
     meter: str = "none"  #: what measures energy: see ``meters.py``
     meter_channel: str = ""  #: which of several: a GPU's index, names of a board's rails
-    clock_mhz: float | None = None
-    peak_macs_per_cycle: int | None = None
+    clock_mhz: float | None = within("(0, 1e6]", None)
+    peak_macs_per_cycle: int | None = within("[1, 1e9]", None)
     roofline: Roofline | None = None
     energy: EnergyModel | None = None  #: energies of arithmetic and accesses
     power: PowerModel | None = None  #: power while it computes, where there is no meter
     #: what metrics are derived with, by name (see ``hwnas.metrics``): a price, a grid's intensity
-    facts: dict[str, float] = field(default_factory=dict)
+    facts: dict[str, float] = field(default_factory=dict, metadata=limits("(0, 1e12]"))
     spaces: list[str] = field(default_factory=list)  #: search spaces that suit it: the default
 
     def __post_init__(self) -> None:
         where = f"Target '{self.name}'"
+        _check_name(self.name)
+        check(self, "target.")
         for name, value, allowed in (
             ("device_class", self.device_class, CLASSES),
             ("runtime", self.runtime, backends.names()),
@@ -90,12 +94,6 @@ class Target:
         ):
             if value not in allowed:
                 raise ConfigError(f"{where}: {unknown(name, value, allowed)}")
-        if self.threads < 1 or self.batch < 1:
-            raise ConfigError(f"{where}: threads and batch must be at least 1.")
-        for name in ("clock_mhz", "peak_macs_per_cycle"):
-            number = getattr(self, name)
-            if number is not None and number <= 0:
-                raise ConfigError(f"{where}: {name} must be positive, got {number:g}.")
         backend = backends.get(self.runtime)
         if self.dtype not in backend.dtypes:
             raise ConfigError(f"{where}: {unknown('dtype', self.dtype, backend.dtypes)}")
@@ -108,6 +106,15 @@ class Target:
         found = getattr(self, backends.get(self.runtime).name)
         assert isinstance(found, settings)
         return found
+
+
+def _check_name(name: str) -> None:
+    """Refuse a name that cannot be that of a folder, which tables and runs have for each target."""
+    if not re.fullmatch(r"[\w][\w .+-]{0,99}", name):
+        raise ConfigError(
+            f"target.name={name!r} names folders: it takes up to 100 letters, digits, spaces and "
+            "any of _ . + -, the first of them a letter or a digit."
+        )
 
 
 def facts(target: Target) -> dict[str, Any]:
@@ -135,8 +142,9 @@ class Remote:
 
     tracker: str = ""  #: ``HOST:PORT`` of the tracker at which devices register
     key: str = ""  #: under which they are registered
-    timeout_s: float = 60.0  #: of waiting for a device, and of anything asked of it
-    n_devices: int = 1  #: devices of that key that are used at once
+    #: of waiting for a device, and of anything asked of it
+    timeout_s: float = within("(0, 86_400]", 60.0)
+    n_devices: int = within("[1, 1000]", 1)  #: devices of that key that are used at once
 
     def __post_init__(self) -> None:
         host, _, port = self.tracker.rpartition(":")
@@ -144,5 +152,4 @@ class Remote:
             raise ConfigError(f"rpc.tracker must be HOST:PORT, got '{self.tracker}'.")
         if bool(self.tracker) != bool(self.key):
             raise ConfigError("rpc.tracker and rpc.key go together: give both or none.")
-        if self.timeout_s <= 0 or self.n_devices < 1:
-            raise ConfigError("rpc.timeout_s must be positive and rpc.n_devices at least 1.")
+        check(self, "rpc.")

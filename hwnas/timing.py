@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
-from hwnas.errors import ConfigError
+from hwnas.bounds import check, within
 from hwnas.figure import Figure
 
 Timer = Callable[[int], float]
@@ -23,22 +23,16 @@ _LATEST = 60  #: readings of the sentinel that say what is normal
 class TimingConfig:
     """How long is measured; longer is less noisy."""
 
-    repeats: int = 9  #: repeats of one timing; its median is the result
-    min_repeat_ms: float = 10.0  #: a repeat runs often enough to take this long
-    drift: float = 0.05  #: change of the sentinel's latency beyond which a block is repeated
-    retries: int = 3  #: times that a drifting block is measured again before it is flagged
+    repeats: int = within("[3, 10_000]", 9)  #: repeats of one timing; its median is the result
+    #: a repeat runs often enough to take this long
+    min_repeat_ms: float = within("(0, 60_000]", 10.0)
+    #: change of the sentinel's latency beyond which a block is repeated
+    drift: float = within("(0, 1)", 0.05)
+    #: times that a drifting block is measured again before it is flagged
+    retries: int = within("[0, 1000]", 3)
 
     def __post_init__(self) -> None:
-        if self.repeats < 3 or self.min_repeat_ms <= 0:
-            raise ConfigError(
-                "timing.repeats must be at least 3 and timing.min_repeat_ms positive, got "
-                f"{self.repeats} and {self.min_repeat_ms:g}."
-            )
-        if not 0 < self.drift < 1 or self.retries < 0:
-            raise ConfigError(
-                "timing.drift must lie between 0 and 1 and timing.retries be at least 0, got "
-                f"{self.drift:g} and {self.retries}."
-            )
+        check(self, "timing.")
 
 
 @dataclass(frozen=True)

@@ -216,7 +216,7 @@ def test_bad_input_is_one_line(
         ("id=12e456789012", "id='12e456789012'"),
         ("run=it's here, (2)", "run='it\\'s here, (2)'"),
         ("id='12e4'", "id='12e4'"),
-        ("id=", "id="),
+        ("id=", "id=''"),
         ("seed=12e4", "seed=12e4"),
         ("table.costs={a: b}", "++table.costs={a: b}"),
     ],

@@ -3,6 +3,7 @@
 from collections.abc import Container
 from dataclasses import dataclass, field
 
+from hwnas.bounds import check, limits, within
 from hwnas.errors import ConfigError
 
 MIN_NETWORKS = 6  #: below, rank correlations have no interval worth printing
@@ -15,19 +16,14 @@ FEATURES = ("params", "macs", "synflow", "naswot")
 class ScoringConfig:
     """How a subnet is scored."""
 
-    n_recalibration: int = 512  #: training images that batch norm is recalibrated on
+    #: training images that batch norm is recalibrated on
+    n_recalibration: int = within("[2, 10_000_000]", 512)
     #: that a candidate is worse than one that costs no more, before reading stops; null:
     #: all validation images are read, always
-    confidence: float | None = 0.99
+    confidence: float | None = within("[0.5, 1)", 0.99)
 
     def __post_init__(self) -> None:
-        if self.n_recalibration < 2:
-            raise ConfigError("scoring.n_recalibration must be at least 2.")
-        if self.confidence is not None and not 0.5 <= self.confidence < 1:
-            raise ConfigError(
-                f"scoring.confidence must lie in [0.5, 1), got {self.confidence}; null reads "
-                "everything."
-            )
+        check(self, "scoring.")
 
 
 @dataclass
@@ -35,20 +31,15 @@ class TrainedConfig:
     """How candidates are trained alone."""
 
     #: epochs of each training in a row; the last one says the figure
-    fidelities: list[int] = field(default_factory=lambda: [1, 4])
+    fidelities: list[int] = field(default_factory=lambda: [1, 4], metadata=limits("[1, 100_000]"))
     #: that a candidate stays worse than one that costs no more, before its training stops
     #: between two fidelities; null: all are trained to the end
-    confidence: float | None = 0.9
+    confidence: float | None = within("[0.5, 1)", 0.9)
 
     def __post_init__(self) -> None:
-        if not self.fidelities or min(self.fidelities) < 1:
-            raise ConfigError(
-                f"trained.fidelities needs epochs of at least 1, got {list(self.fidelities)}."
-            )
-        if self.confidence is not None and not 0.5 <= self.confidence < 1:
-            raise ConfigError(
-                f"trained.confidence must lie in [0.5, 1), got {self.confidence}; null stops none."
-            )
+        check(self, "trained.")
+        if not self.fidelities:
+            raise ConfigError("trained.fidelities=[] trains nothing: write epochs, as [1,4].")
 
     def column(self, metric: str, i: int) -> str:
         """Return what the metric after a fidelity is called."""

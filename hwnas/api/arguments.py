@@ -6,13 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hwnas import tasks
+from hwnas.api import literal
 from hwnas.errors import ConfigError
 
-#: Options whose values are taken as they are.
-_WORDS = (
-    "id", "genotype", "run", "runs", "reference", "true_front", "pick", "export", "data", "dir",
-    "baseline",
-)  # fmt: skip
 #: Mappings with keys of the user's own.
 _OWN_KEYS = ("table.costs=", "table.reference=", "objectives={", "budget.", "target.facts.")
 #: Options of Hydra's own with a value behind them.
@@ -22,19 +18,30 @@ CONFIG_DIR = ("--config-dir", "-cd")
 _TARGETS = re.compile(r"\+{0,2}target=\[(.*)\]$")
 
 
-def for_hydra(argument: str) -> str:
-    """Return an argument so that Hydra reads it as it was meant."""
+def for_hydra(argument: str, *, swept: bool = False) -> str:
+    """Return an argument so that Hydra reads it as it was meant.
+
+    Args:
+        argument: As it was written.
+        swept: Whether commas separate runs.
+    """
     # Hydra wants to be told that a key is new.
     if argument.startswith(_OWN_KEYS):
         return f"++{argument}"
-    # An id such as 12e456789012 would be a number, and infinite.
-    key, _, value = argument.partition("=")
-    if key in ("runs", "search_space") and _is_list(value) and not {*value} & {"'", '"'}:
-        named = [name.strip() for name in value[1:-1].split(",")]
-        return f"{key}=[{','.join(map(quoted, filter(None, named)))}]"
-    if argument != "baseline=null" and key in _WORDS and value[:1] not in ("", "'", '"', "["):
-        return f"{key}={quoted(value)}"
-    return argument
+    key, sign, value = argument.partition("=")
+    if sign and not key.strip("+~ "):
+        raise ConfigError(f"'{argument}' names no option: write OPTION=VALUE.")
+    return f"{key}{sign}{literal.for_hydra(key.lstrip('+'), value, swept=swept) if sign else ''}"
+
+
+def last_text(arguments: Sequence[str], option: str) -> str | None:
+    """Return the text that an option was given last, if it was."""
+    given = [value for key, _, value in (a.partition("=") for a in arguments) if _is(key, option)]
+    return literal.text_of(given[-1]) if given else None
+
+
+def _is(key: str, option: str) -> bool:
+    return key.lstrip("+") == option
 
 
 def named(arguments: Sequence[str], option: str) -> list[str]:
@@ -65,16 +72,6 @@ def of_target(arguments: Sequence[str], position: int) -> list[str]:
     for option, value in itertools.pairwise(arguments):
         found += [option, value] if option in CONFIG_DIR else []
     return found
-
-
-def _is_list(value: str) -> bool:
-    """Return whether a value is one list, and not several that ``-m`` goes through."""
-    return value[:1] == "[" and value.find("]") == len(value) - 1 and "[" not in value[1:]
-
-
-def quoted(text: str) -> str:
-    """Return a text as Hydra reads it literally."""
-    return "'" + text.replace("'", "\\'") + "'"
 
 
 def for_targets(arguments: Sequence[str]) -> list[list[str]]:

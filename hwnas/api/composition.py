@@ -1,6 +1,5 @@
 """From what a user wrote to checked configurations, by Hydra; errors become ours."""
 
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -9,12 +8,14 @@ from typing import Any
 
 import hydra
 from hydra.core.config_store import ConfigStore
-from hydra.errors import HydraException, MissingConfigException
+from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from hwnas import config, content
-from hwnas.api.arguments import CONFIG_DIR, for_hydra, for_targets
+from hwnas.api import refusals
+from hwnas.api.arguments import CONFIG_DIR, for_hydra, for_targets, last_text
+from hwnas.api.literal import quoted
 from hwnas.api.options import options
 from hwnas.config import SCHEMAS, agreed
 from hwnas.errors import ConfigError, unknown
@@ -34,9 +35,13 @@ def compose(name: str, arguments: Sequence[str]) -> Any:
         ConfigError: an argument says what is not allowed.
     """
     overrides = [for_hydra(argument) for argument in _without_folders(arguments)]
-    with worded(name), _schemas(), hydra.initialize_config_dir(_FOLDER, version_base="1.3"):
+    with (
+        worded(name, arguments),
+        _schemas(),
+        hydra.initialize_config_dir(_FOLDER, version_base="1.3"),
+    ):
         composed = hydra.compose(name, overrides)
-    return checked(name, composed)
+    return checked(name, composed, arguments)
 
 
 def _without_folders(arguments: Sequence[str]) -> list[str]:
@@ -48,7 +53,7 @@ def _without_folders(arguments: Sequence[str]) -> list[str]:
             folders.append(Path(value or next(rest, "")).absolute())
         else:
             found.append(argument)
-    paths = ",".join(f"'file://{folder}'" for folder in folders)
+    paths = ",".join(quoted(f"file://{folder}") for folder in folders)
     return [*found, *([f"hydra.searchpath=[{paths}]"] if folders else [])]
 
 
@@ -64,20 +69,20 @@ def _schemas() -> Iterator[None]:
         store.repo = before
 
 
-def checked(name: str, composed: Any) -> Any:
+def checked(name: str, composed: Any, arguments: Sequence[str]) -> Any:
     """Return a composed configuration as its schema."""
-    with worded(name):
+    with worded(name, arguments):
         _refuse_extra(OmegaConf.to_container(composed), SCHEMAS[name])
         return OmegaConf.to_object(composed)
 
 
 @contextmanager
-def worded(name: str) -> Iterator[None]:
+def worded(name: str, arguments: Sequence[str]) -> Iterator[None]:
     """Make errors of Hydra and OmegaConf ours."""
     try:
         yield
-    except (HydraException, OmegaConfBaseException, ValueError) as error:
-        raise ConfigError(_explain(error, name)) from None
+    except (HydraException, OmegaConfBaseException, ValueError, AssertionError) as error:
+        raise ConfigError(refusals.explain(error, name, arguments)) from None
 
 
 def _refuse_extra(content: Any, schema: type) -> None:
@@ -95,43 +100,16 @@ def _refuse_extra(content: Any, schema: type) -> None:
     check(content, "")
 
 
-def _explain(error: Exception, verb: str) -> str:
-    """Return one sentence for an error of Hydra or OmegaConf, with the nearest valid names."""
-    from hwnas import content
-
-    text = str(error.__cause__ or error)  # the cause is the more precise of the two
-    text = re.sub(r"\b(object_type|reference_type)=\w+", "", text)
-    if isinstance(error, MissingConfigException) and error.options is not None:
-        group, _, name = str(error.missing_cfg_file).rpartition("/")
-        return unknown(group or "configuration", name, error.options)
-    targets = content.entries(content.ROOT / "conf" / "target")
-    if "missing mandatory value: target" in str(error):
-        return f"No target. Give one with +target=<name>: {', '.join(targets)}."
-    match = re.search(
-        r"[Cc]ould not (?:override|append to config.*?) '?([\w.]+)'?|Key '([^']+)'", text
-    )
-    if match is not None:
-        key = match[1] or match[2]
-        if key == "target":
-            return f"The target has no default: write +target=<name>, one of {', '.join(targets)}."
-        full = re.search(r"full_key: ([\w.]+)", text)
-        known = [name for name, _ in options(SCHEMAS[verb])]
-        known += {name.partition(".")[0] for name in known} & {"dataset", "sampler"}
-        return unknown("option", full[1] if full else key, known)
-    return text.replace("full_key:", "at")
-
-
 def with_resumed(arguments: Sequence[str]) -> list[str]:
     """Return the arguments of the run to be resumed, if any, overridden by the new ones."""
-    resume = [a.partition("=")[2] for a in arguments if a.lstrip("+").startswith("run.resume=")]
-    if not resume:
+    if (resume := last_text(arguments, "run.resume")) is None or resume == "null":
         return list(arguments)
 
     def key(argument: str) -> str:
         return argument.partition("=")[0].lstrip("+~")
 
     renewed = {key(argument) for argument in arguments} | {"run.dir", "run.resume"}
-    recorded = read_manifest(Path(resume[-1]))["arguments"]
+    recorded = read_manifest(Path(resume))["arguments"]
     return [str(old) for old in recorded if key(str(old)) not in renewed] + list(arguments)
 
 

@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 
-from hwnas.api.arguments import quoted
+from hwnas.api.literal import in_quotes
 
 #: Options that are mappings themselves; any other mapping holds options.
 _MAPPINGS = ("objectives", "table.costs", "table.reference")
@@ -42,4 +42,4 @@ def _text(value: Value) -> str:
     if isinstance(value, list | tuple):
         return f"[{','.join(map(_text, value))}]"
     text = os.fsdecode(value) if isinstance(value, os.PathLike) else str(value)
-    return text if _PLAIN.fullmatch(text) else quoted(text)
+    return text if _PLAIN.fullmatch(text) else in_quotes(text)

@@ -13,11 +13,11 @@ from hwnas.api.arguments import of_target
 from hwnas.api.front import energy_words
 from hwnas.api.station import Station
 from hwnas.config import ExportConfig
+from hwnas.database import public_arguments
 from hwnas.export import proof
 from hwnas.export.artefacts import own_artefact
 from hwnas.export.proving import Evidence
 from hwnas.export.running import kinds
-from hwnas.files import without_password as public
 from hwnas.finishing.finisher import Finisher
 from hwnas.int8.finished import Finished
 from hwnas.manifest import weights_of
@@ -42,7 +42,7 @@ class Order:
     @property
     def command(self) -> str:
         """What is run, for people to run it again."""
-        return public(f"python -m hwnas export {shlex.join(self.arguments)}")
+        return f"python -m hwnas export {shlex.join(public_arguments(self.arguments))}"
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,8 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from hwnas import database
 from hwnas.api.reporter import Finished, Stopwatch
-from hwnas.files import without_password
 
 if TYPE_CHECKING:
     from hwnas.results import RunFolder
@@ -231,7 +231,7 @@ def print_files(
         folder: Of the run.
         names: Of its files.
     """
-    run, study = str(folder.path), without_password(storage or f"sqlite:///{folder.study}")
+    run, study = str(folder.path), database.public(storage or database.of_file(folder.study))
     page = [f"Open in a browser: {folder.path / 'report.html'}"] if "report.html" in names else []
     commands = {
         f"python -m hwnas why {shlex.quote(f'run={run}')} id=front": "why these networks",

@@ -1,8 +1,10 @@
 """From the arguments of a verb to the verb, by Hydra's command line."""
 
+import contextlib
+import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import hydra
@@ -57,19 +59,33 @@ def _composed(verb: str, name: str, arguments: Sequence[str]) -> list[Any]:
     jobs: list[DictConfig] = []
     folder = _prepared(verb, arguments)
     application = hydra.main(version_base="1.3", config_path=folder, config_name=name)(jobs.append)
-    with worded(name):
-        application()
-    return [checked(name, composed) for composed in jobs]
+    with worded(name, arguments):
+        _started(application)
+    return [checked(name, composed, arguments) for composed in jobs]
 
 
 def _sweep(verb: str, name: str, arguments: Sequence[str]) -> None:
     folder = _prepared(verb, arguments)
-    with worded(name):
+    with worded(name, arguments):
         sweep(name, folder)
+
+
+def _started(application: Callable[[], None]) -> None:
+    """Let Hydra compose, or show what its own flags ask for; a wrong flag is one line."""
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            application()
+    except SystemExit as ended:
+        if ended.code:
+            why = said.getvalue().rpartition("error: ")[2].strip()
+            raise ConfigError(f"{why}; --hydra-help lists flags.") from None
+        raise
 
 
 def _prepared(verb: str, arguments: Sequence[str]) -> str:
     """Make schemas and arguments known to Hydra; return the folder of configurations."""
     config.register()
-    sys.argv = [f"hwnas {verb}", *map(for_hydra, arguments)]
+    swept = arguments[:1] == ["--multirun"]
+    sys.argv = [f"hwnas {verb}", *(for_hydra(a, swept=swept) for a in arguments)]
     return str(content.ROOT / "conf")

@@ -23,8 +23,8 @@ def _job(name: str, composed: DictConfig) -> None:
     from hwnas.commands.verbs import dispatch
 
     host.tune()
-    config: Any = checked(name, composed)
     job = HydraConfig.get()
+    config: Any = checked(name, composed, job.overrides.task)
     if getattr(config, "run", None) is not None and config.run.dir is None:
         config.run.dir = str(Path(job.sweep.dir, str(job.job.num)))
     dispatch([config], list(job.overrides.task))

@@ -7,6 +7,7 @@ from omegaconf import MISSING
 
 from hwnas import backends
 from hwnas.accuracy.options import ScoringConfig
+from hwnas.bounds import SEED, check, within
 from hwnas.config.common import SPACE, RunConfig, not_several, spaces_of
 from hwnas.errors import ConfigError
 from hwnas.latency_table import TableConfig
@@ -34,17 +35,16 @@ class ProfileConfig:
     search_space: Any = None  #: one or a list; default: those that suit the target
     genotype: str | None = None  #: show where the time of one network goes, instead
     transfer_from: str | None = None  #: a target whose table stands in, instead of tuning all
-    n_samples: int = 30  #: networks that are measured to transfer a table
-    seed: int = 0
+    n_samples: int = within("[10, 10_000]", 30)  #: networks that are measured to transfer a table
+    seed: int = within(SEED, 0)
 
     def __post_init__(self) -> None:
+        check(self)
         if self.genotype is None and not backends.get(self.target.runtime).measured:
             raise ConfigError(
                 f"Target '{self.target.name}' needs no latency table: "
                 f"target.runtime={self.target.runtime} estimates every network whole."
             )
-        if self.n_samples < 10:
-            raise ConfigError(f"n_samples must be at least 10, got {self.n_samples}.")
         for name in ("genotype", "transfer_from"):
             if getattr(self, name) is not None and len(self.spaces) > 1:
                 raise ConfigError(
@@ -68,9 +68,10 @@ class TrainConfig:
     search_space: Any = SPACE
     #: one network alone instead of the supernet: smallest, largest, random, an id or JSON
     genotype: str | None = None
-    seed: int = 0
+    seed: int = within(SEED, 0)
 
     def __post_init__(self) -> None:
+        check(self)
         if self.train.from_supernet and self.genotype is None:
             raise ConfigError(
                 "train.from_supernet=true is for one network: name it with genotype=..., for "

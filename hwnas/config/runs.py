@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hwnas.accuracy.options import MIN_NETWORKS
+from hwnas.bounds import SEED, check, within
 from hwnas.errors import ConfigError, unknown
 from hwnas.finishing.options import FinishingConfig
 
@@ -13,23 +14,21 @@ class AuditConfig:
     """What ``python -m hwnas audit`` accepts."""
 
     run: str = ""  #: the folder of a search
-    k: int = 12  #: networks that are trained alone: half of the front, half of the whole space
-    n_repeated: int = 3  #: of them are trained with a second seed, to know the noise
-    epochs: int | None = None  #: of each network alone; default: those of the supernet
-    seed: int = 0  #: of the choice of networks, and of their training
-    workers: int = 1  #: processes that train networks, one each
+    #: networks that are trained alone: half of the front, half of the whole space
+    k: int = within(f"[{MIN_NETWORKS}, 10_000]", 12)
+    #: of them are trained with a second seed, to know the noise
+    n_repeated: int = within("[0, 10_000]", 3)
+    #: of each network alone; default: those of the supernet
+    epochs: int | None = within("[1, 100_000]", None)
+    seed: int = within(SEED, 0)  #: of the choice of networks, and of their training
+    workers: int = within("[1, 1024]", 1)  #: processes that train networks, one each
 
     def __post_init__(self) -> None:
+        check(self)
         if not self.run:
             raise ConfigError("audit needs run=DIR, the folder of a finished search.")
-        if self.k < MIN_NETWORKS:
-            raise ConfigError(f"k must be at least {MIN_NETWORKS} networks, got {self.k}.")
-        if not 0 <= self.n_repeated <= self.k:
-            raise ConfigError(f"n_repeated must lie between 0 and k={self.k}.")
-        if self.epochs is not None and self.epochs < 1:
-            raise ConfigError(f"epochs must be at least 1, got {self.epochs}.")
-        if self.workers < 1:
-            raise ConfigError(f"workers must be at least 1, got {self.workers}.")
+        if self.n_repeated > self.k:
+            raise ConfigError(f"n_repeated must be at most k={self.k}, got {self.n_repeated}.")
 
 
 @dataclass
@@ -59,14 +58,16 @@ class ExportConfig:
     dir: str | None = None  #: where folders are made; default: runs/export/<time>
     #: of each training: fine-tuning, after pruning, for int8; 0: none; default: as the search
     #: finished its networks, which costs no training of those
-    epochs: int | None = None
-    alpha: float | None = None  #: share of the loss on what a teacher answers; default: likewise
-    prune: float = 0.0  #: fraction of the channels that is taken out; 0: none
+    epochs: int | None = within("[0, 100_000]", None)
+    #: share of the loss on what a teacher answers; default: likewise
+    alpha: float | None = within("[0, 1]", None)
+    prune: float = within("[0, 1)", 0.0)  #: fraction of the channels that is taken out; 0: none
     #: points that int8 may lose; trained for it if more; default: likewise
-    max_int8_drop: float | None = None
+    max_int8_drop: float | None = within("[0, 1000]", None)
     license: str = "unknown"  #: of the model, as Hugging Face names it: apache-2.0, mit, ...
 
     def __post_init__(self) -> None:
+        check(self)
         if not self.run:
             raise ConfigError("export needs run=DIR, the folder of a finished search.")
         if self.id and self.pick != "knee":
@@ -112,11 +113,13 @@ class CompareConfig:
     true_front: str | None = None  #: a CSV file of points that IGD+ and epsilons refer to
     allow_mixed: bool = False  #: compare runs on different data or splits
     recost: bool = False  #: cost each front on the targets of the others
-    n_bootstrap: int = 1000  #: how often values are drawn for intervals; 0: no intervals
-    seed: int = 0  #: of what is drawn
+    #: how often values are drawn for intervals; 0: no intervals
+    n_bootstrap: int = within("[0, 100_000]", 1000)
+    seed: int = within(SEED, 0)  #: of what is drawn
     run: OutputConfig = field(default_factory=OutputConfig)
 
     def __post_init__(self) -> None:
+        check(self)
         if not self.paths:
             raise ConfigError(
                 "compare needs runs='[DIR,...]', folders of searches or CSV files, or a pattern "

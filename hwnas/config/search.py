@@ -7,6 +7,7 @@ from omegaconf import MISSING
 
 from hwnas import backends, metrics, tasks
 from hwnas.accuracy.options import ScoringConfig, TrainedConfig
+from hwnas.bounds import SEED, check, within
 from hwnas.budget import Budget
 from hwnas.config.common import RunConfig, spaces_of
 from hwnas.errors import ConfigError, unknown
@@ -23,6 +24,7 @@ from hwnas.training.dataset import DatasetConfig
 
 EVALUATORS = ("trained", "supernet")
 
+_WHY = "at a tenth of a second a trial, so many take more than a day"
 MOST = 3  #: objectives of ``sampler=pareto``
 
 
@@ -59,19 +61,18 @@ class SearchConfig:
     search_space: Any = None  #: one or a list; default: those that suit the target
     #: the task's metric and costs; default: the metric, latency and energy
     objectives: list[str] = field(default_factory=list)
-    n_trials: int = 100
-    minutes: float | None = None  #: after which no other trial is begun
-    seed: int = 0
+    n_trials: int = within("[1, 1_000_000]", 100, _WHY)
+    minutes: float | None = within("(0, 525_600]", None)  #: after which no other trial is begun
+    seed: int = within(SEED, 0)
     #: a run whose candidates come first: what it trained alone costs nothing again
     start_from: str | None = None
     baseline: str | None = None  #: a finished run, or a CSV file, that the front is held against
 
     def __post_init__(self) -> None:
+        check(self)
         if self.accuracy not in (None, *EVALUATORS):
             raise ConfigError(unknown("accuracy", str(self.accuracy), (*EVALUATORS, "table")))
         self.cost = checked_cost(self.cost, self.target)
-        if self.minutes is not None and not self.minutes > 0:
-            raise ConfigError(f"minutes must be above 0, got {self.minutes}.")
         if self.cost == "measured" and (self.study.workers or 1) > 1:
             raise ConfigError(
                 f"study.workers={self.study.workers}: with cost=measured, processes of one machine "
@@ -89,8 +90,6 @@ class SearchConfig:
             raise ConfigError(f"objectives must name '{metric}' and at least one cost.")
         if len(set(self.objectives)) < len(self.objectives):
             raise ConfigError(f"objectives must be different, got {self.objectives}.")
-        if self.n_trials < 1:
-            raise ConfigError(f"n_trials must be at least 1, got {self.n_trials}.")
         if self.sampler.name == "pareto" and len(self.objectives) > MOST:
             raise ConfigError(too_many(len(self.objectives), metric))
 
@@ -148,15 +147,14 @@ class TabularConfig:
     run: RunConfig = field(default_factory=RunConfig)
     accuracy: str = "table"
     cost: str = "table"
-    n_trials: int = 200
-    minutes: float | None = None  #: after which no other trial is begun
-    seed: int = 0
+    n_trials: int = within("[1, 1_000_000]", 200, _WHY)
+    minutes: float | None = within("(0, 525_600]", None)  #: after which no other trial is begun
+    seed: int = within(SEED, 0)
 
     def __post_init__(self) -> None:
+        check(self)
         if self.cost != "table":
             raise ConfigError(f"cost={self.cost}: with accuracy=table costs come from the table.")
-        if self.n_trials < 1:
-            raise ConfigError(f"n_trials must be at least 1, got {self.n_trials}.")
         if self.sampler.features:
             raise ConfigError(
                 f"sampler.features={self.sampler.features}: with accuracy=table there are no "

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from hwnas.bounds import check, within
 from hwnas.errors import ConfigError
 from hwnas.target import Remote, Target
 from hwnas.timing import TimingConfig
@@ -16,10 +17,10 @@ class VerifyConfig:
     target: Target | None = None  #: a device on which it is measured, too
     timing: TimingConfig = field(default_factory=TimingConfig)
     rpc: Remote = field(default_factory=Remote)
-    limit_s: float = 120.0  #: of one measurement; what takes longer is killed
+    #: of one measurement; what takes longer is killed
+    limit_s: float = within("(0, 86_400]", 120.0)
 
     def __post_init__(self) -> None:
         if not self.export:
             raise ConfigError("verify needs the folder of an export: python -m hwnas verify DIR")
-        if self.limit_s <= 0:
-            raise ConfigError(f"limit_s must be positive, got {self.limit_s}.")
+        check(self)

@@ -53,11 +53,9 @@ def check_facts(target: Target, asked: Iterable[str], option: str) -> None:
         ConfigError: it names the fact, and how to state it.
     """
     every = {fact: words for name in known() for fact, words in _facts(name).items()}
-    for fact, number in target.facts.items():
+    for fact in target.facts:
         if fact not in every:
             raise ConfigError(f"Target '{target.name}': {unknown('fact', fact, every)}")
-        if not number > 0:
-            raise ConfigError(f"target.facts.{fact} must be positive, got {number:g}.")
     for name in asked:
         for fact in _missing(name, target):
             raise ConfigError(

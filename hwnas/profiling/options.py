@@ -2,19 +2,17 @@
 
 from dataclasses import dataclass
 
-from hwnas.errors import ConfigError
+from hwnas.bounds import check, within
 
 
 @dataclass
 class NetworksConfig:
     """How many whole networks are measured, and what for."""
 
-    fit: int = 24  #: to fit the calibration
-    interval: int = 59  #: to set the width of the interval
-    held_out: int = 60  #: to report the error on; neither of the others has seen them
+    fit: int = within("[6, 10_000]", 24)  #: to fit the calibration
+    interval: int = within("[19, 10_000]", 59)  #: to set the width of the interval
+    #: to report the error on; neither of the others has seen them
+    held_out: int = within("[10, 10_000]", 60)
 
     def __post_init__(self) -> None:
-        if self.fit < 6 or self.interval < 19 or self.held_out < 10:
-            raise ConfigError(
-                "networks.fit must be at least 6, networks.interval 19, networks.held_out 10."
-            )
+        check(self, "networks.")

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
+from hwnas import database
 from hwnas.metrics import quality
 from hwnas.progress import Progress
 from hwnas.results import Candidate, RunFolder
@@ -89,7 +90,7 @@ def run(
 
 def _membership(search: Search, config: EngineConfig, folder: RunFolder) -> Membership:
     if config.study.storage is None:  # what decides the outcome is in the folder's manifest
-        url = f"sqlite:///{folder.study.absolute()}"
+        url = database.of_file(folder.study.absolute())
         return Membership(config.study, url, NAME, search.objectives, {})
     url, name = config.study.storage, config.study.name
     return Membership(config.study, url, name, search.objectives, search.digests)

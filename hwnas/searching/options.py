@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass, field
 
+from hwnas import database
 from hwnas.accuracy.options import FEATURES
+from hwnas.bounds import check, within
 from hwnas.errors import ConfigError, unknown
-from hwnas.files import without_password
 
 SAMPLERS = ("gp", "nsga2", "pareto", "random", "tpe")
 NAME = "hwnas"  #: of the study in a file
@@ -15,18 +16,16 @@ class SamplerConfig:
     """Which sampler proposes candidates."""
 
     name: str = "pareto"
-    population_size: int = 50  #: of nsga2
-    n_startup_trials: int = 20  #: trials before the model of pareto, tpe and gp
+    population_size: int = within("[2, 10_000]", 50)  #: of nsga2
+    #: trials before the model of pareto, tpe and gp
+    n_startup_trials: int = within("[1, 1_000_000]", 20)
     #: what pareto reads of untrained candidates: params, macs, synflow, naswot
     features: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if self.name not in SAMPLERS:
             raise ConfigError(unknown("sampler", self.name, SAMPLERS))
-        if self.population_size < 2 or self.n_startup_trials < 1:
-            raise ConfigError(
-                "sampler.population_size must be at least 2, n_startup_trials at least 1."
-            )
+        check(self, "sampler.")
         for name in self.features:
             if name not in FEATURES:
                 raise ConfigError(unknown("feature in sampler.features", name, FEATURES))
@@ -46,24 +45,13 @@ class StudyConfig:
     storage: str | None = None  #: a database that workers share: postgresql://USER@HOST/NAME
     name: str = NAME  #: of the study in that database
     #: processes of this command; default: one, or one a core where candidates are trained alone
-    workers: int | None = None
-    grace_s: int = 60  #: a worker without a sign of life for so long is dead; its trial is retried
-    patience_s: int = 60  #: how long a database that does not answer is waited for
+    workers: int | None = within("[1, 1024]", None)
+    #: a worker without a sign of life for so long is dead; its trial is retried
+    grace_s: int = within("[1, 604_800]", 60)
+    #: how long a database that does not answer is waited for
+    patience_s: int = within("[0, 604_800]", 60)
 
     def __post_init__(self) -> None:
-        if (self.workers or 1) < 1 or self.workers == 0 or self.grace_s < 1 or self.patience_s < 0:
-            raise ConfigError(
-                "study.workers and study.grace_s must be at least 1, study.patience_s at least 0."
-            )
+        check(self, "study.")
         if self.storage is not None:
-            # Only here, so that what has no such storage does without SQLAlchemy.
-            from sqlalchemy.engine import make_url
-            from sqlalchemy.exc import ArgumentError
-
-            try:
-                make_url(self.storage)
-            except (ArgumentError, ValueError):
-                raise ConfigError(
-                    f"study.storage={without_password(self.storage)} is no URL of a database; "
-                    "write study.storage=postgresql://USER@HOST/NAME."
-                ) from None
+            self.storage = database.checked(self.storage)

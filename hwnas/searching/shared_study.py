@@ -30,8 +30,8 @@ from sqlalchemy import create_engine, event
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
+from hwnas import database
 from hwnas.errors import ConfigError, RunError
-from hwnas.files import without_password
 from hwnas.results import Candidate
 from hwnas.searching import study as studies
 from hwnas.searching.options import StudyConfig
@@ -72,7 +72,7 @@ class SharedStudy:
         self._config, self._space = membership.config, space
         self.objectives, self.worker = membership.objectives, membership.worker
         self.distributions = studies.distributions(space)
-        self._where = f"study.storage={without_password(membership.url)}"
+        self._where = f"study.storage={database.public(membership.url)}"
         self._storage = self._opened(membership.url)
         self._known: dict[int, Candidate] = {}
         self._by_id: dict[str, Candidate] = {}
@@ -165,6 +165,7 @@ class SharedStudy:
         sqlite = make_url(url).get_backend_name() == "sqlite"
         # Two connections: one for signs of life. They are asked before use: they may have ended.
         pool = {"pool_pre_ping": True, "pool_size": 2, "max_overflow": 0}
+        pool |= database.waiting(url, self._config.patience_s)
         options = studies.SQLITE if sqlite else pool
         for attempt in range(5):
             try:

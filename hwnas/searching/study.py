@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, final
-from urllib.parse import quote
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
@@ -27,8 +26,8 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from sqlalchemy import DateTime, Integer, NullPool, event, text
 from sqlalchemy.exc import SQLAlchemyError
 
+from hwnas import database
 from hwnas.errors import RunError
-from hwnas.files import without_password
 from hwnas.metrics import column, paid, qualities, quality
 from hwnas.results import Candidate
 from hwnas.searching.options import NAME
@@ -46,6 +45,7 @@ _TIMES = text(
     "SELECT number, datetime_start, datetime_complete FROM trials JOIN studies USING (study_id) "
     "WHERE study_name = :name AND state IN ('COMPLETE', 'FAIL') ORDER BY number"
 ).columns(number=Integer, datetime_start=DateTime, datetime_complete=DateTime)
+_PATIENCE_S = 30  # with a database that does not answer
 SQLITE: dict[str, Any] = {"connect_args": {"timeout": 60}}  #: of engines
 
 
@@ -211,7 +211,7 @@ def _kept(trial: FrozenTrial, name: str) -> Any:
 
 def open_file(path: Path) -> RDBStorage:
     """Return the storage in a file of SQLite."""
-    storage = RDBStorage(f"sqlite:///{path}", engine_kwargs=SQLITE)
+    storage = RDBStorage(database.of_file(path), engine_kwargs=SQLITE)
     settle_sqlite(storage)
     return storage
 
@@ -349,14 +349,15 @@ def in_file(path: Path) -> Source:
     """Return the study in a file that a run may be writing."""
     # Where nobody has it open there is no log beside it, and SQLite would make one, even to read.
     mode = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "immutable=1"
-    address = f"file:{quote(str(path.absolute()))}?{mode}"
+    address = f"{path.absolute().as_uri()}?{mode}"
     engine = {"creator": lambda: sqlite3.connect(address, uri=True), "poolclass": NullPool}
     return Source("sqlite://", engine, NAME, str(path))
 
 
 def in_database(url: str, name: str) -> Source:
     """Return the study of that name in a database."""
-    return Source(url, {"poolclass": NullPool}, name, f"study.storage={without_password(url)}")
+    engine = {"poolclass": NullPool, **database.waiting(url, _PATIENCE_S)}
+    return Source(url, engine, name, f"study.storage={database.public(url)}")
 
 
 def _seconds(

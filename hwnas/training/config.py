@@ -3,6 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from hwnas.bounds import check, within
 from hwnas.errors import ConfigError, unknown
 from hwnas.families.base import Recipe
 
@@ -14,25 +15,32 @@ _FINE_TUNING_LR = 0.1  # of the rate that trains from scratch
 _INDIFFERENT = ("device", "tensorboard", "from_supernet", "fine_tuning_epochs", "init_from")
 
 
+_WHY = "at a second an epoch, so many take more than a day"
+
+
 @dataclass
 class TrainingConfig:
     """How a supernet, or one network alone, is trained."""
 
-    epochs: int = 20
-    batch_size: int = 128  #: images a step, of all processes together
+    epochs: int = within("[0, 100_000]", 20, _WHY)
+    batch_size: int = within("[2, 1_000_000]", 128)  #: images a step, of all processes together
     optimiser: str | None = None  #: sgd or adamw; this and the next two default to the family's
-    lr: float | None = None  #: peak of the cosine schedule
-    weight_decay: float | None = None
-    momentum: float = 0.9  #: of sgd
-    warmup: float = 0.05  #: fraction of the steps
-    label_smoothing: float = 0.1  #: of classification
-    mixup: float = 0.0  #: alpha of the Beta distribution that images are mixed by; 0: not mixed
+    lr: float | None = within("(0, 1000]", None)  #: peak of the cosine schedule
+    weight_decay: float | None = within("[0, 100]", None)
+    momentum: float = within("[0, 1)", 0.9)  #: of sgd
+    warmup: float = within("[0, 1)", 0.05)  #: fraction of the steps
+    label_smoothing: float = within("[0, 1)", 0.1)  #: of classification
+    #: alpha of the Beta distribution that images are mixed by; 0: not mixed
+    mixup: float = within("[0, 100]", 0.0)
     #: last fraction of the steps, whose images are neither cropped, mirrored, moved nor mixed
-    unaugmented: float = 0.0
-    ema: float = 0.0  #: decay of the moving average of the weights, which are used then; 0: none
-    n_random: int = 2  #: random subnets a step, beside the largest and the smallest
+    unaugmented: float = within("[0, 1)", 0.0)
+    #: decay of the moving average of the weights, which are used then; 0: none
+    ema: float = within("[0, 1)", 0.0)
+    #: random subnets a step, beside the largest and the smallest
+    n_random: int = within("[0, 100]", 2)
     distillation: bool = True  #: subnets learn from the largest; or else from the targets
-    progressive: float = 0.0  #: fraction of the steps after which all options are admitted
+    #: fraction of the steps after which all options are admitted
+    progressive: float = within("[0, 1]", 0.0)
     dtype: str = "float32"  #: of the forward pass: float32 or bfloat16
     device: str | None = None  #: default: cuda where torch finds one, else cpu
     #: weights that a supernet starts from: a checkpoint, or a file of Once-for-all's MobileNetV3;
@@ -40,32 +48,16 @@ class TrainingConfig:
     init_from: str | None = None
     tensorboard: bool = False  #: whether `train` writes logs for TensorBoard
     from_supernet: bool = False  #: whether one network starts from the supernet's weights
-    fine_tuning_epochs: int = 4  #: of a network that starts from the supernet's weights
+    #: of a network that starts from the supernet's weights
+    fine_tuning_epochs: int = within("[1, 100_000]", 4, _WHY)
 
     def __post_init__(self) -> None:
-        if self.batch_size == 1:
-            raise ConfigError("train.batch_size must be at least 2 for batch norm.")
-        self._check_numbers()
+        check(self, "train.")
+        if self.epochs == 0 and self.init_from is None:
+            raise ConfigError("train.epochs=0 trains nothing: it needs train.init_from=FILE.")
         for key, allowed in (("optimiser", OPTIMISERS), ("dtype", DTYPES)):
             if (value := getattr(self, key)) is not None and value not in allowed:
                 raise ConfigError(unknown(f"train.{key}", value, allowed))
-
-    def _check_numbers(self) -> None:
-        if self.epochs == 0 and self.init_from is None:
-            raise ConfigError("train.epochs=0 trains nothing: it needs train.init_from=FILE.")
-        if self.epochs < 0:
-            raise ConfigError(f"train.epochs must not be negative, got {self.epochs}.")
-        for key in ("batch_size", "lr", "fine_tuning_epochs"):
-            if (value := getattr(self, key)) is not None and value <= 0:
-                raise ConfigError(f"train.{key} must be positive, got {value}.")
-        for key in ("momentum", "warmup", "label_smoothing", "ema", "unaugmented"):
-            if not 0 <= getattr(self, key) < 1:
-                raise ConfigError(f"train.{key} must lie in [0, 1), got {getattr(self, key)}.")
-        for key in ("n_random", "weight_decay", "mixup", "progressive"):
-            if (value := getattr(self, key)) is not None and value < 0:
-                raise ConfigError(f"train.{key} must not be negative, got {value}.")
-        if self.progressive > 1:
-            raise ConfigError(f"train.progressive must be at most 1, got {self.progressive}.")
 
     def recipe(self, default: Recipe) -> Recipe:
         """Return a family's recipe, changed where options say so."""

@@ -1,0 +1,95 @@
+"""Every number that an option may be has an interval, and what lies beyond is refused at once."""
+
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hwnas import bounds
+from hwnas.__main__ import run
+from hwnas.api.options import Option, declared
+from hwnas.bounds import Interval
+from hwnas.config import SCHEMAS
+from hwnas.errors import ConfigError
+from hwnas.finishing.options import FinishingConfig
+
+_NEEDED = {
+    "search": ["+target=sketch"],
+    "audit": ["run=a"],
+    "export": ["run=a"],
+    "verify": ["a", "+target=sketch"],
+    "tabular": ["accuracy=table"],
+}
+
+
+def _numeric() -> Iterator[tuple[str, Option]]:
+    for verb, schema in SCHEMAS.items():
+        yield from ((verb, o) for o in declared(schema) if bounds.is_numeric(o.field.type))
+    yield from (("finishing", o) for o in declared(FinishingConfig) if bounds.is_numeric(o.hint))
+
+
+@pytest.mark.parametrize(("verb", "option"), [*_numeric()], ids=lambda v: getattr(v, "name", v))
+def test_every_number_has_an_interval_with_an_end(verb: str, option: Option) -> None:
+    interval = bounds.interval_of(option.field)
+    assert interval is not None, f"{option.name} of {verb} declares no interval: bounds.within"
+    low, high = (float(end) for end in interval.text[1:-1].split(","))
+    assert low < high
+    assert math.isfinite(low)
+    assert math.isfinite(high)
+    assert not any(number in interval for number in (math.nan, math.inf, -math.inf))
+    default = option.default
+    if isinstance(default, int | float):
+        assert default in interval
+
+
+_SAMPLE = [
+    ("search", "n_trials", "1e20"),
+    ("search", "trained.fidelities", "[1,nan]"),
+    ("search", "target.roofline.tile", "[8,0,8]"),
+    ("search", "target.facts.price_usd_per_h", "inf"),
+    ("search", "train.progressive", "nan"),
+    ("audit", "k", "99999999999"),
+    ("export", "prune", "nan"),
+    ("tabular", "table.reference", "{accuracy: nan}"),
+    ("verify", "target.roofline.on_chip_kib", "-1"),
+]
+
+
+@pytest.mark.parametrize(("verb", "name", "value"), _SAMPLE)
+def test_numbers_beyond_are_refused_by_name(
+    verb: str, name: str, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["hwnas"])
+    shown = "search" if verb == "tabular" else verb
+    assert run([shown, *_NEEDED[verb], f"{name}={value}"]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert name in line
+    assert re.search(r" in [\[(]", line), line
+    assert not any(tmp_path.iterdir())
+
+
+def test_interval_holds_the_ends_that_brackets_say() -> None:
+    half_open = Interval("[0, 1)")
+    assert 0 in half_open
+    assert 1 not in half_open
+    assert 1 in Interval("(0, 1]")
+    assert 0 not in Interval("(0, 1]")
+    assert str(Interval("[1, 1_000]")) == "[1, 1000]"
+
+
+def test_who_wants_too_much_is_told_what_it_would_take() -> None:
+    from hwnas.training.config import TrainingConfig
+
+    with pytest.raises(ConfigError, match=r"train\.epochs must be a whole number in .*a day"):
+        TrainingConfig(epochs=10**20)
+    with pytest.raises(ConfigError, match=r"got -1\.$"):
+        TrainingConfig(epochs=-1)
+
+
+def test_part_that_the_target_lacks_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["search", "+target=sketch", "target.power.active_w_low=1"]) == 2
+    assert "the target has no target.power" in capsys.readouterr().err

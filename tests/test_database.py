@@ -1,0 +1,72 @@
+"""URLs of databases, as they are opened and as they are written down."""
+
+import socket
+import time
+from pathlib import Path
+
+import optuna
+import pytest
+
+from hwnas import database
+from hwnas.errors import ConfigError, RunError
+from hwnas.searching.options import StudyConfig
+from hwnas.searching.shared_study import Membership, SharedStudy
+from hwnas.searching.study import in_database
+from hwnas.space import SearchSpace
+
+SECRET = "geheim"
+ODD = ["x?1", "x%201", "a#b", "{x}", "${x}", "ü 'q\" [1](2)", "a=b&c@d:e", "\\", "~", "new\nline"]
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_study_is_kept_where_its_path_says(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    optuna.storages.RDBStorage(database.of_file(tmp_path / name / "s.db")).engine.dispose()
+    assert [path.name for path in tmp_path.rglob("*.db")] == ["s.db"]
+    assert (tmp_path / name / "s.db").is_file()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://me:geheim@h/db",
+        "postgresql://me:a/geheim@h/db",
+        "postgresql://me:p?geheim@h/db",
+        "postgresql://me:{geheim}@h:5432/db",
+        "postgresql://h/db?password=geheim&user=me",
+        "postgresql://me@h/db?sslpassword=geheim",
+        "postgresql://me:p@geheim@h/db",
+        "postgresql://me:p@geheim/x@h/db",
+        "postgresql://me:geheim@h:port/db",
+    ],
+)
+def test_passwords_are_not_written(url: str) -> None:
+    quoted = [f"study.storage='{url}'", f'study.storage="{url}"', f"study.storage={url}"]
+    written = [*database.public_arguments(quoted), str(database.public_config({"a": [url]}))]
+    try:
+        StudyConfig(storage=url)
+    except ConfigError as error:
+        written.append(str(error))
+    assert not any(SECRET in text for text in written)
+
+
+def test_what_holds_no_password_is_written_as_it_is() -> None:
+    kept = ["a=b", "dataset.path=hf://me/x", "study.storage=postgresql://me@h/db?sslmode=require"]
+    assert database.public_arguments(kept) == kept
+
+
+def test_password_with_an_at_is_refused_with_the_cure() -> None:
+    with pytest.raises(ConfigError, match="@ of a password as %40"):
+        StudyConfig(storage="postgresql://me:p@x@h/db")
+    assert StudyConfig(storage="postgresql://me:p%40x@h/db").storage is not None
+
+
+def test_database_that_never_answers_is_given_up_in_time(tiny: SearchSpace) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"postgresql://me@127.0.0.1:{silent.getsockname()[1]}/x"
+        begun = time.monotonic()
+        config = StudyConfig(storage=url, patience_s=2)
+        with pytest.raises(RunError, match=r"does not answer.*nothing is lost"):
+            SharedStudy(Membership(config, url, "s", ("accuracy", "latency_ms"), {}), tiny)
+        assert time.monotonic() - begun < 20
+        assert "connect_timeout" in str(in_database(url, "s").engine)
