@@ -12,7 +12,7 @@ import pyarrow.csv
 
 from hwnas.api.tables import html_table
 from hwnas.errors import RunError, unknown
-from hwnas.export import proof
+from hwnas.export import recorded
 from hwnas.latency_table import LatencyTable
 from hwnas.metrics import qualities
 from hwnas.results import Row
@@ -30,7 +30,7 @@ class Export(os.PathLike[str]):
     @property
     def proof(self) -> Row:
         """What ``proof.json`` says: figures, errors against torch, digests of files."""
-        return dict(proof.read(self.path))
+        return dict(recorded.read(self.path))
 
     @property
     def files(self) -> list[Path]:
