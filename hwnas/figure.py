@@ -6,6 +6,7 @@ from typing import Literal
 
 Source = Literal["measured", "compiler-estimate", "table", "modelled"]
 Figures = Mapping[str, "Figure"]
+FigureRow = tuple[float, Source, float | None, float | None]  #: as files have it
 
 #: Standard deviations that 95 % of a normal distribution are within, on either side.
 NORMAL_95 = 1.959963984540054

@@ -1,15 +1,151 @@
 """The manifest of a run: what was asked for, and what it came to."""
 
-import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NotRequired, TypedDict
 
 from hwnas.errors import RunError
+from hwnas.figure import FigureRow
+from hwnas.records import check_format, read_json
+from hwnas.records.schema import OPEN, Bound, Count, Positive, Unfit
 
+FORMAT = 2  #: of manifests that are written; those of the first edition say none
 Row = dict[str, Any]
 
+_Names = Annotated[list[str], Bound(most=1000)]
 
-def read_manifest(path: Path, option: str = "run.resume") -> Row:
+
+class _Named(TypedDict):
+    name: str
+
+
+class _Target(_Named):
+    caveat: NotRequired[str]
+
+
+class _Study(TypedDict):
+    storage: str | None
+    name: str
+
+
+class _Places(TypedDict):
+    supernets: NotRequired[str]
+
+
+class _Trained(TypedDict):
+    fidelities: list[Count]
+
+
+class _Finish(TypedDict):
+    probability: float
+    n_least: Count
+    minutes: float | None
+
+
+class _Benchmark(TypedDict, total=False):
+    path: str
+    accuracy: str
+    costs: dict[str, str]
+
+
+class Options(TypedDict, total=False):
+    """Options that are read again; there are more, which come and go."""
+
+    target: Annotated[_Target, OPEN]
+    budget: dict[str, float | str | None]
+    dataset: Annotated[_Named, OPEN]
+    sampler: Annotated[_Named, OPEN]
+    study: Annotated[_Study, OPEN]
+    run: Annotated[_Places, OPEN]
+    table: Annotated[_Benchmark, OPEN]
+    trained: Annotated[_Trained, OPEN]
+    finish: Annotated[_Finish, OPEN]
+    accuracy: str | None
+    cost: str | None
+    search_space: str | list[str] | None
+    objectives: _Names
+    n_trials: Count
+    seed: int
+
+
+class Finishing(TypedDict):
+    """How the members of a front were made ready."""
+
+    epochs: Count
+    rate: float | None
+    alpha: float
+    max_int8_drop: float
+    teacher: str | None
+    finished: dict[str, FigureRow]
+
+
+class TableFacts(TypedDict):
+    """Which latency table was read, and what is foreign about it."""
+
+    path: str
+    foreign: str | None
+
+
+class OfTarget(TypedDict):
+    """What a manifest says of one of several targets."""
+
+    config: Annotated[Options, OPEN]
+    latency_table: NotRequired[TableFacts | None]
+
+
+class Images(TypedDict):
+    """How many images each split has."""
+
+    train: Count
+    validation: Count
+    test: Count
+
+
+class Manifest(TypedDict):
+    """``manifest.json``."""
+
+    format: NotRequired[int]
+    verb: NotRequired[str]  #: before there were several, runs were searches
+    status: NotRequired[str]
+    arguments: list[str]
+    command: NotRequired[str]
+    started: NotRequired[list[str]]
+    config: NotRequired[Annotated[Options, OPEN]]
+    seed: NotRequired[int]
+    digests: NotRequired[dict[str, str]]
+    checkpoint: NotRequired[str | dict[str, str]]
+    versions: NotRequired[dict[str, str]]
+    n_genotypes: NotRequired[Positive]
+    task: NotRequired[dict[str, Any]]
+    classes: NotRequired[list[str]]  #: of the first edition, which had no other task
+    images: NotRequired[Images]
+    latency_table: NotRequired[TableFacts | None]
+    objectives: NotRequired[_Names]
+    targets: NotRequired[dict[str, OfTarget]]
+    part_of: NotRequired[str]  #: a search for several targets
+    own: NotRequired[dict[str, str]]
+    finishing: NotRequired[Finishing]
+    baseline: NotRequired[dict[str, Any]]
+    n_candidates: NotRequired[Count]
+    n_distinct: NotRequired[Count]
+    n_infeasible: NotRequired[Count]
+    n_front: NotRequired[Count]
+    n_fronts: NotRequired[dict[str, Count]]
+    n_images_read: NotRequired[Count]
+    hypervolume_share: NotRequired[float | None]
+    seconds: NotRequired[dict[str, float]]
+    normalisation: NotRequired[dict[str, list[float]]]
+    processes: NotRequired[Count]
+    python: NotRequired[str]
+    machine: NotRequired[dict[str, Any]]
+
+
+#: What a search must say, by what finds accuracies.
+_SEARCHED = ("n_trials", "seed", "budget", "sampler")
+_IN_SPACES = ("target", "dataset", "cost", "search_space")
+
+
+def read_manifest(path: Path, option: str = "run.resume") -> Manifest:
     """Return the manifest of a run folder.
 
     Args:
@@ -17,20 +153,47 @@ def read_manifest(path: Path, option: str = "run.resume") -> Row:
         option: By which the user named it.
 
     Raises:
-        RunError: the folder is not a run's.
+        RunError: the folder is not a run's, its manifest is damaged, or of a newer version.
     """
+    called = f"{option}={path}: manifest.json"
     try:
-        manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
-        if not isinstance(manifest["arguments"], list):
-            raise ValueError("'arguments' is not a list")
-    except FileNotFoundError:
+        found = read_json(Manifest, path / "manifest.json", RunError, called)
+        check_format(found, FORMAT)
+        _check_search(found)
+    except (FileNotFoundError, NotADirectoryError):
         raise RunError(f"{option}={path}: no manifest.json there, so it is not a run.") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunError(f"{option}={path}: manifest.json cannot be read: {error}") from None
-    return dict(manifest)
+    except Unfit as problem:
+        raise RunError(f"{called} cannot be read: {problem}.") from None
+    return found
 
 
-def weights_of(manifest: Row) -> str:
+def _check_search(found: Manifest) -> None:
+    """Refuse the manifest of a search that lacks what every search says."""
+    if found.setdefault("verb", "search") != "search":
+        return
+    found.setdefault("status", "running")
+    config = found.get("config")
+    if config is None:
+        raise Unfit("'config' is missing")
+    several = found.get("targets", {})
+    if config.get("accuracy") == "table":
+        _require(config, [*_SEARCHED, "table"], "config")
+        _require(config["table"], ["path", "accuracy", "costs"], "config.table")
+    else:
+        _require(config, [*_SEARCHED, *_IN_SPACES], "config")
+    for name, own in several.items():
+        _require(own["config"], ["target", "budget"], f"targets.{name}.config")
+    if several and "objectives" not in found:
+        raise Unfit("'objectives' is missing")
+
+
+def _require(content: Mapping[str, object], names: Iterable[str], at: str) -> None:
+    for name in names:
+        if name not in content:
+            raise Unfit(f"'{at}.{name}' is missing")
+
+
+def weights_of(manifest: Mapping[str, Any]) -> str:
     """Return what scored candidates in a search (``accuracy=...``), by its manifest."""
     said = manifest.get("config", {}).get("accuracy")
     return str(said or "supernet")  # earlier versions had nothing else, and did not record it

@@ -2,14 +2,13 @@
 
 import csv
 import io
-import json
 import os
 import shlex
 import socket
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any, Literal, final
 
@@ -19,9 +18,9 @@ import pyarrow.parquet as pq
 from hwnas import database, files, metrics
 from hwnas.errors import RunError
 from hwnas.figure import Figure, Figures
-from hwnas.manifest import read_manifest
+from hwnas.manifest import FORMAT, Manifest, read_manifest
+from hwnas.records import as_json
 from hwnas.space import Genotype, Space
-from hwnas.union import ROOT
 
 State = Literal["complete", "stopped", "infeasible"]
 Row = dict[str, Any]
@@ -126,14 +125,16 @@ class RunFolder:
             ) from None
         self._lock = files.lock(self.path)
         if (self.path / "manifest.json").exists():
-            verb = read_manifest(self.path, "run.dir").get("verb", "search")
-            self.close()
+            try:
+                verb = read_manifest(self.path, "run.dir")["verb"]
+            finally:
+                self.close()
             raise RunError(
                 f"{self.path} holds a run already. Continue it with: "
                 f"python -m hwnas {verb} run.resume={self.path}   or choose another run.dir."
             )
 
-    def reopen(self) -> Row:
+    def reopen(self) -> Manifest:
         """Lock an existing run and return its manifest.
 
         Raises:
@@ -155,7 +156,7 @@ class RunFolder:
 
     def write_json(self, name: str, content: Any) -> Path:
         """Write JSON atomically."""
-        return self.write_bytes(name, (json.dumps(content, indent=2) + "\n").encode())
+        return self.write_bytes(name, as_json(content))
 
     def write_csv(self, name: str, rows: Sequence[Row]) -> Path:
         """Write rows of equal columns as CSV, atomically."""
@@ -179,11 +180,6 @@ class RunFolder:
         files.write(path, content)
         return path
 
-    def read_json(self, name: str) -> Any:
-        """Return the content of a JSON file, or ``None`` where there is none."""
-        path = self.path / name
-        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
-
 
 @contextmanager
 def opened(
@@ -198,7 +194,7 @@ def opened(
         shared: Whether others start the same run, perhaps at the same time on the same disk.
     """
     folder = RunFolder(Path(resume or directory or default_path(verb, shared=shared)))
-    earlier: Row = folder.reopen() if resume else {}
+    earlier: Row = {**folder.reopen()} if resume else {}
     if "part_of" in earlier:
         folder.close()
         whole = folder.path.absolute().parent
@@ -215,6 +211,7 @@ def begun(verb: str, arguments: Sequence[str], earlier: Row, config: Any) -> Row
     """Return what the manifest of every run begins with."""
     public = database.public_arguments(arguments)
     return {
+        "format": FORMAT,
         "verb": verb,
         "status": "running",
         "arguments": public,
@@ -266,118 +263,6 @@ def check_resumed(
             f"run.resume={folder.path}: n_trials={n_trials} is below the {recorded} of the run; it "
             "may only grow."
         )
-
-
-@dataclass(frozen=True)
-class Verified:
-    """What verification found of a candidate."""
-
-    figures: Figures  #: those of ``verify.verified``
-    on_front: bool | None  #: whether it stayed; ``None`` while the run has not said so
-
-
-def read_verified(folder: RunFolder, genotype_id: str) -> Verified | None:
-    """Return what a run verified of a candidate, if it did."""
-    if (record := folder.read_json(f"models/{genotype_id}.json")) is None:
-        return None
-    figures = {name: Figure(*values) for name, values in record["figures"].items()}
-    return Verified(figures, stays(folder, genotype_id))
-
-
-def stays(folder: RunFolder, genotype_id: str) -> bool | None:
-    """Return whether a member stayed on the front of a run, if the run has said so."""
-    members = (folder.read_json("front.json") or {"members": []})["members"]
-    return next((bool(m["verified_on_front"]) for m in members if m["id"] == genotype_id), None)
-
-
-def read_candidates(
-    folder: RunFolder, spaces: Sequence[str], details: Sequence[str] = ()
-) -> list[Candidate] | None:
-    """Return the candidates of ``candidates.parquet``; ``None`` where there is none.
-
-    Args:
-        folder: Of a search.
-        spaces: The names of its search spaces.
-        details: Which other columns are read, where there are such.
-
-    Raises:
-        RunError: it is not such a file.
-    """
-    path = folder.path / "candidates.parquet"
-    if not path.exists():
-        return None
-    try:
-        table = pq.read_table(path)
-        columns: list[str] = table.column_names
-        choices = columns[columns.index("reason") + 1 : columns.index(metrics.quality(columns))]
-        known = [name for name in columns if f"{name}_source" in columns]
-        found = _candidates(table.to_pydict(), spaces, sorted(choices), known)
-        own = [name for name in details if name in columns]
-        if not own:
-            return found
-        rows = zip(*(table[name].to_pylist() for name in own), strict=True)
-        return [
-            replace(c, details={n: v for n, v in zip(own, row, strict=True) if v is not None})
-            for c, row in zip(found, rows, strict=True)
-        ]
-    except (OSError, pa.ArrowException, ValueError, KeyError) as error:
-        (reason, *_) = str(error).splitlines() or [type(error).__name__]
-        raise RunError(f"{path} cannot be read: {reason}") from None
-
-
-def read_columns(folder: RunFolder, names: Sequence[str]) -> dict[str, list[Any]]:
-    """Return columns of ``candidates.parquet``; those that are not there are left out."""
-    path = folder.path / "candidates.parquet"
-    if not path.exists():
-        return {}
-    try:
-        known = [name for name in names if name in pq.read_schema(path).names]
-        found: dict[str, list[Any]] = pq.read_table(path, columns=known).to_pydict()
-    except (OSError, pa.ArrowException) as error:
-        (reason, *_) = str(error).splitlines() or [type(error).__name__]
-        raise RunError(f"{path} cannot be read: {reason}") from None
-    return found
-
-
-def _candidates(
-    columns: Mapping[str, Sequence[Any]],
-    spaces: Sequence[str],
-    choices: Sequence[str],
-    known: Sequence[str],
-) -> list[Candidate]:
-    """Return the candidates of a table by its columns, which is quicker than by its rows."""
-    options = zip(*(columns[name] for name in choices), strict=True)
-    several = len(spaces) > 1
-    of = columns[ROOT] if several else [spaces[0]] * len(columns["trial"])
-    places = {space: _places(f"{space}." if several else "", choices) for space in spaces}
-    figures = [
-        _figures(*(columns[f"{name}{part}"] for part in ("", "_source", "_low", "_high")))
-        for name in known
-    ]
-    identity = zip(*(columns[name] for name in ("trial", "state", "reason")), strict=True)
-    return [
-        Candidate(
-            trial,
-            Genotype(space, tuple((n, row[i]) for n, i in places[space] if row[i] is not None)),
-            {n: figure for n, figure in zip(known, own, strict=True) if figure is not None},
-            {},
-            reason,
-            state == "stopped",
-        )
-        for (trial, state, reason), space, row, own in zip(
-            identity, of, options, zip(*figures, strict=True), strict=True
-        )
-    ]
-
-
-def _places(prefix: str, choices: Sequence[str]) -> list[tuple[str, int]]:
-    """Return the choices of one space, as it calls them, with their positions."""
-    return [(n.removeprefix(prefix), i) for i, n in enumerate(choices) if n.startswith(prefix)]
-
-
-def _figures(*parts: Sequence[Any]) -> list[Figure | None]:
-    """Return the figures of a column: of values, sources and ends of intervals."""
-    return [None if part[0] is None else Figure(*part) for part in zip(*parts, strict=True)]
 
 
 def default_path(verb: str, *, shared: bool = False) -> Path:

@@ -9,6 +9,7 @@ from hwnas import backends
 from hwnas.bounds import check, limits, within
 from hwnas.energy import EnergyModel, PowerModel
 from hwnas.errors import ConfigError, unknown
+from hwnas.records.schema import fitted
 
 CLASSES = ("edge", "datacenter")
 METERS = ("none", "rapl", "nvml", "hwmon")
@@ -129,11 +130,14 @@ def facts(target: Target) -> dict[str, Any]:
 
 
 def from_facts(recorded: Mapping[str, Any]) -> Target:
-    """Return the target that ``facts`` described, or a file of targets does."""
-    parts = {"roofline": Roofline, "energy": EnergyModel, "power": PowerModel}
-    known = {**parts, **backends.sections()}
-    made = {name: known[name](**recorded[name]) for name in known if recorded.get(name) is not None}
-    return Target(**{**recorded, **made})
+    """Return the target that ``facts`` described, or a file of targets does.
+
+    Raises:
+        Unfit: it is none.
+        ConfigError: what it says is not allowed.
+    """
+    found: Target = fitted(Target, dict(recorded), "target")
+    return found
 
 
 @dataclass

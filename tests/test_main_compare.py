@@ -219,7 +219,7 @@ def test_names_of_all_kinds(tmp_path: Path) -> None:
         (["runs={searched}/random0", "recost=true"], "recost=true needs searches of one space"),
         (["runs={searched}/random0", "reference=none.json"], "there is no such file"),
         (["runs={searched}/random0", "true_front=none.csv"], "there is no such file"),
-        (["runs=[{searched}/random0,damaged]"], "is not as this version writes it"),
+        (["runs=[{searched}/random0,damaged]"], "'config' is missing"),
         (["runs={searched}/cells.parquet"], "does not say what is better"),
         (["runs={searched}/random0", "run.dir={searched}/random1"], "holds a run already"),
     ],

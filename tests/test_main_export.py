@@ -21,8 +21,17 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
 
 from hwnas.__main__ import run
+from hwnas.errors import ConfigError
+from hwnas.export import signing
 from hwnas.export.folder import BUILDING
 from hwnas.export.running import load_module
 from tests.conftest import SHARED_WEIGHTS
@@ -225,6 +234,12 @@ def _check_refused(folder: Path, message: str, capsys: pytest.CaptureFixture[str
     assert error.count("\n") == 1
 
 
+_OTHER_SHAPE = b"""
+def load():
+    return lambda images: images[:1].flatten(1)[:, :3]
+"""
+
+
 def _flip(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
@@ -257,6 +272,9 @@ def _other_opset(folder: Path) -> None:
         (_other_opset, "model.int8.onnx: onnxruntime refuses the model"),
         (lambda f: _replace(f, "model.int8.tflite", b"nothing"), "model.int8.tflite: "),
         (lambda f: _replace(f, "model.py", b"def load(:"), "model.py: "),
+        (lambda f: _replace(f, "model.py", b"import sys; sys.exit(0)"), "ended without an answer"),
+        (lambda f: _replace(f, "model.py", b"import os; os._exit(0)"), "ended without an answer"),
+        (lambda f: _replace(f, "model.py", _OTHER_SHAPE), "does not answer as 256 x 10 numbers"),
         (lambda f: _replace(f, "images.npz", b"nothing"), "images.npz"),
     ],
 )
@@ -287,6 +305,19 @@ def _edited(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
         lambda proof: proof["artefacts"]["model.py"].update(accuracy=[float("nan")]),
         lambda proof: proof["artefacts"]["model.py"].pop("accuracy"),
         lambda proof: proof.update(budget={"latency_ms": {"limit": "1"}}),
+        lambda proof: proof["checks"][0].update(holds="maybe"),
+        lambda proof: proof["checks"][0].update(found=1e9),
+        lambda proof: proof["checks"].pop(0),
+        lambda proof: proof["model"].update(input=[1, -8, 8]),
+        lambda proof: proof["model"].update(operators=[]),
+        lambda proof: proof["model"]["operators"][0]["op"].update(stride=0),
+        lambda proof: proof["model"]["operators"][0].update(inputs=["nowhere"]),
+        lambda proof: (proof.pop("task"), proof["model"].update(n_classes=0)),
+        lambda proof: proof["task"].update(classes=[]),
+        lambda proof: proof["task"].update(name=["x"]),
+        lambda proof: proof["dataset"]["normalisation"].update(std=[0]),
+        lambda proof: proof["dataset"].update(max_resolution=10**9),
+        lambda proof: proof.update(more=1),
     ],
 )
 def test_damaged_proof_is_refused_in_one_line(
@@ -299,6 +330,32 @@ def test_damaged_proof_is_refused_in_one_line(
     error = capsys.readouterr().err
     assert f"{copy / 'proof.json'} cannot be read" in error
     assert error.count("\n") == 1
+
+
+def test_signed_export_is_known_by_the_public_key_alone(
+    exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = Path(shutil.copytree(exported, tmp_path / "copy"))
+    for name in ("ours", "theirs"):
+        key = Ed25519PrivateKey.generate()
+        private = (Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        (tmp_path / f"{name}.pem").write_bytes(key.private_bytes(*private))
+        public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+        (tmp_path / f"{name}.pub").write_bytes(public)
+    assert run(["verify", str(copy), f"key={tmp_path / 'ours.pub'}"]) == 1
+    assert "is not signed" in capsys.readouterr().err
+    signing.sign(copy, signing.private_key(str(tmp_path / "ours.pem")))
+    assert "say key=FILE" in signing.check(copy, None)
+    assert "signed by the owner" in signing.check(copy, str(tmp_path / "ours.pub"))
+    for owner, change in (("theirs", str), ("ours", lambda p: _flip(Path(p, "proof.sig")))):
+        change(str(copy))
+        assert run(["verify", str(copy), f"key={tmp_path / owner}.pub"]) == 1
+        assert "was not signed by the owner" in capsys.readouterr().err
+    for name in ("ours.pem", "gone", "."):
+        assert run(["verify", str(copy), f"key={tmp_path / name}"]) == 2
+        assert capsys.readouterr().err.count("\n") == 1
+    with pytest.raises(ConfigError, match="no private Ed25519 key"):
+        signing.private_key(str(tmp_path / "ours.pub"))
 
 
 def test_one_artefact_that_does_not_run_does_not_hide_the_others(

@@ -59,6 +59,7 @@ def test_search_keeps_rows_in_order_and_says_how_much_it_found(
         expected = known[tuple(row[f"e{i}"] for i in range(5))]
         assert (row["accuracy"], row["latency_ms"]) == (expected["acc"], expected["ms"])
     share = read_manifest(folder)["hypervolume_share"]
+    assert share is not None
     assert 0.95 < share <= 1.0
     assert f"hypervolume {share:.4f}" in capsys.readouterr().out
     assert (folder / "front.csv").read_text().count("\n") == 1 + read_manifest(folder)["n_front"]

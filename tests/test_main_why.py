@@ -152,6 +152,11 @@ def test_run_that_goes_on_is_read_and_not_touched(table: Path, tmp_path: Path, w
     folder.close()
 
 
+def _record(figures: dict[str, Figure]) -> Row:
+    known = {name: figure.to_json() for name, figure in figures.items()}
+    return {"genotype": {}, "figures": known, "details": {}, "files": {}}
+
+
 def test_verified_figures_stand_beside_those_of_the_search(
     table: Path, tmp_path: Path, why: Why
 ) -> None:
@@ -164,19 +169,21 @@ def test_verified_figures_stand_beside_those_of_the_search(
         "accuracy_int8": Figure(0.25, "measured", 0.2, 0.3),
         "latency_ms": Figure(3.9, "measured", 3.8, 4.2),
     }
-    record = {"figures": {name: figure.to_json() for name, figure in figures.items()}}
+    record = _record(figures)
     folder.write_json(f"models/{first}.json", record)
     text = why(folder.path, first)
     assert "verified int8 0.25 0.2 to 0.3 measured" in text
     assert "Verified, budget.latency_ms 4: upper end 4.2 breaks it by 5 %." in text
     assert "By its own files it leaves the budget." in text
     figures["latency_ms"] = Figure(3.0, "measured")
-    record = {"figures": {name: figure.to_json() for name, figure in figures.items()}}
+    record = _record(figures)
     folder.write_json(f"models/{first}.json", record)
     assert "is known when the run has finished" in why(folder.path, first)
     for stays, words in ((True, "it stays within the budget"), (False, "it left the front")):
-        members = [{"id": first, "verified_on_front": stays}]
-        folder.write_json("front.json", {"members": members})
+        row = {"id": first, "verified_on_front": stays, "verified_fits_budget": True}
+        row |= figures["latency_ms"].columns("verified_latency_ms")
+        objectives = {"accuracy": "max", "latency_ms": "min"}
+        folder.write_json("front.json", {"objectives": objectives, "members": [row]})
         assert f"By its own files {words}" in why(folder.path, first)
 
 

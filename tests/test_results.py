@@ -78,17 +78,28 @@ def test_second_process_in_the_same_folder_is_refused(tmp_path: Path) -> None:
 def test_folder_with_a_run_is_not_overwritten(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     folder.create()
-    folder.write_json("manifest.json", {"arguments": []})
+    folder.write_json("manifest.json", {"verb": "train", "arguments": []})
     folder.close()
     with pytest.raises(RunError, match=r"holds a run already.*run\.resume="):
         RunFolder(tmp_path).create()
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"arguments": 3}'])
+@pytest.mark.parametrize(
+    "content", ["{", "[]", '{"arguments": 3}', '{"format": 3, "arguments": []}', "{}"]
+)
 def test_damaged_manifest_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "manifest.json").write_text(content)
     with pytest.raises(RunError, match=r"manifest\.json cannot be read"):
         read_manifest(tmp_path)
+
+
+def test_folder_with_a_damaged_manifest_is_not_kept_locked(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text("{")
+    for _ in range(2):
+        with pytest.raises(RunError, match="cannot be read"):
+            RunFolder(tmp_path).create()
+        with pytest.raises(RunError, match="cannot be read"):
+            RunFolder(tmp_path).reopen()
 
 
 def test_default_path_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

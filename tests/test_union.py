@@ -12,11 +12,12 @@ import yaml
 
 from hwnas import content, space, union
 from hwnas.budget import Budget
+from hwnas.candidates import read_candidates
 from hwnas.cost.base import Cost
 from hwnas.errors import SpaceError
 from hwnas.figure import Figure
 from hwnas.progress import Silent
-from hwnas.results import Candidate, RunFolder, read_candidates
+from hwnas.results import Candidate, RunFolder
 from hwnas.searching import loop, study
 from hwnas.searching.front import pareto_front
 from hwnas.searching.options import SAMPLERS, SamplerConfig
@@ -229,7 +230,7 @@ def test_candidates_are_read_back(both: Space, tmp_path: Path) -> None:
         assert row["space"] == candidate.genotype.space
         assert (row["other.stages.0.depth"] is None) == (row["space"] == "tiny")
     folder.write_parquet("candidates.parquet", rows)
-    read = read_candidates(folder, [member.name for member in both.members])
+    read = read_candidates(folder.path, [member.name for member in both.members])
     assert read is not None
     assert [c.genotype for c in read] == [c.genotype for c in found]
 

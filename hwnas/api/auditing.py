@@ -18,6 +18,7 @@ from hwnas.config import AuditConfig, SearchConfig
 from hwnas.errors import ConfigError, RunError
 from hwnas.families.base import Family
 from hwnas.figure import Figure
+from hwnas.manifest import Manifest
 from hwnas.metrics import column, paid, quality
 from hwnas.op import n_macs
 from hwnas.pareto import non_dominated
@@ -30,6 +31,7 @@ from hwnas.training import loop
 from hwnas.training.data import ImageData
 from hwnas.training.inference import per_sample
 from hwnas.union import joined
+from hwnas.verified import MemberRow, read_front
 
 
 @dataclass(frozen=True)
@@ -82,13 +84,13 @@ def audit(config: AuditConfig, reporter: Reporter) -> Audited:
 class _Members:
     """The front of a search."""
 
-    rows: Sequence[Row]  #: by the first cost
+    rows: Sequence[MemberRow]  #: by the first cost
     costs: Sequence[str]
     metric: str
 
 
 def _members(folder: RunFolder) -> _Members:
-    content = folder.read_json("front.json")
+    content = read_front(folder.path)
     if content is None:
         raise RunError(
             f"run={folder.path} has no front yet. Finish it with: "
@@ -115,7 +117,7 @@ class _Trained:
         """Return how the supernet of a genotype was trained."""
         return self.courses[genotype.space]
 
-    def genotype(self, row: Row) -> Genotype:
+    def genotype(self, row: MemberRow) -> Genotype:
         """Return the genotype of a member of the front."""
         choices = self.space.choices
         return self.space.genotype({n: row[n] for n in choices if row.get(n) is not None})
@@ -126,7 +128,7 @@ class _Trained:
         return n_macs(course.family.lower(course.space, genotype, course.data.signature))
 
 
-def _trained(searched: SearchConfig, manifest: Row, phases: Progress) -> _Trained:
+def _trained(searched: SearchConfig, manifest: Manifest, phases: Progress) -> _Trained:
     """Return the spaces of the search whose supernets were trained.
 
     Raises:
@@ -221,7 +223,7 @@ class _Within:
 
 
 def _leaving(
-    findings: Sequence[Finding], rows: dict[str, Row], members: _Members
+    findings: Sequence[Finding], rows: dict[str, MemberRow], members: _Members
 ) -> dict[str, str]:
     """Return the audited members that, judged alone, another audited member dominates."""
     audited = [f for f in findings if f.subject.group == "front"]

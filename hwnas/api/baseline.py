@@ -13,11 +13,11 @@ from hwnas.comparison.speedup import Speedup, in_plane, speedup
 from hwnas.comparison.speedup_words import Names, sentences
 from hwnas.config import SearchConfig
 from hwnas.errors import ConfigError, RunError, unknown
-from hwnas.manifest import read_manifest, weights_of
+from hwnas.manifest import Manifest, read_manifest, weights_of
 from hwnas.metrics import column, paid, perfect
 from hwnas.report import equal_accuracy
 from hwnas.report.explorer import Beside, Table
-from hwnas.results import Candidate, Row
+from hwnas.results import Candidate
 from hwnas.searching.member import Member
 
 #: How the networks of a run came by their weights, by its option ``accuracy``.
@@ -152,14 +152,14 @@ def _of_run(path: Path, station: Station) -> Baseline:
             raise RunError(f"baseline={path}: nothing that was found there fits its budget.")
         manifest = read_manifest(path, "baseline")
     _check_same(path, manifest, station)
-    run = reading.of_folder(path, "baseline")
+    run = folder.read(path, "baseline")
     weights = weights_of(manifest)
     words = _WEIGHTS.get(weights, f"accuracy={weights}")
     return _fitting(Baseline(str(path), run, "verified", words, 0), station.config)
 
 
-def _check_finished(path: Path, manifest: Row) -> None:
-    if (verb := manifest.get("verb", "search")) != "search":
+def _check_finished(path: Path, manifest: Manifest) -> None:
+    if (verb := manifest["verb"]) != "search":
         raise RunError(f"baseline={path} is a run of '{verb}', not of 'search'.")
     if manifest["config"].get("accuracy") == "table":
         raise RunError(f"baseline={path} is a search in a benchmark table: nothing was compiled.")
@@ -168,7 +168,7 @@ def _check_finished(path: Path, manifest: Row) -> None:
         raise RunError(f"baseline={path} {words.format(path=path)}.")
 
 
-def _check_same(path: Path, manifest: Row, station: Station) -> None:
+def _check_same(path: Path, manifest: Manifest, station: Station) -> None:
     """Refuse a run for another target, or on other images."""
     here, there = station.parts.digests(), manifest.get("digests", {})
     target, config = manifest["config"]["target"], station.config

@@ -6,12 +6,13 @@ from pathlib import Path
 from hwnas.budget import Budget
 from hwnas.errors import RunError
 from hwnas.figure import Figure
-from hwnas.manifest import read_manifest
+from hwnas.manifest import Manifest, read_manifest
 from hwnas.metrics import paid, quality
-from hwnas.results import Candidate, Row, RunFolder, Verified, read_verified, stays
+from hwnas.results import Candidate, RunFolder
 from hwnas.searching import explanation, study
 from hwnas.searching.member import own
 from hwnas.searching.study import Record
+from hwnas.verified import Verified, read_verified, stays
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class ReadRun:
     """What a run folder holds."""
 
     folder: RunFolder
-    manifest: Row
+    manifest: Manifest
     record: Record
 
     @property
@@ -36,13 +37,13 @@ class ReadRun:
     def verified(self, genotype_id: str) -> Verified | None:
         """Return what the run verified of a candidate; with several targets, on all of them."""
         if "targets" not in self.manifest:
-            return read_verified(self.folder, genotype_id)
+            return read_verified(self.folder.path, genotype_id)
         figures: dict[str, Figure] = {}
         for target in self.manifest["targets"]:
-            found = read_verified(RunFolder(self.folder.path / target), genotype_id)
+            found = read_verified(self.folder.path / target, genotype_id)
             if found is not None:
                 figures |= {f"{target}.{name}": f for name, f in found.figures.items()}
-        return Verified(figures, stays(self.folder, genotype_id)) if figures else None
+        return Verified(figures, stays(self.folder.path, genotype_id)) if figures else None
 
     @property
     def has_several(self) -> bool:
@@ -71,7 +72,7 @@ def read_run(path: Path) -> ReadRun:
     if not path.is_dir():
         raise RunError(f"run={path}: there is no such folder.")
     folder, manifest = RunFolder(path), read_manifest(path, "run")
-    if manifest.get("verb") != "search":
+    if manifest["verb"] != "search":
         raise RunError(f"run={path}: it is not the folder of a search.")
     if "part_of" in manifest:
         raise RunError(f"run={path} is one target of a search: say run={path.absolute().parent}.")

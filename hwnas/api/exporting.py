@@ -1,32 +1,40 @@
 """Models of a finished search as files that prove themselves."""
 
 import contextlib
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hwnas import build, files
 from hwnas.api import finished, station
 from hwnas.api.composition import with_networks
 from hwnas.api.proof_record import Order, Pick, record, reported, title
 from hwnas.api.reporter import Reporter
+from hwnas.candidates import read_candidates
 from hwnas.config import ExportConfig, SearchConfig
 from hwnas.errors import ConfigError, ProofError, RunError, unknown
 from hwnas.export import folder as folders
-from hwnas.export import picking, proof
+from hwnas.export import picking, signing
 from hwnas.export.artefacts import build as build_files
 from hwnas.export.artefacts import own_artefact
 from hwnas.export.card import card
+from hwnas.export.kept import IMAGES
 from hwnas.export.proving import Bench, Evidence, kept_images, prove
+from hwnas.export.recorded import read as read_proof
 from hwnas.export.running import kinds
-from hwnas.manifest import read_manifest
-from hwnas.results import Candidate, Row, RunFolder, default_path, read_candidates
+from hwnas.manifest import Manifest, read_manifest
+from hwnas.records import as_json
+from hwnas.results import Candidate, Row, RunFolder, default_path
 from hwnas.runtimes.onnx_check import checked_opset
 from hwnas.searching import explanation
 from hwnas.space import Genotype
 from hwnas.union import stem
+from hwnas.verified import read_front
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 _ID = re.compile(r"[0-9a-f]{1,12}")
 
@@ -57,6 +65,7 @@ def export(
     Raises:
         ProofError: an export does not hold what it should; its folder is marked as failed.
     """
+    key = None if config.sign is None else signing.private_key(config.sign)
     source, searches = RunFolder(Path(config.run)), with_networks(config.run)
     manifest = read_manifest(source.path, "run")
     searches = _for(config, searches, manifest)
@@ -86,7 +95,7 @@ def export(
         with reporter.phase("Export", len(names)) as advance:
             for (target, genotype_id), name in names.items():
                 pick = Pick(targets[target], known[genotype_id], finishers[target])
-                done = _export(pick, name, order)
+                done = _export(pick, name, order, key)
                 told(done)
                 failed += [
                     f"{done.path.relative_to(order.root)}: {check}"
@@ -110,7 +119,7 @@ def _left(
         place = order.root / name
         made = None
         with contextlib.suppress(RunError):
-            made = proof.read(place)["made"]["command"]
+            made = read_proof(place)["made"]["command"]
         if made != order.command:
             folders.check_free(order.root, name)
             left[key] = name
@@ -123,7 +132,7 @@ def _left(
 
 
 def _for(
-    config: ExportConfig, searches: Sequence[SearchConfig], manifest: Row
+    config: ExportConfig, searches: Sequence[SearchConfig], manifest: Manifest
 ) -> list[SearchConfig]:
     """Return the configurations of the targets that are exported for, as they were.
 
@@ -147,7 +156,7 @@ def _for(
 def _candidates(source: RunFolder, search: SearchConfig) -> list[Candidate]:
     """Return the candidates of a search, with the metric after each fidelity."""
     names = [search.trained.column(search.metric, i) for i in range(len(search.trained.fidelities))]
-    return read_candidates(source, [stem(name) for name in search.spaces], names) or []
+    return read_candidates(source.path, [stem(name) for name in search.spaces], names) or []
 
 
 def _picked(
@@ -161,8 +170,8 @@ def _picked(
     """
     known = {candidate.id: candidate.genotype for candidate in candidates}
     own = config.only is not None and (source.path / config.only).is_dir()
-    where = RunFolder(source.path / str(config.only)) if own else source
-    if (content := where.read_json("front.json")) is None or not known:
+    where = source.path / str(config.only) if own else source.path
+    if (content := read_front(where)) is None or not known:
         raise RunError(
             f"run={source.path} has no front yet. Finish it with: "
             f"python -m hwnas search run.resume={source.path}"
@@ -175,7 +184,7 @@ def _picked(
     return [known[genotype_id] for genotype_id in ids]
 
 
-def _export(pick: Pick, name: str, order: Order) -> Exported:
+def _export(pick: Pick, name: str, order: Order, key: "Ed25519PrivateKey | None") -> Exported:
     """Make one folder."""
     of, genotype, finisher = pick.of, pick.genotype, pick.finisher
     ready = finisher.in_int8(genotype)
@@ -185,7 +194,7 @@ def _export(pick: Pick, name: str, order: Order) -> Exported:
         for file, parts in content.items():
             files.write(folder / file, parts)
         kept = kept_images(ready, of.parts.data)
-        files.write(folder / proof.IMAGES, kept.packed())
+        files.write(folder / IMAGES, kept.packed())
         names = [kind for kind in kinds() if kind in content]
         bench = Bench(
             of.parts.data,
@@ -205,6 +214,8 @@ def _export(pick: Pick, name: str, order: Order) -> Exported:
         row["source"]["reported"] = reported(order, pick, row["files"])
         files.write(folder / folders.CARD, card(row).encode())
         row["files"] = folders.digests(folder)
-        files.write(folder / folders.PROOF, (json.dumps(row, indent=2) + "\n").encode())
+        files.write(folder / folders.PROOF, as_json(row))
+        if key is not None:
+            signing.sign(folder, key)
         place = folders.keep(folder, order.root, final)
     return Exported(place, row, evidence)

@@ -13,7 +13,7 @@ from hwnas.api.composition import compose
 from hwnas.api.keywords import as_arguments
 from hwnas.api.reporter import Quiet
 from hwnas.api.tables import html_table
-from hwnas.export import proof
+from hwnas.export import recorded
 from hwnas.progress import Progress
 from hwnas.results import Row
 
@@ -30,7 +30,7 @@ class Export(os.PathLike[str]):
     @property
     def proof(self) -> Row:
         """What ``proof.json`` says: figures, errors against torch, digests of files."""
-        return dict(proof.read(self.path))
+        return dict(recorded.read(self.path))
 
     @property
     def files(self) -> list[Path]:

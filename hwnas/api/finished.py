@@ -10,7 +10,7 @@ from hwnas.config import ExportConfig, SearchConfig
 from hwnas.errors import RunError
 from hwnas.finishing.finisher import Finisher
 from hwnas.finishing.teachers import LargestSubnet
-from hwnas.manifest import weights_of
+from hwnas.manifest import Manifest, weights_of
 from hwnas.metrics import column
 from hwnas.progress import Progress
 from hwnas.results import Candidate, Row
@@ -20,7 +20,7 @@ from hwnas.weights import as_left, left_after
 _FINISH = ("epochs", "rate", "alpha", "max_int8_drop")
 
 
-def as_recorded(search: SearchConfig, manifest: Row) -> SearchConfig:
+def as_recorded(search: SearchConfig, manifest: Manifest) -> SearchConfig:
     """Return the configuration of a search with what it did and where it kept its networks.
 
     Args:
@@ -31,7 +31,7 @@ def as_recorded(search: SearchConfig, manifest: Row) -> SearchConfig:
     folder = recorded["run"]["supernets"]
     if weights_of(manifest) == "supernet":
         folder = str(supernets.folder_of(manifest["checkpoint"]))
-    known = recorded.get("finish", {}) | manifest.get("finishing", {})
+    known: Row = {**recorded.get("finish", {}), **manifest.get("finishing", {})}
     done = {name: known[name] for name in _FINISH if known.get(name) is not None}
     run = replace(search.run, supernets=str(folder))
     return replace(search, run=run, finish=replace(search.finish, **done))
@@ -39,7 +39,7 @@ def as_recorded(search: SearchConfig, manifest: Row) -> SearchConfig:
 
 def finisher(
     of: Station,
-    manifest: Row,
+    manifest: Manifest,
     candidates: Sequence[Candidate],
     config: ExportConfig,
     progress: Progress,
@@ -69,7 +69,7 @@ def finisher(
     return replace(found, teacher=genotypes.get(teacher))
 
 
-def check_kept(finisher: Finisher, genotypes: Sequence[Genotype], manifest: Row) -> None:
+def check_kept(finisher: Finisher, genotypes: Sequence[Genotype], manifest: Manifest) -> None:
     """Refuse to go on where weights of a search would have to be trained again.
 
     Args:

@@ -14,18 +14,20 @@ from hwnas.api.front import energy_words
 from hwnas.api.station import Station
 from hwnas.config import ExportConfig
 from hwnas.database import public_arguments
-from hwnas.export import proof
+from hwnas.export import recorded
 from hwnas.export.artefacts import own_artefact
+from hwnas.export.proof import TOLERANCES
 from hwnas.export.proving import Evidence
 from hwnas.export.running import kinds
 from hwnas.finishing.finisher import Finisher
 from hwnas.int8.finished import Finished
-from hwnas.manifest import weights_of
+from hwnas.manifest import Manifest, weights_of
 from hwnas.metrics import column
 from hwnas.op import n_macs, n_params
-from hwnas.results import Row, RunFolder
+from hwnas.results import Row
 from hwnas.space import Genotype
 from hwnas.target import Target, facts
+from hwnas.verified import read_made
 
 _RECORDED = ("hwnas", "torch", "numpy", "onnx")
 
@@ -36,7 +38,7 @@ class Order:
 
     config: ExportConfig
     arguments: Sequence[str]
-    manifest: Row
+    manifest: Manifest
     root: Path  #: where the folders go
 
     @property
@@ -70,7 +72,7 @@ def record(pick: Pick, ready: Finished, evidence: Evidence, order: Order, place:
     costs = shlex.join(of_target(order.manifest["arguments"], position))
     figures = evidence.cost.figures
     return {
-        "format": proof.FORMAT,
+        "format": recorded.FORMAT,
         "made": {
             "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
             "command": order.command,
@@ -87,7 +89,7 @@ def record(pick: Pick, ready: Finished, evidence: Evidence, order: Order, place:
             "n_outputs": data.task.n_outputs,
             "macs_m": n_macs(lowered) / 1e6,
             "params_m": n_params(lowered) / 1e6,
-            "operators": proof.operators_to_json(lowered),
+            "operators": recorded.operators_to_json(lowered),
         },
         "task": data.task.to_json(),
         "license": order.config.license,
@@ -113,14 +115,14 @@ def record(pick: Pick, ready: Finished, evidence: Evidence, order: Order, place:
         "reference": {evidence.metric: evidence.reference.to_json()},
         "artefacts": evidence.artefacts(),
         "own_artefact": own_artefact(config.target),
-        "figures": proof.figures_to_json(figures),
+        "figures": recorded.figures_to_json(figures),
         "details": dict(evidence.cost.details),
         "budget": {
             name: {"limit": limit, "margin": -column(name).violation(figures[name], limit)}
             for name, limit in config.allowed.limits.items()
         },
         "max_int8_drop": finisher.config.max_int8_drop,
-        "tolerances": proof.TOLERANCES,
+        "tolerances": TOLERANCES,
         "checks": [check.to_json() for check in evidence.checks],
         "commands": {
             "Errors, answers, files": verify,
@@ -143,7 +145,7 @@ def _machine() -> Row:
     return {name: described[name] for name in ("cpu", "cores", "governor", "system")}
 
 
-def _weights(pick: Pick, manifest: Row) -> Row:
+def _weights(pick: Pick, manifest: Manifest) -> Row:
     """Return which weights the search scored the network by."""
     parts, genotype = pick.of.parts, pick.genotype
     if weights_of(manifest) == "supernet":
@@ -156,9 +158,8 @@ def _weights(pick: Pick, manifest: Row) -> Row:
 def reported(order: Order, pick: Pick, files: Mapping[str, str]) -> Row | None:
     """Return what the search's report says of a member: figures, and digests of its files."""
     run = Path(order.config.run)
-    where = RunFolder(run / pick.of.target if (run / pick.of.target).is_dir() else run)
-    known: Row | None = where.read_json(f"models/{pick.genotype.id}.json")
-    if known is None:
+    where = run / pick.of.target if (run / pick.of.target).is_dir() else run
+    if (known := read_made(where, pick.genotype.id)) is None:
         return None
     weights = "these weights"
     if "finishing" not in order.manifest:

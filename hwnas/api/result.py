@@ -2,7 +2,6 @@
 
 import base64
 import html
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.csv
-import pyarrow.parquet as pq
 
 from hwnas.api.tables import html_table
+from hwnas.candidates import read_table
 from hwnas.errors import RunError
-from hwnas.manifest import read_manifest
+from hwnas.manifest import Manifest, read_manifest
 from hwnas.metrics import qualities
-from hwnas.results import Row
+from hwnas.verified import read_front
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,14 +37,14 @@ class SearchResult(os.PathLike[str]):
     notes: tuple[str, ...] = ()  #: what the search said on the way
 
     def __post_init__(self) -> None:
-        if self.manifest.get("verb") != "search":
-            raise RunError(f"{self.path} is a run of '{self.manifest.get('verb')}', not a search.")
+        if self.manifest["verb"] != "search":
+            raise RunError(f"{self.path} is a run of '{self.manifest['verb']}', not a search.")
 
     def __fspath__(self) -> str:
         return str(self.path)
 
     @property
-    def manifest(self) -> Row:
+    def manifest(self) -> Manifest:
         """What was asked for, by which versions, and what it came to."""
         return read_manifest(self.path, "path")
 
@@ -58,9 +57,9 @@ class SearchResult(os.PathLike[str]):
         Raises:
             RunError: the search has no front yet.
         """
-        verified, listed = self.path / "front.json", self.path / "front.csv"
-        if verified.exists():
-            return pa.Table.from_pylist(json.loads(verified.read_text(encoding="utf-8"))["members"])
+        listed = self.path / "front.csv"
+        if (verified := read_front(self.path)) is not None:
+            return pa.Table.from_pylist(verified["members"])
         if listed.exists():  # of a benchmark table: there is nothing to verify
             return pyarrow.csv.read_csv(listed)
         raise RunError(f"{self.path} has no front yet: {self.manifest['status']}.")
@@ -72,10 +71,9 @@ class SearchResult(os.PathLike[str]):
         Raises:
             RunError: no trial is finished yet.
         """
-        path = self.path / "candidates.parquet"
-        if not path.exists():
+        if (found := read_table(self.path)) is None:
             raise RunError(f"{self.path}: no trial is finished yet.")
-        return pq.read_table(path)
+        return found
 
     @property
     def targets(self) -> dict[str, "SearchResult"]:

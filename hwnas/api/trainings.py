@@ -3,11 +3,13 @@
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from hwnas.candidates import read_columns
 from hwnas.figure import Figure
-from hwnas.manifest import weights_of
+from hwnas.manifest import Finishing, Manifest, weights_of
 from hwnas.metrics import quality
-from hwnas.results import Candidate, Row, RunFolder, read_columns
+from hwnas.results import Candidate, RunFolder
 from hwnas.searching import columns
 from hwnas.tasks import of_manifest
 
@@ -22,7 +24,7 @@ class Trainings:
     lines: Sequence[str]  #: what there is to say of it
 
 
-def trainings(folder: RunFolder, manifest: Row, candidate: Candidate) -> Trainings:
+def trainings(folder: RunFolder, manifest: Manifest, candidate: Candidate) -> Trainings:
     """Return what a run knows of how well a candidate answers, beside what it verified.
 
     Args:
@@ -53,7 +55,7 @@ def trainings(folder: RunFolder, manifest: Row, candidate: Candidate) -> Trainin
     targets = list(manifest.get("targets", [""]))
     for target in targets:
         own = f" on {target}" if target else ""
-        told = _believed(RunFolder(folder.path / target), metric, candidate.id)
+        told = _believed(folder.path / target, metric, candidate.id)
         if told is None:
             continue
         of_finished, figure, probability = told
@@ -70,7 +72,7 @@ def trainings(folder: RunFolder, manifest: Row, candidate: Candidate) -> Trainin
     return Trainings(figures, lines)
 
 
-def _read(manifest: Row, candidate: Candidate) -> Iterator[tuple[str, Figure]]:
+def _read(manifest: Manifest, candidate: Candidate) -> Iterator[tuple[str, Figure]]:
     """Yield what was read after each training, and what was expected where that was the end."""
     n, task = manifest.get("images", {}).get("validation"), of_manifest(manifest)
     for name, value in candidate.details.items():
@@ -86,7 +88,7 @@ def _late(minutes: float | None) -> str:
     return "" if minutes is None else f", but none is begun after {minutes:g} minutes"
 
 
-def _finished(done: Row, genotype_id: str) -> str:
+def _finished(done: Finishing, genotype_id: str) -> str:
     if not done["epochs"]:
         return "Finished without further training (finish.epochs=0)."
     words = f"Finished by {_epochs(done['epochs'])} more"
@@ -99,7 +101,7 @@ def _finished(done: Row, genotype_id: str) -> str:
 
 
 def _believed(
-    folder: RunFolder, metric: str, genotype_id: str
+    folder: Path, metric: str, genotype_id: str
 ) -> tuple[bool, Figure, float | None] | None:
     """Return what is believed of how well a candidate answers, and its probability of the front.
 

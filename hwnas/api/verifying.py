@@ -17,14 +17,16 @@ from hwnas.api.reporter import Reporter
 from hwnas.backends import base
 from hwnas.errors import DataError, DeviceError, HwnasError, ProofError, RunError
 from hwnas.export import folder as folders
-from hwnas.export import measuring, proof, running
+from hwnas.export import measuring, running, signing
+from hwnas.export import recorded as proofs
+from hwnas.export.apart import Apart
+from hwnas.export.kept import prepared, read_kept
 from hwnas.export.options import VerifyConfig
+from hwnas.export.recorded import Proof
 from hwnas.metrics import column
 from hwnas.runtimes.base import Session
 from hwnas.runtimes.pool import Retrying
 from hwnas.tasks.base import Found
-
-Row = dict[str, Any]
 
 
 def verify(config: VerifyConfig, reporter: Reporter) -> None:
@@ -36,10 +38,11 @@ def verify(config: VerifyConfig, reporter: Reporter) -> None:
         DataError: the data set that was named is not the one of the export.
     """
     folder = Path(config.export)
-    recorded = proof.read(folder)
+    signature = signing.check(folder, config.key)
+    recorded = proofs.read(folder)
     if differing := folders.differences(recorded["files"], folders.digests(folder)):
         raise ProofError(f"{folder}: {'; '.join(differing)}.")
-    reporter.say([f"{folder}: {len(recorded['files'])} files are as they were."])
+    reporter.say([f"{folder}: {len(recorded['files'])} files are as they were.", signature])
     with contextlib.ExitStack() as stack:
         repeating = _Repeating(folder, recorded, config, reporter)
         repeating.load(stack)
@@ -59,7 +62,7 @@ def verify(config: VerifyConfig, reporter: Reporter) -> None:
 class _Repeating:
     """The artefacts of an export that run on this machine, and what they do not repeat."""
 
-    def __init__(self, folder: Path, recorded: Row, config: VerifyConfig, reporter: Reporter):
+    def __init__(self, folder: Path, recorded: Proof, config: VerifyConfig, reporter: Reporter):
         self._folder, self._recorded, self._config = folder, recorded, config
         self._task, self._known = tasks.of_proof(recorded), recorded["artefacts"]
         self._label = column(self._task.metric).label
@@ -82,18 +85,26 @@ class _Repeating:
                 self._say(f"{name}: not run, {why}.")
                 continue
             if running.needs_worker(name):
-                target = proof.target_of(self._recorded)
+                target = proofs.target_of(self._recorded)
                 worker = worker or stack.enter_context(measuring.worker(target, self._config))
             with self._reported(name):
-                self._sessions[name] = running.session(self._folder, name, worker)
+                self._sessions[name] = self._session(name, worker, stack)
         if not self._sessions and not self.failed:
             raise RunError(f"{self._folder}: no artefact runs here; install what one needs.")
 
+    def _session(self, name: str, worker: Retrying | None, stack: contextlib.ExitStack) -> Session:
+        """Return an artefact as something that runs; what is code of the folder runs apart."""
+        if name != running.TORCH:
+            return running.session(self._folder, name, worker)
+        apart = Apart(self._folder, self._task.n_outputs, self._config.limit_s)
+        stack.callback(apart.close)
+        return apart
+
     def agreements(self) -> None:
         """Compare outputs with torch's that the export holds."""
-        kept = proof.read_kept(self._folder)
+        kept = read_kept(self._folder, self._recorded)
         said = self._recorded["dataset"]["normalisation"]
-        images = proof.prepared(kept.pixels, said["mean"], said["std"])
+        images = prepared(kept.pixels, said["mean"], said["std"])
         for name, session in [*self._sessions.items()]:
             with self._reported(name):
                 outputs = session.run(images)
@@ -124,10 +135,11 @@ class _Repeating:
         metric = self._task.metric
         for name in self._sessions:
             n = sum(map(len, each[name]))
-            figure, before = self._task.score(np.concatenate(each[name])), self._known[name]
+            figure = self._task.score(np.concatenate(each[name]))
             assert figure.low is not None
             assert figure.high is not None
-            said = before[metric][0] if metric in before else None
+            before = {**self._known[name]}.get(metric)
+            said = before[0] if isinstance(before, tuple | list) else None
             self._say(
                 f"{name}: {self._label} {figure.value:.4f} on {n:,} test images "
                 f"({figure.low:.4f} to {figure.high:.4f})"
@@ -141,7 +153,7 @@ class _Repeating:
     def _hindrance(self, name: str) -> str:
         if (why := running.hindrance(name)) or not running.needs_worker(name):
             return why
-        target = proof.target_of(self._recorded)
+        target = proofs.target_of(self._recorded)
         return base.of(target).elsewhere(name, self._config.rpc)
 
     def _test_split(self) -> Iterable[Any] | None:

@@ -10,11 +10,12 @@ from hwnas.budget import violations
 from hwnas.config import WhyConfig
 from hwnas.figure import Figure
 from hwnas.metrics import column, paid, qualities, quality
-from hwnas.results import Candidate, Verified
+from hwnas.results import Candidate
 from hwnas.searching import explanation
 from hwnas.searching.explanation import Explanation, Standing
 from hwnas.searching.front import pareto_front
 from hwnas.searching.proposal import Phase, Proposal
+from hwnas.verified import Verified
 
 _NAMED = 5  #: candidates that are listed with their figures
 _LISTED = 12  #: ids in a line

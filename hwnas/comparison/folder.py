@@ -9,17 +9,19 @@ from typing import Any
 
 from hwnas import metrics
 from hwnas.budget import Budget
+from hwnas.candidates import read_candidates
 from hwnas.comparison.fronts import Point, Run, declared
 from hwnas.errors import RunError
 from hwnas.figure import Figure
-from hwnas.manifest import read_manifest
+from hwnas.manifest import Manifest, Options, read_manifest
 from hwnas.metrics import column, quality
-from hwnas.results import Candidate, Row, RunFolder, read_candidates
+from hwnas.results import Candidate, Row
 from hwnas.searching import study
 from hwnas.searching.member import Member, own, verified_names
 from hwnas.searching.targets import Targets
 from hwnas.space import Space
 from hwnas.union import stem
+from hwnas.verified import read_front
 
 
 @dataclass(frozen=True)
@@ -43,12 +45,12 @@ def read(path: Path, option: str = "runs") -> Run:
         RunError: it is not the folder of a search, or nothing is finished in it yet.
     """
     manifest = read_manifest(path, option)
-    if manifest.get("verb", "search") != "search":
+    if manifest["verb"] != "search":
         raise RunError(f"{option}={path} is a run of '{manifest['verb']}', not of 'search'.")
     if "targets" in manifest:
         return _for_all(path, manifest)
     config = manifest["config"]
-    budget, target = Budget.of(config["budget"]), (config.get("target") or {}).get("name")
+    budget, target = Budget.of(config["budget"]), _target(config)
     whole = path.absolute().parent if "part_of" in manifest else path
     of_all = read_manifest(whole, option)
     searched = _searched(whole, of_all)
@@ -56,7 +58,7 @@ def read(path: Path, option: str = "runs") -> Run:
     objectives = config.get("objectives", searched.objectives)
     if whole != path:
         candidates = [_targets(of_all).seen(c, str(target)) for c in candidates]
-    members = _members(RunFolder(path), {c.id: c for c in candidates}, budget)
+    members = _members(path, {c.id: c for c in candidates}, budget)
     return Run(
         f"{path.absolute().parent.name}/{path.name}" if whole != path else path.absolute().name,
         declared(objectives),
@@ -75,18 +77,23 @@ def read(path: Path, option: str = "runs") -> Run:
     )
 
 
+def _target(config: Options) -> str | None:
+    """Return the name of a search's target; a benchmark table has none."""
+    return config["target"]["name"] if "target" in config else None
+
+
 def _spelt_out(budget: Budget) -> Row:
     """Return a budget with the limits that it does not have, too: runs differ in those."""
     return {"name": budget.name, **dict.fromkeys(metrics.costs()), **budget.limits}
 
 
-def _targets(manifest: Row) -> Targets:
+def _targets(manifest: Manifest) -> Targets:
     """Return the targets of a run for several."""
     own = manifest["targets"].items()
     return Targets({target: Budget.of(of["config"]["budget"]) for target, of in own})
 
 
-def _for_all(path: Path, manifest: Row) -> Run:
+def _for_all(path: Path, manifest: Manifest) -> Run:
     """Return the front of models that fit the budgets of all targets."""
     targets, searched = _targets(manifest), _searched(path, manifest)
     name = "+".join(targets.budgets)
@@ -94,7 +101,7 @@ def _for_all(path: Path, manifest: Row) -> Run:
         path.absolute().name,
         declared(manifest["objectives"]),
         _scored([c for c in searched.candidates if targets.fits_all(c)]),
-        _verified_on_all(RunFolder(path), list(targets.budgets)),
+        _verified_on_all(path, list(targets.budgets)),
         block=str(manifest["config"]["seed"]),
         config={**manifest["config"], "target": {"name": name}, "budget": {"name": "joint"}},
         data=_data(manifest),
@@ -107,56 +114,56 @@ def _for_all(path: Path, manifest: Row) -> Run:
     )
 
 
-def _searched(path: Path, manifest: Row) -> _Searched:
+def _searched(path: Path, manifest: Manifest) -> _Searched:
     """Return candidates: of a finished run by ``candidates.parquet``, else by the study.
 
     The file is read five times faster, but has no times, and a study may be out of reach.
     """
-    folder, config = RunFolder(path), manifest["config"]
-    source = _source(folder, config)
+    config = manifest["config"]
+    source = _source(path, config)
     if manifest.get("status") != "running" and source is not None:
         with contextlib.suppress(RunError):
             outline = source.outline()
-            if (candidates := read_candidates(folder, _names(outline.space))) is not None:
+            if (candidates := read_candidates(path, _names(outline.space))) is not None:
                 return _Searched(outline.objectives, candidates, outline.seconds)
     try:
         if source is None:
             raise RunError(f"runs={path}: no trial is finished yet.")
         record = source.read()
     except RunError:
-        if (candidates := read_candidates(folder, _spaces(config))) is None:
+        if (candidates := read_candidates(path, _spaces(config))) is None:
             raise
         note = "its study cannot be read: candidates.parquet instead, which has no times"
         return _Searched(_objectives(manifest), candidates, {}, (note,))
     return _Searched(record.objectives, record.candidates, record.seconds)
 
 
-def _source(folder: RunFolder, config: Mapping[str, Any]) -> study.Source | None:
+def _source(folder: Path, config: Options) -> study.Source | None:
     """Return where the study of a run lies; ``None`` where it has begun none."""
-    where = config.get("study") or {"storage": None}
-    if where["storage"] is not None:
+    where = config.get("study")
+    if where is not None and where["storage"] is not None:
         return study.in_database(where["storage"], where["name"])
-    return study.in_file(folder.study) if folder.study.exists() else None
+    return study.in_file(folder / "study.db") if (folder / "study.db").exists() else None
 
 
 def _names(space: Space) -> list[str]:
     return [member.name for member in space.members]
 
 
-def _spaces(config: Mapping[str, Any]) -> list[str]:
+def _spaces(config: Options) -> list[str]:
     """Return the names of the search spaces; of a benchmark table, what its file is called."""
     if not (named := config.get("search_space")):
         return [Path(config["table"]["path"]).name.partition(".")[0]]
     return [stem(str(name)) for name in (named if isinstance(named, list) else [named])]
 
 
-def _objectives(manifest: Row) -> Sequence[str]:
+def _objectives(manifest: Manifest) -> Sequence[str]:
     config = manifest["config"]
     declared_ones = manifest.get("objectives") or config.get("objectives")
     return declared_ones or ("accuracy", *config["table"]["costs"])
 
 
-def _progress(manifest: Row, candidates: Sequence[Candidate]) -> Iterator[str]:
+def _progress(manifest: Manifest, candidates: Sequence[Candidate]) -> Iterator[str]:
     status = manifest.get("status")
     if status == "running":
         of = manifest["config"]["n_trials"]
@@ -170,15 +177,13 @@ def _scored(candidates: Sequence[Candidate]) -> list[Point]:
     return [Point(c.id, c.figures) for c in candidates if c.state == "complete"]
 
 
-def _members(
-    folder: RunFolder, candidates: Mapping[str, Candidate], budget: Budget
-) -> list[Member]:
+def _members(folder: Path, candidates: Mapping[str, Candidate], budget: Budget) -> list[Member]:
     """Return the verified members of a finished search; none of a tabular one."""
-    rows = (folder.read_json("front.json") or {"members": []})["members"]
+    rows = (read_front(folder) or {"members": []})["members"]
     found = []
     for row in rows:
         if row["id"] not in candidates:
-            raise RunError(f"{folder.path}: front.json names {row['id']}, which is no candidate.")
+            raise RunError(f"{folder}: front.json names {row['id']}, which is no candidate.")
         figures = _figures(row, "verified_", verified_names(quality(row)))
         over = tuple(name for name, by in budget.violations(figures).items() if by > 0)
         member = Member(
@@ -194,12 +199,12 @@ def verified(member: Member) -> Point:
     return Point(member.candidate.id, {member.metric: member.quality, **costs})
 
 
-def _verified_on_all(folder: RunFolder, targets: Sequence[str]) -> list[Point] | None:
+def _verified_on_all(folder: Path, targets: Sequence[str]) -> list[Point] | None:
     """Return models that fit all budgets; their metric is that on the target where it is worst.
 
     ``None`` where there is no verified front.
     """
-    rows = (folder.read_json("front.json") or {"members": []})["members"]
+    rows = (read_front(folder) or {"members": []})["members"]
     fitting = [row for row in rows if row["verified_fits_budget"]]
     found = []
     for row in fitting:
@@ -221,15 +226,15 @@ def _figures(row: Mapping[str, Any], prefix: str, names: Sequence[str]) -> dict[
         name: Figure(
             row[f"{prefix}{name}"],
             row[f"{prefix}{name}_source"],
-            row[f"{prefix}{name}_low"],
-            row[f"{prefix}{name}_high"],
+            row.get(f"{prefix}{name}_low"),
+            row.get(f"{prefix}{name}_high"),
         )
         for name in names
-        if row.get(f"{prefix}{name}") is not None
+        if None not in (row.get(f"{prefix}{name}"), row.get(f"{prefix}{name}_source"))
     }
 
 
-def _data(manifest: Row) -> str | None:
+def _data(manifest: Manifest) -> str | None:
     """Return what says on which images runs were scored, the same for the same images."""
     digests = manifest.get("digests", {})
     for name, digest in digests.items():

@@ -32,7 +32,7 @@ def read(
     """
     paths = expanded(names)
     tables = [path for path in paths if not path.is_dir()]
-    runs = {path: [of_folder(path)] for path in paths if path.is_dir()}
+    runs = {path: [folder.read(path)] for path in paths if path.is_dir()}
     chosen = objectives(directions or _common([run for (run,) in runs.values()], tables))
     runs |= {path: foreign.read(path, chosen) for path in tables}
     found = [run for path in paths for run in runs[path]]
@@ -116,21 +116,6 @@ def listed(words: Iterable[str], most: int = 6) -> str:
     every = list(words)
     more = f" and {len(every) - most} more" if len(every) > most else ""
     return ", ".join(every[:most]) + more
-
-
-def of_folder(path: Path, option: str = "runs") -> Run:
-    """Read the folder of a search.
-
-    Raises:
-        RunError: it is none, or not as this version writes it.
-    """
-    try:
-        return folder.read(path, option)
-    except (KeyError, TypeError) as error:
-        raise RunError(
-            f"{option}={path}: manifest.json or front.json is not as this version writes it: "
-            f"{error}"
-        ) from None
 
 
 def check_groups(runs: Sequence[Run], group_by: str | None) -> list[str]:

@@ -64,6 +64,7 @@ class ExportConfig:
     prune: float = within("[0, 1)", 0.0)  #: fraction of the channels that is taken out; 0: none
     #: points that int8 may lose; trained for it if more; default: likewise
     max_int8_drop: float | None = within("[0, 1000]", None)
+    sign: str | None = None  #: a private key (Ed25519, PEM) that signs the proof: see verify key=
     license: str = "unknown"  #: of the model, as Hugging Face names it: apache-2.0, mit, ...
 
     def __post_init__(self) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from hwnas import files
 from hwnas.errors import LockedError, RunError
 
-PROOF, CARD = "proof.json", "MODEL_CARD.md"
+PROOF, CARD, SIGNATURE = "proof.json", "MODEL_CARD.md", "proof.sig"
 BUILDING = ".hwnas-building"  #: what is not finished, in the folder that exports go into
 _GIT = (".git", ".gitattributes", ".gitignore")  # what a repository of models adds
 _SHOWN = 5  # files that are named
@@ -63,11 +63,11 @@ def sweep(root: Path, *, beside: bool) -> None:
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """Return the sha256 of every file of an export, but that of its proof."""
+    """Return the sha256 of every file of an export, but its proof and the signature of that."""
     found = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder)
-        if name.parts[0] in _GIT or str(name) == PROOF:
+        if name.parts[0] in _GIT or str(name) in (PROOF, SIGNATURE):
             continue
         if path.is_symlink():
             found[str(name)] = "a link"

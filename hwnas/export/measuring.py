@@ -5,20 +5,20 @@ import importlib.metadata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 from hwnas import backends
 from hwnas.backends import base
 from hwnas.errors import CompileError, ConfigError
 from hwnas.export import proof, running
+from hwnas.export.kept import prepared, read_kept
 from hwnas.export.options import VerifyConfig
+from hwnas.export.recorded import Proof, figures_from_json, operators_from_json, target_of
 from hwnas.figure import Figure, Figures
 from hwnas.latency_table import LatencyTable, setting
 from hwnas.op import OpSpec
 from hwnas.runtimes.pool import Pool, Retrying
 from hwnas.target import Target, facts
-
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Measured:
             found.append(f"  The compiler gave {'the same' if self.same else 'another'} file.")
         return found
 
-    def failed(self, recorded: Row) -> list[str]:
+    def failed(self, recorded: Proof) -> list[str]:
         """Return what is not as the proof says, and the limits of the budget that are not met."""
         if self.target.name != recorded["target"]["name"]:
             return []
@@ -80,20 +80,20 @@ def worker(target: Target, config: VerifyConfig) -> Iterator[Retrying]:
         pool.close()
 
 
-def measure(folder: Path, recorded: Row, target: Target, config: VerifyConfig) -> Measured:
+def measure(folder: Path, recorded: Proof, target: Target, config: VerifyConfig) -> Measured:
     """Return what an export costs on a target: compiled again, or timed.
 
     Raises:
         ConfigError: the export has no artefact that the target runs, or a package is missing.
     """
-    lowered = proof.operators_from_json(recorded["model"]["operators"])
-    target = _with_facts(target, proof.target_of(recorded))
+    lowered = operators_from_json(recorded["model"]["operators"])
+    target = _with_facts(target, target_of(recorded))
     description = backends.get(target.runtime)
     name = description.dtypes[target.dtype]
     if why := backends.lacking(description.needs):
         raise ConfigError(f"Costs on target '{target.name}': {why}.")
     _check_there(name, recorded, target)
-    images = proof.read_kept(folder).pixels[: target.batch]
+    images = read_kept(folder, recorded).pixels[: target.batch]
     said = recorded["dataset"]["normalisation"]
     with contextlib.ExitStack() as stack:
         bench = None
@@ -105,7 +105,7 @@ def measure(folder: Path, recorded: Row, target: Target, config: VerifyConfig) -
             .recost(
                 running.paths(folder, name),
                 lowered,
-                proof.prepared(images, said["mean"], said["std"]),
+                prepared(images, said["mean"], said["std"]),
             )
         )
     before = _before(recorded, target)
@@ -114,7 +114,7 @@ def measure(folder: Path, recorded: Row, target: Target, config: VerifyConfig) -
 
 
 def _compared(
-    measured: Measured, made: Mapping[str, bytes], folder: Path, recorded: Row
+    measured: Measured, made: Mapping[str, bytes], folder: Path, recorded: Proof
 ) -> Measured:
     """Return figures that a compiler found again, with what it found otherwise than before."""
     description, before = backends.get(measured.target.runtime), measured.before
@@ -137,16 +137,16 @@ def _with_facts(target: Target, before: Target) -> Target:
     return replace(target, facts=before.facts) if same else target
 
 
-def _before(recorded: Row, target: Target) -> Figures:
+def _before(recorded: Proof, target: Target) -> Figures:
     """Return what the proof says of a target, if it was made for just that."""
-    return proof.figures_from_json(recorded["figures"]) if _is_its(recorded, target) else {}
+    return figures_from_json(recorded["figures"]) if _is_its(recorded, target) else {}
 
 
-def _is_its(recorded: Row, target: Target) -> bool:
-    return facts(target) == facts(proof.target_of(recorded))
+def _is_its(recorded: Proof, target: Target) -> bool:
+    return facts(target) == facts(target_of(recorded))
 
 
-def _check_there(name: str, recorded: Row, target: Target) -> None:
+def _check_there(name: str, recorded: Proof, target: Target) -> None:
     there: Sequence[str] = list(recorded["artefacts"])
     if name not in there:
         others = (d.name for d in backends.known() if d.measured)

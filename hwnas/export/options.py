@@ -13,6 +13,7 @@ class VerifyConfig:
     """What ``python -m hwnas verify`` accepts."""
 
     export: str = ""  #: the folder of an export
+    key: str | None = None  #: a public key (Ed25519, PEM): the export must be signed by its owner
     data: str | None = None  #: where its data set is on this machine; default: as in the proof
     target: Target | None = None  #: a device on which it is measured, too
     timing: TimingConfig = field(default_factory=TimingConfig)

@@ -9,8 +9,8 @@ from hwnas import metrics
 from hwnas.errors import ConfigError, RunError, unknown
 from hwnas.export import expression
 from hwnas.metrics import column, paid, quality
-from hwnas.results import Row
 from hwnas.searching import member
+from hwnas.verified import FrontFile
 
 NAMES = ("knee", "most_accurate", "fastest", "smallest", "all")
 _VERIFIED = "verified_"
@@ -46,7 +46,7 @@ class Front:
         )
 
 
-def read(content: Row) -> Front:
+def read(content: FrontFile) -> Front:
     """Return the front that a run's ``front.json`` holds.
 
     The metric is that of the artefact itself; on several targets, that where it is worst.

@@ -6,33 +6,20 @@ compared with that network, as torch simulates it. Nothing here needs torch: ``v
 without.
 """
 
-import io
-import json
-import math
-import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hwnas import tasks
-from hwnas.errors import ProofError, RunError
-from hwnas.export.folder import PROOF
-from hwnas.export.running import kinds
-from hwnas.figure import Figure, Figures
+from hwnas.figure import Figures
 from hwnas.metrics import column
-from hwnas.op import Lowered, Node, OpSpec
-from hwnas.target import Target, from_facts
-from hwnas.tasks.base import Found, Targets, Task
+from hwnas.tasks.base import Found, Task
 
 Row = dict[str, Any]
 Floats = NDArray[np.float32]
 
-FORMAT = 2
-IMAGES = "images.npz"  #: pixels, targets and torch's outputs
 N_IMAGES = 256
 TRAINED = "simulated int8"  #: reference of what was trained for int8
 
@@ -145,129 +132,3 @@ def within_budget(limits: Mapping[str, float], figures: Figures) -> list[Check]:
             value = metric.binding(figure)
             found.append(Check(f"budget.{name}", value, limit, words, is_least=metric.maximise))
     return found
-
-
-def prepared(pixels: NDArray[np.uint8], mean: list[float], std: list[float]) -> Floats:
-    """Return normalised images ``(N, C, R, R)`` of uint8 ones ``(N, R, R, C)``.
-
-    The same arithmetic as ``ImageData.prepare``, so that both round alike.
-    """
-    shift, scale = (np.array(values, np.float32) * 255 for values in (mean, std))
-    normalised = (pixels.astype(np.float32) - shift) / scale
-    return np.ascontiguousarray(normalised.transpose(0, 3, 1, 2))
-
-
-@dataclass(frozen=True)
-class Kept:
-    """The images that an export holds."""
-
-    pixels: NDArray[np.uint8]  #: ``(N, R, R, C)``
-    targets: Targets
-    expected: Floats  #: torch's outputs, ``(N, n_outputs)``
-    expected_int8: Floats | None = None  #: of the network that was trained for int8, if one was
-
-    def agreement(self, task: Task, found: Floats, dtype: str) -> Agreement:
-        """Return how near an artefact that computes in ``dtype`` is to the network it is of."""
-        if dtype == "int8" and self.expected_int8 is not None:
-            return agreement(task, found, self.expected_int8, TRAINED)
-        return agreement(task, found, self.expected)
-
-    def packed(self) -> bytes:
-        """Return them as the bytes of a ``.npz`` file; equal content gives equal bytes."""
-        file, parts = io.BytesIO(), {k: v for k, v in vars(self).items() if v is not None}
-        np.savez_compressed(file, **parts)
-        return file.getvalue()
-
-
-def read_kept(folder: Path) -> Kept:
-    """Return the images of an export.
-
-    Raises:
-        ProofError: they cannot be read.
-    """
-    try:
-        with np.load(folder / IMAGES, allow_pickle=False) as content:
-            trained = content.get("expected_int8")
-            targets = content["targets"] if "targets" in content else content["labels"]
-            kept = Kept(content["pixels"], targets, content["expected"], trained)
-        n = len(kept.targets)
-        answers = [kept.expected] if trained is None else [kept.expected, trained]
-        if not n or kept.pixels.ndim != 4 or any(len(a) != n for a in (kept.pixels, *answers)):
-            raise ValueError("pixels, targets and outputs are not of as many images")
-        return kept
-    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
-        raise ProofError(f"{folder / IMAGES} cannot be read: {error}") from None
-
-
-def read(folder: Path) -> Row:
-    """Return the proof of an export.
-
-    Raises:
-        RunError: the folder is no export.
-    """
-    path = folder / PROOF
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if content["format"] != FORMAT:
-            raise ValueError(
-                f"format {content['format']}, this version reads {FORMAT}; export the model again"
-            )
-        _check(content)
-    except FileNotFoundError:
-        raise RunError(f"{folder} is no export: there is no {PROOF}.") from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RunError(f"{path} cannot be read: {error}") from None
-    return dict(content)
-
-
-def _check(content: Row) -> None:
-    """Read all that ``verify`` reads; what is not as an export writes it raises something."""
-    held = {name for name in kinds() if name in content["files"]}
-    if {*content["artefacts"]} != held:
-        raise ValueError(f"files are {', '.join(held)}, artefacts are others")
-    ran = [row for row in content["artefacts"].values() if "not_run" not in row]
-    metric = tasks.of_proof(content).metric
-    numbers = [row[metric][0] for row in ran]
-    numbers += [entry["limit"] for entry in content["budget"].values()]
-    numbers += [figure.value for figure in figures_from_json(content["figures"]).values()]
-    normalisation = content["dataset"]["normalisation"]
-    numbers += [*normalisation["mean"], *normalisation["std"], content["model"]["input"][1]]
-    for number in numbers:
-        if not math.isfinite(number):
-            raise ValueError(f"{number} is no figure")
-    for check in content["checks"]:
-        _ = f"{check['name']}: {check['holds']}"
-    target_of(content)
-    operators_from_json(content["model"]["operators"])
-    _ = content["made"]["command"], content["made"]["versions"]
-
-
-def target_of(recorded: Row) -> Target:
-    """Return the target that an export was made for."""
-    return from_facts(recorded["target"])
-
-
-def operators_to_json(lowered: Lowered) -> list[Row]:
-    """Return operators as JSON."""
-    return [asdict(node) for node in lowered]
-
-
-def operators_from_json(rows: list[Row]) -> Lowered:
-    """Return the operators that ``operators_to_json`` described."""
-    nodes = []
-    for row in rows:
-        c_in, h_in, w_in = row["op"]["in_shape"]
-        c_out, h_out, w_out = row["op"]["out_shape"]
-        shapes = {"in_shape": (c_in, h_in, w_in), "out_shape": (c_out, h_out, w_out)}
-        nodes.append(Node(row["name"], OpSpec(**{**row["op"], **shapes}), tuple(row["inputs"])))
-    return tuple(nodes)
-
-
-def figures_to_json(figures: Figures) -> Row:
-    """Return figures as value, source and interval, by name."""
-    return {name: figure.to_json() for name, figure in figures.items()}
-
-
-def figures_from_json(rows: Row) -> dict[str, Figure]:
-    """Return the figures that ``figures_to_json`` described."""
-    return {name: Figure(*values) for name, values in rows.items()}

@@ -12,15 +12,14 @@ from hwnas.backends.base import Artefacts
 from hwnas.cost.base import Cost
 from hwnas.export import running
 from hwnas.export.artefacts import pixels_of
+from hwnas.export.kept import Kept, prepared
 from hwnas.export.proof import (
     N_IMAGES,
     Agreement,
     Check,
     Floats,
-    Kept,
     Row,
     drop,
-    prepared,
     within_budget,
 )
 from hwnas.figure import Figure

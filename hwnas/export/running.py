@@ -30,6 +30,9 @@ _TORCH = Artefact(
 )
 
 
+TORCH = _TORCH.name
+
+
 def kinds() -> dict[str, Artefact]:
     """Return the artefacts that an export may hold, by the name of their first file."""
     return {_TORCH.name: _TORCH, **backends.artefacts()}
@@ -48,7 +51,7 @@ def hindrance(name: str) -> str:
 
 def needs_worker(name: str) -> bool:
     """Return whether an artefact runs in a worker of its target alone."""
-    return name != _TORCH.name and not kinds()[name].opens
+    return name != TORCH and not kinds()[name].opens
 
 
 def session(folder: Path, name: str, worker: Retrying | None) -> Session:
@@ -62,7 +65,7 @@ def session(folder: Path, name: str, worker: Retrying | None) -> Session:
     Raises:
         CompileError: the runtime refuses the file.
     """
-    if name == _TORCH.name:
+    if name == TORCH:
         return TorchSession(folder)
     files = paths(folder, name)
     if not needs_worker(name):

@@ -2,20 +2,21 @@
 
 from collections.abc import Iterator
 from dataclasses import fields, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hwnas.errors import DataError
+from hwnas.export.recorded import Proof
 from hwnas.progress import Silent
+from hwnas.records.schema import fitted
 from hwnas.tasks.base import Targets
 from hwnas.training.data import DatasetConfig, load
 
 Read = tuple[NDArray[np.float32], Targets]
 
 
-def batches(recorded: dict[str, Any], path: str | None) -> Iterator[Read]:
+def batches(recorded: Proof, path: str | None) -> Iterator[Read]:
     """Return normalised test images and their targets, in batches.
 
     Args:
@@ -26,10 +27,9 @@ def batches(recorded: dict[str, Any], path: str | None) -> Iterator[Read]:
         DataError: it is not there, or another one is.
     """
     said = recorded["dataset"]
-    options = {
-        field.name: said[field.name] for field in fields(DatasetConfig) if field.name in said
-    }
-    config = DatasetConfig(**options)
+    names = {field.name for field in fields(DatasetConfig)}
+    known = {name: value for name, value in said.items() if name in names}
+    config: DatasetConfig = fitted(DatasetConfig, known, "dataset")
     if path is not None:
         config = replace(config, path=path)
     data = load(config, said["max_resolution"], Silent())

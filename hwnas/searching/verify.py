@@ -13,7 +13,6 @@ from hwnas.backends.base import Artefacts, Trained
 from hwnas.budget import Budget
 from hwnas.cost.base import LayerCost
 from hwnas.families.blocks import weights_of
-from hwnas.figure import Figure
 from hwnas.int8.finished import Finished
 from hwnas.metrics import column
 from hwnas.pareto import non_dominated
@@ -24,6 +23,7 @@ from hwnas.space import Genotype
 from hwnas.tasks.base import Task
 from hwnas.training.data import Batch
 from hwnas.training.inference import per_sample
+from hwnas.verified import figures_of, read_made
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,8 @@ def verify(
 
 
 def _verify_once(candidate: Candidate, bench: Workbench, folder: RunFolder) -> Member:
-    record = f"models/{candidate.id}.json"
-    if (known := folder.read_json(record)) is not None:
-        figures = {name: Figure(*values) for name, values in known["figures"].items()}
+    if (known := read_made(folder.path, candidate.id)) is not None:
+        figures = figures_of(known["figures"])
         return Member(candidate, figures, known["details"], known["files"])
     member, layers = _verify(candidate, bench, folder)
     content = {
@@ -69,7 +68,7 @@ def _verify_once(candidate: Candidate, bench: Workbench, folder: RunFolder) -> M
         "files": member.files,
         "layers": [dataclasses.asdict(layer) for layer in layers],
     }
-    folder.write_json(record, content)
+    folder.write_json(f"models/{candidate.id}.json", content)
     return member
 
 

@@ -25,7 +25,8 @@ from hwnas.backends.tvm import linker
 from hwnas.backends.tvm.engine import Device, TvmEngine, open_device
 from hwnas.errors import CompileError
 from hwnas.export import artefacts, running
-from hwnas.export.proof import agreement, prepared
+from hwnas.export.kept import prepared
+from hwnas.export.proof import agreement
 from hwnas.families.blocks import fold_batch_norm
 from hwnas.int8.finished import Finished
 from hwnas.int8.quantise import quantise

@@ -111,8 +111,12 @@ def test_accuracy_is_that_of_the_artefact() -> None:
 def test_models_for_all_targets_have_the_figures_of_each() -> None:
     npu = row("a", "npu.", {"accuracy_fp32": 0.9, "accuracy_int8": 0.7, "latency_ms": 1.0})
     cpu = row("a", "cpu.", {"accuracy_fp32": 0.9, "latency_ms": 4.0})
-    content = {"objectives": {"accuracy": "max", "npu.latency_ms": "min", "cpu.latency_ms": "min"}}
-    front = read({**content, "members": [npu | cpu]})
+    front = read(
+        {
+            "objectives": {"accuracy": "max", "npu.latency_ms": "min", "cpu.latency_ms": "min"},
+            "members": [npu | cpu],
+        }
+    )
     (only,) = front.offers
     assert only.figures["npu.accuracy"] == only.figures["accuracy"] == 0.7
     assert only.figures["cpu.accuracy"] == 0.9

@@ -1,5 +1,6 @@
 import json
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
@@ -7,19 +8,9 @@ import torch
 
 from hwnas.errors import RunError
 from hwnas.export.artefacts import pixels_of
-from hwnas.export.proof import (
-    INT8_ERROR,
-    TRAINED,
-    Kept,
-    agreement,
-    drop,
-    operators_from_json,
-    operators_to_json,
-    prepared,
-    read,
-    read_kept,
-    within_budget,
-)
+from hwnas.export.kept import Kept, prepared, read_kept
+from hwnas.export.proof import INT8_ERROR, TRAINED, agreement, drop, within_budget
+from hwnas.export.recorded import Proof, operators_from_json, operators_to_json, read
 from hwnas.figure import Figure
 from hwnas.op import Signature
 from hwnas.space import SearchSpace
@@ -97,11 +88,18 @@ def test_resized_images_are_rounded_as_a_device_is_given_them(digits: ImageData)
     assert not torch.equal(plain[0], batch[0])
 
 
+def _proof(side: int, n: int) -> Proof:
+    """Return as much of a proof as the images of an export are held against."""
+    op = {"out_shape": [EXPECTED.shape[1], 1, 1]}
+    model = {"input": [1, side, side], "operators": [{"op": op}]}
+    return cast(Proof, {"model": model, "n_images": n})
+
+
 def test_kept_images_are_the_same_bytes_and_come_back(tmp_path: Path) -> None:
     kept = Kept(np.arange(12, dtype=np.uint8).reshape(3, 2, 2, 1), np.arange(3), EXPECTED)
     (tmp_path / "images.npz").write_bytes(kept.packed())
     assert kept.packed() == (tmp_path / "images.npz").read_bytes()
-    back = read_kept(tmp_path)
+    back = read_kept(tmp_path, _proof(2, 3))
     assert np.array_equal(back.pixels, kept.pixels)
     assert np.array_equal(back.expected, kept.expected)
     assert back.expected_int8 is None
@@ -111,7 +109,7 @@ def test_int8_is_compared_with_the_network_that_was_trained_for_it(tmp_path: Pat
     pixels, labels = np.zeros((3, 2, 2, 1), np.uint8), np.arange(3)
     for trained, reference in ((None, "float32"), (EXPECTED + 1, TRAINED)):
         (tmp_path / "images.npz").write_bytes(Kept(pixels, labels, EXPECTED, trained).packed())
-        kept = read_kept(tmp_path)
+        kept = read_kept(tmp_path, _proof(2, 3))
         found = EXPECTED if trained is None else trained
         near = kept.agreement(TASK, found, "int8")
         assert (near.reference, near.max_error) == (reference, 0)
@@ -136,8 +134,10 @@ def test_operators_come_back_from_json(small: SearchSpace, task: Signature) -> N
         (None, "is no export: there is no proof.json"),
         ("{", "cannot be read"),
         ("[]", "cannot be read"),
-        ('{"format": 99}', "format 99, this version reads 2"),
-        ('{"format": 2, "files": {}}', "cannot be read: 'artefacts'"),
+        ('{"format": 99}', "format 99 is that of a newer version of hwnas; this one reads 2"),
+        ("{}", "format 1 is that of an earlier version of hwnas; this one reads 2"),
+        ('{"format": 2, "files": {}}', "cannot be read: 'artefacts' is missing"),
+        ('{"format": 2, "format": 2}', "cannot be read: 'format' is there twice"),
     ],
 )
 def test_folder_that_is_no_export_is_refused(

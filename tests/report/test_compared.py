@@ -14,8 +14,9 @@ import pytest
 from hwnas import metrics
 from hwnas.__main__ import run
 from hwnas.budget import Budget
+from hwnas.candidates import read_candidates
 from hwnas.figure import Figure
-from hwnas.results import Candidate, RunFolder, read_candidates
+from hwnas.results import Candidate, RunFolder
 from hwnas.searching.front import pareto_front
 from hwnas.searching.member import Member, verified_names
 from hwnas.space import SearchSpace
@@ -48,10 +49,13 @@ def _search(folder: RunFolder, space: SearchSpace, seed: int, sampler: str) -> N
     candidates = [_candidate(space, trial, rng) for trial in range(40)]
     folder.write_parquet("candidates.parquet", [c.row(space, "accuracy") for c in candidates])
     members = [_member(c) for c in pareto_front(candidates, OBJECTIVES)]
-    folder.write_json("front.json", {"members": [member.row(space) for member in members]})
+    objectives = {name: "max" if name == "accuracy" else "min" for name in OBJECTIVES}
+    rows = [member.row(space) for member in members]
+    folder.write_json("front.json", {"objectives": objectives, "members": rows})
     config = {
         "search_space": space.name, "objectives": OBJECTIVES, "budget": Budget().digested(),
         "target": {"name": "npu"}, "sampler": {"name": sampler}, "seed": seed, "n_trials": 40,
+        "dataset": {"name": "digits"}, "cost": "vela",
     }  # fmt: skip
     manifest = {"verb": "search", "status": "finished", "arguments": [], "config": config}
     folder.write_json("manifest.json", manifest)
@@ -206,7 +210,7 @@ def test_choices_of_csv_files_are_left_out_and_said(
     assert "choices the networks of CSV files made is not known" in page.tab.content()
     assert {"x", "y"} < {*page.ids()}
     assert "z" not in page.ids()
-    candidates = read_candidates(RunFolder(tmp_path / "ours"), [tiny.name])
+    candidates = read_candidates(tmp_path / "ours", [tiny.name])
     different = len({candidate.id for candidate in candidates or ()})
     assert f"among all {different} candidates" in page.tab.content()
     assert page.tab.locator(".card").first.locator("tr").first.locator(".bar").count() == 2

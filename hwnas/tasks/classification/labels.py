@@ -53,12 +53,18 @@ def indexed(
 
 def _check(where: str, labels: Sequence[Any], names: Sequence[str] | None) -> None:
     """Refuse labels that are missing, of a wrong kind or out of range."""
-    for value in set(labels):
-        row = f"{where}, row {labels.index(value)}"
+    first: dict[Any, int] = {}
+    for i, value in enumerate(labels):
+        if not isinstance(value, int | str | None):
+            raise DataError(
+                f"{where}, row {i} has the label {str(value)[:60]}: must be a whole number or a "
+                "word."
+            )
+        first.setdefault(value, i)
+    for value, i in first.items():
+        row = f"{where}, row {i}"
         if value is None:
             raise DataError(f"{row} has no label. Every image needs one.")
-        if not isinstance(value, int | str):
-            raise DataError(f"{row} has the label {value!r}: must be a whole number or a word.")
         if isinstance(value, str):
             continue
         if value < 0:

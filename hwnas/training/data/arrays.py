@@ -2,7 +2,6 @@
 
 import hashlib
 import io
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,6 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from hwnas import files
 from hwnas.errors import DataError
+from hwnas.records.arrays import read_npz
+from hwnas.records.bounded import Damaged
 from hwnas.tasks.base import Kind, Targets
 
 SUFFIX = ".npz"
@@ -52,9 +53,9 @@ def read_arrays(
         DataError: the file does not hold ``images`` and ``targets`` as they should be.
     """
     try:
-        with np.load(path, allow_pickle=False) as content:
-            pixels, said = content["images"], content["targets"]
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        content = read_npz(path, ["images", "targets"])
+        pixels, said = content["images"], content["targets"]
+    except (OSError, KeyError, Damaged) as error:
         message = f"{where} cannot be read as arrays 'images' and 'targets': {error}"
         raise DataError(message) from None
     _check(where, pixels, said)

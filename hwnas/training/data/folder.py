@@ -1,13 +1,12 @@
 """Folders of image files: a folder a class, with or without folders for the splits above them."""
 
-import os
-from collections.abc import Iterator
 from pathlib import Path
 
 from PIL import Image
 
 from hwnas.errors import DataError
 from hwnas.tasks.base import Kind
+from hwnas.training.data import walk
 from hwnas.training.data.source import SPLITS, Files, Source
 
 _ALIASES = {"val": "validation", "valid": "validation", "dev": "validation"}
@@ -20,7 +19,7 @@ def is_image_folder(where: str, path: Path) -> bool:
     Raises:
         DataError: it holds neither.
     """
-    files = list(_files(path))
+    files = list(walk.files(where, path))
     described = any(f.suffix in (".parquet", ".arrow") or f.stem == "metadata" for f in files)
     if any(map(_is_image, files)):
         return not described
@@ -73,7 +72,7 @@ def chosen_splits(where: str, found: list[str], test_split: str) -> dict[str, st
 def _of_classes(where: str, folder: Path) -> list[tuple[str, Path]]:
     """Return class and path of each image of a split."""
     found = []
-    for file in _files(folder):
+    for file in walk.files(where, folder):
         if _is_image(file):
             inside = file.relative_to(folder).parts
             if len(inside) == 1:
@@ -88,18 +87,7 @@ def _of_classes(where: str, folder: Path) -> list[tuple[str, Path]]:
 
 
 def _folders(path: Path) -> list[Path]:
-    return sorted(f for f in path.iterdir() if f.is_dir() and not _is_hidden(f.name))
-
-
-def _files(path: Path) -> Iterator[Path]:
-    """Yield all files that are not hidden, in an order of their names alone."""
-    for folder, folders, names in os.walk(path, followlinks=True):
-        folders[:] = sorted(name for name in folders if not _is_hidden(name))
-        yield from (Path(folder, name) for name in sorted(names) if not _is_hidden(name))
-
-
-def _is_hidden(name: str) -> bool:
-    return name.startswith((".", "__"))
+    return sorted(f for f in path.iterdir() if f.is_dir() and not walk.is_hidden(f.name))
 
 
 def _is_image(file: Path) -> bool:

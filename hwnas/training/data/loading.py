@@ -17,6 +17,7 @@ from hwnas.errors import ConfigError, DataError
 from hwnas.progress import Progress
 from hwnas.tasks.base import Kind, Targets
 from hwnas.training.data.arrays import SUFFIX, read_arrays
+from hwnas.training.data.duplicates import shared
 from hwnas.training.data.embedded import EMBEDDED
 from hwnas.training.data.folder import is_image_folder, read_folder
 from hwnas.training.data.hub import read_table
@@ -104,6 +105,8 @@ def _open(where: str, config: DatasetConfig, kind: Kind) -> Source:
     path = None if config.path is None else Path(config.path).expanduser()
     if path is not None and not path.exists():
         raise DataError(f"{where}: there is no such file or folder.")
+    if path is not None and not (path.is_dir() or path.is_file()):
+        raise DataError(f"{where} is neither a file nor a folder.")
     if path is not None and path.is_dir() and is_image_folder(where, path):
         return read_folder(where, path, config.test_split, kind)
     return read_table(where, config, path, kind)
@@ -157,6 +160,7 @@ def _encoded(
         for name, images in source.images.items()
     }
     shape, notes = _shape(where, survey, max_resolution)
+    notes += _shared(where, source, hashes, divided)
     decoder = Decoder(shape, pool)
     return {
         name: StreamedSplit(
@@ -168,6 +172,22 @@ def _encoded(
         )
         for name, (origin, rows) in divided.items()
     }, notes
+
+
+def _shared(
+    where: str,
+    source: Source,
+    hashes: Mapping[str, NDArray[np.uint8]],
+    divided: Mapping[str, tuple[str, Rows]],
+) -> list[str]:
+    """Return what there is to say of images that are in several splits."""
+
+    def of(split: str, i: int) -> str:
+        origin, rows = divided[split]
+        return source.images[origin].where(int(rows[i])).removeprefix(f"{where}: ")
+
+    own = {split: hashes[origin][rows] for split, (origin, rows) in divided.items()}
+    return [f"{where}: {line}" for line in shared(own, of)]
 
 
 def _surveyed(

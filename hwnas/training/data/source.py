@@ -9,10 +9,12 @@ from typing import Any, Protocol, final
 import numpy as np
 
 from hwnas.errors import DataError
+from hwnas.records import bounded
 from hwnas.tasks.base import Targets
 
 #: The splits of a source. ``train`` is always there.
 SPLITS = ("train", "validation", "test")
+MOST = 256 << 20  #: bytes of an image's file
 
 
 class Encoded(Protocol):
@@ -51,9 +53,11 @@ class Files:
     def read(self, row: int) -> bytes:
         """Return the content of a file."""
         try:
-            return self._paths[row].read_bytes()
-        except OSError as error:
-            raise DataError(f"{self.where(row)} cannot be read: {error.strerror}.") from None
+            return bounded.content(self._paths[row], MOST)
+        except FileNotFoundError:
+            raise DataError(f"{self.where(row)} is not there.") from None
+        except bounded.Damaged as problem:
+            raise DataError(f"{self.where(row)} cannot be read: {problem}.") from None
 
     def where(self, row: int) -> str:
         """Return the path of a file."""
@@ -84,9 +88,9 @@ class Column:
         if content is None and path is None:
             raise DataError(f"{self.where(row)} has no image.")
         try:
-            return Path(path).read_bytes() if content is None else bytes(content)
-        except OSError as error:
-            raise DataError(f"{self.where(row)}: {path} cannot be read: {error}") from None
+            return bounded.content(Path(path), MOST) if content is None else bytes(content)
+        except (OSError, bounded.Damaged) as problem:
+            raise DataError(f"{self.where(row)}: {path} cannot be read: {problem}.") from None
 
     def where(self, row: int) -> str:
         """Return the row of an image."""

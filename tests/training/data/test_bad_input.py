@@ -1,6 +1,7 @@
 """Bad data are refused in one line that says where, and what is allowed."""
 
 import io
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -289,3 +290,66 @@ def test_command_refuses_bad_data_in_one_line(
     assert "Traceback" not in captured.out + captured.err
     assert len(captured.err.strip().splitlines()) == 1
     assert message in captured.err
+
+
+def _in_folders(path: Path) -> Path:
+    rng = np.random.default_rng(0)
+    photos = [photo(rng, (16, 16)) for _ in range(40)]
+    return write_folder(path, {"a": photos[:20], "b": photos[20:]})
+
+
+def _looped(path: Path) -> str:
+    (_in_folders(path) / "a" / "again").symlink_to(path, target_is_directory=True)
+    return "is a link to a folder that it lies in"
+
+
+def _piped(path: Path) -> str:
+    os.mkfifo(_in_folders(path) / "a" / "x.png")
+    return "is neither a file nor a folder"
+
+
+def _linked_to_device(path: Path) -> str:
+    (_in_folders(path) / "a" / "x.png").symlink_to("/dev/zero")
+    return "is neither a file nor a folder"
+
+
+def _huge(path: Path) -> str:
+    with (_in_folders(path) / "a" / "x.png").open("wb") as file:
+        file.truncate(1 << 40)
+    return "cannot be read: it has more than 256 MiB"
+
+
+def _linked_to_system(path: Path) -> str:
+    (_in_folders(path) / "c").symlink_to("/proc/self", target_is_directory=True)
+    return "is a folder of the operating system"
+
+
+@pytest.mark.parametrize("make", [_looped, _piped, _linked_to_device, _huge, _linked_to_system])
+def test_folders_without_an_end_are_refused(make: Callable[[Path], str], tmp_path: Path) -> None:
+    message = make(tmp_path / "images")
+    with pytest.raises(DataError, match=message) as caught:
+        loaded(tmp_path / "images")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("path", ["/proc/self", "/dev/zero", "/dev"])
+def test_what_is_no_data_set_is_refused(path: str) -> None:
+    with pytest.raises(DataError):
+        loaded(Path(path))
+
+
+def test_labels_that_are_objects_are_refused(tmp_path: Path) -> None:
+    write(tmp_path / "x.parquet", TEN, [{"a": i} for i in range(10)])
+    with pytest.raises(DataError, match="must be a whole number or a word"):
+        loaded(tmp_path)
+
+
+def test_images_of_several_splits_are_told(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    photos = [photo(rng, (16, 16)) for _ in range(60)]
+    write_folder(tmp_path / "train", {"a": photos[:20], "b": photos[20:40]})
+    write_folder(tmp_path / "test", {"a": photos[40:50], "b": [*photos[50:58], *photos[38:40]]})
+    notes = " ".join(loaded(tmp_path).notes)
+    assert "2 of 20 test images are training images, too" in notes
+    assert f"{tmp_path / 'test' / 'b'}" in notes
+    assert "validation images are" not in notes

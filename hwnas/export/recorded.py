@@ -1,0 +1,252 @@
+"""``proof.json``: what an export says of itself, and its reader. Nothing here needs torch."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, NotRequired, TypedDict
+
+from hwnas import tasks
+from hwnas.errors import HwnasError, RunError
+from hwnas.export.folder import PROOF
+from hwnas.export.proof import Check
+from hwnas.export.running import kinds
+from hwnas.figure import Figure, FigureRow, Figures
+from hwnas.op import ACTIVATIONS, BASES, INPUT, Lowered, Node, OpSpec
+from hwnas.records import bounded, check_format
+from hwnas.records.schema import OPEN, Bound, Count, Positive, Size, Unfit, fitted
+from hwnas.target import Target, from_facts
+
+FORMAT = 2
+_MOST = 16 << 20  # bytes
+_MOST_VALUES = 1 << 28  # of an image, or between two operators
+
+_Side = Annotated[int, Bound(1, 1 << 20)]
+_Shape = tuple[_Side, _Side, _Side]
+
+
+class Op(TypedDict):
+    """An operator: the fields of ``OpSpec``."""
+
+    kind: str
+    in_shape: _Shape
+    out_shape: _Shape
+    kernel: Annotated[int, Bound(1, 1024)]
+    stride: Annotated[int, Bound(1, 1024)]
+    groups: _Side
+    dtype: str
+    batch: _Side
+
+
+class Operator(TypedDict):
+    """A node of a network."""
+
+    name: str
+    op: Op
+    inputs: Annotated[list[str], Bound(1, 3)]
+
+
+class Model(TypedDict):
+    """The network."""
+
+    id: str
+    name: str
+    genotype: dict[str, int | float | str]
+    search_space: str
+    family: str
+    input: _Shape
+    n_outputs: NotRequired[Size]
+    n_classes: NotRequired[Size]  #: of the first edition, which had no other task
+    macs_m: float
+    params_m: float
+    operators: Annotated[list[Operator], Bound(1, 100_000)]
+
+
+class Near(TypedDict):
+    """How near outputs are to torch's: the fields of ``Agreement``."""
+
+    reference: str
+    n_images: Size
+    max_error: float | None
+    mean_error: float | None
+    largest_output: float | None
+    same: NotRequired[float]
+    top1: NotRequired[float]  #: of the first edition
+
+
+class Ran(TypedDict):
+    """What was found of an artefact, beside its metric."""
+
+    runtime: str
+    dtype: str
+    files: list[str]
+    not_run: NotRequired[str]
+    agreement: NotRequired[Near]
+
+
+class Held(TypedDict):
+    """A check with its outcome: the fields of ``Check``."""
+
+    name: str
+    found: float | None  #: none where it was no number
+    allowed: float
+    words: str
+    holds: bool
+    is_least: NotRequired[bool]
+
+
+class Limit(TypedDict):
+    """A limit of the budget."""
+
+    limit: Positive
+    margin: float | None
+
+
+class Normalisation(TypedDict):
+    """Of each channel of an image."""
+
+    mean: Annotated[list[float], Bound(1, 1024)]
+    std: Annotated[list[Positive], Bound(1, 1024)]
+
+
+class Data(TypedDict):
+    """What the network was trained on: options of a data set, and these."""
+
+    digest: str
+    max_resolution: Annotated[int, Bound(1, 1 << 14)]
+    images: dict[str, Count]
+    normalisation: Normalisation
+
+
+class Made(TypedDict):
+    """By what the export was made."""
+
+    date: str
+    command: str
+    versions: dict[str, str]
+    machine: dict[str, Any]
+
+
+class Proof(TypedDict):
+    """``proof.json``."""
+
+    format: int
+    made: Made
+    model: Model
+    task: NotRequired[dict[str, Any]]
+    license: str
+    source: dict[str, Any]
+    seed: int
+    training: dict[str, Any]
+    finishing: dict[str, Any]
+    dataset: Annotated[Data, OPEN]
+    target: dict[str, Any]
+    energy_source: str
+    reference: dict[str, FigureRow]
+    artefacts: dict[str, Annotated[Ran, OPEN]]
+    own_artefact: str
+    figures: dict[str, FigureRow]
+    details: dict[str, float | None]
+    budget: dict[str, Limit]
+    max_int8_drop: float
+    tolerances: dict[str, dict[str, float | str]]
+    checks: list[Held]
+    commands: dict[str, str]
+    opset: Size
+    n_images: Annotated[int, Bound(1, 1 << 16)]
+    files: dict[str, str]
+
+
+def read(folder: Path) -> Proof:
+    """Return the proof of an export.
+
+    Raises:
+        RunError: the folder is no export, or its proof contradicts itself.
+    """
+    path = folder / PROOF
+    try:
+        content = bounded.from_json(bounded.text(path, _MOST))
+        check_format(content, FORMAT, oldest=FORMAT)
+        found: Proof = fitted(Proof, content)
+        _check_network(found["model"])
+        _check_outcome(found)
+        _check_task(found)
+    except (FileNotFoundError, NotADirectoryError):
+        raise RunError(f"{folder} is no export: there is no {PROOF}.") from None
+    except (bounded.Damaged, Unfit, HwnasError) as problem:
+        raise RunError(f"{path} cannot be read: {str(problem).rstrip('.')}.") from None
+    return found
+
+
+def _check_network(model: Model) -> None:
+    """Refuse operators that do not make a network."""
+    known: set[str] = {INPUT}
+    for row in model["operators"]:
+        name, op = row["name"], row["op"]
+        base, *fused = op["kind"].split("+")
+        if base not in BASES or not {*fused} <= {*ACTIVATIONS, "bn", "add"}:
+            raise Unfit(f"operator '{name}' is of kind '{op['kind']}', which there is not")
+        if missing := [other for other in row["inputs"] if other not in known]:
+            raise Unfit(f"operator '{name}' reads '{missing[0]}', which is not before it")
+        for shape in (op["in_shape"], op["out_shape"]):
+            if shape[0] * shape[1] * shape[2] * op["batch"] > _MOST_VALUES:
+                raise Unfit(f"operator '{name}' has a tensor of more than {_MOST_VALUES} values")
+        known.add(name)
+    if model["operators"][0]["op"]["in_shape"] != model["input"]:
+        raise Unfit(f"'model.input' is {model['input']}, the first operator reads another")
+
+
+def _check_outcome(found: Proof) -> None:
+    """Refuse artefacts that the files are not of, and checks that do not say what was found."""
+    held = {name for name in kinds() if name in found["files"]}
+    if {*found["artefacts"]} != held:
+        raise Unfit(f"files are {', '.join(sorted(held))}, artefacts are others")
+    for check in found["checks"]:
+        value = float("nan") if check["found"] is None else check["found"]
+        said = Check(check["name"], value, check["allowed"], "", check.get("is_least", False))
+        if said.holds != check["holds"]:
+            raise Unfit(f"check '{check['name']}' does not come to what it says")
+    ran = [name for name, row in found["artefacts"].items() if "not_run" not in row]
+    needed = {f"{name}.error" for name in ran}
+    needed |= {f"budget.{name}" for name in found["budget"] if name in found["figures"]}
+    if missing := needed - {check["name"] for check in found["checks"]}:
+        raise Unfit(f"check '{min(missing)}' is missing")
+
+
+def _check_task(found: Proof) -> None:
+    """Refuse a task, a metric or a target that there is not, or of other outputs and channels."""
+    task, model = tasks.of_proof(found), found["model"]
+    n = model["operators"][-1]["op"]["out_shape"][0]
+    if task.n_outputs != n or model.get("n_outputs", n) != n:
+        raise Unfit(f"the network has {n} outputs, its task {task.n_outputs}")
+    for name, row in found["artefacts"].items():
+        if "not_run" not in row:
+            said = {**row}.get(task.metric)
+            fitted(FigureRow, said, f"artefacts.{name}.{task.metric}")
+    normalisation = found["dataset"]["normalisation"]
+    if {len(normalisation["mean"]), len(normalisation["std"])} != {model["input"][0]}:
+        raise Unfit(f"'dataset.normalisation' is not of {model['input'][0]} channels")
+    target_of(found)
+
+
+def target_of(recorded: Proof) -> Target:
+    """Return the target that an export was made for."""
+    return from_facts(recorded["target"])
+
+
+def operators_to_json(lowered: Lowered) -> list[dict[str, Any]]:
+    """Return operators as JSON."""
+    return [asdict(node) for node in lowered]
+
+
+def operators_from_json(rows: list[Operator]) -> Lowered:
+    """Return the operators that ``operators_to_json`` described."""
+    return tuple(Node(row["name"], OpSpec(**row["op"]), tuple(row["inputs"])) for row in rows)
+
+
+def figures_to_json(figures: Figures) -> dict[str, Any]:
+    """Return figures as value, source and interval, by name."""
+    return {name: figure.to_json() for name, figure in figures.items()}
+
+
+def figures_from_json(rows: dict[str, FigureRow]) -> dict[str, Figure]:
+    """Return the figures that ``figures_to_json`` described."""
+    return {name: Figure(*values) for name, values in rows.items()}

@@ -1,0 +1,130 @@
+"""What a run verified: ``models/ID.json`` of each member, and ``front.json`` of all."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NotRequired, TypedDict
+
+from hwnas.errors import RunError
+from hwnas.figure import Figure, FigureRow, Figures, Source
+from hwnas.metrics import is_known, paid, qualities
+from hwnas.records import read_json
+from hwnas.records.schema import Unfit, fitted
+
+MemberRow = dict[str, Any]  #: values by column; none is an object or a list
+
+
+class Made(TypedDict):
+    """``models/ID.json``: a member's figures and files."""
+
+    genotype: dict[str, int | float | str]
+    figures: dict[str, FigureRow]
+    details: dict[str, float]
+    files: dict[str, str]  #: sha256 by suffix
+    layers: NotRequired[list[dict[str, Any]]]
+
+
+class FrontFile(TypedDict):
+    """``front.json``: the members of a front, a row of columns each."""
+
+    objectives: dict[str, Literal["max", "min"]]
+    members: list[MemberRow]
+    target: NotRequired[str]
+    caveat: NotRequired[str]
+    energy_model: NotRequired[dict[str, Any]]
+    budget: NotRequired[dict[str, float]]
+    budgets: NotRequired[dict[str, dict[str, float]]]  #: of several targets
+    baseline: NotRequired[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What verification found of a candidate."""
+
+    figures: Figures  #: those of ``verify.verified``
+    on_front: bool | None  #: whether it stayed; ``None`` while the run has not said so
+
+
+def figures_of(rows: dict[str, FigureRow]) -> dict[str, Figure]:
+    """Return figures by name, of what ``Figure.to_json`` says of each."""
+    return {name: Figure(*values) for name, values in rows.items()}
+
+
+def read_made(run: Path, genotype_id: str) -> Made | None:
+    """Return what a run wrote of a member that it verified; ``None`` if it did not.
+
+    Raises:
+        RunError: it is damaged.
+    """
+    try:
+        return read_json(Made, run / "models" / f"{genotype_id}.json", RunError)
+    except FileNotFoundError:
+        return None
+
+
+def read_verified(run: Path, genotype_id: str) -> Verified | None:
+    """Return what a run verified of a candidate, if it did."""
+    if (made := read_made(run, genotype_id)) is None:
+        return None
+    return Verified(figures_of(made["figures"]), stays(run, genotype_id))
+
+
+def read_front(run: Path) -> FrontFile | None:
+    """Return the front of a run; ``None`` where there is none yet.
+
+    Raises:
+        RunError: it is damaged.
+    """
+    path = run / "front.json"
+    try:
+        found = read_json(FrontFile, path, RunError)
+    except FileNotFoundError:
+        return None
+    try:
+        _check_objectives([name.rpartition(".")[2] for name in found["objectives"]])
+        for i, row in enumerate(found["members"]):
+            _check_member(row, found["objectives"], f"members[{i}]")
+    except Unfit as problem:
+        raise RunError(f"{path} cannot be read: {problem}.") from None
+    return found
+
+
+def stays(run: Path, genotype_id: str) -> bool | None:
+    """Return whether a member stayed on the front of a run, if the run has said so."""
+    members = (read_front(run) or {"members": []})["members"]
+    return next((bool(m["verified_on_front"]) for m in members if m["id"] == genotype_id), None)
+
+
+def _check_objectives(names: list[str]) -> None:
+    if not {*names} & {*qualities()} or not paid(names) or not all(map(is_known, names)):
+        raise Unfit(f"'objectives' are {', '.join(names)}; allowed: a metric of answers and costs")
+
+
+def _check_member(row: MemberRow, objectives: Iterable[str], at: str) -> None:
+    """Refuse a row without its identity and its verified figures, or with figures that are none."""
+    for name in (*_MEMBER, *objectives):
+        if row.get(name) is None:
+            raise Unfit(f"'{at}.{name}' is missing")
+    for name, value in row.items():
+        fitted(_MEMBER.get(name, _SCALAR), value, f"{at}.{name}")
+    figures = [name.removesuffix("_source") for name in row if name.endswith("_source")]
+    for name in figures:
+        for part in ("", "_low", "_high"):
+            fitted(float | None, row.get(f"{name}{part}"), f"{at}.{name}{part}")
+        fitted(Source | None, row[f"{name}_source"], f"{at}.{name}_source")
+    for name in objectives:
+        fitted(float, row[name], f"{at}.{name}")
+    verified = {name.removeprefix(_VERIFIED) for name in figures if name.startswith(_VERIFIED)}
+    for target in {name.rpartition(".")[0] for name in verified} or {""}:
+        if not any(f"{target}.{name}".lstrip(".") in verified for name in _answers()):
+            raise Unfit(f"'{at}' does not say how well its file answers")
+
+
+def _answers() -> list[str]:
+    """Return the names of verified figures that say how well a file answers."""
+    return [f"{metric}_{dtype}" for metric in qualities() for dtype in ("int8", "fp32")]
+
+
+_VERIFIED = "verified_"
+_SCALAR = str | int | float | bool | None
+_MEMBER: dict[str, Any] = {"id": str, "verified_fits_budget": bool, "verified_on_front": bool}

@@ -1,0 +1,107 @@
+import itertools
+import json
+import re
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
+
+import pytest
+
+from hwnas.records.bounded import Damaged, from_json, from_yaml
+from hwnas.records.schema import OPEN, Bound, Size, Unfit, fitted
+
+
+@dataclass(frozen=True)
+class _Box:
+    sides: tuple[int, int]
+    name: str = "box"
+
+
+class _Inner(TypedDict):
+    share: Annotated[float, Bound(0, 1)]
+
+
+class _Record(TypedDict):
+    n: Size
+    kind: NotRequired[Literal["a", "b"]]
+    inner: NotRequired[Annotated[_Inner, OPEN]]
+    either: NotRequired[str | dict[str, float] | None]
+    boxes: NotRequired[list[_Box]]
+    more: NotRequired[Any]
+
+
+def test_value_of_its_type_is_read() -> None:
+    raw = {"n": 3, "kind": "a", "inner": {"share": 1, "else": []}, "boxes": [{"sides": [1, 2]}]}
+    found = fitted(_Record, raw)
+    assert found["boxes"] == [_Box((1, 2))]
+    assert isinstance(found["inner"]["share"], float)
+    assert found["inner"]["else"] == []
+    for either in ("x", {"y": 1}, None):
+        assert fitted(_Record, {"n": 1, "either": either})["either"] == either
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        ([], "the whole is a list of 0; allowed: an object"),
+        ({}, "'n' is missing"),
+        ({"n": True}, "'n' is true; allowed: a whole number"),
+        ({"n": 0}, "'n' is 0; allowed: at least 1 and at most 1e+09"),
+        ({"n": 1.5}, "'n' is 1.5; allowed: a whole number"),
+        ({"n": 1, "m": 2}, "the whole: Unknown field 'm'"),
+        ({"n": 1, "kind": "c"}, "'kind' is 'c'; allowed: a or b"),
+        ({"n": 1, "kind": ["a"]}, "'kind' is a list of 1; allowed: a or b"),
+        ({"n": 1, "inner": {"share": 1.5}}, "'inner.share' is 1.5; allowed: at least 0 and"),
+        ({"n": 1, "inner": {"share": float("nan")}}, "allowed: a finite number"),
+        ({"n": 1, "either": 3}, "'either' is 3; allowed: text or an object or null"),
+        ({"n": 1, "either": {"y": "1"}}, "'either.y' is '1'; allowed: a number"),
+        ({"n": 1, "boxes": [{"sides": [1]}]}, "'boxes[0].sides' is a list of 1; allowed: a list"),
+        ({"n": 1, "boxes": [{}]}, "'boxes[0].sides' is missing"),
+        ({"n": 1, "more": {"x": [float("inf")]}}, "'more.x.0' is inf; allowed: a finite number"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_path(raw: Any, words: str) -> None:
+    with pytest.raises(Unfit, match=re.escape(words)):
+        fitted(_Record, raw)
+
+
+def test_long_values_are_cut_off() -> None:
+    with pytest.raises(Unfit) as caught:
+        fitted(int, "x" * 1000)
+    assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize(
+    "said",
+    ['{"a": 1, "a": 1}', "[NaN]", "[-Infinity]", "[" * 100_000, "{", "1" * 5000, '"\ud800', ""],
+)
+def test_damaged_json_is_refused(said: str) -> None:
+    with pytest.raises(Damaged):
+        from_json(said)
+
+
+def test_bombs_of_json_are_refused_by_their_depth() -> None:
+    deep = "[" * 100 + "]" * 100
+    with pytest.raises(Unfit, match="nested more than 32 deep"):
+        fitted(Any, from_json(deep))
+
+
+_BOMB = "\n".join(
+    ["a: &a [x,x,x,x,x,x,x,x,x]"]
+    + [f"{n}: &{n} [{','.join([f'*{m}'] * 9)}]" for m, n in itertools.pairwise("abcdefgh")]
+)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "a: 1\na: 2", "{x: {a: 1, a: 1}}", "!!python/object/apply:os.system ['id']", "a: !x 1",
+        _BOMB, "&a [*a]", "a: [", "[" * 5000, "a: 2001-99-99", "? [a]\n: 1", "a: \x00",
+    ],
+)  # fmt: skip
+def test_damaged_yaml_is_refused(said: str) -> None:
+    with pytest.raises(Damaged):
+        from_yaml(said)
+
+
+def test_yaml_with_few_aliases_is_read() -> None:
+    assert from_yaml("a: &x {b: [1, 2]}\nc: *x") == json.loads('{"a":{"b":[1,2]},"c":{"b":[1,2]}}')
