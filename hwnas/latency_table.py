@@ -14,11 +14,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, final
+from typing import Annotated, Any, Literal, NotRequired, TypedDict, final
 
 from hwnas import files
 from hwnas.errors import TableError
 from hwnas.op import OpSpec
+from hwnas.records import bounded, rows
+from hwnas.records.schema import OPEN, Bound, Count, Positive, Size, Unfit, fitted
 from hwnas.target import Target
 from hwnas.timing import Timing
 
@@ -30,6 +32,61 @@ _SHAPES = ("in_shape", "out_shape")
 _PROVENANCE = "provenance.json"
 _FILES = ("operators.csv", "networks.csv", "calibration.json")
 _SHOWN = 3
+
+
+class _Provenance(TypedDict):
+    digests: dict[str, list[str]]
+    device: NotRequired[dict[str, Any]]
+    versions: NotRequired[dict[str, str]]
+    target: NotRequired[dict[str, Any]]
+
+
+class _Coefficients(TypedDict):
+    """The fields of ``Calibration``."""
+
+    scale: float
+    operator_ms: float
+    weights_ms_per_kib: float
+    interval: Annotated[float, Bound(0)]
+    n_fitted: Count
+    n_interval: Count
+
+
+class _Calibrated(TypedDict):
+    coefficients: _Coefficients
+    unit: Literal["ms"]
+    error: NotRequired[dict[str, Any]]
+    transfer: NotRequired[dict[str, Any]]
+
+
+class _Operator(TypedDict):
+    kind: str
+    in_shape: str
+    out_shape: str
+    kernel: Size
+    stride: Size
+    groups: Size
+    dtype: str
+    batch: Size
+    plan: str
+    latency_ms: Positive
+    latency_ms_low: Positive
+    latency_ms_high: Positive
+    n_repeats: Size
+    n_passes: Size
+    drifted: bool
+
+
+class _Network(TypedDict):
+    search_space: str
+    network: str
+    genotype: NotRequired[str]
+    measured_ms: Positive
+    measured_ms_low: Positive
+    measured_ms_high: Positive
+    n_repeats: Size
+    n_passes: Size
+    drifted: bool
 
 
 @dataclass
@@ -120,27 +177,28 @@ def load(path: Path) -> LatencyTable:
         TableError: it is damaged, or was changed by hand.
     """
     try:
-        provenance = json.loads((path / _PROVENANCE).read_text(encoding="utf-8"))
-        texts = {name: (path / name).read_text(encoding="utf-8") for name in _FILES}
+        provenance: Row = fitted(Annotated[_Provenance, OPEN], _json(path / _PROVENANCE))
+        texts = {name: bounded.text(path / name, rows.MOST) for name in _FILES}
         for name, text in texts.items():
-            if _digest(text) not in provenance["digests"][name]:
+            if _digest(text) not in provenance["digests"].get(name, ()):
                 raise TableError(
                     f"Latency table {path}: {name} is not what was measured (its digest differs). "
                     "Restore it, or remove the folder and profile again."
                 )
-        rows = list(csv.DictReader(io.StringIO(texts["operators.csv"])))
-        return LatencyTable(
-            path,
-            dict(_entry(row) for row in rows),
-            list(csv.DictReader(io.StringIO(texts["networks.csv"]))),
-            json.loads(texts["calibration.json"]),
-            provenance,
-        )
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        entries, networks = rows.rows(texts["operators.csv"]), rows.rows(texts["networks.csv"])
+        for i, row in enumerate(networks):
+            rows.typed(_Network, row, f"networks.csv[{i}]")
+        calibration = fitted(dict[str, _Calibrated], bounded.from_json(texts["calibration.json"]))
+        found = dict(_entry(row, f"operators.csv[{i}]") for i, row in enumerate(entries))
+        return LatencyTable(path, found, [*networks], calibration, provenance)
+    except (OSError, bounded.Damaged, Unfit) as problem:
         raise TableError(
-            f"Latency table {path} cannot be read: {type(error).__name__} {error}. "
-            "Remove the folder and profile again."
+            f"Latency table {path} cannot be read: {problem}. Remove the folder and profile again."
         ) from None
+
+
+def _json(path: Path) -> Any:
+    return bounded.from_json(bounded.text(path, bounded.MOST_JSON))
 
 
 def find(target: Target, roots: Iterable[Path]) -> Path | None:
@@ -187,27 +245,28 @@ def _row(op: OpSpec, entry: Entry) -> Row:
     }
 
 
-def _entry(row: Mapping[str, str]) -> tuple[OpSpec, Entry]:
-    values: Row = {}
-    for item in fields(OpSpec):
-        text = row[item.name]
-        if item.name in _SHAPES:
-            c, h, w = (int(number) for number in text.split("x"))
-            values[item.name] = (c, h, w)
-        else:
-            values[item.name] = text if item.name in ("kind", "dtype") else int(text)
-    low, high = float(row["latency_ms_low"]), float(row["latency_ms_high"])
-    drifted = {"True": True, "False": False}[row["drifted"]]
-    timing = Timing(float(row["latency_ms"]), low, high, int(row["n_repeats"]), drifted)
-    return OpSpec(**values), Entry(row["plan"], timing, int(row["n_passes"]))
+def _entry(row: Mapping[str, str], at: str) -> tuple[OpSpec, Entry]:
+    found = rows.typed(_Operator, row, at)
+    low, value, high = (found[f"latency_ms{part}"] for part in ("_low", "", "_high"))
+    if not low <= value <= high:
+        raise Unfit(f"'{at}.latency_ms' is {value:g}, which its interval does not hold")
+    values = {item.name: found[item.name] for item in fields(OpSpec)}
+    values |= {name: _shape(values[name], f"{at}.{name}") for name in _SHAPES}
+    timing = Timing(value, low, high, found["n_repeats"], found["drifted"])
+    return OpSpec(**values), Entry(found["plan"], timing, found["n_passes"])
 
 
-def _csv(rows: list[Row]) -> str:
+def _shape(text: str, at: str) -> Any:
+    numbers = [int(part) if part.isdecimal() else part for part in text.split("x")]
+    return fitted(tuple[Size, Size, Size], numbers, at)
+
+
+def _csv(content: list[Row]) -> str:
     text = io.StringIO(newline="")
-    if rows:
-        writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    if content:
+        writer = csv.DictWriter(text, list(content[0]), lineterminator="\n")
         writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows(content)
     return text.getvalue()
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, NotRequired, TypedDict
 from hwnas.errors import RunError
 from hwnas.figure import FigureRow
 from hwnas.records import check_format, read_json
-from hwnas.records.schema import OPEN, Bound, Count, Positive, Unfit
+from hwnas.records.schema import OPEN, Bound, Count, Unfit
 
 FORMAT = 2  #: of manifests that are written; those of the first edition say none
 Row = dict[str, Any]
@@ -115,7 +115,7 @@ class Manifest(TypedDict):
     digests: NotRequired[dict[str, str]]
     checkpoint: NotRequired[str | dict[str, str]]
     versions: NotRequired[dict[str, str]]
-    n_genotypes: NotRequired[Positive]
+    n_genotypes: NotRequired[int]
     task: NotRequired[dict[str, Any]]
     classes: NotRequired[list[str]]  #: of the first edition, which had no other task
     images: NotRequired[Images]

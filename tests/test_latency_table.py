@@ -44,8 +44,13 @@ def _fill(table: LatencyTable, seed: int) -> LatencyTable:
     table.entries = {
         _op(rng): Entry(rng.choice(PLANS), _timing(rng), rng.randint(1, 3)) for _ in range(40)
     }
-    table.networks = [{"search_space": "s", "id": str(i), "genotype": '{"a": 1}'} for i in range(9)]
-    table.calibration = {"s": {"coefficients": {"scale": rng.random()}, "unit": "ms"}}
+    times = {f"measured_ms{part}": "0.1" for part in ("", "_low", "_high")}
+    rest = {"network": "0", "genotype": '{"a": 1}', "n_repeats": "9", "n_passes": "1"}
+    known = {**rest, **times, "drifted": "False"}
+    table.networks = [{"search_space": "s", "id": str(i), **known} for i in range(9)]
+    numbers = dict.fromkeys(("scale", "operator_ms", "weights_ms_per_kib", "interval"), 0.5)
+    coefficients = {**numbers, "n_fitted": 21, "n_interval": 59}
+    table.calibration = {"s": {"coefficients": coefficients, "unit": "ms"}}
     table.provenance |= {"device": {"cpu": "made up"}, "seed": seed}
     return table
 

@@ -1,6 +1,5 @@
 """Where one network's time goes, operator by operator."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,13 +14,16 @@ from hwnas.errors import ConfigError
 from hwnas.networks import Networks
 from hwnas.op import Lowered, OpSpec
 from hwnas.provenance import own_table
+from hwnas.records import bounded, parsed, read_json
 from hwnas.report.plot import layers_png
 from hwnas.results import RunFolder, default_path
 from hwnas.runtimes import onnx_reader
 from hwnas.space import Genotype, SearchSpace
 from hwnas.target import Roofline
+from hwnas.verified import Made
 
 _RUNS = Path("runs", "search")
+_MOST_MODEL = 2 << 30  # bytes of an ONNX file
 
 
 @dataclass(frozen=True)
@@ -76,10 +78,8 @@ def find_genotype(space: SearchSpace, text: str) -> Genotype:
     if text in ("smallest", "largest"):
         return space.smallest() if text == "smallest" else space.largest()
     if text.startswith("{"):
-        try:
-            return space.genotype(json.loads(text))
-        except ValueError as error:
-            raise ConfigError(f"genotype={text} is no JSON: {error}") from None
+        said = parsed(dict[str, int | float | str], text, ConfigError, f"genotype={text[:200]}")
+        return space.genotype(said)
     path = Path(text)
     if not path.is_file():
         found = sorted(_RUNS.glob(f"*/models/{text}.json"))
@@ -91,9 +91,10 @@ def find_genotype(space: SearchSpace, text: str) -> Genotype:
             )
         path = found[-1]
     try:
-        return space.genotype(json.loads(path.read_text(encoding="utf-8"))["genotype"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"genotype={text}: {path} holds no genotype: {error}") from None
+        made = read_json(Made, path, ConfigError, f"genotype={text}: {path}")
+    except FileNotFoundError:
+        raise ConfigError(f"genotype={text}: {path} is not there.") from None
+    return space.genotype(made["genotype"])
 
 
 def _find(networks: Networks, text: str) -> tuple[str, Lowered]:
@@ -103,9 +104,11 @@ def _find(networks: Networks, text: str) -> tuple[str, Lowered]:
         genotype = find_genotype(space, text)
         return genotype.id, networks.lower(genotype)
     try:
-        return Path(text).name, onnx_reader.read(Path(text).read_bytes())[0]
-    except OSError as error:
-        raise ConfigError(f"genotype={text}: no model there: {error.strerror}.") from None
+        return Path(text).name, onnx_reader.read(bounded.content(Path(text), _MOST_MODEL))[0]
+    except FileNotFoundError:
+        raise ConfigError(f"genotype={text}: no model there.") from None
+    except bounded.Damaged as problem:
+        raise ConfigError(f"genotype={text}: no model there: {problem}.") from None
 
 
 def _layers(lowered: Lowered, config: ProfileConfig) -> tuple[list[Layer], str]:

@@ -1,5 +1,6 @@
 """A lowered network as Python that needs torch alone: ``model.py``, and its weights."""
 
+import keyword
 import textwrap
 from collections import Counter
 from collections.abc import Mapping
@@ -144,7 +145,7 @@ def source(lowered: Lowered, title: str, task: Task) -> str:
     layers = [f"self.{_name(node)} = {layer}" for node in lowered if (layer := _layer(node))]
     c, h, w = lowered[0].op.in_shape
     text = _HEAD.format(
-        title=title,
+        title=_as_text(title),
         shape=f"{c}, {h}, {w}",
         answer=task.words.answer,
         n_outputs=lowered[-1].op.out_shape[0],
@@ -158,8 +159,22 @@ def source(lowered: Lowered, title: str, task: Task) -> str:
     return f"{text}{helpers}{tail}"
 
 
+def _as_text(title: str) -> str:
+    """Return what may stand in a docstring: one printable line that does not end it."""
+    line = "".join(c if c.isprintable() else " " for c in title)
+    return line.replace("\\", "/").replace('"', "'")
+
+
 def _name(node: Node) -> str:
-    return node.name.replace(".", "_")
+    """Return what a module is called in ``model.py``.
+
+    Raises:
+        CompileError: its own name is none of Python's.
+    """
+    name = node.name.replace(".", "_")
+    if not name.isidentifier() or keyword.iskeyword(name):
+        raise CompileError(f"model.py cannot name an operator '{node.name}'.")
+    return name
 
 
 def _layer(node: Node) -> str:

@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import json
 import math
+import sys
 import types
 from collections.abc import Callable, Mapping
 from typing import (
@@ -110,7 +111,7 @@ def _made(kind: Any, value: Any, at: str) -> Any:
     """Return a value, of the right type of JSON, as its type."""
     origin, args = get_origin(kind) or kind, get_args(kind)
     if origin is float:
-        if not math.isfinite(value):
+        if not abs(value) <= sys.float_info.max:
             raise _unfit(value, at, "a finite number")
         return float(value)
     if origin is tuple:
@@ -175,7 +176,10 @@ def _one_of(kinds: tuple[Any, ...], value: Any, at: str) -> Any:
         if isinstance(value, _of_json(bare)) and isinstance(value, bool) <= (bare in (bool, Any))
     ]
     if not fitting:
-        raise _unfit(value, at, " or ".join(map(_words, plain)))
+        words = dict.fromkeys(map(_words, plain))
+        if _words(float) in words:
+            words.pop(_words(int), None)
+        raise _unfit(value, at, " or ".join(words))
     return fitted(fitting[0], value, at)
 
 

@@ -1,16 +1,17 @@
 """Search spaces as YAML files: where they are, and what they must not contradict."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
-
-import yaml
+from typing import Annotated, NotRequired, TypedDict
 
 from hwnas import content
 from hwnas.errors import SpaceError, unknown
-from hwnas.space.base import BLOCK, Option, SearchSpace, When, closest
+from hwnas.records import read_yaml
+from hwnas.records.schema import Bound
+from hwnas.space.base import BLOCK, Option, SearchSpace, closest
 
-_KEYS = ("family", "choices", "fixed", "when")
+_DEEPEST = 1000  # blocks of a stage
+_LARGEST = 65536  # channels, pixels and whatever else options count
 
 
 def find(name: str) -> Path:
@@ -41,42 +42,24 @@ def load(path: Path) -> SearchSpace:
         SpaceError: with the file, the key and what is allowed.
     """
     raw = _read(path)
-    choices = {str(name): options for name, options in raw["choices"].items()}
-    fixed = {str(name): value for name, value in (raw.get("fixed") or {}).items()}
+    choices, fixed = raw["choices"], raw.get("fixed") or {}
     for name, options in choices.items():
         _check_options(path, name, options)
+        _check_sizes(path, name, options)
     for name, value in fixed.items():
         if name in choices:
             raise SpaceError(f"{path}: '{name}' is both a choice and fixed; keep one of them.")
-        if isinstance(value, bool) or not isinstance(value, int | float | str):
-            raise SpaceError(f"{path}: fixed '{name}' must be a number or a word, got {value!r}.")
+        _check_sizes(path, name, [value])
     every = {name: tuple(options) for name, options in choices.items()}
-    when = _when(path, raw.get("when"))
+    when = {
+        key: {other: tuple(allowed) for other, allowed in needs.items()}
+        for key, needs in (raw.get("when") or {}).items()
+    }
     space = SearchSpace(path.stem, raw["family"], every, fixed, when)
     _check_depths(path, space)
     for key, needs in when.items():
         _check_when(path, space, key, needs)
     return space
-
-
-def _when(path: Path, raw: Any) -> When:
-    """Return what a file says under ``when``, if it says anything."""
-    try:
-        return {
-            str(key): {str(other): _listed(allowed) for other, allowed in needs.items()}
-            for key, needs in (raw or {}).items()
-        }
-    except (AttributeError, TypeError):
-        raise SpaceError(
-            f"{path}: 'when' must say for keys of choices which options others must have, as in "
-            f"{{expansion: {{kind: [inverted, fused]}}}}; got {raw!r}."
-        ) from None
-
-
-def _listed(allowed: Any) -> tuple[Option, ...]:
-    if not isinstance(allowed, list) or not allowed:
-        raise TypeError
-    return tuple(allowed)
 
 
 def _check_when(
@@ -107,32 +90,31 @@ def _check_when(
             raise SpaceError(f"{where}: {unknown(other, str(strange[0]), map(str, possible))}")
 
 
-def _read(path: Path) -> dict[str, Any]:
+class _File(TypedDict):
+    family: str
+    choices: Annotated[dict[str, Annotated[list[Option], Bound(1, 1000)]], Bound(1, 10_000)]
+    fixed: NotRequired[Annotated[dict[str, Option], Bound(most=10_000)] | None]
+    when: NotRequired[dict[str, dict[str, Annotated[list[Option], Bound(1, 1000)]]] | None]
+
+
+def _read(path: Path) -> _File:
     """Return the content of a space's file, with all its keys in their place."""
     try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise SpaceError(f"{path}: not readable as YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(raw, dict):
-        raise SpaceError(f"{path}: expected the keys {', '.join(_KEYS)}.")
-    for key in raw:
-        if key not in _KEYS:
-            raise SpaceError(f"{path}: {unknown('key', str(key), _KEYS)}")
-    if not isinstance(raw.get("family"), str):
-        raise SpaceError(f"{path}: 'family' must name a family, got {raw.get('family')!r}.")
-    if not raw.get("choices") or not all(
-        isinstance(raw.get(key) or {}, dict) for key in ("choices", "fixed")
-    ):
-        raise SpaceError(f"{path}: 'choices' and 'fixed' must map names to values.")
-    return raw
+        return read_yaml(_File, path, SpaceError)
+    except FileNotFoundError:
+        raise SpaceError(f"search_space={path}: there is no such file.") from None
 
 
-def _check_options(path: Path, name: str, options: Any) -> None:
+def _check_sizes(path: Path, name: str, options: Iterable[Option]) -> None:
+    """Refuse numbers that no network has, before anything of that size is made."""
+    most = _DEEPEST if name.rpartition(".")[2] == "depth" else _LARGEST
+    for option in options:
+        if not isinstance(option, str) and not abs(option) <= most:
+            raise SpaceError(f"{path}: '{name}' is {option:g}; allowed: at most {most}.")
+
+
+def _check_options(path: Path, name: str, options: list[Option]) -> None:
     where = f"{path}: choice '{name}'"
-    if not isinstance(options, list) or not options:
-        raise SpaceError(f"{where} needs a list of at least one option, got {options!r}.")
-    if any(isinstance(o, bool) or not isinstance(o, int | float | str) for o in options):
-        raise SpaceError(f"{where}: options must be numbers or words, got {options!r}.")
     if len({type(o) for o in options}) > 1 or len(set(options)) < len(options):
         raise SpaceError(f"{where}: options must be different and of one type, got {options!r}.")
     falls = name.rpartition(".")[2] == "stride"  # the first option is the smallest network's

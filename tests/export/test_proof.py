@@ -10,9 +10,10 @@ from hwnas.errors import RunError
 from hwnas.export.artefacts import pixels_of
 from hwnas.export.kept import Kept, prepared, read_kept
 from hwnas.export.proof import INT8_ERROR, TRAINED, agreement, drop, within_budget
-from hwnas.export.recorded import Proof, operators_from_json, operators_to_json, read
+from hwnas.export.recorded import Operator, Proof, operators_from_json, operators_to_json, read
 from hwnas.figure import Figure
 from hwnas.op import Signature
+from hwnas.records.schema import fitted
 from hwnas.space import SearchSpace
 from hwnas.tasks.classification.task import Classes
 from hwnas.training.data import ImageData
@@ -125,7 +126,7 @@ def test_operators_come_back_from_json(small: SearchSpace, task: Signature) -> N
 
     lowered = families.get(small.family).lower(small, small.largest(), task)
     rows = json.loads(json.dumps(operators_to_json(lowered)))
-    assert operators_from_json(rows) == lowered
+    assert operators_from_json([fitted(Operator, row) for row in rows]) == lowered
 
 
 @pytest.mark.parametrize(

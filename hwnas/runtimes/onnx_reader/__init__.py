@@ -8,6 +8,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from hwnas.errors import CompileError
 from hwnas.op import Lowered
 from hwnas.runtimes.base import Weights
 from hwnas.runtimes.onnx_reader.folding import WEIGHTED
@@ -48,7 +49,12 @@ def read(model: bytes) -> tuple[Lowered, Weights]:
     graph = parse(model)
     network = Network(graph)
     for node in graph.nodes:
-        _add(network, node)
+        try:
+            _add(network, node)
+        except CompileError:
+            raise
+        except (ArithmeticError, LookupError, MemoryError, TypeError, ValueError) as error:
+            raise node.refused(f"is not as its operator has it: {error or type(error)}") from None
     return network.finished()
 
 

@@ -1,6 +1,7 @@
 """An ONNX file as nodes, constants, one input and one output; what nodes mean is not known here."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from hwnas.errors import CompileError
 
 _OLDEST_OPSET = 7  # the first whose operators broadcast as they do now
 _EXTERNAL = onnx.TensorProto.EXTERNAL
+_MOST_VALUES = 1 << 26  # of a tensor
 _OWN = ("", "ai.onnx")  # names of ONNX's own operators
 
 
@@ -42,6 +44,7 @@ class OnnxNode:
         Raises:
             CompileError: the reference refuses the node or its inputs.
         """
+        self._check_growth(feeds)
         read, out = (
             [helper.make_tensor_value_info(name, 0, None) for name in names if name]
             for names in (feeds, self.outputs)
@@ -53,6 +56,28 @@ class OnnxNode:
                 return [np.asarray(a) for a in ReferenceEvaluator(model).run(None, dict(feeds))]
         except Exception as error:
             raise self.refused(f"cannot be computed: {_first_line(error)}") from None
+
+    def _check_growth(self, feeds: Mapping[str, NDArray[Any]]) -> None:
+        """Refuse to make more of constants than any tensor holds.
+
+        Raises:
+            CompileError: it would.
+        """
+        if "sparse_value" in self.attributes:
+            raise self.refused("a sparse constant; allowed: dense ones")
+        given = [feeds[name].astype(float) for name in self.inputs if name in feeds]
+        size = _GROWING[self.kind](given) if self.kind in _GROWING and given else 0.0
+        if not size <= _MOST_VALUES:
+            raise self.refused(f"makes {size:g} values; allowed: at most {_MOST_VALUES}")
+
+
+#: How many values nodes make of what their inputs say; of others, no more than these have.
+_GROWING: Mapping[str, Callable[[list[NDArray[Any]]], float]] = {
+    "ConstantOfShape": lambda given: float(np.prod(given[0])),
+    "Expand": lambda given: given[0].size * float(np.prod(np.maximum(given[-1], 1))),
+    "Range": lambda given: float(np.max(np.abs((given[1] - given[0]) / given[2]), initial=0)),
+    "Tile": lambda given: given[0].size * float(np.prod(given[-1])),
+}
 
 
 @dataclass(frozen=True)
@@ -77,6 +102,7 @@ def parse(model: bytes) -> OnnxGraph:
         outside = [t.name for t in proto.graph.initializer if t.data_location == _EXTERNAL]
         if not outside:
             onnx.checker.check_model(proto)
+            constants = {t.name: numpy_helper.to_array(t) for t in proto.graph.initializer}
     except Exception as error:
         raise CompileError(f"This is no valid ONNX model: {_first_line(error)}.") from None
     if outside:
@@ -88,7 +114,6 @@ def parse(model: bytes) -> OnnxGraph:
     opset = next((entry.version for entry in proto.opset_import if entry.domain in _OWN), 0)
     if opset < _OLDEST_OPSET:
         raise CompileError(f"The ONNX model is of opset {opset}; allowed: {_OLDEST_OPSET} or more.")
-    constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
     inputs = [value for value in graph.input if value.name not in constants]
     if len(inputs) != 1 or len(graph.output) != 1:
         raise CompileError(
@@ -117,12 +142,13 @@ def _node(proto: Any, opset: int) -> OnnxNode:
 def _image_shape(value: Any) -> tuple[int, int, int, int]:
     tensor = value.type.tensor_type
     shape = [dim.dim_value for dim in tensor.shape.dim]  # 0 where a name or nothing stands
-    if tensor.elem_type != onnx.TensorProto.FLOAT or len(shape) != 4 or not all(shape[1:]):
+    sized = min(shape[1:], default=0) > 0 and math.prod(n or 1 for n in shape) <= _MOST_VALUES
+    if tensor.elem_type != onnx.TensorProto.FLOAT or len(shape) != 4 or not sized or shape[0] < 0:
         found = [dim.dim_value or dim.dim_param or "?" for dim in tensor.shape.dim]
         kind = onnx.TensorProto.DataType.Name(tensor.elem_type).lower()
         raise CompileError(
             f"The ONNX model's input '{value.name}' is {kind} {found}; allowed: float images "
-            "(N, C, H, W) of fixed C, H and W."
+            "(N, C, H, W) of fixed C, H and W, of 2^26 values at most."
         )
     return (shape[0] or 1, shape[1], shape[2], shape[3])
 

@@ -8,7 +8,7 @@ elements (activations) are known by their values at ``samples()``, however they 
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from hwnas.op import Shape
 Places = NDArray[np.int64]
 Curve = NDArray[np.float32]
 Shape4 = tuple[int, int, int, int]  #: (N, C, H, W)
+MOST_VALUES = 1 << 26  #: of a tensor
 _TOLERANCE = 1e-6  # of float32 arithmetic, relative to the argument; tanh's GELU is off by 5e-4
 
 
@@ -112,8 +113,23 @@ class Scores:
     scale: float
 
 
+def check_size(shape: Iterable[int]) -> None:
+    """Refuse tensors that are empty or too large, before they are made.
+
+    Raises:
+        ValueError: this one is.
+    """
+    if not 0 < (size := math.prod(map(int, shape))) <= MOST_VALUES:
+        raise ValueError(f"a tensor of {size:g} values; allowed: 1 to {MOST_VALUES}")
+
+
 def computed(source: str, shape: Shape4) -> Value:
-    """Return the output of an operator, as an image."""
+    """Return the output of an operator, as an image.
+
+    Raises:
+        ValueError: it is empty, or larger than any image.
+    """
+    check_size(shape)
     return Value(source, shape, np.arange(math.prod(shape)).reshape(shape))
 
 
@@ -125,6 +141,7 @@ def of_pixels(source: str, read: Value, n_channels: int) -> Value:
     first = read.pixels()
     assert first is not None
     n, c, h, w = read.shape
+    check_size((n, n_channels, h, w))
     images, pixels = np.divmod(first, c * h * w)
     rows = (images * n_channels * h * w + pixels)[:, None] + np.arange(n_channels) * h * w
     places = rows.reshape(*read.places.shape[:-1], n_channels)

@@ -34,7 +34,8 @@ def _files(where: str, path: Path, above: tuple[tuple[int, int], ...]) -> Iterat
         raise DataError(f"{where}: {path} lies in more than {_DEEPEST} folders.")
     if any(path.resolve().is_relative_to(place) for place in _SYSTEM):
         raise DataError(f"{where}: {path} is a folder of the operating system, not of images.")
-    folders, names = list[str](), list[str]()
+    folders: list[str] = []
+    names: list[str] = []
     with os.scandir(path) as entries:
         for entry in entries:
             if is_hidden(entry.name):
