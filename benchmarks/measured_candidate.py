@@ -14,7 +14,8 @@ from hwnas import families, space
 from hwnas.backends.tvm.settings import Tvm
 from hwnas.cost.calibration import features
 from hwnas.energy import PowerModel
-from hwnas.op import Lowered, OpSpec, Signature, distinct, fuse
+from hwnas.graph import Graph, distinct, fuse
+from hwnas.op import OpSpec, Signature
 from hwnas.runtimes.worker import Worker
 from hwnas.target import Remote, Target
 from hwnas.timing import TimingConfig
@@ -53,7 +54,7 @@ def main() -> None:
     print(f"a look-up of a network's operators: {_look_up(networks, latencies) * 1e6:.0f} us")
 
 
-def _look_up(networks: list[Lowered], latencies: dict[OpSpec, float]) -> float:
+def _look_up(networks: list[Graph], latencies: dict[OpSpec, float]) -> float:
     repeats = []
     for _ in range(20):
         start = time.perf_counter()

@@ -8,9 +8,10 @@ from typing import Any, final
 from hwnas import backends, content
 from hwnas.config import ProfileConfig, SearchConfig
 from hwnas.cost.table import TableCostModel
+from hwnas.graph import distinct
 from hwnas.latency_table import Entry, LatencyTable, TableConfig, incomplete
 from hwnas.networks import Networks
-from hwnas.op import OpSpec, distinct
+from hwnas.op import OpSpec
 from hwnas.profiling.subject import Subject
 from hwnas.provenance import open_table, own_table
 from hwnas.runtimes.pool import Pool, Retrying

@@ -3,7 +3,8 @@
 import math
 
 from hwnas.errors import ConfigError, unknown
-from hwnas.op import INPUT, Lowered, OpSpec, Shape
+from hwnas.graph import INPUT, Graph
+from hwnas.op import OpSpec, Shape
 
 DTYPE_BYTES = {"int8": 1, "float16": 2, "bfloat16": 2, "float32": 4}
 _INT8_CHANNEL_BYTES = 8  #: a bias and a scale of 32 bits each
@@ -41,12 +42,12 @@ def parameter_bytes(op: OpSpec) -> int:
     return n_weights * size + (op.n_params - n_weights) * channel
 
 
-def weight_bytes(lowered: Lowered) -> int:
+def weight_bytes(lowered: Graph) -> int:
     """Return the bytes of a network's weights, biases and scales, as they are in its file."""
     return sum(parameter_bytes(node.op) for node in lowered)
 
 
-def peak_activation_bytes(lowered: Lowered) -> int:
+def peak_activation_bytes(lowered: Graph) -> int:
     """Return the largest sum of activations that are alive at once, in the order of execution.
 
     An activation lives from the operator that writes it to the last one that reads it; no operator
@@ -55,7 +56,7 @@ def peak_activation_bytes(lowered: Lowered) -> int:
     first = lowered[0].op
     sizes = {INPUT: first.batch * element_bytes(first.dtype) * math.prod(first.in_shape)}
     last_read = {source: step for step, node in enumerate(lowered) for source in node.inputs}
-    last_read[lowered[-1].name] = len(lowered)
+    last_read |= dict.fromkeys(lowered.outputs, len(lowered))
     live, peak = {INPUT}, 0
     for step, node in enumerate(lowered):
         op = node.op

@@ -11,7 +11,8 @@ from hwnas.backends.base import Backend
 from hwnas.config import ProfileConfig, SearchConfig
 from hwnas.cost.host import as_run
 from hwnas.families.base import Family
-from hwnas.op import Lowered, Signature
+from hwnas.graph import Graph
+from hwnas.op import Signature
 from hwnas.progress import Progress
 from hwnas.space import Genotype, Space
 from hwnas.target import Target
@@ -40,7 +41,7 @@ class Networks:
         """How they get onto the target."""
         return backends.of(self.target)
 
-    def lower(self, genotype: Genotype) -> Lowered:
+    def lower(self, genotype: Genotype) -> Graph:
         """Return the operators of a genotype."""
         return self._family(genotype).lower(self.space.member(genotype), genotype, self.signature)
 
@@ -51,11 +52,11 @@ class Networks:
     def _family(self, genotype: Genotype) -> Family:
         return self.families[genotype.space]
 
-    def as_run(self, genotype: Genotype) -> Lowered:
+    def as_run(self, genotype: Genotype) -> Graph:
         """Return the operators of a genotype as the target runs them."""
         return as_run(self.lower(genotype), self.target)
 
-    def as_written(self, genotype: Genotype) -> Lowered:
+    def as_written(self, genotype: Genotype) -> Graph:
         """Return the operators as the target runs them; refuse what cannot be written for it."""
         lowered = self.lower(genotype)
         self.backend.check(lowered)

@@ -1,10 +1,7 @@
-"""Operators as a compiler sees them: what a genotype is lowered to, and the key of a table."""
+"""Operators as a compiler sees them: the nodes of a graph, and the key of a table."""
 
-import functools
 import math
-from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 Shape = tuple[int, int, int]  #: (C, H, W)
 
@@ -98,70 +95,6 @@ class OpSpec:
         return math.prod(self.weight_shape) + self.out_shape[0] if self.weight_shape else 0
 
 
-@dataclass(frozen=True)
-class Node:
-    """An operator in its place: ``name`` is the path of the torch module that computes it."""
-
-    name: str
-    op: OpSpec
-    inputs: tuple[str, ...]
-
-
 def padding(kernel: int, stride: int) -> int:
     """Return the zeros around an image: none where windows do not overlap, else half the kernel."""
     return 0 if kernel == stride else kernel // 2
-
-
-Lowered = tuple[Node, ...]  #: operators in order of execution; the first reads ``INPUT``
-INPUT = "input"
-
-
-def n_macs(lowered: Lowered) -> int:
-    """Return the multiply-accumulates of a network for one image."""
-    return sum(node.op.n_macs for node in lowered)
-
-
-def n_params(lowered: Lowered) -> int:
-    """Return the weights and biases of a network, batch norm folded."""
-    return sum(node.op.n_params for node in lowered)
-
-
-def fuse(lowered: Lowered, dtype: str, batch: int = 1) -> Lowered:
-    """Return the operators as compilers for CPUs and GPUs run them.
-
-    A sum is fused into the convolution or linear layer that computes one of its terms last, if
-    nothing else reads that term. The fused operator has the name of that layer.
-    """
-    reads = Counter(source for node in lowered for source in node.inputs)
-    found: dict[str, Node] = {}
-    steps = {INPUT: -1}  #: when each tensor is there
-    renamed: dict[str, str] = {}
-    for step, node in enumerate(lowered):
-        inputs = tuple(renamed.get(source, source) for source in node.inputs)
-        op = _in(node.op, dtype, batch)
-        last = found.get(inputs[-1])
-        if op.base == "add" and last is not None and _takes_sum(last, inputs[0], reads, steps):
-            kind = "+".join([last.op.kind, "add", *op.fused])
-            fused = replace(last.op, kind=kind)
-            found[last.name] = Node(last.name, fused, (*last.inputs, inputs[0]))
-            renamed[node.name] = last.name
-        else:
-            found[node.name] = Node(node.name, op, inputs)
-            steps[node.name] = step
-    return tuple(found.values())
-
-
-@functools.lru_cache(maxsize=1 << 14)  # operators repeat from network to network
-def _in(op: OpSpec, dtype: str, batch: int) -> OpSpec:
-    return replace(op, dtype=dtype, batch=batch)
-
-
-def _takes_sum(last: Node, other: str, reads: Mapping[str, int], steps: Mapping[str, int]) -> bool:
-    """Return whether the sum can be part of the operator that computes its last term."""
-    plain = last.op.base in ("conv2d", "linear") and not {*last.op.fused} - {"bn"}
-    return plain and steps[other] < steps[last.name] and reads[last.name] == 1
-
-
-def distinct(networks: Iterable[Lowered]) -> tuple[OpSpec, ...]:
-    """Return the different operators of networks, in order of appearance."""
-    return tuple(dict.fromkeys(node.op for lowered in networks for node in lowered))

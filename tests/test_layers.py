@@ -28,6 +28,7 @@ LAYERS = {
     "space": 1,
     "union": 1,
     "op": 1,
+    "graph": 1,
     "energy": 1,
     "target": 1,
     "timing": 1,

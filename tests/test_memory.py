@@ -6,6 +6,7 @@ import pytest
 
 from hwnas import families
 from hwnas.errors import ConfigError
+from hwnas.graph import INPUT, Graph, Node, fuse
 from hwnas.memory import (
     activation_bytes,
     element_bytes,
@@ -13,7 +14,7 @@ from hwnas.memory import (
     peak_activation_bytes,
     weight_bytes,
 )
-from hwnas.op import INPUT, Lowered, Node, OpSpec, Signature, fuse
+from hwnas.op import OpSpec, Signature
 from hwnas.space import SearchSpace
 
 RESIDUAL = (
@@ -25,13 +26,13 @@ RESIDUAL = (
 
 
 def test_input_of_a_residual_block_stays_alive_until_it_is_added() -> None:
-    assert peak_activation_bytes(RESIDUAL) == (8 + 32 + 8) * 16  # input, expand, project
-    assert peak_activation_bytes(RESIDUAL[:1]) == (8 + 32) * 16
+    assert peak_activation_bytes(Graph.of(RESIDUAL)) == (8 + 32 + 8) * 16  # input, expand, project
+    assert peak_activation_bytes(Graph.of(RESIDUAL[:1])) == (8 + 32) * 16
     without = (*RESIDUAL[:2], Node("pool", OpSpec("mean", (8, 4, 4), (8, 1, 1)), ("project",)))
-    assert peak_activation_bytes(without) == (8 + 32) * 16
+    assert peak_activation_bytes(Graph.of(without)) == (8 + 32) * 16
 
 
-def _peak_by_brute_force(lowered: Lowered) -> int:
+def _peak_by_brute_force(lowered: Graph) -> int:
     """Ask for every tensor at every step whether it is there and still needed."""
     size = lowered[0].op.batch * element_bytes(lowered[0].op.dtype)
     shapes = {node.name: node.op.out_shape for node in lowered} | {INPUT: lowered[0].op.in_shape}

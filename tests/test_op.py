@@ -1,6 +1,7 @@
 import pytest
 
-from hwnas.op import ACTIVATIONS, INPUT, Node, OpSpec, distinct, fuse, n_macs, n_params
+from hwnas.graph import INPUT, Graph, Node, distinct, fuse, n_macs, n_params
+from hwnas.op import ACTIVATIONS, OpSpec
 
 IMAGE = (16, 8, 8)
 CONV = OpSpec("conv2d+bn", IMAGE, IMAGE, 3)
@@ -13,7 +14,7 @@ def _node(name: str, op: OpSpec, *inputs: str) -> Node:
 
 
 def _kinds(*nodes: Node) -> dict[str, str]:
-    return {node.name: node.op.kind for node in fuse(nodes, "float32")}
+    return {node.name: node.op.kind for node in fuse(Graph.of(nodes), "float32")}
 
 
 @pytest.mark.parametrize("op", [CONV, LINEAR])
@@ -21,11 +22,13 @@ def _kinds(*nodes: Node) -> dict[str, str]:
 def test_sum_is_part_of_the_layer_that_computes_its_last_term(op: OpSpec, activation: str) -> None:
     add = OpSpec(f"add{activation}", IMAGE, IMAGE)
     fused = fuse(
-        (
-            _node("first", CONV, INPUT),
-            _node("second", op, "first"),
-            _node("sum", add, "first", "second"),
-            _node("last", CONV, "sum"),
+        Graph.of(
+            (
+                _node("first", CONV, INPUT),
+                _node("second", op, "first"),
+                _node("sum", add, "first", "second"),
+                _node("last", CONV, "sum"),
+            )
         ),
         "float32",
     )
@@ -38,7 +41,7 @@ def test_sum_is_part_of_the_layer_that_computes_its_last_term(op: OpSpec, activa
 
 def test_the_image_can_be_added() -> None:
     nodes = _node("conv", CONV, INPUT), _node("sum", ADD, INPUT, "conv")
-    (fused,) = fuse(nodes, "float32")
+    (fused,) = fuse(Graph.of(nodes), "float32")
     assert fused.inputs == (INPUT, INPUT)
 
 
@@ -49,7 +52,7 @@ def test_sum_whose_other_term_is_computed_later_is_not_fused() -> None:
         _node("sum", ADD, "late", "early"),
     )
     assert [*_kinds(*nodes)] == ["early", "late", "sum"]
-    assert fuse(nodes, "float32")[-1].inputs == ("late", "early")
+    assert fuse(Graph.of(nodes), "float32")[-1].inputs == ("late", "early")
 
 
 @pytest.mark.parametrize("reader", [("term", "other"), ("term", "term")])
@@ -85,18 +88,18 @@ def test_chain_of_residuals_reads_the_fused_sums() -> None:
     for i in range(1, 4):
         nodes += [_node(f"c{i}", CONV, last), _node(f"sum{i}", ADD, last, f"c{i}")]
         last = f"sum{i}"
-    fused = fuse(tuple(nodes), "float32")
+    fused = fuse(Graph.of(nodes), "float32")
     assert [node.name for node in fused] == ["c0", "c1", "c2", "c3"]
     assert [node.inputs for node in fused[1:]] == [("c0", "c0"), ("c1", "c1"), ("c2", "c2")]
 
 
 def test_fusing_sets_dtype_and_batch_and_nothing_else() -> None:
     nodes = _node("conv", CONV, INPUT), _node("linear", LINEAR, "conv")
-    fused = fuse(nodes, "float32", batch=3)
+    fused = fuse(Graph.of(nodes), "float32", batch=3)
     assert {(node.op.dtype, node.op.batch) for node in fused} == {("float32", 3)}
-    assert fuse(fused, "int8", batch=1) == nodes
-    assert n_macs(fused) == n_macs(nodes)
-    assert n_params(fused) == n_params(nodes)
+    assert fuse(fused, "int8", batch=1).nodes == nodes
+    assert n_macs(fused) == n_macs(Graph.of(nodes))
+    assert n_params(fused) == n_params(Graph.of(nodes))
 
 
 @pytest.mark.parametrize(
@@ -134,5 +137,5 @@ def test_macs_and_parameters_by_hand() -> None:
 def test_distinct_operators_keep_the_order_in_which_they_appear() -> None:
     first = _node("a", CONV, INPUT), _node("b", LINEAR, "a"), _node("c", CONV, "b")
     second = _node("x", ADD, INPUT, INPUT), _node("y", LINEAR, "x")
-    assert distinct([first, second]) == (CONV, LINEAR, ADD)
+    assert distinct([Graph.of(first), Graph.of(second)]) == (CONV, LINEAR, ADD)
     assert distinct([]) == ()

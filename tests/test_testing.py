@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from hwnas import families
 from hwnas.families.base import Recipe, Supernet
-from hwnas.op import Lowered, Node, Signature
+from hwnas.graph import Graph, Node
+from hwnas.op import Signature
 from hwnas.space import Genotype, SearchSpace
 from hwnas.testing import FamilyContract
 
@@ -35,8 +36,8 @@ class Wrong:
     def resolution(self, space: SearchSpace, genotype: Genotype) -> int:
         return _MBCONV.resolution(space, genotype)
 
-    def lower(self, space: SearchSpace, genotype: Genotype, task: Signature) -> Lowered:
-        return tuple(map(self.change, _MBCONV.lower(space, genotype, task)))
+    def lower(self, space: SearchSpace, genotype: Genotype, task: Signature) -> Graph:
+        return Graph.of(map(self.change, _MBCONV.lower(space, genotype, task)))
 
     def build(self, space: SearchSpace, genotype: Genotype, task: Signature) -> nn.Module:
         return _MBCONV.build(space, genotype, task)

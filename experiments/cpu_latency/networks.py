@@ -1,6 +1,7 @@
 """Networks beside those of a search space: a ResNet, a vision transformer, a MobileNetV3."""
 
-from hwnas.op import INPUT, Lowered, Node, OpSpec, Shape
+from hwnas.graph import INPUT, Graph, Node
+from hwnas.op import OpSpec, Shape
 
 
 class Builder:
@@ -29,7 +30,7 @@ class Builder:
         return self.add(kind, out, kernel=kernel, stride=stride, groups=groups)
 
 
-def resnet(resolution: int = 32) -> Lowered:
+def resnet(resolution: int = 32) -> Graph:
     """Return a ResNet-20 as for CIFAR, 16, 32 and 64 wide."""
     b = Builder((3, resolution, resolution))
     b.conv("conv2d+bn+relu", 16, 3)
@@ -51,7 +52,7 @@ def resnet(resolution: int = 32) -> Lowered:
     return tuple(b.nodes)
 
 
-def vit(resolution: int = 32, patch: int = 4, width: int = 192, depth: int = 6) -> Lowered:
+def vit(resolution: int = 32, patch: int = 4, width: int = 192, depth: int = 6) -> Graph:
     """Return a vision transformer of the size of DeiT-Tiny's layers, on 64 patches."""
     b = Builder((3, resolution, resolution))
     side = resolution // patch
@@ -73,7 +74,7 @@ def vit(resolution: int = 32, patch: int = 4, width: int = 192, depth: int = 6) 
     return tuple(b.nodes)
 
 
-def mobilenet_v3(resolution: int = 32) -> Lowered:
+def mobilenet_v3(resolution: int = 32) -> Graph:
     """Return inverted residuals with squeeze-and-excitation and hard-swish."""
     b = Builder((3, resolution, resolution))
     b.conv("conv2d+bn+hardswish", 16, 3)

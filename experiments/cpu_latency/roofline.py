@@ -15,7 +15,8 @@ import yaml
 from hwnas import content, families, space
 from hwnas.agreement import agreement
 from hwnas.cost.roofline import operator_bound
-from hwnas.op import Lowered, Signature, fuse
+from hwnas.graph import Graph, fuse
+from hwnas.op import Signature
 from hwnas.target import Roofline
 
 SPACE, TABLE = "mbconv_small", "tvm-float32-1t-b1"
@@ -42,13 +43,13 @@ def main() -> None:
         print(name, {key: round(value, 4) for key, value in agreement(predicted, measured).items()})
 
 
-def _predict(lowered: Lowered, roofline: Roofline) -> float:
+def _predict(lowered: Graph, roofline: Roofline) -> float:
     return sum(
         operator_bound(node.op, roofline, not roofline.weights_stay).latency_ms for node in lowered
     )
 
 
-def _networks(role: str) -> list[tuple[Lowered, float, float]]:
+def _networks(role: str) -> list[tuple[Graph, float, float]]:
     found, family, task = space.load(space.find(SPACE)), families.get("mbconv"), Signature(1, 10)
     path = content.ROOT / "latency_tables" / "cpu" / TABLE / "networks.csv"
     with path.open(newline="") as file:

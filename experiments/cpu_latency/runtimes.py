@@ -24,7 +24,8 @@ from hwnas.backends.onnxruntime import session as ort
 from hwnas.backends.tvm.engine import LocalDevice, TvmEngine
 from hwnas.backends.tvm.settings import Tvm
 from hwnas.energy import PowerModel
-from hwnas.op import Lowered, Signature, fuse
+from hwnas.graph import Graph, fuse
+from hwnas.op import Signature
 from hwnas.runtimes.bench import Bench
 from hwnas.runtimes.onnx_writer import random_weights, write_fp32
 from hwnas.target import Target
@@ -88,14 +89,14 @@ def main() -> None:
     print(f"{len(plans)} operators tuned; whole run {seconds:.0f} s")
 
 
-def _networks() -> list[tuple[str, Lowered, Callable[[int], float] | None]]:
+def _networks() -> list[tuple[str, Graph, Callable[[int], float] | None]]:
     found, family, task = (
         space.load(space.find("mbconv_small")),
         families.get("mbconv"),
         Signature(3, 10),
     )
     rng = random.Random(7)
-    networks: list[tuple[str, Lowered, Callable[[int], float] | None]] = []
+    networks: list[tuple[str, Graph, Callable[[int], float] | None]] = []
     for index in range(N_SUBNETS):
         genotype = found.sample(rng)
         module = family.build(found, genotype, task).eval().to(memory_format=torch.channels_last)
@@ -106,7 +107,7 @@ def _networks() -> list[tuple[str, Lowered, Callable[[int], float] | None]]:
     return networks + [(name, lowered, None) for name, lowered in others.items()]
 
 
-def _eager(module: torch.nn.Module, lowered: Lowered) -> Callable[[int], float]:
+def _eager(module: torch.nn.Module, lowered: Graph) -> Callable[[int], float]:
     image = torch.randn(1, *lowered[0].op.in_shape).to(memory_format=torch.channels_last)
 
     def run(n: int) -> float:

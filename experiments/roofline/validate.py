@@ -20,7 +20,8 @@ from hwnas.agreement import agreement
 from hwnas.backends.vela.compiler import VelaCostModel
 from hwnas.cost.base import Cost
 from hwnas.cost.roofline import RooflineCostModel
-from hwnas.op import Lowered, Signature
+from hwnas.graph import Graph
+from hwnas.op import Signature
 from hwnas.space import Genotype, SearchSpace
 from hwnas.target import Target
 from tests.conftest import target
@@ -52,7 +53,7 @@ def enlarged(found: SearchSpace) -> SearchSpace:
     return dataclasses.replace(found, choices=choices | {"resolution": (160,)})
 
 
-def lowered(found: SearchSpace, genotype: Genotype) -> Lowered:
+def lowered(found: SearchSpace, genotype: Genotype) -> Graph:
     """Return the operators of one network."""
     return families.get(found.family).lower(found, genotype, TASK)
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from hwnas.families.base import Family
 from hwnas.families.blocks import ReLU6
-from hwnas.op import n_macs, n_params
+from hwnas.graph import n_macs, n_params
 from hwnas.space import Genotype, SearchSpace
 from hwnas.training.data import ImageData
 

@@ -18,9 +18,9 @@ from hwnas.config import AuditConfig, SearchConfig
 from hwnas.errors import ConfigError, RunError
 from hwnas.families.base import Family
 from hwnas.figure import Figure
+from hwnas.graph import n_macs
 from hwnas.manifest import Manifest
 from hwnas.metrics import column, paid, quality
-from hwnas.op import n_macs
 from hwnas.pareto import non_dominated
 from hwnas.progress import Progress, Silent
 from hwnas.report.audit import audit_png, with_audit

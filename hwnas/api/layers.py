@@ -11,8 +11,9 @@ from hwnas.cost.host import as_run
 from hwnas.cost.roofline import Bound, operator_bound
 from hwnas.device import SHIPPED, Device
 from hwnas.errors import ConfigError
+from hwnas.graph import Graph
 from hwnas.networks import Networks
-from hwnas.op import Lowered, OpSpec
+from hwnas.op import OpSpec
 from hwnas.provenance import own_table
 from hwnas.records import bounded, parsed, read_json
 from hwnas.report.plot import layers_png
@@ -97,7 +98,7 @@ def find_genotype(space: SearchSpace, text: str) -> Genotype:
     return space.genotype(made["genotype"])
 
 
-def _find(networks: Networks, text: str) -> tuple[str, Lowered]:
+def _find(networks: Networks, text: str) -> tuple[str, Graph]:
     """Return the name and the operators of the network that is meant, a genotype or a model."""
     if not text.endswith(".onnx"):
         (space,) = networks.space.members
@@ -111,7 +112,7 @@ def _find(networks: Networks, text: str) -> tuple[str, Lowered]:
         raise ConfigError(f"genotype={text}: no model there: {problem}.") from None
 
 
-def _layers(lowered: Lowered, config: ProfileConfig) -> tuple[list[Layer], str]:
+def _layers(lowered: Graph, config: ProfileConfig) -> tuple[list[Layer], str]:
     target = config.target
     if (cost := base.of(target).estimate(lowered)) is not None:
         source = cost.figures["latency_ms"].source
@@ -133,7 +134,7 @@ def _estimated(layer: LayerCost) -> Layer:
     return Layer(layer.name, layer.operator, layer.latency_ms, layer.bound)
 
 
-def _bounded(lowered: Lowered, times: list[float], config: ProfileConfig) -> list[Layer]:
+def _bounded(lowered: Graph, times: list[float], config: ProfileConfig) -> list[Layer]:
     layers = []
     for node, latency in zip(lowered, times, strict=True):
         bound = _bound(node.op, config.target.roofline)

@@ -20,10 +20,10 @@ from hwnas.export.proof import TOLERANCES
 from hwnas.export.proving import Evidence
 from hwnas.export.running import kinds
 from hwnas.finishing.finisher import Finisher
+from hwnas.graph import n_macs, n_params
 from hwnas.int8.finished import Finished
 from hwnas.manifest import Manifest, weights_of
 from hwnas.metrics import column
-from hwnas.op import n_macs, n_params
 from hwnas.results import Row
 from hwnas.space import Genotype
 from hwnas.target import Target, facts

@@ -13,9 +13,10 @@ from hwnas import backends
 from hwnas.cost.base import Cost, CostModel
 from hwnas.cost.roofline import RooflineCostModel
 from hwnas.errors import ConfigError
+from hwnas.graph import Graph
 from hwnas.int8.network import QuantisedNetwork
 from hwnas.latency_table import LatencyTable
-from hwnas.op import Lowered, OpSpec
+from hwnas.op import OpSpec
 from hwnas.runtimes.base import Session, Weights
 from hwnas.runtimes.pool import Retrying
 from hwnas.space import Genotype
@@ -29,7 +30,7 @@ Floats = NDArray[np.float32]
 class Trained:
     """A network with its weights, as backends write it."""
 
-    lowered: Lowered  #: as its family lowers it
+    lowered: Graph  #: as its family lowers it
     weights: Weights  #: in float32, batch norm folded
     int8: QuantisedNetwork | None  #: the same in int8, where it can be written so
 
@@ -57,9 +58,9 @@ class Costed:
     """What a cost model says the costs of."""
 
     target: Target
-    lower: Callable[[Genotype], Lowered]  #: as families lower
-    as_run: Callable[[Genotype], Lowered]  #: as the target runs it: fused, in its dtype
-    as_written: Callable[[Genotype], Lowered]  #: likewise; refuses what cannot be written
+    lower: Callable[[Genotype], Graph]  #: as families lower
+    as_run: Callable[[Genotype], Graph]  #: as the target runs it: fused, in its dtype
+    as_written: Callable[[Genotype], Graph]  #: likewise; refuses what cannot be written
     spaces: tuple[str, ...]  #: names of what is searched
     bench: Bench | None = None  #: of targets that are measured
     command: str = ""  #: that measures what a latency table lacks
@@ -88,9 +89,7 @@ class Artefacts(Protocol):
         """Return the files of an export that are the target's alone, by suffix."""
         ...
 
-    def judge(
-        self, files: Files, lowered: Lowered, batches: Iterable[Floats]
-    ) -> tuple[Floats, Cost]:
+    def judge(self, files: Files, lowered: Graph, batches: Iterable[Floats]) -> tuple[Floats, Cost]:
         """Return the outputs for all images and the cost, both from the files.
 
         Shapes:
@@ -98,7 +97,7 @@ class Artefacts(Protocol):
         """
         ...
 
-    def recost(self, files: Files, lowered: Lowered, images: Floats) -> Recosted:
+    def recost(self, files: Files, lowered: Graph, images: Floats) -> Recosted:
         """Return the cost from the files alone; images are what is read while it is measured."""
         ...
 
@@ -111,7 +110,7 @@ class Backend(Protocol):
         """The cost models by the names that the description gives, in that order."""
         ...
 
-    def check(self, lowered: Lowered) -> None:
+    def check(self, lowered: Graph) -> None:
         """Refuse a network, as its family lowers it, that cannot be written for the target.
 
         Raises:
@@ -119,7 +118,7 @@ class Backend(Protocol):
         """
         ...
 
-    def estimate(self, lowered: Lowered) -> Cost | None:
+    def estimate(self, lowered: Graph) -> Cost | None:
         """Return what a network, as its family lowers it, costs, by layers.
 
         ``None`` where the target is measured instead.

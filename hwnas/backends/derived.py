@@ -6,8 +6,8 @@ from typing import final
 
 from hwnas.backends.base import Artefacts, Files, Floats, Recosted, Trained
 from hwnas.cost.base import Cost
+from hwnas.graph import Graph
 from hwnas.metrics.deriving import Deriving
-from hwnas.op import Lowered
 
 
 @final
@@ -25,14 +25,12 @@ class DerivedArtefacts:
         """Return the files of an export that are the target's alone, by suffix."""
         return self._artefacts.delivered(network)
 
-    def judge(
-        self, files: Files, lowered: Lowered, batches: Iterable[Floats]
-    ) -> tuple[Floats, Cost]:
+    def judge(self, files: Files, lowered: Graph, batches: Iterable[Floats]) -> tuple[Floats, Cost]:
         """Return the outputs for all images and the cost, both from the files."""
         outputs, cost = self._artefacts.judge(files, lowered, batches)
         return outputs, replace(cost, figures=self._deriving(cost.figures))
 
-    def recost(self, files: Files, lowered: Lowered, images: Floats) -> Recosted:
+    def recost(self, files: Files, lowered: Graph, images: Floats) -> Recosted:
         """Return the cost from the files alone."""
         found = self._artefacts.recost(files, lowered, images)
         cost = replace(found.cost, figures=self._deriving(found.cost.figures))

@@ -20,8 +20,8 @@ from hwnas.backends.base import (
 )
 from hwnas.cost.base import Cost, CostModel
 from hwnas.cost.host import as_run, host_cost
+from hwnas.graph import Graph
 from hwnas.int8.network import QuantisedNetwork
-from hwnas.op import Lowered
 from hwnas.runtimes.base import Judged, Session
 from hwnas.target import Remote, Target
 
@@ -29,7 +29,7 @@ from hwnas.target import Remote, Target
 Write = Callable[[Trained, Target, Bench], Mapping[str, bytes]]
 
 
-def check_int8(lowered: Lowered, target: Target) -> None:
+def check_int8(lowered: Graph, target: Target) -> None:
     """Refuse a network that cannot be written in int8, where the target computes in it.
 
     Raises:
@@ -59,7 +59,7 @@ class MeasuredBackend:
     target: Target
     write: Write  #: files that are verified
     delivered: Write = nothing_more  #: files of an export that are the target's alone
-    written: Callable[[Lowered, Target], None] = check_int8  #: refuses what cannot be written
+    written: Callable[[Graph, Target], None] = check_int8  #: refuses what cannot be written
     away: Callable[[Target, str, Remote], str] = nowhere_else  #: as ``Backend.elsewhere``
 
     @property
@@ -67,11 +67,11 @@ class MeasuredBackend:
         """A latency table, measurement of each network, and the model of all targets."""
         return {"table": _table, "measured": _measured, "roofline": roofline}
 
-    def check(self, lowered: Lowered) -> None:
+    def check(self, lowered: Graph) -> None:
         """Refuse a network that cannot be written for the target."""
         self.written(lowered, self.target)
 
-    def estimate(self, lowered: Lowered) -> Cost | None:
+    def estimate(self, lowered: Graph) -> Cost | None:
         """Return nothing: the target is measured."""
         return None
 
@@ -108,20 +108,18 @@ class MeasuredArtefacts:
         """Return the files of an export that are the target's alone, by suffix."""
         return self._backend.delivered(network, self._target, self._bench)
 
-    def judge(
-        self, files: Files, lowered: Lowered, batches: Iterable[Floats]
-    ) -> tuple[Floats, Cost]:
+    def judge(self, files: Files, lowered: Graph, batches: Iterable[Floats]) -> tuple[Floats, Cost]:
         """Run the files over the images on the device, and time them."""
         left = iter(batches)
         judged = self._bench.worker.judge(files, next(left))
         others = [self._bench.worker.run(files, images) for images in left]
         return np.concatenate([judged.outputs, *others]), self._cost(judged, lowered)
 
-    def recost(self, files: Files, lowered: Lowered, images: Floats) -> Recosted:
+    def recost(self, files: Files, lowered: Graph, images: Floats) -> Recosted:
         """Return the cost of files, timed on the device."""
         return Recosted(self._cost(self._bench.worker.judge(files, images), lowered), {})
 
-    def _cost(self, judged: Judged, lowered: Lowered) -> Cost:
+    def _cost(self, judged: Judged, lowered: Graph) -> Cost:
         fused, timing = as_run(lowered, self._target), judged.timing
         cost = host_cost(fused, self._target, timing.figure, judged.energy)
         return Cost(cost.figures, {**cost.details, "drifted": float(timing.drifted)})

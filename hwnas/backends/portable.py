@@ -4,8 +4,8 @@ Package onnx is imported where files are written alone: they run, and libraries 
 """
 
 from hwnas.backends.base import Trained, opened
+from hwnas.graph import Graph
 from hwnas.int8.network import QuantisedNetwork, stand_in
-from hwnas.op import Lowered
 from hwnas.runtimes.base import Session
 
 FLOAT32, INT8 = "model.fp32.onnx", "model.int8.onnx"  #: of exports
@@ -27,7 +27,7 @@ def int8_session(network: QuantisedNetwork) -> Session:
     return opened(INT8, {".onnx": write_int8(network, any_batch=True)})
 
 
-def write(network: Trained, lowered: Lowered, dtype: str, *, any_batch: bool = False) -> bytes:
+def write(network: Trained, lowered: Graph, dtype: str, *, any_batch: bool = False) -> bytes:
     """Return a network as an ONNX file that computes in int8, or else in float32.
 
     Args:
@@ -44,7 +44,7 @@ def write(network: Trained, lowered: Lowered, dtype: str, *, any_batch: bool = F
     return write_fp32(lowered, network.weights, any_batch=any_batch)
 
 
-def random_model(lowered: Lowered) -> bytes:
+def random_model(lowered: Graph) -> bytes:
     """Return an ONNX model with random weights, of the dtype of the first operator."""
     from hwnas.runtimes.onnx_writer import random_weights, write_fp32, write_int8
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from hwnas.backends.base import Backend
 from hwnas.errors import CompileError
-from hwnas.op import Lowered
+from hwnas.graph import Graph
 from hwnas.space import Genotype, SearchSpace
 from hwnas.target import Target
 
@@ -13,7 +13,7 @@ _DRAWN = 100  #: networks of a space that are looked at before it is refused
 
 
 def check_space(
-    space: SearchSpace, lower: Callable[[Genotype], Lowered], target: Target, backend: Backend
+    space: SearchSpace, lower: Callable[[Genotype], Graph], target: Target, backend: Backend
 ) -> None:
     """Refuse a space of which no network can be written for a target.
 

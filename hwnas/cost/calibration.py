@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize
 
+from hwnas.graph import Graph
 from hwnas.memory import parameter_bytes
-from hwnas.op import Lowered, OpSpec
+from hwnas.op import OpSpec
 
 COVERAGE = 0.95  #: of the interval
 
@@ -58,7 +59,7 @@ class Calibration:
         return asdict(self)
 
 
-def features(lowered: Lowered, latencies_ms: Mapping[OpSpec, float]) -> Features:
+def features(lowered: Graph, latencies_ms: Mapping[OpSpec, float]) -> Features:
     """Return the features of a fused network."""
     return Features(
         sum(latencies_ms[node.op] for node in lowered),

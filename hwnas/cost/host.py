@@ -4,14 +4,14 @@ from dataclasses import replace
 
 from hwnas.cost.base import Cost
 from hwnas.figure import Figure
+from hwnas.graph import Graph, fuse, n_macs, n_params
 from hwnas.memory import peak_activation_bytes, weight_bytes
 from hwnas.metering import Energy
-from hwnas.op import Lowered, fuse, n_macs, n_params
 from hwnas.target import Target
 
 
 def host_cost(
-    lowered: Lowered, target: Target, latency: Figure, measured: Energy | None = None
+    lowered: Graph, target: Target, latency: Figure, measured: Energy | None = None
 ) -> Cost:
     """Return the cost of a fused network from its latency, and its energy if that was measured.
 
@@ -35,10 +35,10 @@ def host_cost(
     return Cost(figures, details)
 
 
-def as_run(lowered: Lowered, target: Target) -> Lowered:
+def as_run(lowered: Graph, target: Target) -> Graph:
     """Return a network's operators as a target runs them: fused, in its dtype and batch size."""
     if target.dtype == "int8":  # sums have a scale of their own: they are not fused
-        return tuple(
+        return Graph.of(
             replace(node, op=replace(node.op, dtype="int8", batch=target.batch)) for node in lowered
         )
     return fuse(lowered, target.dtype, target.batch)

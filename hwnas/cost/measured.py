@@ -5,7 +5,8 @@ from typing import final
 
 from hwnas.cost.base import Cost
 from hwnas.cost.host import host_cost
-from hwnas.op import Lowered, OpSpec
+from hwnas.graph import Graph
+from hwnas.op import OpSpec
 from hwnas.runtimes.pool import Retrying
 from hwnas.space import Genotype
 from hwnas.target import Target
@@ -21,7 +22,7 @@ class MeasuredCostModel:
         self,
         worker: Retrying,
         target: Target,
-        lower: Callable[[Genotype], Lowered],
+        lower: Callable[[Genotype], Graph],
         plan: Callable[[OpSpec], str],
     ):
         self._worker, self._target, self._lower, self._plan = worker, target, lower, plan

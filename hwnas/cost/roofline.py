@@ -16,6 +16,7 @@ from typing import Literal, final
 from hwnas.cost.base import Cost, LayerCost
 from hwnas.errors import ConfigError
 from hwnas.figure import Figure
+from hwnas.graph import Graph, n_macs, n_params
 from hwnas.memory import (
     activation_bytes,
     parameter_bytes,
@@ -23,7 +24,7 @@ from hwnas.memory import (
     read_shapes,
     weight_bytes,
 )
-from hwnas.op import Lowered, OpSpec, n_macs, n_params
+from hwnas.op import OpSpec
 from hwnas.space import Genotype
 from hwnas.target import Roofline, Target
 
@@ -144,7 +145,7 @@ class RooflineCostModel:
 
     n_affordable: int | None = None
 
-    def __init__(self, target: Target, lower: Callable[[Genotype], Lowered]):
+    def __init__(self, target: Target, lower: Callable[[Genotype], Graph]):
         if target.roofline is None:
             raise ConfigError(
                 f"Target '{target.name}' has no target.roofline: peak_gmacs, on_chip_gbps, "
@@ -157,7 +158,7 @@ class RooflineCostModel:
         return network_cost(self._lower(genotype), self._target, self._roofline)
 
 
-def network_cost(lowered: Lowered, target: Target, roofline: Roofline) -> Cost:
+def network_cost(lowered: Graph, target: Target, roofline: Roofline) -> Cost:
     """Return the cost of a lowered network on a target.
 
     Raises:
@@ -185,7 +186,7 @@ def network_cost(lowered: Lowered, target: Target, roofline: Roofline) -> Cost:
 
 
 def _energy(
-    lowered: Lowered, target: Target, latency: Figure, traffic: tuple[int, int]
+    lowered: Graph, target: Target, latency: Figure, traffic: tuple[int, int]
 ) -> tuple[Figure, Mapping[str, float]]:
     if target.energy is not None:
         return target.energy.energy(sum(n.op.batch * n.op.n_macs for n in lowered), *traffic)
@@ -197,7 +198,7 @@ def _energy(
     )
 
 
-def _layers(lowered: Lowered, bounds: list[Bound], target: Target) -> tuple[LayerCost, ...]:
+def _layers(lowered: Graph, bounds: list[Bound], target: Target) -> tuple[LayerCost, ...]:
     return tuple(
         LayerCost(
             name=node.name,

@@ -8,8 +8,8 @@ from hwnas.cost.calibration import Calibration, features
 from hwnas.cost.host import host_cost
 from hwnas.errors import TableError
 from hwnas.figure import Figure
+from hwnas.graph import Graph
 from hwnas.latency_table import LatencyTable, incomplete
-from hwnas.op import Lowered
 from hwnas.space import Genotype
 from hwnas.target import Target
 
@@ -24,7 +24,7 @@ class TableCostModel:
         self,
         table: LatencyTable,
         target: Target,
-        lower: Callable[[Genotype], Lowered],
+        lower: Callable[[Genotype], Graph],
         spaces: Sequence[str],
         command: str,
     ):
@@ -54,7 +54,7 @@ class TableCostModel:
         lowered = self._lower(genotype)
         return host_cost(lowered, self._target, self.latency(lowered, genotype.space))
 
-    def latency(self, lowered: Lowered, space: str) -> Figure:
+    def latency(self, lowered: Graph, space: str) -> Figure:
         """Return the latency of a fused network of a space in ms, with its interval."""
         try:
             known = features(lowered, self._latencies)

@@ -15,8 +15,8 @@ from hwnas.backends.base import Artefacts, Trained
 from hwnas.export import standalone
 from hwnas.export.runners import runners
 from hwnas.families.blocks import weights_of
+from hwnas.graph import Graph, fuse
 from hwnas.int8.finished import Finished
-from hwnas.op import Lowered, fuse
 from hwnas.runtimes.onnx_writer import write_fp32, write_int8
 from hwnas.target import Target
 from hwnas.training.data import ImageData
@@ -66,7 +66,7 @@ def own_artefact(target: Target) -> str:
     return backends.get(target.runtime).dtypes[target.dtype]
 
 
-def preprocessing(data: ImageData, lowered: Lowered) -> dict[str, object]:
+def preprocessing(data: ImageData, lowered: Graph) -> dict[str, object]:
     """Return what must be done to an image before the network reads it."""
     c, h, w = lowered[0].op.in_shape
     return {

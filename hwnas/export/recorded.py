@@ -10,7 +10,8 @@ from hwnas.export.folder import PROOF
 from hwnas.export.proof import Check
 from hwnas.export.running import kinds
 from hwnas.figure import Figure, FigureRow, Figures
-from hwnas.op import ACTIVATIONS, BASES, INPUT, Lowered, Node, OpSpec
+from hwnas.graph import INPUT, Graph, Node
+from hwnas.op import ACTIVATIONS, BASES, OpSpec
 from hwnas.records import bounded, check_format
 from hwnas.records.schema import OPEN, Bound, Count, Positive, Size, Unfit, fitted
 from hwnas.target import Target, from_facts
@@ -232,14 +233,14 @@ def target_of(recorded: Proof) -> Target:
     return from_facts(recorded["target"])
 
 
-def operators_to_json(lowered: Lowered) -> list[dict[str, Any]]:
+def operators_to_json(lowered: Graph) -> list[dict[str, Any]]:
     """Return operators as JSON."""
     return [asdict(node) for node in lowered]
 
 
-def operators_from_json(rows: list[Operator]) -> Lowered:
+def operators_from_json(rows: list[Operator]) -> Graph:
     """Return the operators that ``operators_to_json`` described."""
-    return tuple(Node(row["name"], OpSpec(**row["op"]), tuple(row["inputs"])) for row in rows)
+    return Graph.of(Node(row["name"], OpSpec(**row["op"]), tuple(row["inputs"])) for row in rows)
 
 
 def figures_to_json(figures: Figures) -> dict[str, Any]:

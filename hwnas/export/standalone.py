@@ -10,7 +10,7 @@ import safetensors.numpy
 from numpy.typing import NDArray
 
 from hwnas.errors import CompileError
-from hwnas.op import INPUT, Lowered, Node
+from hwnas.graph import INPUT, Graph, Node
 from hwnas.runtimes.base import Weights
 from hwnas.tasks.base import Task
 
@@ -117,7 +117,7 @@ if __name__ == "__main__":
 '''
 
 
-def weights_file(lowered: Lowered, weights: Weights, metadata: Mapping[str, str]) -> bytes:
+def weights_file(lowered: Graph, weights: Weights, metadata: Mapping[str, str]) -> bytes:
     """Return the weights under the names of ``model.py``, as the bytes of a ``.safetensors``."""
     tensors: dict[str, NDArray[np.float32]] = {}
     for node in lowered:
@@ -129,7 +129,7 @@ def weights_file(lowered: Lowered, weights: Weights, metadata: Mapping[str, str]
     return bytes(safetensors.numpy.save(tensors, dict(metadata)))
 
 
-def source(lowered: Lowered, title: str, task: Task) -> str:
+def source(lowered: Graph, title: str, task: Task) -> str:
     """Return the text of ``model.py``.
 
     Args:
@@ -148,7 +148,7 @@ def source(lowered: Lowered, title: str, task: Task) -> str:
         title=_as_text(title),
         shape=f"{c}, {h}, {w}",
         answer=task.words.answer,
-        n_outputs=lowered[-1].op.out_shape[0],
+        n_outputs=lowered.output.op.out_shape[0],
         last=next(_name(node) for node in reversed(lowered) if node.op.n_params),
         layers="\n".join(f"        {line}" for line in layers),
         steps="\n".join(f"        {line}" for line in steps),
@@ -198,7 +198,7 @@ class _Forward:
     images ``(N, C, H, W)`` or, behind a mean, vectors ``(N, C)``.
     """
 
-    def __init__(self, lowered: Lowered):
+    def __init__(self, lowered: Graph):
         self._lowered = lowered
         self._variables = {INPUT: "images"}
         self._vectors: set[str] = set()
@@ -215,7 +215,7 @@ class _Forward:
             variable = "x" if next_only or last else _name(node)
             self._variables[node.name] = variable
             found.append(f"{variable} = {value}")
-        flat = "" if self._lowered[-1].name in self._vectors else ".flatten(1)"
+        flat = "" if self._lowered.output.name in self._vectors else ".flatten(1)"
         return [*found, f"return x{flat}"]
 
     def _value(self, node: Node) -> str:

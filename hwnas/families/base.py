@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from hwnas.op import Lowered, Signature
+from hwnas.graph import Graph
+from hwnas.op import Signature
 from hwnas.space import Genotype, SearchSpace
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class Family(Protocol):
         """Return the height and width of the images that the network reads."""
         ...
 
-    def lower(self, space: SearchSpace, genotype: Genotype, signature: Signature) -> Lowered:
+    def lower(self, space: SearchSpace, genotype: Genotype, signature: Signature) -> Graph:
         """Return the operators that run on a target; needs no torch."""
         ...
 

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from hwnas.op import Lowered, padding
+from hwnas.graph import Graph
+from hwnas.op import padding
 
 
 def activation(name: str) -> nn.Module:
@@ -223,7 +224,7 @@ def layer_of(network: nn.Module, name: str) -> nn.Conv2d | nn.Linear | nn.LayerN
 
 
 def weights_of(
-    network: nn.Module, lowered: Lowered
+    network: nn.Module, lowered: Graph
 ) -> dict[str, tuple[NDArray[np.float32], NDArray[np.float32]]]:
     """Return weight and bias of each operator of a network whose batch norm is folded.
 

@@ -14,12 +14,12 @@ from hwnas.figure import Figure
 from hwnas.finishing import pruning
 from hwnas.finishing.options import FinishingConfig
 from hwnas.finishing.teachers import Tutor
+from hwnas.graph import Graph
 from hwnas.int8.finished import Finished
 from hwnas.int8.network import QuantisedNetwork
 from hwnas.int8.quantise import calibrate, in_int8
 from hwnas.int8.simulated import Simulated
 from hwnas.metrics import better
-from hwnas.op import Lowered
 from hwnas.progress import Progress
 from hwnas.results import Row
 from hwnas.runtimes.base import Session
@@ -75,7 +75,7 @@ class Origin:
         """The normalised training images that search calibrates on."""
         return self.weights.calibration_images(self.genotype)
 
-    def lowered(self) -> Lowered:
+    def lowered(self) -> Graph:
         """Return the operators of the network as the family lowers them."""
         return self.course.family.lower(
             self.course.space, self.genotype, self.course.data.signature
@@ -195,7 +195,7 @@ class _Finishing:
         seconds = self._learn(network, training)
         self.note(training.name, network, self._config.epochs, seconds)
 
-    def prune(self, network: nn.Module, lowered: Lowered) -> tuple[nn.Module, Lowered]:
+    def prune(self, network: nn.Module, lowered: Graph) -> tuple[nn.Module, Graph]:
         """Return a narrower network, trained again, and its operators; append the steps."""
         network, lowered = pruning.prune(network, lowered, self._config.prune)
         recalibrate(network, self._origin.images)
@@ -205,7 +205,7 @@ class _Finishing:
         return network, lowered
 
     def in_int8(
-        self, network: nn.Module, lowered: Lowered, load: Load
+        self, network: nn.Module, lowered: Graph, load: Load
     ) -> tuple[QuantisedNetwork, Simulated | None, str]:
         """Return a network in int8, what it was trained as if it lost too much, and how."""
         images = self._origin.images

@@ -13,12 +13,12 @@ from torch import nn
 
 from hwnas.errors import ConfigError
 from hwnas.families.blocks import layer_of
-from hwnas.op import INPUT, Lowered
+from hwnas.graph import INPUT, Graph
 
 _INSIDE = ("layernorm", "attention")  # how channels hang together inside is not told
 
 
-def check(fraction: float, lowered: Lowered) -> None:
+def check(fraction: float, lowered: Graph) -> None:
     """Refuse what cannot be pruned, before anything is trained for it.
 
     Raises:
@@ -40,7 +40,7 @@ def check(fraction: float, lowered: Lowered) -> None:
         )
 
 
-def prune(network: nn.Module, lowered: Lowered, fraction: float) -> tuple[nn.Module, Lowered]:
+def prune(network: nn.Module, lowered: Graph, fraction: float) -> tuple[nn.Module, Graph]:
     """Return a narrower copy of a plain network, and its operators.
 
     The same fraction is taken out of every group of channels that hang together (those of a
@@ -62,13 +62,13 @@ def prune(network: nn.Module, lowered: Lowered, fraction: float) -> tuple[nn.Mod
         torch.zeros(1, *lowered[0].op.in_shape),
         importance=tp.importance.GroupMagnitudeImportance(p=2),
         pruning_ratio=fraction,
-        ignored_layers=[layer_of(pruned, lowered[-1].name)],
+        ignored_layers=[layer_of(pruned, lowered.output.name)],
     )
     pruner.step()
     return pruned, resized(lowered, pruned)
 
 
-def resized(lowered: Lowered, network: nn.Module) -> Lowered:
+def resized(lowered: Graph, network: nn.Module) -> Graph:
     """Return operators with the channels that a network's layers have."""
     channels = {INPUT: lowered[0].op.in_shape[0]}
     found = []
@@ -83,4 +83,4 @@ def resized(lowered: Lowered, network: nn.Module) -> Lowered:
         )
         channels[node.name] = c_out
         found.append(replace(node, op=op))
-    return tuple(found)
+    return Graph.of(found)

@@ -5,9 +5,9 @@ from typing import Any
 
 from torch import nn
 
+from hwnas.graph import Graph
 from hwnas.int8.network import QuantisedNetwork
 from hwnas.int8.simulated import Simulated
-from hwnas.op import Lowered
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,7 @@ class Finished:
     """A network that is ready for export."""
 
     network: nn.Module  #: float32, its batch norm folded, in evaluation mode
-    lowered: Lowered  #: its operators, narrower than the family's where it was pruned
+    lowered: Graph  #: its operators, narrower than the family's where it was pruned
     int8: QuantisedNetwork | None  #: ``None`` where it cannot be written in int8
     #: What ``int8`` was trained as; ``None`` where it is ``network``, calibrated.
     simulated: Simulated | None = None

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hwnas.op import INPUT, Lowered, Node, OpSpec, Shape
+from hwnas.graph import INPUT, Graph, Node
+from hwnas.op import OpSpec, Shape
 
 #: Activations that are a limit of the range, and so part of quantising to it. ``hardsigmoid(x)`` is
 #: ``x / 6 + 1 / 2`` limited to 0 and 1: weight and bias of what it is fused into hold the former.
@@ -83,7 +84,7 @@ def fixed_scale(node: Node, scales: Mapping[str, Scale]) -> Scale | None:
 _POOL_SIZE = 1 << 16
 
 
-def stand_in(lowered: Lowered) -> QuantisedNetwork:
+def stand_in(lowered: Graph) -> QuantisedNetwork:
     """Return an int8 network of the right shape with stand-in weights and scales."""
     pool = np.random.default_rng(0).normal(size=_POOL_SIZE).astype(np.float32)
     scales = {INPUT: Scale(0.05, 0)}

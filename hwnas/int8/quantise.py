@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hwnas.families.blocks import layer_of
+from hwnas.graph import INPUT, Graph, Node
 from hwnas.int8.network import (
     QuantisedNetwork,
     QuantisedOp,
@@ -17,7 +18,6 @@ from hwnas.int8.network import (
     fixed_scale,
     needs_inner,
 )
-from hwnas.op import INPUT, Lowered, Node
 
 _SAMPLES = 1 << 15  # values of a tensor that its range is chosen from
 _SHRINK = np.linspace(0.5, 1.0, 26)  # ranges tried, as fractions of the observed one
@@ -34,7 +34,7 @@ class Scales:
     inner: Mapping[str, Scale]  #: of what goes into an activation that is computed from int8
 
 
-def quantise(network: nn.Module, lowered: Lowered, images: Tensor) -> QuantisedNetwork:
+def quantise(network: nn.Module, lowered: Graph, images: Tensor) -> QuantisedNetwork:
     """Return the network in int8, its activations scaled by ``calibrate``.
 
     Args:
@@ -53,7 +53,7 @@ def least_error(sample: NDArray[np.float32]) -> Scale:
 
 
 def calibrate(
-    network: nn.Module, lowered: Lowered, images: Tensor, choose: Choose = least_error
+    network: nn.Module, lowered: Graph, images: Tensor, choose: Choose = least_error
 ) -> Scales:
     """Return the scales that ``choose`` finds for what activations are on the images.
 
@@ -66,7 +66,7 @@ def calibrate(
     return Scales(out, {name: choose(sample) for name, sample in inner.items()})
 
 
-def in_int8(network: nn.Module, lowered: Lowered, scales: Scales) -> QuantisedNetwork:
+def in_int8(network: nn.Module, lowered: Graph, scales: Scales) -> QuantisedNetwork:
     """Return the network in int8 with given scales of activations."""
     ops = []
     for node in lowered:
@@ -118,7 +118,7 @@ def real_weights(network: nn.Module, node: Node) -> tuple[Tensor, Tensor]:
     return weight, bias
 
 
-def _observe(network: nn.Module, lowered: Lowered, images: Tensor) -> tuple[Samples, Samples]:
+def _observe(network: nn.Module, lowered: Graph, images: Tensor) -> tuple[Samples, Samples]:
     """Return samples of the output of each operator, and of what goes into its activation.
 
     The extremes are always in a sample.

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from hwnas.graph import INPUT, Graph, Node
 from hwnas.int8.network import QuantisedNetwork, Scale, needs_inner
 from hwnas.int8.quantise import Scales, in_int8, real_weights, round_weights
-from hwnas.op import INPUT, Lowered, Node
 
 _ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "": lambda x: x,
@@ -46,7 +46,7 @@ class Simulated(nn.Module):
         scales: Of its activations.
     """
 
-    def __init__(self, network: nn.Module, lowered: Lowered, scales: Scales):
+    def __init__(self, network: nn.Module, lowered: Graph, scales: Scales):
         super().__init__()
         # Folding leaves biases that learn nothing.
         self.network = copy.deepcopy(network).requires_grad_(True)
@@ -61,7 +61,7 @@ class Simulated(nn.Module):
                 x = rounded(x, self._scales.inner[node.name])
             x = _ACTIVATIONS[node.op.activation](x)
             tensors[node.name] = rounded(x, self._scales.out[node.name])
-        return tensors[self._lowered[-1].name]
+        return tensors[self._lowered.output.name]
 
     def quantised(self) -> QuantisedNetwork:
         """Return the network in int8."""

@@ -9,8 +9,9 @@ from ai_edge_litert import schema_py_generated as schema
 from numpy.typing import NDArray
 
 from hwnas.errors import CompileError
+from hwnas.graph import INPUT, Node
 from hwnas.int8.network import QuantisedNetwork, QuantisedOp, Scale, Weights, needs_inner
-from hwnas.op import INPUT, Node, OpSpec
+from hwnas.op import OpSpec
 
 _OP = schema.BuiltinOperator
 _OPTIONS = schema.BuiltinOptions

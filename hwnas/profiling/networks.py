@@ -8,8 +8,8 @@ from typing import Any
 
 from hwnas.agreement import agreement
 from hwnas.cost.calibration import Calibration, Features, calibrate, features
+from hwnas.graph import Graph, n_macs
 from hwnas.latency_table import LatencyTable, Row
-from hwnas.op import Lowered, n_macs
 from hwnas.profiling.options import NetworksConfig
 from hwnas.profiling.passes import Measured, Passes
 from hwnas.profiling.subject import Subject
@@ -54,7 +54,7 @@ def measure_networks(
 
 
 def time_whole(
-    table: LatencyTable, lowered: Mapping[Genotype, Lowered], pool: Pool, progress: Progress
+    table: LatencyTable, lowered: Mapping[Genotype, Graph], pool: Pool, progress: Progress
 ) -> list[Measured]:
     """Return the latency of fused networks; what the table has is not timed again."""
     plans = table.plans()
@@ -78,7 +78,7 @@ def time_whole(
     return [_measured(rows[key]) for key in keys.values()]
 
 
-def digest(lowered: Lowered) -> str:
+def digest(lowered: Graph) -> str:
     """Return twelve hex digits that are equal for equal networks, whatever space they are of."""
     return hashlib.sha256(repr(lowered).encode()).hexdigest()[:12]
 

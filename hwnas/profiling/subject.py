@@ -4,7 +4,8 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hwnas.op import Lowered, OpSpec
+from hwnas.graph import Graph
+from hwnas.op import OpSpec
 from hwnas.space import Genotype, Space
 
 _PATIENCE = 1000  #: networks without a new operator after which a space is exhausted
@@ -15,7 +16,7 @@ class Subject:
     """What is profiled: a space as one target runs it."""
 
     space: Space
-    lower: Callable[[Genotype], Lowered]  #: fused for the target
+    lower: Callable[[Genotype], Graph]  #: fused for the target
 
     def operators(self, seed: int) -> tuple[OpSpec, ...]:
         """Return the operators of the space, found by drawing networks until none is new."""

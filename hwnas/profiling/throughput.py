@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from hwnas.cost.host import as_run
 from hwnas.errors import CompileError
-from hwnas.op import Lowered
+from hwnas.graph import Graph
 from hwnas.progress import Progress
 from hwnas.runtimes.worker import Worker
 from hwnas.target import Target
@@ -32,7 +32,7 @@ class Batch:
 
 
 def batches(
-    lowered: Lowered, target: Target, open_worker: Callable[[Target], Worker], progress: Progress
+    lowered: Graph, target: Target, open_worker: Callable[[Target], Worker], progress: Progress
 ) -> list[Batch]:
     """Time a network at several batch sizes, its operators tuned for each."""
     found = []
@@ -54,7 +54,7 @@ def sweet_spot(found: Sequence[Batch]) -> Batch:
 
 
 def compare_runtimes(
-    networks: Sequence[Lowered],
+    networks: Sequence[Graph],
     targets: Sequence[Target],
     open_worker: Callable[[Target], Worker],
     progress: Progress,

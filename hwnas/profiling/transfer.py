@@ -16,8 +16,9 @@ from scipy import optimize
 
 from hwnas.agreement import agreement
 from hwnas.cost.calibration import COVERAGE, Calibration
+from hwnas.graph import Graph
 from hwnas.latency_table import TRANSFERRED, Entry, LatencyTable
-from hwnas.op import Lowered, OpSpec
+from hwnas.op import OpSpec
 
 #: Kinds of operators that may be faster or slower on another device, each by a factor of its own.
 GROUPS = ("pointwise", "depthwise", "dense", "other")
@@ -37,7 +38,7 @@ class Transfer:
         """Return the latency of an operator on the new device."""
         return self.factors[group(op)] * reference_ms
 
-    def network_ms(self, lowered: Lowered, reference: Mapping[OpSpec, float]) -> float:
+    def network_ms(self, lowered: Graph, reference: Mapping[OpSpec, float]) -> float:
         """Return the latency of a network on the new device."""
         total = sum(self.latency_ms(node.op, reference[node.op]) for node in lowered)
         return total + self.operator_ms * len(lowered)
@@ -53,7 +54,7 @@ def group(op: OpSpec) -> str:
 
 
 def fit(
-    networks: Sequence[Lowered], measured_ms: Sequence[float], reference: Mapping[OpSpec, float]
+    networks: Sequence[Graph], measured_ms: Sequence[float], reference: Mapping[OpSpec, float]
 ) -> Transfer:
     """Fit factors on networks measured on the new device, least relative squares, none negative."""
     target = np.array(measured_ms)
@@ -71,7 +72,7 @@ def fit(
     return Transfer(factors, float(values[-1]))
 
 
-def _row(lowered: Lowered, reference: Mapping[OpSpec, float]) -> NDArray[np.float64]:
+def _row(lowered: Graph, reference: Mapping[OpSpec, float]) -> NDArray[np.float64]:
     sums = dict.fromkeys(GROUPS, 0.0)
     for node in lowered:
         sums[group(node.op)] += reference[node.op]
@@ -79,7 +80,7 @@ def _row(lowered: Lowered, reference: Mapping[OpSpec, float]) -> NDArray[np.floa
 
 
 def left_out(
-    networks: Sequence[Lowered], measured_ms: Sequence[float], reference: Mapping[OpSpec, float]
+    networks: Sequence[Graph], measured_ms: Sequence[float], reference: Mapping[OpSpec, float]
 ) -> list[float]:
     """Return the prediction of each network by a fit on all others."""
     found = []
@@ -93,7 +94,7 @@ def left_out(
 def transferred(
     table: LatencyTable,
     source: LatencyTable,
-    networks: Sequence[Lowered],
+    networks: Sequence[Graph],
     measured_ms: Sequence[float],
     space: str,
 ) -> dict[str, Any]:
@@ -134,7 +135,7 @@ def transferred(
 
 
 def _in_networks(
-    table: LatencyTable, networks: Sequence[Lowered], measured_ms: Sequence[float], model: Transfer
+    table: LatencyTable, networks: Sequence[Graph], measured_ms: Sequence[float], model: Transfer
 ) -> float:
     """Return how many times longer operators take in networks than alone on the new device."""
     return statistics.median(

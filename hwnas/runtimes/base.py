@@ -8,8 +8,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from hwnas.graph import Graph
 from hwnas.metering import Energy
-from hwnas.op import Lowered, OpSpec
+from hwnas.op import OpSpec
 from hwnas.timing import Timer, Timing, TimingConfig
 
 #: Weight and bias by node name, of the shapes that torch has; batch norm folded.
@@ -50,7 +51,7 @@ class Engine(Protocol):
         """Return what one operator adds to the latency of a network, as nearly as can be told."""
         ...
 
-    def network(self, lowered: Lowered, plans: Plans) -> Timer:
+    def network(self, lowered: Graph, plans: Plans) -> Timer:
         """Return a timer of a whole network, on random weights and images."""
         ...
 
@@ -58,7 +59,7 @@ class Engine(Protocol):
         """Free what was compiled of an operator."""
         ...
 
-    def export(self, lowered: Lowered, plans: Plans, weights: Weights) -> Mapping[str, bytes]:
+    def export(self, lowered: Graph, plans: Plans, weights: Weights) -> Mapping[str, bytes]:
         """Return the files of a compiled network, by their suffixes: ``{".onnx": ...}``."""
         ...
 

@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwnas.errors import CompileError
+from hwnas.graph import Graph
 from hwnas.metering import Meter
 from hwnas.metering import measure as measure_energy
-from hwnas.op import Lowered, OpSpec
+from hwnas.op import OpSpec
 from hwnas.runtimes.base import Engine, Judged, Plans, Weights
 from hwnas.timing import Sentinel, Timer, Timing, TimingConfig, measure, percentiles
 
@@ -67,16 +68,16 @@ class Bench:
             lambda: [engine.time_operator(op, plan, config) for op, plan in work]
         )
 
-    def time_network(self, lowered: Lowered, plans: Plans) -> Timing:
+    def time_network(self, lowered: Graph, plans: Plans) -> Timing:
         """Return the latency of a whole network."""
         timer = self._engine.network(lowered, plans)
         return self._sentinel.watch(lambda: [measure(timer, self._config)])[0]
 
-    def percentiles(self, lowered: Lowered, plans: Plans, n: int) -> dict[str, float]:
+    def percentiles(self, lowered: Graph, plans: Plans, n: int) -> dict[str, float]:
         """Return p50, p90 and p99 of ``n`` single inferences, in ms."""
         return percentiles(self._engine.network(lowered, plans), n)
 
-    def export(self, lowered: Lowered, plans: Plans, weights: Weights) -> dict[str, bytes]:
+    def export(self, lowered: Graph, plans: Plans, weights: Weights) -> dict[str, bytes]:
         """Return the files of a compiled network, by suffix."""
         return dict(self._engine.export(lowered, plans, weights))
 

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from hwnas.errors import CompileError
+from hwnas.graph import INPUT, Graph, Node
 from hwnas.int8.network import QuantisedNetwork, QuantisedOp, Scale, needs_inner
-from hwnas.op import INPUT, Lowered, Node, OpSpec, Shape
+from hwnas.op import OpSpec, Shape
 from hwnas.runtimes.base import BATCH, OPERATORS, Weights
 
 #: Names of the one input, normalised images ``(N, C, H, W)``, and the one output.
@@ -32,7 +33,7 @@ _ACTIVATIONS = {
 }
 
 
-def write_fp32(lowered: Lowered, weights: Weights, *, any_batch: bool = False) -> bytes:
+def write_fp32(lowered: Graph, weights: Weights, *, any_batch: bool = False) -> bytes:
     """Return a float32 network as the bytes of an ``.onnx`` file.
 
     Args:
@@ -48,7 +49,7 @@ def write_fp32(lowered: Lowered, weights: Weights, *, any_batch: bool = False) -
     for node in lowered:
         inputs = [values[name] for name in node.inputs]
         values[node.name] = graph.operator(node, inputs, _parameters(graph, node, weights))
-    return graph.serialised(lowered, values[lowered[-1].name])
+    return graph.serialised(lowered, values[lowered.output.name])
 
 
 def write_int8(network: QuantisedNetwork, *, any_batch: bool = False) -> bytes:
@@ -61,7 +62,7 @@ def write_int8(network: QuantisedNetwork, *, any_batch: bool = False) -> bytes:
     Raises:
         CompileError: an operator cannot be written in int8.
     """
-    lowered = tuple(op.node for op in network.ops)
+    lowered = Graph.of(op.node for op in network.ops)
     check_int8(lowered)
     graph = _Graph(BATCH if any_batch else lowered[0].op.batch)
     scales = {INPUT: network.input, **{op.node.name: op.out for op in network.ops}}
@@ -71,11 +72,11 @@ def write_int8(network: QuantisedNetwork, *, any_batch: bool = False) -> bytes:
         inputs = [values[name] for name in op.node.inputs]
         parameters = _dequantised(graph, op, scales[op.node.inputs[0]])
         values[op.node.name] = graph.quantised_operator(op, inputs, parameters)
-    return graph.serialised(lowered, values[lowered[-1].name])
+    return graph.serialised(lowered, values[lowered.output.name])
 
 
 def random_weights(
-    lowered: Lowered, seed: int
+    lowered: Graph, seed: int
 ) -> dict[str, tuple[NDArray[np.float32], NDArray[np.float32]]]:
     """Return weights by operator that let activations keep their size.
 
@@ -160,7 +161,7 @@ class _Graph:
         real = self.node("DequantizeLinear", [uint8, s, z], f"{name}/dequantise")
         return replace(value, name=real)
 
-    def serialised(self, lowered: Lowered, last: _Value) -> bytes:
+    def serialised(self, lowered: Graph, last: _Value) -> bytes:
         """Return the bytes of the model; an output of one pixel loses its height and width."""
         shape: tuple[int | str, ...] = (self._batch, *last.shape)
         if last.shape[1:] == (1, 1):
@@ -289,7 +290,7 @@ def _parameters(graph: _Graph, node: Node, weights: Weights) -> list[str]:
     ]
 
 
-def check_int8(lowered: Lowered) -> None:
+def check_int8(lowered: Graph) -> None:
     """Refuse operators with a tensor inside whose scale is not known.
 
     Raises:

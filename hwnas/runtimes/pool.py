@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwnas.errors import DeviceError, HwnasError
-from hwnas.op import Lowered, OpSpec
+from hwnas.graph import Graph
+from hwnas.op import OpSpec
 from hwnas.runtimes.base import Judged, Plans, Weights
 from hwnas.runtimes.worker import GRACE_S, Worker
 from hwnas.target import Remote, Target
@@ -219,15 +220,15 @@ class Retrying:
         """Return the latency of operators, each alone."""
         return self._pool.do(lambda worker: worker.time_operators(work))
 
-    def time_network(self, lowered: Lowered, plans: Plans) -> Timing:
+    def time_network(self, lowered: Graph, plans: Plans) -> Timing:
         """Return the latency of a whole network."""
         return self._pool.do(lambda worker: worker.time_network(lowered, plans))
 
-    def percentiles(self, lowered: Lowered, plans: Plans, n: int) -> dict[str, float]:
+    def percentiles(self, lowered: Graph, plans: Plans, n: int) -> dict[str, float]:
         """Return p50, p90 and p99 of ``n`` single inferences, in ms."""
         return self._pool.do(lambda worker: worker.percentiles(lowered, plans, n))
 
-    def export(self, lowered: Lowered, plans: Plans, weights: Weights) -> dict[str, bytes]:
+    def export(self, lowered: Graph, plans: Plans, weights: Weights) -> dict[str, bytes]:
         """Return the files of a compiled network, by suffix."""
         return self._pool.do(lambda worker: worker.export(lowered, plans, weights))
 

@@ -9,14 +9,14 @@ from torch import Tensor, nn
 from torch.onnx.errors import OnnxExporterError
 
 from hwnas.errors import CompileError
-from hwnas.op import Lowered
+from hwnas.graph import Graph
 from hwnas.runtimes import onnx_reader
 from hwnas.runtimes.base import Weights
 
 _OPSET = 17  # the first with LayerNormalization
 
 
-def read_torch(module: nn.Module, example: Tensor) -> tuple[Lowered, Weights]:
+def read_torch(module: nn.Module, example: Tensor) -> tuple[Graph, Weights]:
     """Return the operators of a module, unfused, and their weights, as ``onnx_reader.read`` does.
 
     Args:

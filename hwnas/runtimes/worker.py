@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from hwnas import backends, errors
 from hwnas.errors import CompileError, ConfigError, DeviceError, HwnasError
-from hwnas.op import Lowered, OpSpec
+from hwnas.graph import Graph
+from hwnas.op import OpSpec
 from hwnas.runtimes.base import Engine, Judged, Plans, Weights
 from hwnas.target import Remote, Target
 from hwnas.timing import Timing, TimingConfig
@@ -47,17 +48,17 @@ class Worker:
         timings: list[Timing] = self._call("time_operators", list(work))
         return timings
 
-    def time_network(self, lowered: Lowered, plans: Plans) -> Timing:
+    def time_network(self, lowered: Graph, plans: Plans) -> Timing:
         """Return the latency of a whole network."""
         timing: Timing = self._call("time_network", lowered, _used(lowered, plans))
         return timing
 
-    def percentiles(self, lowered: Lowered, plans: Plans, n: int) -> dict[str, float]:
+    def percentiles(self, lowered: Graph, plans: Plans, n: int) -> dict[str, float]:
         """Return p50, p90 and p99 of ``n`` single inferences, in ms."""
         found: dict[str, float] = self._call("percentiles", lowered, _used(lowered, plans), n)
         return found
 
-    def export(self, lowered: Lowered, plans: Plans, weights: Weights) -> dict[str, bytes]:
+    def export(self, lowered: Graph, plans: Plans, weights: Weights) -> dict[str, bytes]:
         """Return the files of a compiled network, by suffix."""
         files: dict[str, bytes] = self._call(
             "export", lowered, _used(lowered, plans), dict(weights)
@@ -175,7 +176,7 @@ class Worker:
         return CompileError(words)
 
 
-def _used(lowered: Lowered, plans: Plans) -> dict[OpSpec, str]:
+def _used(lowered: Graph, plans: Plans) -> dict[OpSpec, str]:
     """Return only the plans that a network needs; a table has thousands."""
     return {node.op: plans[node.op] for node in lowered if node.op in plans}
 

@@ -18,9 +18,10 @@ from hwnas.backends.base import Artefacts, Bench, Floats, Trained
 from hwnas.backends.description import Description
 from hwnas.errors import CompileError, ConfigError
 from hwnas.families.blocks import fold_batch_norm, weights_of
+from hwnas.graph import INPUT, Graph, Node
 from hwnas.int8.quantise import quantise
 from hwnas.latency_table import LatencyTable, setting
-from hwnas.op import INPUT, Node, OpSpec, Signature
+from hwnas.op import OpSpec, Signature
 from hwnas.runtimes.pool import Pool, Retrying
 from hwnas.target import Remote, Target
 from hwnas.timing import TimingConfig
@@ -117,9 +118,9 @@ class BackendContract:
         backend = base.of(backend_target)
         if backend_target.dtype == "int8":
             with pytest.raises(CompileError, match="odd"):
-                backend.check(odd)
+                backend.check(Graph.of(odd))
         else:
-            backend.check(odd)
+            backend.check(Graph.of(odd))
 
     def test_verified_files_compute_what_the_network_does(
         self,

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from hwnas import metrics
 from hwnas.cost.base import CostModel
-from hwnas.op import Lowered
+from hwnas.graph import Graph
 from hwnas.runtimes.base import Session
 from hwnas.space import SearchSpace
 
@@ -46,12 +46,12 @@ class SessionContract:
 
     def test_output_is_within_tolerance_of_the_oracle(
         self,
-        session: tuple[Session, Lowered, Callable[[NDArray[np.float32]], NDArray[np.float32]]],
+        session: tuple[Session, Graph, Callable[[NDArray[np.float32]], NDArray[np.float32]]],
         tolerance: float,
     ) -> None:
         loaded, lowered, oracle = session
         rng = np.random.default_rng(0)
         images = rng.normal(size=(20, *lowered[0].op.in_shape)).astype(np.float32)
         outputs = loaded.run(images)
-        assert outputs.shape == (20, lowered[-1].op.out_shape[0])
+        assert outputs.shape == (20, lowered.output.op.out_shape[0])
         assert np.abs(outputs - oracle(images)).max() <= tolerance

@@ -13,7 +13,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from hwnas.backends import portable
 from hwnas.families.base import Family
 from hwnas.families.blocks import fold_batch_norm, weights_of
-from hwnas.op import INPUT, Node, Signature, n_macs
+from hwnas.graph import INPUT, Node, n_macs
+from hwnas.op import Signature
 from hwnas.runtimes.onnx_writer import write_fp32
 from hwnas.space import Genotype, SearchSpace
 
@@ -98,8 +99,8 @@ class FamilyContract:
                 assert known[node.inputs[0]] == node.op.in_shape, where
                 assert node.name not in known, f"{where}: a second operator of that name"
                 known[node.name] = node.op.out_shape
-            assert lowered[-1].op.out_shape == (signature.n_outputs, 1, 1), _said(
-                genotype, lowered[-1]
+            assert lowered.output.op.out_shape == (signature.n_outputs, 1, 1), _said(
+                genotype, lowered.output
             )
 
     def test_lowered_macs_equal_macs_counted_on_the_network(

@@ -9,7 +9,7 @@ from torch import nn
 from hwnas import families
 from hwnas.accuracy import zero_cost
 from hwnas.accuracy.zero_cost import NAMES, ZeroCost, naswot, synflow
-from hwnas.op import n_macs, n_params
+from hwnas.graph import n_macs, n_params
 from hwnas.space import SearchSpace
 from hwnas.training.data import ImageData
 

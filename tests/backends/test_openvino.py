@@ -9,7 +9,8 @@ from hwnas.backends import base, portable
 from hwnas.backends.openvino import session
 from hwnas.backends.openvino.engine import OpenVinoEngine
 from hwnas.errors import CompileError, ConfigError
-from hwnas.op import INPUT, Node, OpSpec
+from hwnas.graph import INPUT, Graph, Node
+from hwnas.op import OpSpec
 from hwnas.target import Remote
 from hwnas.timing import TimingConfig
 from tests.conftest import target
@@ -40,7 +41,7 @@ def test_every_operator_is_timed(op: OpSpec, dtype: str) -> None:
 
 def _contents(dtype: str) -> dict[str, bytes]:
     op = replace(CONV, dtype="int8" if dtype == "int8" else "float32")
-    return session.written(portable.random_model((Node("conv", op, (INPUT,)),)), dtype)
+    return session.written(portable.random_model(Graph.of((Node("conv", op, (INPUT,)),))), dtype)
 
 
 def test_files_say_in_which_precision_they_run() -> None:

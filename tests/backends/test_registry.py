@@ -13,6 +13,7 @@ import hwnas
 from hwnas import backends
 from hwnas.backends import base
 from hwnas.errors import ConfigError
+from hwnas.graph import Graph
 from hwnas.target import facts, from_facts
 from tests.conftest import target
 
@@ -67,7 +68,7 @@ def test_backend_that_is_not_installed_is_refused_with_its_cure_and_others_work(
     cure = "target.runtime=onnxruntime needs onnxruntime, .*: pip install onnxruntime"
     with pytest.raises(ConfigError, match=cure):
         base.of(lacking)
-    assert base.of(cpu).estimate(()) is None
+    assert base.of(cpu).estimate(Graph((), ())) is None
     assert base.of(target("npu")).cost_models.keys() == {"vela", "roofline"}
 
 

@@ -7,15 +7,18 @@ from pathlib import Path
 import pytest
 
 from hwnas.__main__ import run
-from hwnas.op import INPUT, Lowered, Node, OpSpec
+from hwnas.graph import INPUT, Graph, Node
+from hwnas.op import OpSpec
 from hwnas.runtimes.onnx_writer import random_weights, write_fp32
 
-NETWORK: Lowered = (
-    Node("stem", OpSpec("conv2d+silu", (3, 8, 8), (16, 8, 8), 3), (INPUT,)),
-    Node("last", OpSpec("conv2d", (16, 8, 8), (16, 8, 8), 3), ("stem",)),
-    Node("sum", OpSpec("add+relu", (16, 8, 8), (16, 8, 8)), ("stem", "last")),
-    Node("pool", OpSpec("mean", (16, 8, 8), (16, 1, 1)), ("sum",)),
-    Node("classifier", OpSpec("linear", (16, 1, 1), (10, 1, 1)), ("pool",)),
+NETWORK: Graph = Graph.of(
+    (
+        Node("stem", OpSpec("conv2d+silu", (3, 8, 8), (16, 8, 8), 3), (INPUT,)),
+        Node("last", OpSpec("conv2d", (16, 8, 8), (16, 8, 8), 3), ("stem",)),
+        Node("sum", OpSpec("add+relu", (16, 8, 8), (16, 8, 8)), ("stem", "last")),
+        Node("pool", OpSpec("mean", (16, 8, 8), (16, 1, 1)), ("sum",)),
+        Node("classifier", OpSpec("linear", (16, 1, 1), (10, 1, 1)), ("pool",)),
+    )
 )
 
 

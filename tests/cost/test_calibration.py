@@ -5,7 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from hwnas.cost.calibration import Calibration, Features, calibrate, features
-from hwnas.op import INPUT, Node, OpSpec
+from hwnas.graph import INPUT, Graph, Node
+from hwnas.op import OpSpec
 
 TRUE = Calibration(1.2, 0.004, 0.0003, 0.0, 0, 0)
 Noise = Callable[[random.Random], float]  #: of a relative error
@@ -136,7 +137,7 @@ def test_features_of_a_network_are_sums_over_its_nodes() -> None:
     conv = OpSpec("conv2d+bn", (8, 4, 4), (16, 4, 4), dtype="float32")
     mean = OpSpec("mean", (16, 4, 4), (16, 1, 1), dtype="float32")
     lowered = (Node("a", conv, (INPUT,)), Node("b", conv, ("a",)), Node("c", mean, ("b",)))
-    assert features(lowered, {conv: 0.5, mean: 0.25}) == Features(
+    assert features(Graph.of(lowered), {conv: 0.5, mean: 0.25}) == Features(
         1.25, 3, 2 * 4 * (8 * 16 + 16) / 1024
     )
 

@@ -5,8 +5,9 @@ import pytest
 from hwnas import families, metrics
 from hwnas.cost.host import as_run, host_cost
 from hwnas.figure import Figure
+from hwnas.graph import INPUT, Graph, Node, n_macs, n_params
 from hwnas.metering import Energy
-from hwnas.op import INPUT, Lowered, Node, OpSpec, Signature, n_macs, n_params
+from hwnas.op import OpSpec, Signature
 from hwnas.space import SearchSpace
 from tests.conftest import target
 from tests.profiling.fakes import CPU
@@ -21,13 +22,13 @@ RESIDUAL = (
 
 
 @pytest.fixture
-def largest(small: SearchSpace, task: Signature) -> Lowered:
+def largest(small: SearchSpace, task: Signature) -> Graph:
     return families.get(small.family).lower(small, small.largest(), task)
 
 
 def test_float_sums_are_fused_and_everything_has_the_dtype_and_the_batch() -> None:
     device = dataclasses.replace(CPU, batch=4)
-    assert as_run(RESIDUAL, device) == (
+    assert as_run(Graph.of(RESIDUAL), device).nodes == (
         Node("a", dataclasses.replace(CONV, dtype="float32", batch=4), (INPUT,)),
         Node(
             "b",
@@ -39,7 +40,7 @@ def test_float_sums_are_fused_and_everything_has_the_dtype_and_the_batch() -> No
 
 def test_int8_sums_are_not_fused() -> None:
     device = dataclasses.replace(CPU, runtime="onnxruntime", dtype="int8", batch=2)
-    found = as_run(RESIDUAL, device)
+    found = as_run(Graph.of(RESIDUAL), device)
     assert [node.op.kind for node in found] == ["conv2d+bn", "conv2d+bn", "add"]
     assert {(node.op.dtype, node.op.batch) for node in found} == {("int8", 2)}
     assert [node.inputs for node in found] == [node.inputs for node in RESIDUAL]
@@ -47,7 +48,7 @@ def test_int8_sums_are_not_fused() -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_modelled_dtypes_are_fused_too(dtype: str) -> None:
-    found = as_run(RESIDUAL, dataclasses.replace(target("sketch"), dtype=dtype))
+    found = as_run(Graph.of(RESIDUAL), dataclasses.replace(target("sketch"), dtype=dtype))
     assert [(node.op.kind, node.op.dtype) for node in found] == [
         ("conv2d+bn", dtype),
         ("conv2d+bn+add", dtype),
@@ -55,7 +56,7 @@ def test_modelled_dtypes_are_fused_too(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
-def test_work_is_the_same_however_it_is_run(largest: Lowered, dtype: str) -> None:
+def test_work_is_the_same_however_it_is_run(largest: Graph, dtype: str) -> None:
     device = dataclasses.replace(CPU, runtime="onnxruntime", dtype=dtype)
     found = as_run(largest, device)
     assert n_macs(found) == n_macs(largest)
@@ -66,7 +67,7 @@ def test_work_is_the_same_however_it_is_run(largest: Lowered, dtype: str) -> Non
 
 def test_energy_is_power_times_latency_each_with_its_interval() -> None:
     device = dataclasses.replace(CPU, threads=3)
-    net = as_run(RESIDUAL, device)
+    net = as_run(Graph.of(RESIDUAL), device)
     cost = host_cost(net, device, Figure(10.0, "measured", 9.0, 12.0))
     assert set(cost.figures) == set(metrics.GIVEN)
     energy = cost.figures["energy_mj"]
@@ -79,12 +80,12 @@ def test_energy_is_power_times_latency_each_with_its_interval() -> None:
 
 def test_measured_energy_is_not_mixed_with_modelled() -> None:
     metered = Energy(Figure(7.0, "measured", 6.5, 7.5), 20.0, 0.1, 27.0, 6, "RAPL")
-    cost = host_cost(RESIDUAL, CPU, Figure(1.0, "measured"), metered)
+    cost = host_cost(Graph.of(RESIDUAL), CPU, Figure(1.0, "measured"), metered)
     assert cost.figures["energy_mj"] == Figure(7.0, "measured", 6.5, 7.5)
     assert cost.details == {"power_active_w": 27.0, "power_idle_w": 20.0}
 
 
-def test_memories_are_those_of_the_dtype(largest: Lowered) -> None:
+def test_memories_are_those_of_the_dtype(largest: Graph) -> None:
     kib = {}
     for dtype in ("float32", "int8"):
         device = dataclasses.replace(CPU, runtime="onnxruntime", dtype=dtype)

@@ -6,7 +6,8 @@ import pytest
 from hwnas.cost.base import CostModel
 from hwnas.cost.measured import MeasuredCostModel
 from hwnas.errors import CompileError, DeviceError
-from hwnas.op import Lowered, OpSpec, Signature
+from hwnas.graph import Graph
+from hwnas.op import OpSpec, Signature
 from hwnas.runtimes.pool import Retrying
 from hwnas.space import SearchSpace
 from hwnas.testing import CostModelContract
@@ -55,7 +56,7 @@ def test_what_the_device_says_reaches_the_search(
     tiny: SearchSpace, task: Signature, error: Exception
 ) -> None:
     class Failing:
-        def time_network(self, lowered: Lowered, plans: Mapping[OpSpec, str]) -> Timing:
+        def time_network(self, lowered: Graph, plans: Mapping[OpSpec, str]) -> Timing:
             raise error
 
     with pytest.raises(type(error), match=str(error)):

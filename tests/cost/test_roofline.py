@@ -11,7 +11,8 @@ from hwnas.cost.base import CostModel
 from hwnas.cost.roofline import Bound, RooflineCostModel, operator_bound
 from hwnas.energy import PowerModel
 from hwnas.errors import ConfigError
-from hwnas.op import Lowered, OpSpec, Signature, fuse
+from hwnas.graph import Graph, fuse
+from hwnas.op import OpSpec, Signature
 from hwnas.space import Genotype, SearchSpace
 from hwnas.target import Roofline, Target
 from hwnas.testing import CostModelContract
@@ -44,7 +45,7 @@ CPU = Target(
 
 
 def _model(device: Target, space: SearchSpace, task: Signature) -> RooflineCostModel:
-    def lower(genotype: Genotype) -> Lowered:
+    def lower(genotype: Genotype) -> Graph:
         lowered = families.get(space.family).lower(space, genotype, task)
         return fuse(lowered, device.dtype, device.batch) if device.runtime == "tvm" else lowered
 

@@ -11,9 +11,10 @@ from hwnas.backends.vela.compiler import VelaCostModel, compile_tflite
 from hwnas.backends.vela.settings import Vela
 from hwnas.cost.base import CostModel
 from hwnas.errors import CompileError
+from hwnas.graph import INPUT, Graph, Node
 from hwnas.int8.network import stand_in
 from hwnas.int8.tflite import write
-from hwnas.op import INPUT, Node, OpSpec, Signature
+from hwnas.op import OpSpec, Signature
 from hwnas.space import SearchSpace
 from hwnas.target import Target
 from hwnas.testing import CostModelContract
@@ -68,7 +69,7 @@ def test_compiler_sees_the_blocks_of_the_npu(task: Signature, npu: Target) -> No
     for width in (16, 17, 20, 24):
         spec = OpSpec("conv2d+bn+relu6", (16, 16, 16), (width, 16, 16), kernel=3)
         node = Node("conv", spec, (INPUT,))
-        cost = compile_tflite(write(stand_in((node,))), (node,), npu).cost
+        cost = compile_tflite(write(stand_in(Graph.of((node,)))), Graph.of((node,)), npu).cost
         cycles[width] = cost.details["cycles"]
     assert cycles[20] > 0.95 * cycles[24]
     assert cycles[17] > 1.1 * cycles[16]
@@ -80,8 +81,8 @@ def test_operator_that_falls_back_to_the_cpu_is_the_reason(
     conv = OpSpec("conv2d+bn+relu6", (16, 8, 8), (16, 8, 8), kernel=3)
     add = OpSpec("add", (16, 8, 8), (16, 8, 8))
     lowered = (Node("conv", conv, (INPUT,)), Node("sum", add, ("conv", "conv")))
-    tflite = _with_floor_division_for_addition(write(stand_in(lowered)))
-    cost = compile_tflite(tflite, lowered, npu).cost
+    tflite = _with_floor_division_for_addition(write(stand_in(Graph.of(lowered))))
+    cost = compile_tflite(tflite, Graph.of(lowered), npu).cost
     assert cost.reason == "1 operators fall back to the CPU: FloorDiv (sum)"
     capfd.readouterr()
 
@@ -104,14 +105,14 @@ def test_operator_that_vela_refuses_is_a_compile_error(npu: Target) -> None:
     spec = OpSpec("conv2d+bn+relu6", (8, 40, 40), (8, 10, 10), kernel=3, stride=4)  # stride > 3
     lowered = (Node("wide", spec, (INPUT,)),)
     with pytest.raises(CompileError, match=r"Vela refuses the network: .*Conv2D"):
-        compile_tflite(write(stand_in(lowered)), lowered, npu)
+        compile_tflite(write(stand_in(Graph.of(lowered))), Graph.of(lowered), npu)
 
 
 def test_file_that_vela_refuses_is_a_compile_error(
     npu: Target, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(CompileError, match="Vela refuses the network"):
-        compile_tflite(b"not a flatbuffer", (), npu)
+        compile_tflite(b"not a flatbuffer", Graph((), ()), npu)
     assert capfd.readouterr().out == ""
 
 

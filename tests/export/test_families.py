@@ -28,9 +28,10 @@ from hwnas.export import artefacts, running
 from hwnas.export.kept import prepared
 from hwnas.export.proof import agreement
 from hwnas.families.blocks import fold_batch_norm
+from hwnas.graph import Graph
 from hwnas.int8.finished import Finished
 from hwnas.int8.quantise import quantise
-from hwnas.op import Lowered, Signature
+from hwnas.op import Signature
 from hwnas.runtimes.base import BATCH
 from hwnas.runtimes.bench import Bench
 from hwnas.runtimes.onnx_check import checked_opset
@@ -50,7 +51,7 @@ from tests.runtimes.emulator import CROSS, emulate, needs_cross_compiler, needs_
 SPACES = ("tiny", "mbconv_mixed", "resnet_small", "vit_small")
 
 
-def network(where: SearchSpace, genotype: Genotype, task: Signature) -> tuple[nn.Module, Lowered]:
+def network(where: SearchSpace, genotype: Genotype, task: Signature) -> tuple[nn.Module, Graph]:
     """Return a network whose batch norm has seen images."""
     family = families.get(where.family)
     built = family.build(where, genotype, task)
@@ -61,7 +62,7 @@ def network(where: SearchSpace, genotype: Genotype, task: Signature) -> tuple[nn
     return built.eval(), family.lower(where, genotype, task)
 
 
-def finished(module: nn.Module, lowered: Lowered, images: torch.Tensor) -> Finished:
+def finished(module: nn.Module, lowered: Graph, images: torch.Tensor) -> Finished:
     int8, folded = None, fold_batch_norm(copy.deepcopy(module))
     try:
         check_int8(lowered)

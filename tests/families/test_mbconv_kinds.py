@@ -14,9 +14,10 @@ from hwnas.backends.vela.compiler import compile_tflite
 from hwnas.backends.vela.litert import LiteRTSession
 from hwnas.errors import SpaceError
 from hwnas.families.mbconv.lowering import dimensions, scaled
+from hwnas.graph import fuse, n_macs, n_params
 from hwnas.int8.network import stand_in
 from hwnas.int8.tflite import write
-from hwnas.op import Signature, fuse, n_macs, n_params
+from hwnas.op import Signature
 from hwnas.space import Option, SearchSpace
 from tests.conftest import target
 from tests.int8.networks import quantised

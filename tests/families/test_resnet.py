@@ -10,7 +10,8 @@ from hwnas import families, space
 from hwnas.errors import SpaceError
 from hwnas.families.base import Family
 from hwnas.families.resnet.lowering import dimensions
-from hwnas.op import OpSpec, Signature, fuse, n_macs, n_params
+from hwnas.graph import fuse, n_macs, n_params
+from hwnas.op import OpSpec, Signature
 from hwnas.space import Genotype, SearchSpace
 from hwnas.testing import FamilyContract
 from tests.conftest import space_yaml

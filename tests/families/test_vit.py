@@ -12,7 +12,8 @@ from hwnas.errors import SpaceError
 from hwnas.families.base import Family
 from hwnas.families.blocks import Attention, attention, fold_batch_norm
 from hwnas.families.vit.elastic import ElasticPixelLinear
-from hwnas.op import Signature, n_params
+from hwnas.graph import n_params
+from hwnas.op import Signature
 from hwnas.space import Genotype, SearchSpace
 from hwnas.testing import FamilyContract
 from tests.conftest import space_yaml

@@ -18,10 +18,10 @@ from hwnas.families.blocks import weights_of
 from hwnas.finishing.finish import Origin, finish
 from hwnas.finishing.options import FinishingConfig
 from hwnas.finishing.teachers import LargestSubnet
+from hwnas.graph import fuse, n_macs
 from hwnas.int8.finished import Finished
 from hwnas.int8.network import QuantisedNetwork
 from hwnas.int8.tflite import write
-from hwnas.op import fuse, n_macs
 from hwnas.progress import Silent
 from hwnas.runtimes.onnx_writer import write_fp32
 from hwnas.supernets import Course

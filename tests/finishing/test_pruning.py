@@ -10,9 +10,10 @@ from hwnas.backends.vela.compiler import compile_tflite
 from hwnas.errors import ConfigError
 from hwnas.families.blocks import fold_batch_norm, weights_of
 from hwnas.finishing.pruning import check, prune, resized
+from hwnas.graph import n_macs
 from hwnas.int8.network import stand_in
 from hwnas.int8.tflite import write
-from hwnas.op import Signature, n_macs
+from hwnas.op import Signature
 from hwnas.runtimes.onnx_writer import write_fp32
 from hwnas.target import Target
 from hwnas.training.inference import recalibrate

@@ -5,16 +5,17 @@ from torch import Tensor, nn
 
 from hwnas import families
 from hwnas.families.blocks import fold_batch_norm
+from hwnas.graph import Graph
 from hwnas.int8.network import QuantisedNetwork, Scale
 from hwnas.int8.quantise import Scales, calibrate, quantise
-from hwnas.op import Lowered, Signature
+from hwnas.op import Signature
 from hwnas.space import Genotype, SearchSpace
 from hwnas.training.inference import recalibrate
 
 
 def calibrated(
     space: SearchSpace, genotype: Genotype, task: Signature, seed: int = 0
-) -> tuple[nn.Module, Lowered, Tensor]:
+) -> tuple[nn.Module, Graph, Tensor]:
     """Return a network with random weights, its operators, and images to calibrate on."""
     family = families.get(space.family)
     torch.manual_seed(seed)
@@ -28,13 +29,13 @@ def calibrated(
 
 def quantised(
     space: SearchSpace, genotype: Genotype, task: Signature
-) -> tuple[nn.Module, Lowered, QuantisedNetwork]:
+) -> tuple[nn.Module, Graph, QuantisedNetwork]:
     """Return a network with random weights, its operators, and the network in int8."""
     network, lowered, images = calibrated(space, genotype, task)
     return network, lowered, quantise(network, lowered, images)
 
 
-def coarsely(network: nn.Module, lowered: Lowered, images: Tensor, times: int) -> Scales:
+def coarsely(network: nn.Module, lowered: Graph, images: Tensor, times: int) -> Scales:
     """Calibrate to steps that are ``times`` as large, so that int8 loses much."""
     found = calibrate(network, lowered, images)
     out = {name: Scale(times * scale.scale, scale.zero_point) for name, scale in found.out.items()}

@@ -7,9 +7,10 @@ from numpy.typing import NDArray
 from hwnas.backends.vela.compiler import compile_tflite
 from hwnas.backends.vela.litert import LiteRTSession
 from hwnas.errors import CompileError
+from hwnas.graph import INPUT, Graph, Node
 from hwnas.int8.network import QuantisedNetwork, stand_in
 from hwnas.int8.tflite import check, write
-from hwnas.op import INPUT, Lowered, Node, OpSpec, Shape
+from hwnas.op import OpSpec, Shape
 from tests.conftest import target
 from tests.int8.qdq import oracle
 
@@ -18,20 +19,20 @@ PIXELS: Shape = (16, 14, 14)
 POOLED: Shape = (16, 1, 1)
 
 
-def _network(*nodes: Node) -> Lowered:
+def _network(*nodes: Node) -> Graph:
     """Return a network of a convolution called ``stem``, some nodes, a mean and a classifier."""
     stem = Node("stem", OpSpec("conv2d+bn+relu", IMAGE, PIXELS, 3), (INPUT,))
     last = nodes[-1]
     pool = Node("pool", OpSpec("mean", last.op.out_shape, POOLED), (last.name,))
     classifier = Node("classifier", OpSpec("linear", POOLED, (10, 1, 1)), ("pool",))
-    return (stem, *nodes, pool, classifier)
+    return Graph.of((stem, *nodes, pool, classifier))
 
 
-def _conv(act: str) -> Lowered:
+def _conv(act: str) -> Graph:
     return _network(Node("op", OpSpec(f"conv2d+bn+{act}", PIXELS, PIXELS, 3), ("stem",)))
 
 
-def _gate(act: str) -> Lowered:
+def _gate(act: str) -> Graph:
     """Return squeeze-excitation."""
     return _network(
         Node("squeeze", OpSpec("mean", PIXELS, POOLED), ("stem",)),
@@ -41,19 +42,19 @@ def _gate(act: str) -> Lowered:
     )
 
 
-def _sum(act: str) -> Lowered:
+def _sum(act: str) -> Graph:
     return _network(
         Node("conv", OpSpec("conv2d+bn", PIXELS, PIXELS, 3), ("stem",)),
         Node("op", OpSpec(f"add+{act}", PIXELS, PIXELS), ("stem", "conv")),
     )
 
 
-def _max_pool(size: int) -> Lowered:
+def _max_pool(size: int) -> Graph:
     half = -(-size // 2)
     stem = OpSpec("conv2d+bn+relu", (3, size, size), (16, size, size), 3)
     op = OpSpec("max_pool2d", stem.out_shape, (16, half, half), 3, 2)
     _, *rest = _network(Node("op", op, ("stem",)))
-    return (Node("stem", stem, (INPUT,)), *rest)
+    return Graph.of((Node("stem", stem, (INPUT,)), *rest))
 
 
 NETWORKS = {

@@ -8,9 +8,10 @@ import pytest
 from hwnas import families
 from hwnas.backends.vela.compiler import compile_tflite
 from hwnas.backends.vela.litert import LiteRTSession
+from hwnas.graph import INPUT, n_macs
 from hwnas.int8.network import QuantisedNetwork, stand_in
 from hwnas.int8.tflite import write
-from hwnas.op import INPUT, Signature, n_macs
+from hwnas.op import Signature
 from hwnas.space import SearchSpace
 from hwnas.target import Target
 from tests.int8.networks import quantised

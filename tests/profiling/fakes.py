@@ -11,9 +11,10 @@ from hwnas import families
 from hwnas.cost.host import as_run
 from hwnas.energy import PowerModel
 from hwnas.errors import CompileError, HwnasError
+from hwnas.graph import Graph
 from hwnas.latency_table import Entry, LatencyTable
 from hwnas.memory import activation_bytes, parameter_bytes
-from hwnas.op import Lowered, OpSpec, Signature
+from hwnas.op import OpSpec, Signature
 from hwnas.profiling.subject import Subject
 from hwnas.profiling.transfer import group
 from hwnas.runtimes.pool import Pool
@@ -58,7 +59,7 @@ class Device:
         work = 1e-7 * op.n_macs + 2e-8 * (activation_bytes(op) + parameter_bytes(op)) + 1e-4
         return self.factors.get(group(op), 1.0) * work
 
-    def network(self, lowered: Lowered) -> float:
+    def network(self, lowered: Graph) -> float:
         alone = sum(self.operator(node.op) for node in lowered)
         return self._noisy(self.scale * alone + self.operator_ms * len(lowered))
 
@@ -79,7 +80,7 @@ class FakeWorker:
     script: dict[Any, list[Timing]] = field(default_factory=dict)
     tuned: list[OpSpec] = field(default_factory=list)
     timed: list[OpSpec] = field(default_factory=list)
-    networks: list[tuple[Lowered, Mapping[OpSpec, str]]] = field(default_factory=list)
+    networks: list[tuple[Graph, Mapping[OpSpec, str]]] = field(default_factory=list)
 
     def tune(self, op: OpSpec, limit: int) -> str:
         self.tuned.append(op)
@@ -92,7 +93,7 @@ class FakeWorker:
         self.timed += [op for op, _ in work]
         return [self._next(op, self.device.operator(op)) for op, _ in work]
 
-    def time_network(self, lowered: Lowered, plans: Mapping[OpSpec, str]) -> Timing:
+    def time_network(self, lowered: Graph, plans: Mapping[OpSpec, str]) -> Timing:
         self.networks.append((lowered, plans))
         return self._next(lowered, self.device.network(lowered))
 

@@ -9,6 +9,7 @@ import pytest
 from hwnas.cost.calibration import Calibration, Features
 from hwnas.cost.table import TableCostModel
 from hwnas.errors import CompileError, ConfigError
+from hwnas.graph import Graph
 from hwnas.latency_table import LatencyTable, load
 from hwnas.op import Signature
 from hwnas.profiling.networks import (
@@ -126,7 +127,7 @@ def test_network_that_became_another_is_measured_again(
 ) -> None:
     (genotype,), worker = profiled.sample(1, 0), FakeWorker()
     measure_networks(table, profiled, [genotype], pool(worker), Silent())
-    changed = Subject(profiled.space, lambda genotype: profiled.lower(genotype)[:-1])
+    changed = Subject(profiled.space, lambda genotype: Graph.of(profiled.lower(genotype)[:-1]))
     measure_networks(table, changed, [genotype], pool(worker), Silent())
     assert [len(net) for net, _ in worker.networks][::2] == [
         len(profiled.lower(genotype)),

@@ -1,7 +1,8 @@
 import itertools
 import random
 
-from hwnas.op import Signature, distinct
+from hwnas.graph import distinct
+from hwnas.op import Signature
 from hwnas.space import Genotype, SearchSpace
 from tests.profiling.fakes import subject
 

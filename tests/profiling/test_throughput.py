@@ -6,7 +6,8 @@ import pytest
 
 from hwnas.cost.host import as_run
 from hwnas.errors import CompileError
-from hwnas.op import Lowered, OpSpec, Signature
+from hwnas.graph import Graph
+from hwnas.op import OpSpec, Signature
 from hwnas.profiling import throughput
 from hwnas.profiling.throughput import Batch, batches, compare_runtimes, sweet_spot
 from hwnas.progress import Silent
@@ -37,7 +38,7 @@ class Opened:
             raise CompileError("refused")
         return str(op)
 
-    def time_network(self, lowered: Lowered, plans: Mapping[OpSpec, str]) -> Timing:
+    def time_network(self, lowered: Graph, plans: Mapping[OpSpec, str]) -> Timing:
         assert {node.op: str(node.op) for node in lowered} == plans
         self._turn += 1
         if self._refuses == "later" and self._turn == 3:
@@ -70,7 +71,7 @@ def _open(opened: list[Opened], **refuses: str) -> Callable[[Target], Worker]:
 
 
 @pytest.fixture
-def lowered(tiny: SearchSpace, task: Signature) -> list[Lowered]:
+def lowered(tiny: SearchSpace, task: Signature) -> list[Graph]:
     target = replace(CPU, runtime="onnxruntime", dtype="int8")
     return [subject(tiny, task, target).lower(g) for g in (tiny.smallest(), tiny.largest())]
 
@@ -85,7 +86,7 @@ def test_sweet_spot_is_the_smallest_batch_with_nearly_the_highest_throughput() -
 
 
 def test_each_batch_size_is_tuned_and_timed_for_itself(
-    lowered: list[Lowered], opened: list[Opened]
+    lowered: list[Graph], opened: list[Opened]
 ) -> None:
     found = batches(lowered[0], CPU, _open(opened), Silent())
     assert [batch.size for batch in found] == list(throughput.BATCHES)
@@ -97,7 +98,7 @@ def test_each_batch_size_is_tuned_and_timed_for_itself(
 
 
 def test_runtimes_take_turns_and_the_median_counts(
-    lowered: list[Lowered], opened: list[Opened]
+    lowered: list[Graph], opened: list[Opened]
 ) -> None:
     found = compare_runtimes(lowered, TARGETS, _open(opened), Silent())
     assert list(found) == ["tvm float32", "onnxruntime float32", "onnxruntime int8"]
@@ -113,7 +114,7 @@ def test_runtimes_take_turns_and_the_median_counts(
 
 @pytest.mark.parametrize("when", ["tune", "later"])
 def test_runtime_that_refuses_is_left_out(
-    lowered: list[Lowered], opened: list[Opened], when: str
+    lowered: list[Graph], opened: list[Opened], when: str
 ) -> None:
     found = compare_runtimes(lowered, TARGETS, _open(opened, onnxruntime_int8=when), Silent())
     assert list(found) == ["tvm float32", "onnxruntime float32"]
@@ -122,9 +123,9 @@ def test_runtime_that_refuses_is_left_out(
 
 
 def test_workers_are_closed_after_a_mistake(
-    lowered: list[Lowered], opened: list[Opened], monkeypatch: pytest.MonkeyPatch
+    lowered: list[Graph], opened: list[Opened], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(self: Opened, lowered: Lowered, plans: Mapping[OpSpec, str]) -> Timing:
+    def interrupted(self: Opened, lowered: Graph, plans: Mapping[OpSpec, str]) -> Timing:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Opened, "time_network", interrupted)

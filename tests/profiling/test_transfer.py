@@ -5,8 +5,9 @@ import pytest
 
 from hwnas.agreement import agreement
 from hwnas.cost.table import TableCostModel
+from hwnas.graph import Graph, distinct
 from hwnas.latency_table import TRANSFERRED, LatencyTable, load
-from hwnas.op import Lowered, OpSpec, Signature, distinct
+from hwnas.op import OpSpec, Signature
 from hwnas.profiling import transfer
 from hwnas.profiling.subject import Subject
 from hwnas.space import SearchSpace
@@ -22,7 +23,7 @@ def profiled(small: SearchSpace, task: Signature) -> Subject:
 
 
 @pytest.fixture(scope="module")
-def new(profiled: Subject) -> list[Lowered]:
+def new(profiled: Subject) -> list[Graph]:
     """Networks that no test fits on."""
     return [profiled.lower(genotype) for genotype in profiled.sample(150, 1000)]
 
@@ -33,7 +34,7 @@ def ops(profiled: Subject) -> tuple[OpSpec, ...]:
 
 
 @pytest.fixture(scope="module")
-def reference(ops: tuple[OpSpec, ...], new: list[Lowered]) -> dict[OpSpec, float]:
+def reference(ops: tuple[OpSpec, ...], new: list[Graph]) -> dict[OpSpec, float]:
     return {op: REFERENCE.operator(op) for op in (*ops, *distinct(new))}
 
 
@@ -66,7 +67,7 @@ def test_groups(kind: str, kernel: int, groups: int, expected: str) -> None:
 )
 def test_few_networks_put_all_others_in_order(
     profiled: Subject,
-    new: list[Lowered],
+    new: list[Graph],
     reference: dict[OpSpec, float],
     device: Device,
     n: int,
@@ -134,7 +135,7 @@ def _filled(
 @pytest.mark.parametrize("n", [30, 50])
 def test_filled_table_predicts_new_networks_as_well_as_it_says(
     profiled: Subject,
-    new: list[Lowered],
+    new: list[Graph],
     ops: tuple[OpSpec, ...],
     tmp_path: Path,
     n: int,

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from hwnas.energy import PowerModel
-from hwnas.op import INPUT, Node, OpSpec
+from hwnas.graph import INPUT, Node
+from hwnas.op import OpSpec
 from hwnas.target import Remote, Target
 from hwnas.timing import TimingConfig
 from tests.conftest import TVM

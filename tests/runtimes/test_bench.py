@@ -7,7 +7,8 @@ import pytest
 from numpy.typing import NDArray
 
 from hwnas.errors import CompileError
-from hwnas.op import INPUT, Lowered, Node, OpSpec
+from hwnas.graph import INPUT, Graph, Node
+from hwnas.op import OpSpec
 from hwnas.runtimes.base import Loaded, Plans, Weights
 from hwnas.runtimes.bench import Bench
 from hwnas.timing import Timer, Timing, TimingConfig, measure
@@ -43,14 +44,14 @@ class FakeEngine:
     def time_operator(self, op: OpSpec, plan: str, config: TimingConfig) -> Timing:
         return measure(self.operator(op, plan), config)
 
-    def network(self, lowered: Lowered, plans: Plans) -> Timer:
+    def network(self, lowered: Graph, plans: Plans) -> Timer:
         self.compiled.append("network")
         return self._timer("network", sum(self.seconds[plans[node.op]] or 0 for node in lowered))
 
     def forget(self, op: OpSpec, plan: str) -> None:
         self.forgotten.append(plan)
 
-    def export(self, lowered: Lowered, plans: Plans, weights: Weights) -> Mapping[str, bytes]:
+    def export(self, lowered: Graph, plans: Plans, weights: Weights) -> Mapping[str, bytes]:
         return {".bin": plans[lowered[0].op].encode()}
 
     def open(self, files: Mapping[str, Path]) -> Loaded:
@@ -135,20 +136,20 @@ def test_network_is_compiled_once_however_often_it_is_timed() -> None:
     engine = FakeEngine({"a": 2 * MS})
     bench = _bench(engine)
     engine.slowdown = 2
-    timing = bench.time_network(NETWORK, {OP: "a"})
+    timing = bench.time_network(Graph.of(NETWORK), {OP: "a"})
     assert timing.drifted
     assert timing.median_ms == pytest.approx(4)
     assert engine.compiled == ["network"]
 
 
 def test_percentiles_are_those_of_the_network() -> None:
-    found = _bench(FakeEngine({"a": 2 * MS})).percentiles(NETWORK, {OP: "a"}, 20)
+    found = _bench(FakeEngine({"a": 2 * MS})).percentiles(Graph.of(NETWORK), {OP: "a"}, 20)
     assert found == {f"p{p}_ms": pytest.approx(2) for p in (50, 90, 99)}
 
 
 def test_exported_network_is_judged_from_its_files(tmp_path: Path) -> None:
     bench = _bench(FakeEngine({"a": 1 * MS, "b": 2 * MS}))
-    files = bench.export(NETWORK, {OP: "b"}, {})
+    files = bench.export(Graph.of(NETWORK), {OP: "b"}, {})
     (tmp_path / "network.bin").write_bytes(files[".bin"])
     images = np.ones((4, 3, 2, 2), np.float32)
     judged = bench.judge({".bin": tmp_path / "network.bin"}, images)

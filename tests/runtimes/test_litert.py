@@ -6,8 +6,9 @@ import pytest
 from numpy.typing import NDArray
 
 from hwnas.backends.vela.litert import LiteRTSession
+from hwnas.graph import Graph
 from hwnas.int8.tflite import write
-from hwnas.op import Lowered, Signature
+from hwnas.op import Signature
 from hwnas.runtimes.base import Session
 from hwnas.space import SearchSpace
 from hwnas.testing import SessionContract
@@ -19,7 +20,7 @@ class TestLiteRT(SessionContract):
     @pytest.fixture
     def session(
         self, tiny: SearchSpace, task: Signature
-    ) -> tuple[Session, Lowered, Callable[[NDArray[np.float32]], NDArray[np.float32]]]:
+    ) -> tuple[Session, Graph, Callable[[NDArray[np.float32]], NDArray[np.float32]]]:
         _, lowered, network = quantised(tiny, tiny.sample(random.Random(0)), task)
         return LiteRTSession(write(network)), lowered, oracle(network)
 

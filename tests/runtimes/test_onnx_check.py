@@ -2,7 +2,8 @@ import onnx
 import pytest
 
 from hwnas.errors import CompileError
-from hwnas.op import INPUT, Node, OpSpec
+from hwnas.graph import INPUT, Graph, Node
+from hwnas.op import OpSpec
 from hwnas.runtimes.onnx_check import checked_opset
 from hwnas.runtimes.onnx_writer import OPSET, random_weights, write_fp32
 
@@ -11,7 +12,7 @@ LOWERED = (Node("conv", OpSpec("conv2d+relu", (3, 8, 8), (4, 8, 8), 3, dtype="fl
 
 @pytest.fixture(scope="module")
 def model() -> bytes:
-    return write_fp32(LOWERED, random_weights(LOWERED, 0), any_batch=True)
+    return write_fp32(Graph.of(LOWERED), random_weights(Graph.of(LOWERED), 0), any_batch=True)
 
 
 def test_opset_is_the_file_s(model: bytes) -> None:

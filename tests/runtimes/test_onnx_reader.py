@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from hwnas.backends.onnxruntime.session import OrtSession
 from hwnas.errors import CompileError
-from hwnas.op import ACTIVATIONS, Lowered, OpSpec, Shape, fuse
+from hwnas.graph import Graph, fuse
+from hwnas.op import ACTIVATIONS, OpSpec, Shape
 from hwnas.runtimes.base import Weights
 from hwnas.runtimes.onnx_reader import read
 from hwnas.runtimes.onnx_writer import random_weights, write_fp32
@@ -29,14 +30,14 @@ def images(shape: Sequence[int], n: int = 3) -> NDArray[np.float32]:
     return np.random.default_rng(2).standard_normal((n, *shape)).astype(np.float32)
 
 
-def run(lowered: Lowered, weights: Weights, x: NDArray[np.float32]) -> NDArray[np.float32]:
+def run(lowered: Graph, weights: Weights, x: NDArray[np.float32]) -> NDArray[np.float32]:
     fused = fuse(lowered, "float32", lowered[0].op.batch)
     return OrtSession(write_fp32(fused, weights)).run(x)
 
 
-def round_trip(lowered: Lowered) -> Lowered:
+def round_trip(lowered: Graph) -> Graph:
     """Write, read and write again; outputs are equal, and names and weights if none was fused."""
-    lowered = tuple(replace(node, op=replace(node.op, dtype="float32")) for node in lowered)
+    lowered = Graph.of(replace(node, op=replace(node.op, dtype="float32")) for node in lowered)
     weights = random_weights(lowered, 1)
     written = write_fp32(lowered, weights)
     found, found_weights = read(written)
@@ -79,8 +80,8 @@ def test_sum_is_read_and_fused_again(base: str, shape: Shape) -> None:
 
 @pytest.mark.parametrize("batch", [1, 2])
 @pytest.mark.parametrize("lowered", NETWORKS.values(), ids=NETWORKS)
-def test_network_is_read_as_it_was_written(lowered: Lowered, batch: int) -> None:
-    lowered = tuple(replace(node, op=replace(node.op, batch=batch)) for node in lowered)
+def test_network_is_read_as_it_was_written(lowered: Graph, batch: int) -> None:
+    lowered = Graph.of(replace(node, op=replace(node.op, batch=batch)) for node in lowered)
     found = round_trip(lowered)
     assert [node.name for node in found] == [node.name for node in lowered]
     assert [node.inputs for node in found] == [node.inputs for node in lowered]

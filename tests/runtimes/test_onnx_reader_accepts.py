@@ -9,7 +9,7 @@ from onnx import TensorProto
 
 from hwnas.backends.onnxruntime.session import OrtSession
 from hwnas.errors import CompileError
-from hwnas.op import fuse
+from hwnas.graph import fuse
 from hwnas.runtimes.onnx_reader import read
 from hwnas.runtimes.onnx_writer import write_fp32
 from tests.runtimes.onnx_graphs import CHANNELS, MATRIX, RNG, SQUARE, X, conv, f32, graph, op

@@ -14,8 +14,9 @@ from torch.nn import functional as F
 from hwnas import families
 from hwnas.backends.onnxruntime.session import OrtSession
 from hwnas.errors import CompileError
+from hwnas.graph import INPUT, Graph, Node, fuse
 from hwnas.int8.network import stand_in
-from hwnas.op import ACTIVATIONS, BASES, INPUT, Lowered, Node, OpSpec, Shape, Signature, fuse
+from hwnas.op import ACTIVATIONS, BASES, OpSpec, Shape, Signature
 from hwnas.runtimes.onnx_writer import IMAGES, LOGITS, random_weights, write_fp32, write_int8
 from hwnas.space import SearchSpace
 
@@ -91,7 +92,7 @@ def compute(op: OpSpec, inputs: list[Tensor], parameters: list[Tensor]) -> Tenso
 
 
 def reference(
-    lowered: Lowered,
+    lowered: Graph,
     weights: Mapping[str, tuple[NDArray[np.float32], NDArray[np.float32]]],
     images: NDArray[np.float32],
 ) -> NDArray[np.float32]:
@@ -106,7 +107,7 @@ def reference(
     return logits
 
 
-def check(lowered: Lowered, n_images: int = 3) -> None:
+def check(lowered: Graph, n_images: int = 3) -> None:
     weights = random_weights(lowered, 1)
     shape = (n_images, *lowered[0].op.in_shape)
     images = np.random.default_rng(2).standard_normal(shape).astype(np.float32)
@@ -117,8 +118,8 @@ def check(lowered: Lowered, n_images: int = 3) -> None:
     assert np.abs(outputs - expected).max() <= 2e-5 * max(1.0, np.abs(expected).max())
 
 
-def alone(op: OpSpec, n_inputs: int = 1) -> Lowered:
-    return (Node("operator", op, (INPUT,) * n_inputs),)
+def alone(op: OpSpec, n_inputs: int = 1) -> Graph:
+    return Graph.of((Node("operator", op, (INPUT,) * n_inputs),))
 
 
 @pytest.mark.parametrize("batch", [1, 3])
@@ -144,33 +145,37 @@ def test_sum_comes_before_the_activation(base: str, shape: Shape) -> None:
     check(alone(OpSpec(f"{base}+add+relu", shape, shape), 2))
 
 
-def squeeze_and_excite(gates: str) -> Lowered:
-    return (
-        Node("conv", OpSpec("conv2d+bn+hardswish", IMAGE, IMAGE, kernel=3), (INPUT,)),
-        Node("pool", OpSpec("mean", IMAGE, VECTOR), ("conv",)),
-        Node("reduce", OpSpec(f"{gates}+relu", VECTOR, (4, 1, 1)), ("pool",)),
-        Node("expand", OpSpec(f"{gates}+hardsigmoid", (4, 1, 1), VECTOR), ("reduce",)),
-        Node("gate", OpSpec("mul", IMAGE, IMAGE), ("conv", "expand")),
-        Node("head", OpSpec("conv2d+bn", IMAGE, (12, 6, 5)), ("gate",)),
+def squeeze_and_excite(gates: str) -> Graph:
+    return Graph.of(
+        (
+            Node("conv", OpSpec("conv2d+bn+hardswish", IMAGE, IMAGE, kernel=3), (INPUT,)),
+            Node("pool", OpSpec("mean", IMAGE, VECTOR), ("conv",)),
+            Node("reduce", OpSpec(f"{gates}+relu", VECTOR, (4, 1, 1)), ("pool",)),
+            Node("expand", OpSpec(f"{gates}+hardsigmoid", (4, 1, 1), VECTOR), ("reduce",)),
+            Node("gate", OpSpec("mul", IMAGE, IMAGE), ("conv", "expand")),
+            Node("head", OpSpec("conv2d+bn", IMAGE, (12, 6, 5)), ("gate",)),
+        )
     )
 
 
-def transformer() -> Lowered:
+def transformer() -> Graph:
     patches, tokens, c = (12, 4, 4), (12, 16, 1), 12
-    return (
-        Node("patches", OpSpec("conv2d", (3, 8, 8), patches, kernel=2, stride=2), (INPUT,)),
-        Node("norm1", OpSpec("layernorm", tokens, tokens), ("patches",)),
-        Node("qkv", OpSpec("linear", tokens, (3 * c, 16, 1)), ("norm1",)),
-        Node("attention", OpSpec("attention", (3 * c, 16, 1), tokens, groups=3), ("qkv",)),
-        Node("out", OpSpec("linear", tokens, tokens), ("attention",)),
-        Node("add1", OpSpec("add", tokens, tokens), ("norm1", "out")),
-        Node("norm2", OpSpec("layernorm", tokens, tokens), ("add1",)),
-        Node("fc1", OpSpec("linear+gelu", tokens, (24, 16, 1)), ("norm2",)),
-        Node("fc2", OpSpec("linear", (24, 16, 1), tokens), ("fc1",)),
-        Node("add2", OpSpec("add", tokens, tokens), ("add1", "fc2")),
-        Node("depthwise", OpSpec("conv2d", patches, patches, kernel=3, groups=c), ("add2",)),
-        Node("pool", OpSpec("mean", patches, (c, 1, 1)), ("depthwise",)),
-        Node("classifier", OpSpec("linear", (c, 1, 1), (10, 1, 1)), ("pool",)),
+    return Graph.of(
+        (
+            Node("patches", OpSpec("conv2d", (3, 8, 8), patches, kernel=2, stride=2), (INPUT,)),
+            Node("norm1", OpSpec("layernorm", tokens, tokens), ("patches",)),
+            Node("qkv", OpSpec("linear", tokens, (3 * c, 16, 1)), ("norm1",)),
+            Node("attention", OpSpec("attention", (3 * c, 16, 1), tokens, groups=3), ("qkv",)),
+            Node("out", OpSpec("linear", tokens, tokens), ("attention",)),
+            Node("add1", OpSpec("add", tokens, tokens), ("norm1", "out")),
+            Node("norm2", OpSpec("layernorm", tokens, tokens), ("add1",)),
+            Node("fc1", OpSpec("linear+gelu", tokens, (24, 16, 1)), ("norm2",)),
+            Node("fc2", OpSpec("linear", (24, 16, 1), tokens), ("fc1",)),
+            Node("add2", OpSpec("add", tokens, tokens), ("add1", "fc2")),
+            Node("depthwise", OpSpec("conv2d", patches, patches, kernel=3, groups=c), ("add2",)),
+            Node("pool", OpSpec("mean", patches, (c, 1, 1)), ("depthwise",)),
+            Node("classifier", OpSpec("linear", (c, 1, 1), (10, 1, 1)), ("pool",)),
+        )
     )
 
 
@@ -183,8 +188,8 @@ NETWORKS = {
 
 @pytest.mark.parametrize("batch", [1, 2])
 @pytest.mark.parametrize("lowered", NETWORKS.values(), ids=NETWORKS)
-def test_network_computes_what_torch_does(lowered: Lowered, batch: int) -> None:
-    check(tuple(replace(node, op=replace(node.op, batch=batch)) for node in lowered), 4)
+def test_network_computes_what_torch_does(lowered: Graph, batch: int) -> None:
+    check(Graph.of(replace(node, op=replace(node.op, batch=batch)) for node in lowered), 4)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -209,8 +214,10 @@ def test_nodes_have_the_names_of_operators_and_nothing_else_is_read_or_returned(
         replace(lowered[1], inputs=(IMAGES,)),
         *lowered[2:],
     )
-    check(lowered)
-    graph = onnx.load_from_string(write_fp32(lowered, random_weights(lowered, 0))).graph
+    check(Graph.of(lowered))
+    graph = onnx.load_from_string(
+        write_fp32(Graph.of(lowered), random_weights(Graph.of(lowered), 0))
+    ).graph
     named = {node.name for node in graph.node}
     assert {node.name for node in lowered} <= named
     assert [value.name for value in graph.input] == [IMAGES]

@@ -19,7 +19,8 @@ from hwnas.backends.onnxruntime.session import LAYOUT, OrtSession, node_times, t
 from hwnas.backends.portable import random_model
 from hwnas.errors import CompileError
 from hwnas.families.blocks import ConvNormAct, fold_batch_norm
-from hwnas.op import Lowered, OpSpec, Signature, fuse
+from hwnas.graph import Graph, fuse
+from hwnas.op import OpSpec, Signature
 from hwnas.runtimes.base import Session
 from hwnas.runtimes.onnx_writer import random_weights, write_fp32, write_int8
 from hwnas.space import SearchSpace
@@ -44,7 +45,7 @@ def folded_weights(
     return weights
 
 
-def built(space: SearchSpace, seed: int, task: Signature) -> tuple[nn.Module, Lowered]:
+def built(space: SearchSpace, seed: int, task: Signature) -> tuple[nn.Module, Graph]:
     """Return a network with random weights, its batch norm folded, and its operators."""
     family, genotype = families.get("mbconv"), space.sample(random.Random(seed))
     torch.manual_seed(seed)
@@ -54,7 +55,7 @@ def built(space: SearchSpace, seed: int, task: Signature) -> tuple[nn.Module, Lo
     return fold_batch_norm(network), family.lower(space, genotype, task)
 
 
-def model_of(space: SearchSpace, task: Signature, batch: int = 1) -> tuple[Lowered, bytes]:
+def model_of(space: SearchSpace, task: Signature, batch: int = 1) -> tuple[Graph, bytes]:
     lowered = families.get("mbconv").lower(space, space.largest(), task)
     lowered = fuse(lowered, "float32", batch)
     return lowered, write_fp32(lowered, random_weights(lowered, 0))
@@ -65,7 +66,7 @@ class TestFloat(SessionContract):
     @pytest.fixture
     def session(
         self, small: SearchSpace, task: Signature, fused: bool
-    ) -> tuple[Session, Lowered, Callable[[NDArray[np.float32]], NDArray[np.float32]]]:
+    ) -> tuple[Session, Graph, Callable[[NDArray[np.float32]], NDArray[np.float32]]]:
         network, lowered = built(small, 3, task)
 
         def torch_oracle(images: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -86,7 +87,7 @@ class TestInt8(SessionContract):
     @pytest.fixture
     def session(
         self, tiny: SearchSpace, task: Signature
-    ) -> tuple[Session, Lowered, Callable[[NDArray[np.float32]], NDArray[np.float32]]]:
+    ) -> tuple[Session, Graph, Callable[[NDArray[np.float32]], NDArray[np.float32]]]:
         _, lowered, network = quantised(tiny, tiny.sample(random.Random(0)), task)
         return OrtSession(write_int8(network)), lowered, oracle(network)
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from hwnas.errors import CompileError, DeviceError
+from hwnas.graph import Graph
 from hwnas.op import OpSpec
 from hwnas.runtimes.pool import Pool, Retrying
 from hwnas.runtimes.worker import Worker
@@ -46,11 +47,11 @@ def _plans(worker: Worker) -> dict[OpSpec, str]:
 
 
 def _network(worker: Worker) -> Timing:
-    return worker.time_network(NETWORK, _plans(worker))
+    return worker.time_network(Graph.of(NETWORK), _plans(worker))
 
 
 def _for_minutes(worker: Worker, n: int = 10**10) -> Timing:
-    worker.percentiles(NETWORK, _plans(worker), n)  # the first call runs a tenth of them
+    worker.percentiles(Graph.of(NETWORK), _plans(worker), n)  # the first call runs a tenth of them
     raise AssertionError("it was not interrupted")
 
 

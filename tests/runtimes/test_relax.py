@@ -23,7 +23,8 @@ from hwnas.backends.tvm.linker import ENTRY, find_compiler, plan_arena
 from hwnas.backends.tvm.settings import Tvm
 from hwnas.errors import CompileError, ConfigError
 from hwnas.families.blocks import fold_batch_norm, weights_of
-from hwnas.op import INPUT, Lowered, Node, OpSpec, Signature, fuse
+from hwnas.graph import INPUT, Graph, Node, fuse
+from hwnas.op import OpSpec, Signature
 from hwnas.runtimes.base import Session, Weights
 from hwnas.runtimes.onnx_writer import random_weights
 from hwnas.testing import SessionContract
@@ -53,7 +54,7 @@ def engine() -> TvmEngine:
     return TvmEngine(HOST, LocalDevice(1))
 
 
-def _plans(engine: TvmEngine, lowered: Lowered) -> dict[OpSpec, str]:
+def _plans(engine: TvmEngine, lowered: Graph) -> dict[OpSpec, str]:
     return {node.op: engine.plans(node.op, 1)[0] for node in lowered}
 
 
@@ -63,15 +64,15 @@ def _op(
     return OpSpec(kind, (c_in, size, size), (c_out, size, size), kernel, 1, groups)
 
 
-def _chain(*ops: OpSpec, batch: int = 1) -> Lowered:
+def _chain(*ops: OpSpec, batch: int = 1) -> Graph:
     nodes: list[Node] = []
     for step, op in enumerate(ops):
         source = nodes[-1].name if nodes else INPUT
         nodes.append(Node(f"{op.base}{step}", replace(op, dtype="float32", batch=batch), (source,)))
-    return tuple(nodes)
+    return Graph.of(nodes)
 
 
-def _branching(batch: int) -> Lowered:
+def _branching(batch: int) -> Graph:
     """Return a network with every kind of operator, in which tensors live long."""
     wide, small = (20, 6, 6), (20, 3, 3)
     named: dict[str, tuple[OpSpec, tuple[str, ...]]] = {
@@ -89,15 +90,13 @@ def _branching(batch: int) -> Lowered:
         "mean": (OpSpec("mean", small, (20, 1, 1)), ("sum",)),
         "classifier": (_op("linear", 20, 7, size=1), ("mean",)),
     }
-    return tuple(
+    return Graph.of(
         Node(name, replace(op, dtype="float32", batch=batch), inputs)
         for name, (op, inputs) in named.items()
     )
 
 
-def _exported(
-    engine: TvmEngine, lowered: Lowered, weights: Weights, folder: Path
-) -> dict[str, Path]:
+def _exported(engine: TvmEngine, lowered: Graph, weights: Weights, folder: Path) -> dict[str, Path]:
     files = {}
     for suffix, content in engine.export(lowered, _plans(engine, lowered), weights).items():
         files[suffix] = folder / f"network{suffix}"
@@ -105,7 +104,7 @@ def _exported(
     return files
 
 
-def _images(lowered: Lowered, n: int) -> NDArray[np.float32]:
+def _images(lowered: Graph, n: int) -> NDArray[np.float32]:
     shape = (n, *lowered[0].op.in_shape)
     return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
 
@@ -121,7 +120,7 @@ class TestTvm(SessionContract):
         engine: TvmEngine,
         task: Signature,
         tmp_path: Path,
-    ) -> tuple[Session, Lowered, Callable[[NDArray[np.float32]], NDArray[np.float32]]]:
+    ) -> tuple[Session, Graph, Callable[[NDArray[np.float32]], NDArray[np.float32]]]:
         genotype, batch = request.param
         found = space.load(space.find(genotype.space))
         family = families.get(found.family)
@@ -208,9 +207,9 @@ def test_network_of_one_operator_without_weights(
 ) -> None:
     n_inputs = len(reference.shapes(op))
     lowered = (Node("only", replace(op, dtype="float32"), (INPUT,) * n_inputs),)
-    session = engine.open(_exported(engine, lowered, {}, tmp_path)).session
-    images = _images(lowered, 3)
-    expected = reference.network(lowered, {}, images)
+    session = engine.open(_exported(engine, Graph.of(lowered), {}, tmp_path)).session
+    images = _images(Graph.of(lowered), 3)
+    expected = reference.network(Graph.of(lowered), {}, images)
     assert reference.relative_error(session.run(images)[..., None, None], expected) < TOLERANCE
 
 
@@ -235,7 +234,7 @@ def test_exporting_twice_gives_networks_that_work_side_by_side(
 @pytest.fixture(scope="module")
 def batched(
     engine: TvmEngine, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Session, Lowered, Weights]:
+) -> tuple[Session, Graph, Weights]:
     lowered = _chain(
         _op("conv2d+bn+relu", 5, 12, kernel=3),
         OpSpec("mean", (12, 6, 6), (12, 1, 1)),
@@ -252,7 +251,7 @@ def batched(
 @needs_linker
 @pytest.mark.parametrize("n_images", [0, 1, 3, 4, 7])
 def test_any_number_of_images_is_run_in_batches(
-    batched: tuple[Session, Lowered, Weights], n_images: int
+    batched: tuple[Session, Graph, Weights], n_images: int
 ) -> None:
     session, lowered, weights = batched
     images = _images(lowered, n_images)
@@ -266,7 +265,7 @@ def test_any_number_of_images_is_run_in_batches(
 @needs_linker
 @pytest.mark.parametrize("shape", [(3, 6, 6), (1, 6, 6), (5, 1, 1), (5, 6, 7), (6, 6)])
 def test_images_of_another_shape_are_refused(
-    batched: tuple[Session, Lowered, Weights], shape: tuple[int, ...]
+    batched: tuple[Session, Graph, Weights], shape: tuple[int, ...]
 ) -> None:
     with pytest.raises(CompileError, match=r"reads images \[5, 6, 6\], not"):
         batched[0].run(np.zeros((2, *shape), np.float32))
@@ -274,7 +273,7 @@ def test_images_of_another_shape_are_refused(
 
 def test_network_that_was_not_tuned_is_refused(engine: TvmEngine) -> None:
     lowered = _branching(1)
-    plans = _plans(engine, lowered[:-2])
+    plans = _plans(engine, Graph.of(lowered[:-2]))
     refused = pytest.raises(CompileError, match="2 operators are not tuned, for example mean 20x")
     with refused:
         engine.network(lowered, plans)
@@ -359,7 +358,7 @@ def test_this_process_keeps_its_cores(threads: int) -> None:
         LocalDevice(1)
 
 
-def _random_network(rng: random.Random) -> tuple[Lowered, dict[str, int]]:
+def _random_network(rng: random.Random) -> tuple[Graph, dict[str, int]]:
     names = [INPUT]
     nodes = []
     for step in range(rng.randrange(2, 25)):
@@ -368,7 +367,7 @@ def _random_network(rng: random.Random) -> tuple[Lowered, dict[str, int]]:
         nodes.append(Node(f"n{step}", _op("add", 1, 1), inputs))
         names.append(f"n{step}")
     sizes = {node.name: 16 * rng.choice([1, 1, 2, 3, 10, 50]) for node in nodes[:-1]}
-    return tuple(nodes), sizes
+    return Graph.of(nodes), sizes
 
 
 @pytest.mark.parametrize("first_seed", range(0, 500, 100))
@@ -377,7 +376,7 @@ def test_tensors_that_are_needed_at_the_same_time_do_not_overlap(first_seed: int
         _check_arena(*_random_network(random.Random(seed)))
 
 
-def _check_arena(lowered: Lowered, sizes: dict[str, int]) -> None:
+def _check_arena(lowered: Graph, sizes: dict[str, int]) -> None:
     offsets, size = plan_arena(lowered, sizes)
     assert {*offsets} == {*sizes}
     needed = 0

@@ -9,6 +9,7 @@ import pytest
 
 from hwnas.backends.tvm.settings import Tvm
 from hwnas.errors import CompileError, ConfigError, DeviceError
+from hwnas.graph import Graph
 from hwnas.target import Remote
 from tests.runtimes import rpc_lab
 from tests.runtimes.rpc_lab import CONV, HOST, LINEAR, NETWORK, Lab, needs_rpc, until
@@ -86,9 +87,9 @@ def test_remote_outputs_are_equal_to_local_ones(lab: Lab, connect: Open, tmp_pat
     for remote in (Remote(), lab.remote()):
         engine = TvmEngine(HOST, connect(remote))
         assert 0 < engine.operator(LINEAR, engine.plans(LINEAR, 1)[0])(10) < 1
-        assert 0 < engine.network(NETWORK, _plans(engine))(10) < 1
+        assert 0 < engine.network(Graph.of(NETWORK), _plans(engine))(10) < 1
         files = {}
-        for suffix, content in engine.export(NETWORK, _plans(engine), weights).items():
+        for suffix, content in engine.export(Graph.of(NETWORK), _plans(engine), weights).items():
             files[suffix] = tmp_path / f"network{remote.key}{suffix}"  # never one that is loaded
             files[suffix].write_bytes(content)
         loaded = engine.open(files)

@@ -11,6 +11,7 @@ import pytest
 
 from hwnas.backends.tvm.settings import Tvm
 from hwnas.errors import CompileError, ConfigError
+from hwnas.graph import Graph
 from hwnas.op import OpSpec
 from hwnas.runtimes.onnx_writer import random_weights
 from hwnas.runtimes.worker import Worker
@@ -38,17 +39,17 @@ def _check(worker: Worker, folder: Path) -> None:
     plans = {op: worker.tune(op, 2) for op in (CONV, MEAN, LINEAR)}
     timings = worker.time_operators([*plans.items()])
     assert len(timings) == 3
-    whole = worker.time_network(NETWORK, {**plans, GROUPED: "of another network"})
+    whole = worker.time_network(Graph.of(NETWORK), {**plans, GROUPED: "of another network"})
     assert 0 < max(timing.median_ms for timing in timings) < 10 * whole.median_ms
-    assert {*worker.percentiles(NETWORK, plans, 20)} == {"p50_ms", "p90_ms", "p99_ms"}
-    weights = random_weights(NETWORK, 0)
+    assert {*worker.percentiles(Graph.of(NETWORK), plans, 20)} == {"p50_ms", "p90_ms", "p99_ms"}
+    weights = random_weights(Graph.of(NETWORK), 0)
     files = {}
-    for suffix, content in worker.export(NETWORK, plans, weights).items():
+    for suffix, content in worker.export(Graph.of(NETWORK), plans, weights).items():
         files[suffix] = folder / f"network{suffix}"
         files[suffix].write_bytes(content)
     images = np.random.default_rng(0).standard_normal((5, 3, 8, 8)).astype(np.float32)
     judged = worker.judge(files, images)
-    expected = reference.network(NETWORK, weights, images)
+    expected = reference.network(Graph.of(NETWORK), weights, images)
     assert reference.relative_error(judged.outputs[..., None, None], expected) < 2e-5
     assert np.array_equal(worker.run(files, images[2:]), judged.outputs[2:])
     assert judged.timing.median_ms > 0
@@ -77,7 +78,7 @@ def test_refusal_crosses_the_process_which_goes_on(worker: Worker) -> None:
     with pytest.raises(CompileError, match=r"^No TVM operator for conv2d 8x4x4->16x4x4 k3 s1 g2"):
         worker.tune(GROUPED, 2)
     with pytest.raises(CompileError, match="3 operators are not tuned"):
-        worker.time_network(NETWORK, {})
+        worker.time_network(Graph.of(NETWORK), {})
     with pytest.raises(CompileError, match=r"^ValueError: not enough values to unpack"):
         worker.time_operators([(CONV, "no plan")])
     assert _pid(worker) == pid

@@ -5,7 +5,8 @@ import pytest
 from hwnas import families, space
 from hwnas.backends import base, writable
 from hwnas.errors import CompileError
-from hwnas.op import Lowered, Signature
+from hwnas.graph import Graph
+from hwnas.op import Signature
 from hwnas.space import Genotype, SearchSpace
 from hwnas.target import Target
 from tests.conftest import target
@@ -18,7 +19,7 @@ def vit() -> SearchSpace:
     return space.load(space.find("vit_small"))
 
 
-def _lower(found: SearchSpace) -> Callable[[Genotype], Lowered]:
+def _lower(found: SearchSpace) -> Callable[[Genotype], Graph]:
     family = families.get(found.family)
     return lambda genotype: family.lower(found, genotype, TASK)
 
@@ -58,7 +59,7 @@ def test_what_can_be_written_is_taken(tiny: SearchSpace, vit: SearchSpace, on: T
 def test_one_network_that_can_be_written_is_enough(tiny: SearchSpace, vit: SearchSpace) -> None:
     middle = {"resolution": 28, "embedding": 64}
 
-    def lower(genotype: Genotype) -> Lowered:
+    def lower(genotype: Genotype) -> Graph:
         if middle.items() <= genotype.to_dict().items():
             return _lower(tiny)(tiny.smallest())
         return _lower(vit)(genotype)

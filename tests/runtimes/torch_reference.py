@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hwnas.op import INPUT, Lowered, Node, OpSpec, Shape
+from hwnas.graph import INPUT, Graph, Node
+from hwnas.op import OpSpec, Shape
 from hwnas.runtimes.base import Weights
 from hwnas.runtimes.onnx_writer import random_weights
 
@@ -53,7 +54,7 @@ def operator(op: OpSpec, inputs: Sequence[Tensor], parameters: Sequence[Tensor])
     return _ACTIVATIONS[op.activation](out)
 
 
-def network(lowered: Lowered, weights: Weights, images: NDArray[np.float32]) -> NDArray[np.float64]:
+def network(lowered: Graph, weights: Weights, images: NDArray[np.float32]) -> NDArray[np.float64]:
     """Return the outputs ``(N, C, H, W)`` of a network."""
     values = {INPUT: torch.from_numpy(images).double()}
     for node in lowered:
@@ -78,7 +79,7 @@ def example(op: OpSpec) -> tuple[list[Tensor], list[Tensor]]:
     """Return random inputs of an operator, and its weight and bias if it has any."""
     generator = torch.Generator().manual_seed(0)
     inputs = [torch.randn(op.batch, *shape, generator=generator) for shape in shapes(op)]
-    weights = random_weights((Node("operator", op, ()),), seed=0).get("operator", ())
+    weights = random_weights(Graph.of((Node("operator", op, ()),)), seed=0).get("operator", ())
     return inputs, [torch.from_numpy(array) for array in weights]
 
 

@@ -20,10 +20,11 @@ from hwnas.cost.host import as_run
 from hwnas.errors import CompileError
 from hwnas.families.blocks import fold_batch_norm, weights_of
 from hwnas.figure import Figure
+from hwnas.graph import Graph
 from hwnas.int8.finished import Finished
 from hwnas.int8.quantise import quantise
 from hwnas.metering import Energy
-from hwnas.op import Lowered, OpSpec, Signature
+from hwnas.op import OpSpec, Signature
 from hwnas.progress import Silent
 from hwnas.results import Candidate, RunFolder
 from hwnas.runtimes.base import Judged, Plans, Weights
@@ -46,10 +47,10 @@ class Exporting:
     """A worker that keeps what it was asked to export, and judges by onnxruntime."""
 
     def __init__(self, energy: Energy | None = None):
-        self.exported: list[tuple[Lowered, Plans, Weights]] = []
+        self.exported: list[tuple[Graph, Plans, Weights]] = []
         self._energy = energy
 
-    def export(self, lowered: Lowered, plans: Plans, weights: Weights) -> dict[str, bytes]:
+    def export(self, lowered: Graph, plans: Plans, weights: Weights) -> dict[str, bytes]:
         self.exported.append((lowered, plans, weights))
         return {".so": b"library", ".safetensors": safetensors.numpy.save({})}
 
@@ -70,7 +71,7 @@ def _artefacts(device: Target, worker: Exporting) -> Artefacts:
 
 
 @pytest.fixture(scope="module")
-def network(tiny: SearchSpace, task: Signature) -> tuple[nn.Module, Lowered, Tensor]:
+def network(tiny: SearchSpace, task: Signature) -> tuple[nn.Module, Graph, Tensor]:
     """A network with its lowering and images; batch norm folded."""
     torch.manual_seed(0)
     family, genotype = families.get(tiny.family), tiny.largest()
@@ -85,7 +86,7 @@ def network(tiny: SearchSpace, task: Signature) -> tuple[nn.Module, Lowered, Ten
 
 
 @pytest.fixture(scope="module")
-def parts(network: tuple[nn.Module, Lowered, Tensor]) -> Trained:
+def parts(network: tuple[nn.Module, Graph, Tensor]) -> Trained:
     """A network with its lowering, and in int8."""
     return Trained(network[1], weights_of(*network[:2]), quantise(*network))
 
@@ -97,7 +98,7 @@ def _written(files: Mapping[str, bytes], folder: Path) -> Files:
 
 
 def test_tvm_gets_the_fused_network_its_plans_and_its_weights(
-    network: tuple[nn.Module, Lowered, Tensor],
+    network: tuple[nn.Module, Graph, Tensor],
     parts: Trained,
 ) -> None:
     worker = Exporting()
@@ -111,7 +112,7 @@ def test_tvm_gets_the_fused_network_its_plans_and_its_weights(
 
 @pytest.mark.parametrize("device", [CPU, ORT, INT8, SKETCH], ids=lambda d: f"{d.runtime}-{d.dtype}")
 def test_onnx_file_computes_what_the_network_does(
-    network: tuple[nn.Module, Lowered, Tensor], parts: Trained, device: Target, tmp_path: Path
+    network: tuple[nn.Module, Graph, Tensor], parts: Trained, device: Target, tmp_path: Path
 ) -> None:
     artefacts = _artefacts(device, Exporting())
     files = _written(artefacts.build(parts), tmp_path)
@@ -126,7 +127,7 @@ def test_onnx_file_computes_what_the_network_does(
 
 
 def test_measured_latency_and_energy_are_the_file_s(
-    network: tuple[nn.Module, Lowered, Tensor], parts: Trained, tmp_path: Path
+    network: tuple[nn.Module, Graph, Tensor], parts: Trained, tmp_path: Path
 ) -> None:
     metered = Energy(Figure(7.0, "measured", 6.0, 8.0), 20.0, 0.0, 27.0, 6, "RAPL")
     for energy in (None, metered):
@@ -144,7 +145,7 @@ def test_measured_latency_and_energy_are_the_file_s(
 
 
 def test_cost_of_a_sketch_is_modelled(
-    network: tuple[nn.Module, Lowered, Tensor], parts: Trained, tmp_path: Path
+    network: tuple[nn.Module, Graph, Tensor], parts: Trained, tmp_path: Path
 ) -> None:
     artefacts = _artefacts(SKETCH, Exporting())
     files = _written(artefacts.build(parts), tmp_path)
@@ -164,11 +165,11 @@ class Wrong:
     def delivered(self, network: Trained) -> dict[str, bytes]:
         raise AssertionError("nothing is exported")
 
-    def recost(self, files: Files, lowered: Lowered, images: NDArray[np.float32]) -> Recosted:
+    def recost(self, files: Files, lowered: Graph, images: NDArray[np.float32]) -> Recosted:
         raise AssertionError("nothing is exported")
 
     def judge(
-        self, files: Files, lowered: Lowered, batches: Iterable[NDArray[np.float32]]
+        self, files: Files, lowered: Graph, batches: Iterable[NDArray[np.float32]]
     ) -> tuple[NDArray[np.float32], Cost]:
         assert sum(map(len, batches)) == len(self._labels)
         assert {suffix: path.read_bytes() for suffix, path in files.items()} == {
@@ -222,11 +223,11 @@ def test_accuracy_is_that_of_the_artefact_not_of_the_network(
 
 
 def test_refusal_of_the_device_is_not_swallowed(
-    network: tuple[nn.Module, Lowered, Tensor],
+    network: tuple[nn.Module, Graph, Tensor],
     parts: Trained,
 ) -> None:
     class Refusing(Exporting):
-        def export(self, lowered: Lowered, plans: Plans, weights: Weights) -> dict[str, bytes]:
+        def export(self, lowered: Graph, plans: Plans, weights: Weights) -> dict[str, bytes]:
             raise CompileError("cannot be linked")
 
     with pytest.raises(CompileError, match="cannot be linked"):

@@ -19,7 +19,8 @@ from hwnas.errors import SpaceError, unknown
 from hwnas.families.base import Recipe, Supernet
 from hwnas.families.blocks import ConvNormAct, Mean
 from hwnas.families.elastic import ElasticConv, ElasticLinear
-from hwnas.op import INPUT, Lowered, Node, OpSpec, Shape, Signature
+from hwnas.graph import INPUT, Graph, Node
+from hwnas.op import OpSpec, Shape, Signature
 from hwnas.space import Genotype, SearchSpace
 
 _ACT = "relu"
@@ -152,7 +153,7 @@ class Plain:
         """Return the height and width of the images that a network reads."""
         return int(space.values(genotype)["resolution"])
 
-    def lower(self, space: SearchSpace, genotype: Genotype, signature: Signature) -> Lowered:
+    def lower(self, space: SearchSpace, genotype: Genotype, signature: Signature) -> Graph:
         """Return the operators as they run after fusion: what is compiled, costed and looked up."""
         nodes, source = [], INPUT
         resolution = self.resolution(space, genotype)

@@ -12,8 +12,8 @@ from hwnas.cost.base import Cost
 from hwnas.cost.host import as_run
 from hwnas.cost.roofline import network_cost
 from hwnas.errors import ConfigError
+from hwnas.graph import Graph
 from hwnas.int8.network import QuantisedNetwork
-from hwnas.op import Lowered
 from hwnas.runtimes import onnx_writer
 from hwnas.runtimes.base import Session
 from hwnas.target import Remote, Target
@@ -31,12 +31,12 @@ class ModelledBackend:
         """The one that every target has which gives a roofline."""
         return {"roofline": roofline}
 
-    def check(self, lowered: Lowered) -> None:
+    def check(self, lowered: Graph) -> None:
         """Refuse a network that cannot be written in int8, where the target computes in it."""
         if self._target.dtype == "int8":
             onnx_writer.check_int8(lowered)
 
-    def estimate(self, lowered: Lowered) -> Cost:
+    def estimate(self, lowered: Graph) -> Cost:
         """Return what the roofline says."""
         assert self._target.roofline is not None
         return network_cost(as_run(lowered, self._target), self._target, self._target.roofline)
@@ -73,15 +73,13 @@ class ModelledArtefacts:
         """Return no files: there is no device."""
         return {}
 
-    def judge(
-        self, files: Files, lowered: Lowered, batches: Iterable[Floats]
-    ) -> tuple[Floats, Cost]:
+    def judge(self, files: Files, lowered: Graph, batches: Iterable[Floats]) -> tuple[Floats, Cost]:
         """Run the file on this host; model its cost."""
         session = portable.session(files[".onnx"].read_bytes())
         outputs = np.concatenate([session.run(images) for images in batches])
         return outputs, self._backend.estimate(lowered)
 
-    def recost(self, files: Files, lowered: Lowered, images: Floats) -> Recosted:
+    def recost(self, files: Files, lowered: Graph, images: Floats) -> Recosted:
         """Refuse: there is no device.
 
         Raises:

@@ -7,7 +7,8 @@ from typing import final
 from hwnas.backends.onnxruntime import session as ort
 from hwnas.backends.onnxruntime.operators import operator_times
 from hwnas.backends.portable import random_model
-from hwnas.op import INPUT, Lowered, Node, OpSpec
+from hwnas.graph import INPUT, Graph, Node
+from hwnas.op import OpSpec
 from hwnas.runtimes.base import Loaded, Plans, Weights
 from hwnas.runtimes.onnx_writer import write_fp32
 from hwnas.target import Remote, Target
@@ -35,20 +36,20 @@ class OrtEngine:
     def operator(self, op: OpSpec, plan: str) -> Timer:
         """Return a timer of one operator, alone, with what starting an inference takes."""
         inputs = (INPUT,) * (2 if op.base in ("add", "mul") or "add" in op.fused else 1)
-        return ort.timer(random_model((Node("operator", op, inputs),)), self._threads)
+        return ort.timer(random_model(Graph.of((Node("operator", op, inputs),))), self._threads)
 
     def time_operator(self, op: OpSpec, plan: str, config: TimingConfig) -> Timing:
         """Return the latency of one operator between others, from onnxruntime's profiler."""
         return summarise(operator_times([op], self._threads, _RUNS)[op])
 
-    def network(self, lowered: Lowered, plans: Plans) -> Timer:
+    def network(self, lowered: Graph, plans: Plans) -> Timer:
         """Return a timer of a whole network, on random weights and images."""
         return ort.timer(random_model(lowered), self._threads)
 
     def forget(self, op: OpSpec, plan: str) -> None:
         """Do nothing: nothing is kept."""
 
-    def export(self, lowered: Lowered, plans: Plans, weights: Weights) -> Mapping[str, bytes]:
+    def export(self, lowered: Graph, plans: Plans, weights: Weights) -> Mapping[str, bytes]:
         """Return the ONNX file of a float32 network."""
         return {".onnx": write_fp32(lowered, weights)}
 

@@ -4,7 +4,8 @@ from collections.abc import Iterable
 
 from hwnas.backends.onnxruntime.session import node_times
 from hwnas.backends.portable import random_model
-from hwnas.op import INPUT, Lowered, Node, OpSpec, Shape
+from hwnas.graph import INPUT, Graph, Node
+from hwnas.op import OpSpec, Shape
 
 _FEW = 4  # so few channels come from the image itself, which no layout change precedes
 _REPEATS = 3  # of a profile, as far apart in time as there are operators
@@ -34,7 +35,7 @@ def operator_times(ops: Iterable[OpSpec], n_threads: int, n_runs: int) -> dict[O
     return times
 
 
-def in_context(op: OpSpec) -> Lowered:
+def in_context(op: OpSpec) -> Graph:
     """Return a network of the operator, called ``operator``, what feeds it and what reads it."""
     nodes: list[Node] = []
     _, *size = op.in_shape
@@ -60,4 +61,4 @@ def in_context(op: OpSpec) -> Lowered:
     if op.out_shape[1:] != (1, 1):
         read = OpSpec("mean", op.out_shape, (op.out_shape[0], 1, 1), dtype=op.dtype, batch=op.batch)
         nodes.append(Node("reader", read, (_NAME,)))
-    return tuple(nodes)
+    return Graph.of(nodes)

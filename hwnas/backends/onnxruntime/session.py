@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from onnxruntime.capi import onnxruntime_pybind11_state as errors
 
 from hwnas.errors import CompileError
-from hwnas.op import INPUT, Node, OpSpec
+from hwnas.graph import INPUT, Graph, Node
+from hwnas.op import OpSpec
 from hwnas.runtimes.base import BATCH, OPERATORS
 from hwnas.timing import Timer
 
@@ -204,7 +205,7 @@ def _nearly_nothing() -> bytes:
     from hwnas.runtimes.onnx_writer import write_fp32  # by onnx, which running a file does without
 
     op = OpSpec("add", (1, 1, 1), (1, 1, 1), dtype="float32")
-    return write_fp32((Node("add", op, (INPUT, INPUT)),), {})
+    return write_fp32(Graph.of((Node("add", op, (INPUT, INPUT)),)), {})
 
 
 def _operators(model: bytes) -> list[str]:

@@ -6,7 +6,7 @@ from hwnas.backends import portable
 from hwnas.backends.base import Bench, Trained
 from hwnas.backends.measured import MeasuredBackend
 from hwnas.backends.openvino import session
-from hwnas.op import fuse
+from hwnas.graph import fuse
 from hwnas.target import Target
 
 

@@ -8,7 +8,8 @@ from typing import final
 
 from hwnas.backends import portable
 from hwnas.backends.openvino import session
-from hwnas.op import INPUT, Lowered, Node, OpSpec
+from hwnas.graph import INPUT, Graph, Node
+from hwnas.op import OpSpec
 from hwnas.runtimes.base import Loaded, Plans, Weights
 from hwnas.runtimes.onnx_writer import write_fp32
 from hwnas.target import Remote, Target
@@ -39,7 +40,7 @@ class OpenVinoEngine:
         OpenVINO's profiler cuts to whole microseconds, which is more than many operators take.
         """
         before = _alone(op)[:-1]
-        other = self.network(before, {}) if before else self._idle
+        other = self.network(Graph.of(before), {}) if before else self._idle
         whole, without = measure(self.operator(op, plan), config), measure(other, config)
         return replace(
             whole,
@@ -52,9 +53,9 @@ class OpenVinoEngine:
     def _idle(self) -> Timer:
         """A timer of next to nothing."""
         op = OpSpec("add", (1, 1, 1), (1, 1, 1), dtype="float32")
-        return self.network((Node("add", op, (INPUT, INPUT)),), {})
+        return self.network(Graph.of((Node("add", op, (INPUT, INPUT)),)), {})
 
-    def network(self, lowered: Lowered, plans: Plans) -> Timer:
+    def network(self, lowered: Graph, plans: Plans) -> Timer:
         """Return a timer of a whole network, on random weights and images."""
         contents = session.written(portable.random_model(lowered), self._dtype)
         return session.timer(contents, self._threads, lowered[0].op.batch)
@@ -62,7 +63,7 @@ class OpenVinoEngine:
     def forget(self, op: OpSpec, plan: str) -> None:
         """Do nothing: nothing is kept."""
 
-    def export(self, lowered: Lowered, plans: Plans, weights: Weights) -> Mapping[str, bytes]:
+    def export(self, lowered: Graph, plans: Plans, weights: Weights) -> Mapping[str, bytes]:
         """Return the IR of a network of floats."""
         return session.written(write_fp32(lowered, weights, any_batch=True), self._dtype)
 
@@ -73,7 +74,7 @@ class OpenVinoEngine:
         return Loaded(timer, session.OpenVinoSession(contents, self._threads))
 
 
-def _alone(op: OpSpec) -> Lowered:
+def _alone(op: OpSpec) -> Graph:
     """Return an operator that reads the image, last, and what computes its second input, if any."""
     before: list[Node] = []
     inputs = [INPUT]
@@ -85,4 +86,4 @@ def _alone(op: OpSpec) -> Lowered:
         stride = -(-op.in_shape[1] // op.out_shape[1])
         feed = replace(op, kind=kind, kernel=1, stride=stride, groups=1)
         before, inputs = [Node("other", feed, (INPUT,))], [INPUT, "other"]
-    return (*before, Node("operator", op, tuple(inputs)))
+    return Graph.of((*before, Node("operator", op, tuple(inputs))))

@@ -20,7 +20,8 @@ from hwnas.backends.tvm.linker import Compiled, Linked
 from hwnas.backends.tvm.settings import Tvm
 from hwnas.backends.tvm.templates import Cpu, Plan
 from hwnas.errors import CompileError, ConfigError
-from hwnas.op import Lowered, OpSpec
+from hwnas.graph import Graph
+from hwnas.op import OpSpec
 from hwnas.runtimes.base import Weights
 from hwnas.target import Target
 
@@ -70,18 +71,18 @@ class Compiler:
         output = operators.buffer_shape(op.out_shape, op.batch, lanes)
         return [*operators.input_shapes(op, lanes), *operators.weight_shapes(op, lanes), output]
 
-    def link(self, lowered: Lowered, plans: Mapping[OpSpec, Plan]) -> Linked:
+    def link(self, lowered: Graph, plans: Mapping[OpSpec, Plan]) -> Linked:
         """Return a network linked from its operators, in this process; quick."""
         return linker.link(lowered, self._all(lowered, plans), self.cpu.lanes, self.tvm_target)
 
-    def build(self, lowered: Lowered, plans: Mapping[OpSpec, Plan]) -> Linked:
+    def build(self, lowered: Graph, plans: Mapping[OpSpec, Plan]) -> Linked:
         """Return a network that can be exported; takes seconds."""
         return linker.build(lowered, self._all(lowered, plans), self.cpu.lanes, self.tvm_target)
 
-    def _all(self, lowered: Lowered, plans: Mapping[OpSpec, Plan]) -> dict[OpSpec, linker.Compiled]:
+    def _all(self, lowered: Graph, plans: Mapping[OpSpec, Plan]) -> dict[OpSpec, linker.Compiled]:
         return {node.op: self.compile(node.op, plans[node.op]) for node in lowered}
 
-    def pack_weights(self, lowered: Lowered, weights: Weights) -> NDArray[np.float32]:
+    def pack_weights(self, lowered: Graph, weights: Weights) -> NDArray[np.float32]:
         """Return all weights of a network as its function reads them."""
         return linker.pack_weights(lowered, weights, self.cpu.lanes)
 

@@ -16,7 +16,8 @@ from hwnas.backends.tvm.linker import ENTRY, Linked, object_files, shared_librar
 from hwnas.backends.tvm.settings import Tvm
 from hwnas.backends.tvm.templates import Plan
 from hwnas.errors import CompileError
-from hwnas.op import Lowered, OpSpec
+from hwnas.graph import Graph
+from hwnas.op import OpSpec
 from hwnas.runtimes.base import Loaded, Plans, Weights
 from hwnas.target import Remote, Target
 from hwnas.timing import Timer, Timing, TimingConfig, measure
@@ -79,7 +80,7 @@ class TvmEngine:
         """Return the latency of one operator, alone, on random data."""
         return measure(self.operator(op, plan), config)
 
-    def network(self, lowered: Lowered, plans: Plans) -> Timer:
+    def network(self, lowered: Graph, plans: Plans) -> Timer:
         """Return a timer of a whole network, on random weights and images."""
         linked = self._link(lowered, plans, self._device.by_library)
         module = self._device.load(linked.module)
@@ -90,13 +91,13 @@ class TvmEngine:
         """Free what was compiled of an operator."""
         self._compiler.forget(op, Plan.parse(plan))
 
-    def export(self, lowered: Lowered, plans: Plans, weights: Weights) -> Mapping[str, bytes]:
+    def export(self, lowered: Graph, plans: Plans, weights: Weights) -> Mapping[str, bytes]:
         """Return the library of a network, its object files, and its weights with all shapes."""
         linked = self._link(lowered, plans, library=True)
         packed = self._compiler.pack_weights(lowered, weights)
         shapes = {
             "images": lowered[0].op.in_shape,
-            "n_outputs": lowered[-1].op.out_shape[0],
+            "n_outputs": lowered.output.op.out_shape[0],
             "parameters": linked.shapes,
             "entry": ENTRY,
         }
@@ -121,7 +122,7 @@ class TvmEngine:
         session = TvmSession(module, self._device, weights, shapes)
         return Loaded(self._device.timer(module, ENTRY, session.parameters()), session)
 
-    def _link(self, lowered: Lowered, plans: Plans, library: bool) -> Linked:
+    def _link(self, lowered: Graph, plans: Plans, library: bool) -> Linked:
         """Return a linked network: quickly for this process, or anew so that it can be exported."""
         parsed = _parsed(lowered, plans)
         if library:
@@ -129,7 +130,7 @@ class TvmEngine:
         return self._compiler.link(lowered, parsed)
 
 
-def _parsed(lowered: Lowered, plans: Plans) -> dict[OpSpec, Plan]:
+def _parsed(lowered: Graph, plans: Plans) -> dict[OpSpec, Plan]:
     """Return how the operators of a network are compiled.
 
     Raises:

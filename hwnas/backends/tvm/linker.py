@@ -24,7 +24,8 @@ from tvm.support import cc
 
 from hwnas.backends.tvm import operators
 from hwnas.errors import CompileError, ConfigError
-from hwnas.op import INPUT, Lowered, OpSpec
+from hwnas.graph import INPUT, Graph
+from hwnas.op import OpSpec
 from hwnas.runtimes.base import Weights
 
 ENTRY = "network"
@@ -57,7 +58,7 @@ class Linked:
         return [self.image, self.weights, self.output, self.arena]
 
 
-def link(lowered: Lowered, compiled: Mapping[OpSpec, Compiled], lanes: int, target: Any) -> Linked:
+def link(lowered: Graph, compiled: Mapping[OpSpec, Compiled], lanes: int, target: Any) -> Linked:
     """Return a network linked from compiled operators, in this process.
 
     Args:
@@ -76,7 +77,7 @@ def link(lowered: Lowered, compiled: Mapping[OpSpec, Compiled], lanes: int, targ
     return Linked(module, *shapes)
 
 
-def build(lowered: Lowered, compiled: Mapping[OpSpec, Compiled], lanes: int, target: Any) -> Linked:
+def build(lowered: Graph, compiled: Mapping[OpSpec, Compiled], lanes: int, target: Any) -> Linked:
     """Return a network that can be exported, its operators compiled anew.
 
     A library that is loaded finds its own functions by their symbols only, and TVM declares a
@@ -94,10 +95,10 @@ def build(lowered: Lowered, compiled: Mapping[OpSpec, Compiled], lanes: int, tar
 
 
 def _network(
-    lowered: Lowered, names: Sequence[str], lanes: int, *, direct: bool
+    lowered: Graph, names: Sequence[str], lanes: int, *, direct: bool
 ) -> tuple[Any, tuple[Any, ...]]:
     """Return the function that calls the operators, and the shapes of its parameters."""
-    first, last = lowered[0].op, lowered[-1].op
+    first, last = lowered[0].op, lowered.output.op
     image = operators.buffer_shape(first.in_shape, first.batch, lanes)
     output = operators.buffer_shape(last.out_shape, last.batch, lanes)
     activations, arena = plan_arena(
@@ -174,7 +175,7 @@ def find_compiler(name: str) -> str:
     return found
 
 
-def pack_weights(lowered: Lowered, weights: Weights, lanes: int) -> NDArray[np.float32]:
+def pack_weights(lowered: Graph, weights: Weights, lanes: int) -> NDArray[np.float32]:
     """Return all weights of a network as its function reads them."""
     parts = [np.zeros(0, np.float32)]
     for node in lowered:
@@ -186,7 +187,7 @@ def pack_weights(lowered: Lowered, weights: Weights, lanes: int) -> NDArray[np.f
     return packed if packed.size else np.zeros(_ALIGNMENT, np.float32)
 
 
-def plan_arena(lowered: Lowered, sizes: Mapping[str, int]) -> tuple[dict[str, int], int]:
+def plan_arena(lowered: Graph, sizes: Mapping[str, int]) -> tuple[dict[str, int], int]:
     """Return where in an arena each tensor lies, and the arena's size; sizes are in elements.
 
     Tensors that are needed at the same time don't overlap. Large ones are placed first, each at the
@@ -218,7 +219,7 @@ def _activation(op: OpSpec, lanes: int) -> int:
     return math.prod(operators.buffer_shape(op.out_shape, op.batch, lanes))
 
 
-def _weight_shapes(lowered: Lowered, lanes: int) -> list[tuple[int, ...]]:
+def _weight_shapes(lowered: Graph, lanes: int) -> list[tuple[int, ...]]:
     return [shape for node in lowered for shape in operators.weight_shapes(node.op, lanes)]
 
 
@@ -226,7 +227,7 @@ def _weight_shapes(lowered: Lowered, lanes: int) -> list[tuple[int, ...]]:
 class _Calls:
     """What the function is made of."""
 
-    lowered: Lowered
+    lowered: Graph
     names: Sequence[str]  #: of the functions, in order
     lanes: int
     offsets: Mapping[str, int]  #: of activations in the arena
@@ -247,7 +248,7 @@ class _Calls:
             for shape in operators.weight_shapes(op, self.lanes):
                 arguments.append(_tensor(weights[position], shape))
                 position += _aligned(math.prod(shape))
-            last = node is self.lowered[-1]
+            last = node is self.lowered.output
             start = output[0, 0, 0, 0] if last else arena[self.offsets[node.name]]
             shape = operators.buffer_shape(op.out_shape, op.batch, self.lanes)
             arguments.append(_tensor(start, shape))

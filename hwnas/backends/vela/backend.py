@@ -20,9 +20,9 @@ from hwnas.backends.vela.compiler import VelaCostModel, compile_tflite, layers_i
 from hwnas.backends.vela.litert import LiteRTSession
 from hwnas.backends.vela.settings import Vela
 from hwnas.cost.base import Cost, CostModel
+from hwnas.graph import Graph
 from hwnas.int8 import tflite
 from hwnas.int8.network import QuantisedNetwork, stand_in
-from hwnas.op import Lowered
 from hwnas.runtimes.base import Session
 from hwnas.target import Remote, Target
 
@@ -39,11 +39,11 @@ class VelaBackend:
         """Vela's estimate, and the model of all targets."""
         return {"vela": _estimates, "roofline": roofline}
 
-    def check(self, lowered: Lowered) -> None:
+    def check(self, lowered: Graph) -> None:
         """Refuse a network that cannot be written as int8 TFLite."""
         tflite.check(lowered)
 
-    def estimate(self, lowered: Lowered) -> Cost:
+    def estimate(self, lowered: Graph) -> Cost:
         """Return what Vela says of a network with stand-in weights."""
         tflite.check(lowered)
         cost = compile_tflite(tflite.write(stand_in(lowered)), lowered, self._target).cost
@@ -85,16 +85,14 @@ class VelaArtefacts:
         """Return the same: what is verified is delivered."""
         return self.build(network)
 
-    def judge(
-        self, files: Files, lowered: Lowered, batches: Iterable[Floats]
-    ) -> tuple[Floats, Cost]:
+    def judge(self, files: Files, lowered: Graph, batches: Iterable[Floats]) -> tuple[Floats, Cost]:
         """Run the TFLite file on this host; have Vela estimate it."""
         content = files[".tflite"].read_bytes()
         session = LiteRTSession(content)
         outputs = np.concatenate([session.run(images) for images in batches])
         return outputs, compile_tflite(content, lowered, self._target).cost
 
-    def recost(self, files: Files, lowered: Lowered, images: Floats) -> Recosted:
+    def recost(self, files: Files, lowered: Graph, images: Floats) -> Recosted:
         """Have Vela compile the TFLite file again."""
         compiled = compile_tflite(files[".tflite"].read_bytes(), lowered, self._target)
         return Recosted(compiled.cost, {"_vela.tflite": compiled.artefact})

@@ -21,9 +21,9 @@ from hwnas.backends.vela.settings import Vela
 from hwnas.cost.base import Compiled, Cost, LayerCost
 from hwnas.errors import CompileError, ConfigError
 from hwnas.figure import Figure
+from hwnas.graph import Graph, n_macs, n_params
 from hwnas.int8.network import stand_in
 from hwnas.int8.tflite import write
-from hwnas.op import Lowered, n_macs, n_params
 from hwnas.space import Genotype
 from hwnas.target import Target
 
@@ -36,7 +36,7 @@ class VelaCostModel:
 
     n_affordable: int | None = 12  # it compiles each
 
-    def __init__(self, target: Target, lower: Callable[[Genotype], Lowered]):
+    def __init__(self, target: Target, lower: Callable[[Genotype], Graph]):
         self._target, self._lower = target, lower
 
     def cost(self, genotype: Genotype) -> Cost:
@@ -45,7 +45,7 @@ class VelaCostModel:
         return compile_tflite(write(stand_in(lowered)), lowered, self._target).cost
 
 
-def compile_tflite(tflite: bytes, lowered: Lowered, target: Target) -> Compiled:
+def compile_tflite(tflite: bytes, lowered: Graph, target: Target) -> Compiled:
     """Compile a TFLite file for an Ethos-U target.
 
     Raises:
@@ -117,7 +117,7 @@ def _read_csv(path: Path) -> list[dict[str, str]]:
 
 
 def _cost(
-    summary: dict[str, str], rows: list[dict[str, str]], lowered: Lowered, target: Target
+    summary: dict[str, str], rows: list[dict[str, str]], lowered: Graph, target: Target
 ) -> Cost:
     layers = tuple(
         LayerCost(

@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hwnas.families.checks import n_stages
-from hwnas.op import INPUT, Lowered, Node, OpSpec, Shape, Signature
+from hwnas.graph import INPUT, Graph, Node
+from hwnas.op import OpSpec, Shape, Signature
 from hwnas.space import Genotype, Option, SearchSpace, closest
 
 #: What counts where neither a block, nor its stage, nor the space says it.
@@ -184,7 +185,7 @@ def rounded(wanted: float) -> int:
     return found + _MULTIPLE if found < 0.9 * wanted else found
 
 
-def lower(dims: Dimensions, signature: Signature) -> Lowered:
+def lower(dims: Dimensions, signature: Signature) -> Graph:
     """Return the operators of a network in order of execution, for one image."""
     image = (signature.in_channels, dims.resolution, dims.resolution)
     stem = _Conv(dims.stem_kernel, dims.stem_stride, dims.stem_activation)
@@ -203,7 +204,7 @@ def lower(dims: Dimensions, signature: Signature) -> Lowered:
         pooled = features
     logits = OpSpec("linear", pooled, (signature.n_outputs, 1, 1))
     nodes.append(Node("classifier", logits, (nodes[-1].name,)))
-    return tuple(nodes)
+    return Graph.of(nodes)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from hwnas.families import checks
-from hwnas.op import INPUT, Lowered, Node, OpSpec, Signature
+from hwnas.graph import INPUT, Graph, Node
+from hwnas.op import OpSpec, Signature
 from hwnas.space import Genotype, Option, SearchSpace
 
 _STEM = ("stem.width", "stem.kernel", "stem.stride", "stem.pool")
@@ -125,7 +126,7 @@ def _projects(space: SearchSpace, stage: int) -> bool:
     return len(widths) > 1 or space.fixed[f"stages.{stage}.stride"] != 1
 
 
-def lower(dims: Dimensions, signature: Signature) -> Lowered:
+def lower(dims: Dimensions, signature: Signature) -> Graph:
     """Return the operators of a network in order of execution, for one image."""
     nodes: dict[str, Node] = {}
     image = (signature.in_channels, dims.resolution, dims.resolution)
@@ -158,7 +159,7 @@ def lower(dims: Dimensions, signature: Signature) -> Lowered:
     pooled = (dims.width, 1, 1)
     last = append("pool", OpSpec("mean", nodes[last].op.out_shape, pooled), last)
     append("classifier", OpSpec("linear", pooled, (signature.n_outputs, 1, 1)), last)
-    return tuple(nodes.values())
+    return Graph.of(nodes.values())
 
 
 def check(space: SearchSpace) -> None:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, final
 
 from hwnas.families.base import Recipe
 from hwnas.families.vit import lowering
-from hwnas.op import Lowered, Signature
+from hwnas.graph import Graph
+from hwnas.op import Signature
 from hwnas.space import Genotype, SearchSpace
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class ViT:
         """Return the height and width of the images that the network reads."""
         return int(space.values(genotype)["resolution"])
 
-    def lower(self, space: SearchSpace, genotype: Genotype, signature: Signature) -> Lowered:
+    def lower(self, space: SearchSpace, genotype: Genotype, signature: Signature) -> Graph:
         """Return the operators in order of execution."""
         return lowering.lower(lowering.dimensions(space, genotype), signature)
 

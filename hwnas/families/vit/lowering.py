@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from hwnas.errors import SpaceError
 from hwnas.families import checks
-from hwnas.op import INPUT, Lowered, Node, OpSpec, Shape, Signature
+from hwnas.graph import INPUT, Graph, Node
+from hwnas.op import OpSpec, Shape, Signature
 from hwnas.space import Genotype, SearchSpace
 
 POSITION_KERNEL = 3  #: of the convolution that tells tokens where they are
@@ -81,7 +82,7 @@ def dimensions(space: SearchSpace, genotype: Genotype) -> Dimensions:
     )
 
 
-def lower(dims: Dimensions, signature: Signature) -> Lowered:
+def lower(dims: Dimensions, signature: Signature) -> Graph:
     """Return the operators of a network in order of execution, for one image."""
     c, side = dims.embedding, dims.resolution // dims.patch
     tokens = (c, side, side)
@@ -100,7 +101,7 @@ def lower(dims: Dimensions, signature: Signature) -> Lowered:
     nodes.append(Node("pool", OpSpec("mean", tokens, pooled), ("norm",)))
     logits = OpSpec("linear", pooled, (signature.n_outputs, 1, 1))
     nodes.append(Node("classifier", logits, ("pool",)))
-    return tuple(nodes)
+    return Graph.of(nodes)
 
 
 def _block(block: Block, tokens: Shape, source: str, activation: str) -> list[Node]:

@@ -9,7 +9,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from hwnas.errors import CompileError
-from hwnas.op import Lowered
+from hwnas.graph import Graph
 from hwnas.runtimes.base import Weights
 from hwnas.runtimes.onnx_reader.folding import WEIGHTED
 from hwnas.runtimes.onnx_reader.graph import OnnxNode, parse
@@ -34,7 +34,7 @@ _FUNCTIONS = {  # of single elements: activations, and what they are written wit
 }  # fmt: skip
 
 
-def read(model: bytes) -> tuple[Lowered, Weights]:
+def read(model: bytes) -> tuple[Graph, Weights]:
     """Return the operators of an ONNX model, unfused, and their weights.
 
     Operators are of float32 and of the model's batch size, one image if that is free. Batch

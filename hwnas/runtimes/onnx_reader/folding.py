@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwnas.errors import CompileError
-from hwnas.op import ACTIVATIONS, BASES, Lowered, Node
+from hwnas.graph import Graph, Node
+from hwnas.op import ACTIVATIONS, BASES
 from hwnas.runtimes.base import Weights
 
 #: Kinds of nodes that scale and shift each channel; their weights are scale and shift.
@@ -22,7 +23,7 @@ Parameters = tuple[NDArray[Any], NDArray[Any]]
 
 def fold(
     nodes: Sequence[Node], weights: Mapping[str, Parameters], output: str, origin: Mapping[str, str]
-) -> tuple[Lowered, Weights]:
+) -> tuple[Graph, Weights]:
     """Return the operators that an output needs, and their weights.
 
     Args:
@@ -40,7 +41,7 @@ def fold(
     folding = _Folding(reads, weights, origin)
     for node in needed:
         folding.add(node)
-    return tuple(folding.found.values()), {
+    return Graph.of(folding.found.values()), {
         name: (weight.astype(np.float32), bias.astype(np.float32))
         for name, (weight, bias) in folding.weights.items()
     }

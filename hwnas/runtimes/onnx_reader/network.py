@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwnas.errors import CompileError
-from hwnas.op import ACTIVATIONS, BASES, INPUT, Lowered, Node, OpSpec
+from hwnas.graph import INPUT, Graph, Node
+from hwnas.op import ACTIVATIONS, BASES, OpSpec
 from hwnas.runtimes.base import Weights
 from hwnas.runtimes.onnx_reader import values
 from hwnas.runtimes.onnx_reader.folding import AFFINE, Parameters, fold
@@ -40,7 +41,7 @@ class Network:
         """Append an operator that an ONNX node is; return its name."""
         return self._append(Node(self._free_name(node), op, inputs), str(node), weights)
 
-    def finished(self) -> tuple[Lowered, Weights]:
+    def finished(self) -> tuple[Graph, Weights]:
         """Return the operators that compute the output, and their weights.
 
         Raises:

@@ -1,0 +1,107 @@
+"""Networks as a compiler sees them: what a genotype is lowered to."""
+
+import functools
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import overload
+
+from hwnas.op import OpSpec
+
+INPUT = "input"  #: the name of the images
+
+
+@dataclass(frozen=True)
+class Node:
+    """An operator in its place: ``name`` is the path of the torch module that computes it."""
+
+    name: str
+    op: OpSpec
+    inputs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Graph(Sequence[Node]):
+    """Operators in order of execution, each with its precision; the first reads ``INPUT``."""
+
+    nodes: tuple[Node, ...]
+    outputs: tuple[str, ...]  #: the nodes whose results are answered, in order of execution
+
+    @staticmethod
+    def of(nodes: Iterable[Node]) -> "Graph":
+        """Return the graph that answers what its last node computes."""
+        found = tuple(nodes)
+        return Graph(found, (found[-1].name,))
+
+    @property
+    def output(self) -> Node:
+        """The node that is answered, where there is one."""
+        (name,) = self.outputs
+        return next(node for node in reversed(self.nodes) if node.name == name)
+
+    @overload
+    def __getitem__(self, index: int) -> Node: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Node, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> Node | tuple[Node, ...]:
+        return self.nodes[index]
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self.nodes)
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+
+def n_macs(lowered: Graph) -> int:
+    """Return the multiply-accumulates of a network for one image."""
+    return sum(node.op.n_macs for node in lowered)
+
+
+def n_params(lowered: Graph) -> int:
+    """Return the weights and biases of a network, batch norm folded."""
+    return sum(node.op.n_params for node in lowered)
+
+
+def fuse(lowered: Graph, dtype: str, batch: int = 1) -> Graph:
+    """Return the operators as compilers for CPUs and GPUs run them.
+
+    A sum is fused into the convolution or linear layer that computes one of its terms last, if
+    nothing else reads that term. The fused operator has the name of that layer.
+    """
+    reads = Counter(source for node in lowered for source in node.inputs)
+    reads.update(lowered.outputs)
+    found: dict[str, Node] = {}
+    steps = {INPUT: -1}  #: when each tensor is there
+    renamed: dict[str, str] = {}
+    for step, node in enumerate(lowered):
+        inputs = tuple(renamed.get(source, source) for source in node.inputs)
+        op = _in(node.op, dtype, batch)
+        last = found.get(inputs[-1])
+        if op.base == "add" and last is not None and _takes_sum(last, inputs[0], reads, steps):
+            kind = "+".join([last.op.kind, "add", *op.fused])
+            fused = replace(last.op, kind=kind)
+            found[last.name] = Node(last.name, fused, (*last.inputs, inputs[0]))
+            renamed[node.name] = last.name
+        else:
+            found[node.name] = Node(node.name, op, inputs)
+            steps[node.name] = step
+    return Graph(tuple(found.values()), tuple(renamed.get(n, n) for n in lowered.outputs))
+
+
+@functools.lru_cache(maxsize=1 << 14)  # operators repeat from network to network
+def _in(op: OpSpec, dtype: str, batch: int) -> OpSpec:
+    return replace(op, dtype=dtype, batch=batch)
+
+
+def _takes_sum(last: Node, other: str, reads: Mapping[str, int], steps: Mapping[str, int]) -> bool:
+    """Return whether the sum can be part of the operator that computes its last term."""
+    plain = last.op.base in ("conv2d", "linear") and not {*last.op.fused} - {"bn"}
+    return plain and steps[other] < steps[last.name] and reads[last.name] == 1
+
+
+def distinct(networks: Iterable[Graph]) -> tuple[OpSpec, ...]:
+    """Return the different operators of networks, in order of appearance."""
+    return tuple(dict.fromkeys(node.op for lowered in networks for node in lowered))
