@@ -99,7 +99,7 @@ def cases() -> Iterator[Case]:
             for option in options:
                 for value in values:
                     yield _case(mechanism, verb, option, value)
-    for verb, base in _BASE.items():
+    for base in _BASE.values():
         for argument in _GRAMMAR:
             names = (argument.strip("+").partition("=")[0] or argument, argument)
             yield Case("grammar", argument, [*base, argument], names, prepare=prepare)
