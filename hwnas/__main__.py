@@ -28,7 +28,12 @@ _CONTINUE = {
     "export": "the same command",
     "verify": "the same command",
 }
-_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
+_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
+#: How libraries that raise errors of their own say that there is no space: SQLite, safetensors.
+_FULL = (
+    "database or disk is full", "disk I/O error", "unable to open database file",
+    "No space left on device", "File too large",
+)  # fmt: skip
 
 
 def main() -> None:
@@ -56,7 +61,7 @@ def run(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return _refuse(f"Interrupted; nothing is lost: {_CONTINUE[arguments[0]]} continues.", 130)
     except Exception as error:
-        if (message := _disk_problem(error, _CONTINUE[arguments[0]])) is None:
+        if (message := _place_problem(error, arguments)) is None:
             raise
         return _refuse(message, 2)
     return 0
@@ -83,20 +88,31 @@ def _run_verb(verb: str, arguments: Sequence[str]) -> None:
     run_verb(verb, arguments)
 
 
-def _disk_problem(error: Exception, cure: str) -> str | None:
-    """Return a sentence if the disk is full or not writable, else ``None``."""
+def _place_problem(error: Exception, arguments: Sequence[str]) -> str | None:
+    """Return a sentence if a file or folder cannot be read or written, else ``None``."""
+    cure = f"{_CONTINUE[arguments[0]]} continues."
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno in _DISK:
             where = f" ({cause.filename})" if cause.filename else ""
-            return (
-                f"Cannot write{where}: {os.strerror(cause.errno or 0)}. "
-                f"Free space or choose another folder; {cure} continues."
-            )
-        if "database or disk is full" in str(cause) or "No space left on device" in str(cause):
-            return f"Cannot write: the disk is full. Free space; {cure} continues."
+            reason = os.strerror(cause.errno or 0)
+            return f"Cannot write{where}: {reason}. Free space or choose another folder; {cure}"
+        if isinstance(cause, OSError) and cause.errno and cause.filename is not None:
+            where = _said(os.fsdecode(cause.filename), arguments[1:])
+            return f"{where}: {os.strerror(cause.errno)}. Choose another file or folder."
+        if any(words in str(cause) for words in _FULL):
+            return f"Cannot write: the disk is full. Free space; {cure}"
         cause = cause.__cause__ or cause.__context__
     return None
+
+
+def _said(path: str, arguments: Sequence[str]) -> str:
+    """Return the option that named a path or a folder above it, with the path; else the path."""
+    for argument in arguments:
+        option, _, value = argument.partition("=")
+        if value and os.path.abspath(path).startswith(os.path.abspath(value)):
+            return f"{option} ({path})"
+    return path
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from typing import Any, final
 from hwnas import backends, content
 from hwnas.config import ProfileConfig, SearchConfig
 from hwnas.cost.table import TableCostModel
+from hwnas.errors import TableError
 from hwnas.graph import distinct
 from hwnas.latency_table import Entry, LatencyTable, TableConfig, incomplete
 from hwnas.networks import Networks
@@ -70,7 +71,7 @@ def open_device(config: SearchConfig, networks: Networks) -> Device | None:
     if not backends.get(config.target.runtime).measured:
         return None
     if config.cost == "table":
-        roots, command = [Path(config.table.dir), SHIPPED], profile_command(config)
+        roots, command = [own_root(config.table), SHIPPED], profile_command(config)
         accept = config.table.accept_foreign
         table = open_table(config.target, config.rpc, roots, accept, command)
         # Better now than after an hour of training.
@@ -82,6 +83,21 @@ def open_device(config: SearchConfig, networks: Networks) -> Device | None:
         TableCostModel(table, config.target, networks.as_run, spaces, command)
         return Device(config, table)
     return Device(config, own_table(config.target, config.rpc, Path(config.table.dir), SHIPPED))
+
+
+def own_root(table: TableConfig) -> Path:
+    """Return the folder of tables of the user's own.
+
+    Raises:
+        TableError: it was named, and is not there: tables that ship shall not stand in.
+    """
+    root = Path(table.dir)
+    if table.dir != TableConfig().dir and not root.is_dir():
+        raise TableError(
+            f"table.dir={root}: there is no such folder. Leave table.dir out to read tables that "
+            "ship, or measure yours with: python -m hwnas profile +target=NAME table.dir=DIR"
+        )
+    return root
 
 
 def table_digest(device: Device | None) -> dict[str, str]:

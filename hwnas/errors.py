@@ -64,5 +64,6 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
     options = sorted(known)
     near = difflib.get_close_matches(name, options, n=3, cutoff=0.6)
     hint = f" Did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
-    every = "" if near and len(options) > _SHORT_LIST else f" Allowed: {', '.join(options)}."
+    listed = f" Allowed: {', '.join(options)}." if options else " There is none."
+    every = "" if near and len(options) > _SHORT_LIST else listed
     return f"Unknown {what} '{name}'.{hint}{every}"

@@ -1,14 +1,17 @@
 """Files that are never half written, and folders that one process at a time works in."""
 
+import contextlib
 import fcntl
 import os
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
-from hwnas.errors import LockedError
+from hwnas.errors import LockedError, RunError
 
 LOCK = ".lock"  #: the file by which a folder is locked
+_BUILDING = ".building"
 
 
 def write(path: Path, content: bytes) -> None:
@@ -30,6 +33,33 @@ def write_by(path: Path, writer: Callable[[Path], object]) -> None:
         raise
 
 
+def make(folder: Path) -> list[Path]:
+    """Make a folder; return what was made, so that it can be removed again, the inmost first."""
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    return made
+
+
+def check_place(folder: Path, option: str) -> None:
+    """Refuse what can be no folder to write into; nothing is left of the try.
+
+    Raises:
+        RunError: it says of which option it is.
+    """
+    try:
+        remove_empty(make(folder))
+    except OSError as error:
+        reason = os.strerror(error.errno or 0)
+        raise RunError(f"{option}={folder} cannot be a folder: {reason}.") from None
+
+
+def remove_empty(folders: Iterable[Path]) -> None:
+    """Remove folders, the inmost first, as long as nothing is in them."""
+    with contextlib.suppress(OSError):  # something is in it: others write beside
+        for folder in folders:
+            folder.rmdir()
+
+
 def lock(folder: Path) -> IO[str]:
     """Lock a folder until the returned file is closed or the process ends, however it ends.
 
@@ -45,3 +75,40 @@ def lock(folder: Path) -> IO[str]:
             f"Another process is working in {folder}. Wait for it, or use another folder."
         ) from None
     return file
+
+
+def check_new(folder: Path, option: str) -> None:
+    """Refuse a folder in which something is.
+
+    Raises:
+        RunError: it says of which option it is.
+    """
+    if folder.is_dir() and any(folder.iterdir()):
+        raise RunError(f"{option}={folder} is not empty: choose another folder, or remove it.")
+
+
+@contextlib.contextmanager
+def whole(folder: Path, *, beside: bool) -> Iterator[Path]:
+    """Give a folder to write into; it gets its name when all is written, or is removed.
+
+    Args:
+        folder: Its name; nothing is there, or an empty folder.
+        beside: Whether what killed processes left in folders beside it is removed, too.
+    """
+    building = folder.absolute().with_name(f".{folder.name}"[:200] + _BUILDING)
+    made = make(building)
+    for left in building.parent.glob(f".*{_BUILDING}") if beside else ():
+        with contextlib.suppress(LockedError), lock(left):  # or another process builds there
+            if left != building:
+                shutil.rmtree(left)
+    with lock(building):
+        try:
+            for entry in {*building.iterdir()} - {building / LOCK}:
+                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+            yield building
+            (building / LOCK).unlink()
+            os.rename(building, folder)
+        except BaseException:
+            shutil.rmtree(building, ignore_errors=True)
+            remove_empty(made[1:])
+            raise

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hwnas import database, files, metrics
-from hwnas.errors import RunError
+from hwnas.errors import HwnasError, RunError
 from hwnas.figure import Figure, Figures
 from hwnas.manifest import FORMAT, Manifest, read_manifest
 from hwnas.records import as_json
@@ -105,24 +105,24 @@ class RunFolder:
     def __init__(self, path: Path):
         self.path = path
         self._lock: IO[str] | None = None
+        self._made: list[Path] = []
 
     @property
     def study(self) -> Path:
         """The Optuna study."""
         return self.path / "study.db"
 
-    def create(self) -> None:
+    def create(self, option: str = "run.dir") -> None:
         """Make the folder and lock it.
+
+        Args:
+            option: By which the user named it.
 
         Raises:
             RunError: it holds a run already, or another process works in it.
         """
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except (FileExistsError, NotADirectoryError):
-            raise RunError(
-                f"{self.path} cannot be a folder: there is a file of that name."
-            ) from None
+        files.check_place(self.path, option)
+        self._made = files.make(self.path)
         self._lock = files.lock(self.path)
         if (self.path / "manifest.json").exists():
             try:
@@ -130,8 +130,8 @@ class RunFolder:
             finally:
                 self.close()
             raise RunError(
-                f"{self.path} holds a run already. Continue it with: "
-                f"python -m hwnas {verb} run.resume={self.path}   or choose another run.dir."
+                f"{self.path} holds a run already. Continue it with: python -m hwnas {verb} "
+                f"{shlex.quote(f'run.resume={self.path}')}   or choose another run.dir."
             )
 
     def reopen(self) -> Manifest:
@@ -145,14 +145,19 @@ class RunFolder:
         return manifest
 
     def close(self) -> None:
-        """Let others write; a folder in which nothing was begun is removed."""
+        """Let others write; a folder that was made and in which nothing was begun is removed."""
         if self._lock is None:
             return
         if [entry.name for entry in self.path.iterdir()] == [files.LOCK]:
             (self.path / files.LOCK).unlink()
-            self.path.rmdir()
+            files.remove_empty(self._made)
         self._lock.close()
         self._lock = None
+
+    def forget(self) -> None:
+        """Remove the manifest of a run that was refused before it came to anything else."""
+        if {entry.name for entry in self.path.iterdir()} == {files.LOCK, "manifest.json"}:
+            (self.path / "manifest.json").unlink()
 
     def write_json(self, name: str, content: Any) -> Path:
         """Write JSON atomically."""
@@ -203,6 +208,10 @@ def opened(
         folder.create()
     try:
         yield folder, earlier
+    except HwnasError:
+        if not resume:
+            folder.forget()
+        raise
     finally:
         folder.close()
 

@@ -86,7 +86,7 @@ class Target:
 
     def __post_init__(self) -> None:
         where = f"Target '{self.name}'"
-        _check_name(self.name)
+        check_name(self.name, "target.name")
         check(self, "target.")
         for name, value, allowed in (
             ("device_class", self.device_class, CLASSES),
@@ -109,11 +109,15 @@ class Target:
         return found
 
 
-def _check_name(name: str) -> None:
-    """Refuse a name that cannot be that of a folder, which tables and runs have for each target."""
+def check_name(name: str, option: str) -> None:
+    """Refuse a name that cannot be that of a folder, which tables and runs have for each target.
+
+    Raises:
+        ConfigError: it names the option and what is allowed.
+    """
     if not re.fullmatch(r"[\w][\w .+-]{0,99}", name):
         raise ConfigError(
-            f"target.name={name!r} names folders: it takes up to 100 letters, digits, spaces and "
+            f"{option}={name!r} names folders: it takes up to 100 letters, digits, spaces and "
             "any of _ . + -, the first of them a letter or a digit."
         )
 

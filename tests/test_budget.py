@@ -50,9 +50,9 @@ def test_budget_without_limits_is_never_violated() -> None:
     assert str(Budget()) == "none"
 
 
-@pytest.mark.parametrize("limit", [0.0, -1.0, float("nan")])
-def test_limit_that_is_not_positive_is_refused(limit: float) -> None:
-    with pytest.raises(ConfigError, match=r"budget\.sram_kib must be positive"):
+@pytest.mark.parametrize("limit", [0.0, -1.0, float("nan"), float("inf")])
+def test_limit_that_is_not_positive_and_finite_is_refused(limit: float) -> None:
+    with pytest.raises(ConfigError, match=r"budget\.sram_kib must be a number in \(0, 1e15\]"):
         Budget({"sram_kib": limit})
 
 
@@ -61,8 +61,8 @@ def test_limit_that_is_not_positive_is_refused(limit: float) -> None:
     [
         ({"latncy_ms": 1.0}, "Unknown limit 'budget.latncy_ms'. Did you mean 'budget.latency_ms'"),
         ({"accuracy": 0.9}, "Unknown limit 'budget.accuracy'"),
-        ({"latency_ms": "fast"}, "budget.latency_ms must be a number, got 'fast'"),
-        ({"latency_ms": True}, "budget.latency_ms must be a number, got 'True'"),
+        ({"latency_ms": "fast"}, "budget.latency_ms must be a number in (0, 1e15], got 'fast'"),
+        ({"latency_ms": True}, "budget.latency_ms must be a number in (0, 1e15], got 'True'"),
     ],
 )
 def test_what_is_no_limit_is_refused(written: dict[str, Any], message: str) -> None:

@@ -121,9 +121,9 @@ def test_nothing_is_trained_for_a_budget_that_nothing_meets(
     ("option", "words"),
     [
         ("accuracy=alone", "Unknown accuracy 'alone'"),
-        ("trained.fidelities=[0]", "epochs of at least 1"),
-        ("finish.probability=2", "finish.probability must lie in"),
-        ("minutes=-1", "minutes must be above 0"),
+        ("trained.fidelities=[0]", "trained.fidelities must be whole numbers, each in"),
+        ("finish.probability=2", "finish.probability must be a number in"),
+        ("minutes=-1", "minutes must be a number in"),
         ("start_from=nowhere", "start_from=nowhere: "),
     ],
 )

@@ -123,7 +123,7 @@ def test_one_network_is_trained_from_scratch_or_from_the_supernet(
     ("arguments", "message"),
     [
         (["train.batch_size=5000"], "larger than the training split of 1077 images"),
-        (["train.batch_size=1"], "at least 2 for batch norm"),
+        (["train.batch_size=1"], "train.batch_size must be a whole number in [2, "),
         (["train.optimiser=adam"], "Did you mean 'adamw'?"),
         (["train.epoch=3"], "Did you mean 'train.epochs'"),
         (["train.device=cudda"], "train.device=cudda cannot be used here"),

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hwnas import files
 from hwnas.api.reporter import Reporter
 from hwnas.comparison import reading
 from hwnas.comparison.fronts import Run
 from hwnas.config import CompareConfig
-from hwnas.errors import RunError
 
 if TYPE_CHECKING:
     from hwnas.api.comparing import Compared
@@ -27,8 +27,8 @@ def compare(config: CompareConfig, arguments: Sequence[str], reporter: Reporter)
     Raises:
         RunError: a run cannot be read, or the folder holds one already.
     """
-    if config.run.dir and (Path(config.run.dir) / "manifest.json").exists():
-        raise RunError(f"run.dir={config.run.dir} holds a run already; choose another folder.")
+    if config.run.dir:
+        files.check_new(Path(config.run.dir), "run.dir")
     runs, objectives = reading.read(config.paths, config.objectives, config.group_by)
     reporter.say([_words(runs)])
     from hwnas.api.comparing import compare_runs  # what tests and draws takes a second to load

@@ -16,10 +16,11 @@ from hwnas.comparison.speedup_words import Names
 from hwnas.comparison.speedup_words import sentences as at_equal_quality
 from hwnas.comparison.summary import Comparison, chosen_kind, compare, kind_of, known
 from hwnas.config import CompareConfig
+from hwnas.files import whole
 from hwnas.report import compared, equal_accuracy
 from hwnas.report import comparison as pictures
 from hwnas.report.page import render
-from hwnas.results import Row, RunFolder, begun, opened
+from hwnas.results import Row, RunFolder, begun, default_path
 
 _RECORDED = ("hwnas", "moocore", "numpy", "scipy", "matplotlib")
 _MAIN = "hypervolume_share"
@@ -67,7 +68,9 @@ def compare_runs(
     notes += reading.check_groups(runs, config.group_by)
     reading.check_units(runs)
     found = _found(config, runs, objectives, notes)
-    with opened("compare", config.run.dir, None) as (folder, _):
+    path = Path(config.run.dir or default_path("compare"))
+    with whole(path, beside=config.run.dir is None) as building:
+        folder = RunFolder(building)
         if config.recost:
             from hwnas.api import recost  # all of what costs networks
             from hwnas.api.composition import searches
@@ -81,7 +84,7 @@ def compare_runs(
             "versions": {name: importlib.metadata.version(name) for name in _RECORDED},
         }
         folder.write_json("manifest.json", manifest)
-    return Compared(folder.path, found.comparison, found.sentences, found.tables, _files(found))
+    return Compared(path, found.comparison, found.sentences, found.tables, _files(found))
 
 
 def _found(

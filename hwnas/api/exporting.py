@@ -80,7 +80,7 @@ def export(
     failed: list[str] = []
     with contextlib.ExitStack() as stack:
         output = RunFolder(order.root)
-        output.create()
+        output.create("dir")
         stack.callback(output.close)
         folders.sweep(order.root, beside=config.dir is None)
         names = _left(order, names, reporter)

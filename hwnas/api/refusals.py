@@ -49,6 +49,8 @@ def _of_grammar(
     if isinstance(error, MissingConfigException) and error.options is not None:
         group, _, name = str(error.missing_cfg_file).partition("/")
         return unknown(group, name, error.options)
+    if text.startswith("Additional config directory"):
+        return f"--config-dir: there is no such folder: {text.split(chr(39))[1]}."
     if isinstance(error, AssertionError):  # OmegaConf asserts that what holds an option is there
         return _in_nothing(arguments)
     if (match := _AMBIGUOUS.match(text)) is not None:

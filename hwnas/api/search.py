@@ -6,9 +6,11 @@ import os
 import platform
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import torch
 
+from hwnas import files
 from hwnas.api import baseline, station
 from hwnas.api.ending import end
 from hwnas.api.front import Outcome
@@ -39,6 +41,7 @@ def search(
     """
     config = configs[0]
     shared = config.study.storage is not None
+    files.check_place(Path(config.run.supernets), "run.supernets")
     with contextlib.ExitStack() as stack:
         run_folder = opened("search", config.run.dir, config.run.resume, shared=shared)
         folder, earlier = stack.enter_context(run_folder)

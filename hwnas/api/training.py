@@ -11,7 +11,7 @@ from typing import final
 
 import numpy as np
 
-from hwnas import supernets
+from hwnas import files, supernets
 from hwnas.api import tensorboard
 from hwnas.api.layers import find_genotype
 from hwnas.api.reporter import Reporter
@@ -58,6 +58,7 @@ def train(config: TrainConfig, arguments: Sequence[str], reporter: Reporter) -> 
     Returns:
         What it came to; nothing in a process that follows others (``torchrun``).
     """
+    files.check_place(Path(config.run.supernets), "run.supernets")
     if config.train.tensorboard:
         tensorboard.check()
     with parallel.joined() as processes:
@@ -67,6 +68,8 @@ def train(config: TrainConfig, arguments: Sequence[str], reporter: Reporter) -> 
         with opened("train", config.run.dir, config.run.resume) as (folder, earlier):
             with reporter.timed("Load data"):
                 course = _course(config, reporter)
+            if config.genotype is not None:
+                _genotype(config, course)  # refuse one that is none before anything is written
             if config.genotype is None or config.train.from_supernet:
                 course.check()
             manifest = _manifest(config, course, arguments, folder, earlier)

@@ -13,7 +13,7 @@ from hwnas.errors import ConfigError
 from hwnas.latency_table import TableConfig
 from hwnas.profiling.options import NetworksConfig
 from hwnas.runtimes.options import TuningConfig
-from hwnas.target import Remote, Target
+from hwnas.target import Remote, Target, check_name
 from hwnas.timing import TimingConfig
 from hwnas.training.config import TrainingConfig
 from hwnas.training.dataset import DatasetConfig
@@ -45,6 +45,8 @@ class ProfileConfig:
                 f"Target '{self.target.name}' needs no latency table: "
                 f"target.runtime={self.target.runtime} estimates every network whole."
             )
+        if self.transfer_from is not None:
+            check_name(self.transfer_from, "transfer_from")
         for name in ("genotype", "transfer_from"):
             if getattr(self, name) is not None and len(self.spaces) > 1:
                 raise ConfigError(

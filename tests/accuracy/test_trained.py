@@ -112,9 +112,9 @@ def test_weights_that_were_not_asked_for_yet_are_trained(course: Course) -> None
 
 
 def test_bad_options_are_refused() -> None:
-    with pytest.raises(ConfigError, match="epochs of at least 1"):
+    with pytest.raises(ConfigError, match="trains nothing"):
         TrainedConfig(fidelities=[])
-    with pytest.raises(ConfigError, match="epochs of at least 1"):
+    with pytest.raises(ConfigError, match=r"fidelities must be whole numbers, each in .*, got 0"):
         TrainedConfig(fidelities=[0, 2])
-    with pytest.raises(ConfigError, match="confidence must lie"):
+    with pytest.raises(ConfigError, match=r"confidence must be a number in \[0\.5, 1\)"):
         TrainedConfig(confidence=1.0)

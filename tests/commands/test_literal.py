@@ -76,7 +76,7 @@ def test_lists_are_read_where_an_option_takes_them(written: str, read: object) -
         ("dataset.path=it's,b", "dataset.path='it\\'s','b'"),
         ("dataset.path=choice(a,b)", "dataset.path=choice(a,b)"),
         ("seed=0,1", "seed=0,1"),
-        ("dataset=digits,cifar10", "dataset=digits,cifar10"),
+        ("dataset=digits,cifar10", "dataset='digits','cifar10'"),
     ],
 )
 def test_commas_separate_runs_of_a_sweep(argument: str, expected: str) -> None:

@@ -203,10 +203,10 @@ def test_transformers_are_not_pruned_which_is_said_before_anything_is_trained(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"epochs": -1}, "epochs must not be negative, got -1"),
-        ({"alpha": 1.5}, r"alpha must lie in \[0, 1\], got 1.5"),
-        ({"prune": 1.0}, r"prune must lie in \[0, 1\), got 1.0"),
-        ({"max_int8_drop": -0.1}, "max_int8_drop must not be negative, got -0.1"),
+        ({"epochs": -1}, r"epochs must be a whole number in \[0, 100000\], got -1"),
+        ({"alpha": 1.5}, r"alpha must be a number in \[0, 1\], got 1.5"),
+        ({"prune": 1.0}, r"prune must be a number in \[0, 1\), got 1.0"),
+        ({"max_int8_drop": -0.1}, r"max_int8_drop must be a number in \[0, 1000\], got -0.1"),
         ({"prune": 0.2, "epochs": 0}, "prune needs training afterwards"),
     ],
 )

@@ -158,7 +158,7 @@ def test_files_of_a_search_without_new_facts_have_the_columns_that_they_had() ->
         (["budget.throughput=2"], "Did you mean 'budget.throughput_ips'"),
         (["objectives=[accuracy,throughput]"], "Did you mean 'throughput_ips'?"),
         (["target.facts.price=2"], "Unknown fact 'price'"),
-        (["budget.latency_ms=much"], "budget.latency_ms must be a number, got 'much'"),
+        (["budget.latency_ms=much"], "budget.latency_ms must be a number in (0, 1e15], got 'much'"),
         (["budget.accuracy=0.9"], "Unknown limit 'budget.accuracy'"),
         (["baseline=x.csv", "objectives=[accuracy,throughput_ips]"], "baseline=x.csv"),
     ],

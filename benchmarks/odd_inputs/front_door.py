@@ -1,0 +1,155 @@
+"""Cases of the command line: numbers, texts, places, choices and grammar, at every option."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.odd_inputs.case import Case, Chain
+from hwnas.api.literal import listed
+from hwnas.api.options import declared
+from hwnas.bounds import is_numeric
+from hwnas.config import SCHEMAS
+
+_QUICK = [
+    "+target=npu", "search_space=tiny", "accuracy=supernet", "finish.epochs=0", "train.epochs=1",
+    "n_trials=3",
+]  # fmt: skip
+_TABLE = ["accuracy=table", "cost=table", "table.genotype=[op]", "table.accuracy=acc",
+          "table.costs={latency_ms: ms}"]  # fmt: skip
+#: What a verb needs, so that the odd option is all that is wrong.
+_BASE = {
+    "search": ["search", *_QUICK],
+    "tabular": ["search", *_TABLE, "table.path=t.csv"],
+    "train": ["train", "search_space=tiny", "train.epochs=1"],
+    "profile": ["profile", "+target=cpu", "search_space=tiny"],
+    "why": ["why", "run=there", "id=front"],
+    "audit": ["audit", "run=there"],
+    "compare": ["compare", "runs=t.csv", "objectives={acc: max, ms: min}"],
+    "export": ["export", "run=there"],
+    "verify": ["verify", "there"],
+}
+_NUMBERS = ("nan", "inf", "1e20", "-1e20", "abc", "ü#{")
+_LONG = "x" * 300
+#: Options that are read, by verb; and those that are written.
+_READ = {
+    "search": ("run.resume", "dataset.path", "search_space", "baseline", "start_from"),
+    "tabular": ("table.path", "run.resume"),
+    "train": ("dataset.path", "search_space", "train.init_from", "run.resume"),
+    "profile": ("dataset.path", "search_space"),
+    "why": ("run",),
+    "audit": ("run",),
+    "compare": ("runs", "reference", "true_front"),
+    "export": ("run",),
+    "verify": ("export",),
+}
+_WRITTEN = {
+    "search": ("run.dir", "run.supernets"),
+    "tabular": ("run.dir",),
+    "train": ("run.dir", "run.supernets"),
+    "profile": ("table.dir",),
+    "compare": ("run.dir",),
+}
+_MISSING = ("missing", "/proc/self", _LONG, "loop", "loop/x", "empty", "ü {a#b", "../../evil", "")
+_UNWRITABLE = ("/proc/x", "/sys/x", _LONG, "loop", "loop/x", "file", "file/x", "/dev/null", "")
+_CHOICES = {
+    "search": ("sampler", "budget", "dataset", "task", "accuracy", "cost", "train.optimiser",
+               "train.dtype", "target.runtime", "target.meter", "target.name"),
+    "profile": ("dataset", "target.dtype", "target.runtime", "transfer_from"),
+    "train": ("dataset", "train.optimiser", "genotype"),
+    "compare": ("figures",),
+}  # fmt: skip
+_WORDS = ("nonesuch", "../../evil", "ü#{", "null?", "", "x" * 300)
+_GRAMMAR = ("word", "=3", "{", "nonesuch=1", "run.nonesuch=1", "--nonesuch", "ü=1", "+ü.x=1")
+_LISTS = {
+    "search": ("objectives", "trained.fidelities", "sampler.features"),
+    "tabular": ("table.genotype", "table.costs", "table.reference"),
+    "compare": ("objectives",),
+}
+_SECRET = "geheim"
+_URLS = (
+    f"postgresql:me:{_SECRET}@h", f"postgresql://me:a@{_SECRET}@h/db",
+    f"postgresql://me:{_SECRET}@127.0.0.1:1/db", f"postgresql://127.0.0.1:1/db?password={_SECRET}",
+    f"postgresql://me:a/{_SECRET}@127.0.0.1:1/db", f"oracle://me:{_SECRET}@127.0.0.1/db",
+    f"postgresql://me:{_SECRET}@h:port/db",
+)  # fmt: skip
+_ODD = (
+    "ü漢字", "a b", "{x}", "a#b", "a=b", "it's", 'say "x"', "[x", "[x]", "(x)", "~x", "a,b", "${x}",
+    "x?1", "%20", "a\nb", "\\x", "*", "-x", "null.", "1e5",
+)  # fmt: skip
+
+
+def prepare(folder: Path) -> None:
+    """Make what cases refer to: a table, an empty folder, a file, a loop of links."""
+    (folder / "t.csv").write_text("op,acc,ms\na,0.5,1\nb,0.6,2\nc,0.7,3\n")
+    (folder / "empty").mkdir()
+    (folder / "file").write_text("no run")
+    os.symlink("loop", folder / "loop")
+
+
+def cases() -> Iterator[Case]:
+    """Yield everything that must be refused."""
+    yield from _numbers()
+    for mechanism, table, values in (
+        ("read from a place", _READ, _MISSING),
+        ("written to a place", _WRITTEN, _UNWRITABLE),
+        ("choice", _CHOICES, _WORDS),
+        ("list", _LISTS, ("[", "{a", "[ü#", "3", "[nan,null]", "{nonesuch: nan}")),
+    ):
+        for verb, options in table.items():
+            for option in options:
+                for value in values:
+                    yield _case(mechanism, verb, option, value)
+    for base in _BASE.values():
+        for argument in _GRAMMAR:
+            names = (argument.strip("+").partition("=")[0] or argument, argument)
+            yield Case("grammar", argument, [*base, argument], names, prepare=prepare)
+    for url in _URLS:
+        arguments = [*_BASE["tabular"], f"study.storage={url}", "study.patience_s=1"]
+        yield Case("password", "study.storage", arguments, secret=_SECRET, prepare=prepare)
+
+
+def _numbers() -> Iterator[Case]:
+    known = {
+        option.name: verb
+        for verb, schema in SCHEMAS.items()
+        for option in declared(schema)
+        if is_numeric(option.field.type) and option.name.count(".") < 2
+    }
+    for option, verb in known.items():
+        for value in _NUMBERS:
+            if option not in ("target.facts", "table.reference"):
+                yield _case("number", verb, option, value)
+    for value in _NUMBERS:
+        for name in ("budget.latency_ms", "target.facts.price_usd_per_h"):
+            yield _case("number", "search", name, value)
+
+
+def _case(mechanism: str, verb: str, option: str, value: str) -> Case:
+    """Return a case at an option, which replaces what the base says of it."""
+    base = [a for a in _BASE[verb] if a.partition("=")[0].lstrip("+") != option]
+    odd = [value or "."] if option == "export" else [f"{option}={value}"]
+    if option == "export":
+        base = ["verify"]
+    if option.startswith("target.") and verb == "verify":
+        odd.insert(0, "+target=cpu")
+    names = (option, option.rpartition(".")[2], value or "export")
+    return Case(mechanism, option, [*base, *odd], names, prepare=prepare)
+
+
+def chains() -> Iterator[Chain]:
+    """Yield odd paths on which everything must work."""
+    for odd in _ODD:
+        base = ["run.supernets=nets", *_QUICK]
+        run, out = f"{odd}/run", f"{odd}/out"
+        yield Chain(
+            "odd path",
+            odd,
+            (
+                ["search", *base, f"run.dir={run}"],
+                ["search", f"run.resume={run}", "n_trials=4"],
+                ["why", f"run={run}", "id=front"],
+                ["compare", f"runs={listed([run])}", f"run.dir={odd}/compared", "n_bootstrap=0"],
+                ["export", f"run={run}", f"dir={out}", "pick=fastest"],
+                ["verify", f"{out}/{{id}}"],
+            ),
+        )

@@ -1,0 +1,149 @@
+"""Runs cases, each in a forked process and a folder of its own; hwnas is loaded once."""
+
+import os
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.odd_inputs.case import Case, Chain
+
+LIMIT_S, LIMIT_MIB = 60.0, 3 * 1024
+#: Words of libraries' that say nothing to users.
+GRAMMAR = (
+    "Traceback", "LexerNoViableAlt", "omegaconf", "hydra.errors", "hydra.cc", "sqlalchemy.",
+    "StorageInternalError", "ListConfig", "no viable alternative", "Errno", "NoneType",
+    "Allowed: .", "'None'", "ValidationError",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What became of a command."""
+
+    code: int  #: exit code; -9 if it was killed for taking too long
+    out: str
+    err: str
+    seconds: float
+    peak_mib: float
+
+
+def warm() -> None:
+    """Load what commands load, so that forked ones have it."""
+    from hwnas import host
+
+    host.tune()
+
+
+def run(arguments: Sequence[str], folder: Path) -> Ran:
+    """Run a command in a folder."""
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        start = time.monotonic()
+        pid = os.fork()
+        if pid == 0:
+            _work(arguments, folder, out.fileno(), err.fileno())
+        code, peak = _waited(pid, start + LIMIT_S)
+        seconds = time.monotonic() - start
+        texts = []
+        for file in (out, err):
+            file.seek(0)
+            texts.append(file.read().decode(errors="replace"))
+    return Ran(code, texts[0], texts[1], seconds, peak)
+
+
+def _work(arguments: Sequence[str], folder: Path, out: int, err: int) -> None:
+    """Be the command; never return."""
+    code = 1
+    try:
+        os.setsid()
+        os.chdir(folder)
+        os.dup2(out, 1)
+        os.dup2(err, 2)
+        sys.argv = ["hwnas"]
+        from hwnas.__main__ import run as hwnas
+
+        code = hwnas(list(arguments))
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _waited(pid: int, until: float) -> tuple[int, float]:
+    """Return the exit code and the peak memory in MiB of a process, which is killed if it hangs."""
+    killed = False
+    while True:
+        found, status, usage = os.wait4(pid, os.WNOHANG)
+        if found:
+            code = -9 if killed else os.waitstatus_to_exitcode(status)
+            return code, usage.ru_maxrss / 1024
+        if time.monotonic() > until and not killed:
+            os.killpg(pid, signal.SIGKILL)
+            killed = True
+        time.sleep(0.01)
+
+
+def judged(case: Case) -> tuple[str, Ran]:
+    """Run a case; return what is wrong with how it was refused, empty if nothing."""
+    with tempfile.TemporaryDirectory(prefix="odd-") as name:
+        folder = Path(name)
+        case.prepare(folder)
+        before = _tree(folder)
+        ran = run(case.arguments, folder)
+        wrong = [*_wrong(case, ran)]
+        if left := _tree(folder) - before:
+            wrong.append(f"leaves {', '.join(sorted(left)[:3])}")
+    return "; ".join(wrong), ran
+
+
+def _wrong(case: Case, ran: Ran) -> list[str]:
+    lines = [line for line in ran.err.splitlines() if line.strip()]
+    said = " ".join(lines)
+    checks = {
+        f"exit code {ran.code}": ran.code == 2,
+        f"{len(lines)} lines": len(lines) == 1,
+        "does not name the option": any(name in said for name in case.names or [case.option]),
+        "took too long": ran.seconds < LIMIT_S,
+        f"{ran.peak_mib:.0f} MiB": ran.peak_mib < LIMIT_MIB,
+        "tells the password": not case.secret or case.secret not in ran.out + ran.err,
+    }
+    found = [what for what, holds in checks.items() if not holds]
+    return found + [f"says {word}" for word in GRAMMAR if word in ran.out + ran.err]
+
+
+def ended(chain: Chain, nets: Path) -> tuple[str, Ran]:
+    """Run the steps of a chain; return which of them went wrong, and the last that was run."""
+    with tempfile.TemporaryDirectory(prefix="odd-") as name:
+        folder = Path(name)
+        if nets.is_dir():
+            shutil.copytree(nets, folder / "nets")
+        for step in chain.steps:
+            models = sorted((folder / chain.option / "out").glob("*/proof.json"))
+            known = models[0].parent.name if models else ""
+            ran = run([argument.replace("{id}", known) for argument in step], folder)
+            if ran.code != 0:
+                last = (ran.err.strip().splitlines() or [""])[-1]
+                return f"{step[0]} ended with {ran.code}: {last}", ran
+        if not nets.is_dir():
+            shutil.copytree(folder / "nets", nets)
+    return "", ran
+
+
+def _tree(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
+
+
+def spare_memory() -> None:
+    """Keep a case that would take all memory from taking the machine's."""
+    most = 3 * LIMIT_MIB * 2**20
+    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
