@@ -11,6 +11,7 @@ from omegaconf import DictConfig
 from hwnas import config, content, host
 from hwnas.api.arguments import for_hydra, for_targets, named
 from hwnas.api.composition import (
+    check_folders,
     checked,
     with_resumed,
     worded,
@@ -70,6 +71,7 @@ def _sweep(verb: str, name: str, arguments: Sequence[str]) -> None:
 def _prepared(verb: str, arguments: Sequence[str]) -> str:
     """Make schemas and arguments known to Hydra; return the folder of configurations."""
     config.register()
+    check_folders(arguments)
     sys.argv = [f"hwnas {verb}", *map(for_hydra, arguments)]
     return str(content.ROOT / "conf")
 

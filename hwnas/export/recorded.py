@@ -116,6 +116,10 @@ class Data(TypedDict):
     normalisation: Normalisation
 
 
+class _Named(TypedDict):
+    name: str
+
+
 class Made(TypedDict):
     """By what the export was made."""
 
@@ -131,7 +135,7 @@ class Proof(TypedDict):
     format: int
     made: Made
     model: Model
-    task: NotRequired[dict[str, Any]]
+    task: NotRequired[Annotated[_Named, OPEN]]
     license: str
     source: dict[str, Any]
     seed: int
