@@ -126,7 +126,7 @@ class LatencyTable:
     @property
     def digest(self) -> str:
         """A digest of what the table predicts from."""
-        return _digest("".join(_contents(self)[name] for name in ("operators.csv", _FILES[2])))
+        return digest_of("".join(_contents(self)[name] for name in ("operators.csv", _FILES[2])))
 
     def missing(self, ops: Iterable[OpSpec]) -> list[OpSpec]:
         """Return the operators that were not measured here."""
@@ -161,7 +161,7 @@ class LatencyTable:
         # Whenever this is cut off, the provenance knows each file that is there: as it was, or as
         # it becomes. The first provenance goes last: without one there is no table yet.
         self.provenance["digests"] = {
-            name: list(dict.fromkeys([*_digest_on_disk(self.path / name), _digest(text)]))
+            name: list(dict.fromkeys([*_digest_on_disk(self.path / name), digest_of(text)]))
             for name, text in contents.items()
         }
         last = {_PROVENANCE: json.dumps(self.provenance, indent=2) + "\n"}
@@ -180,7 +180,7 @@ def load(path: Path) -> LatencyTable:
         provenance: Row = fitted(Annotated[_Provenance, OPEN], _json(path / _PROVENANCE))
         texts = {name: bounded.text(path / name, rows.MOST) for name in _FILES}
         for name, text in texts.items():
-            if _digest(text) not in provenance["digests"].get(name, ()):
+            if digest_of(text) not in provenance["digests"].get(name, ()):
                 raise TableError(
                     f"Latency table {path}: {name} is not what was measured (its digest differs). "
                     "Restore it, or remove the folder and profile again."
@@ -270,7 +270,8 @@ def _csv(content: list[Row]) -> str:
     return text.getvalue()
 
 
-def _digest(text: str) -> str:
+def digest_of(text: str) -> str:
+    """Return the digest by which a file of a table is known."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 

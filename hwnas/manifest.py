@@ -19,6 +19,10 @@ class _Named(TypedDict):
     name: str
 
 
+class _Task(_Named):
+    classes: NotRequired[list[str]]
+
+
 class _Target(_Named):
     caveat: NotRequired[str]
 
@@ -116,7 +120,7 @@ class Manifest(TypedDict):
     checkpoint: NotRequired[str | dict[str, str]]
     versions: NotRequired[dict[str, str]]
     n_genotypes: NotRequired[int]
-    task: NotRequired[dict[str, Any]]
+    task: NotRequired[Annotated[_Task, OPEN]]
     classes: NotRequired[list[str]]  #: of the first edition, which had no other task
     images: NotRequired[Images]
     latency_table: NotRequired[TableFacts | None]

@@ -26,6 +26,7 @@ from hwnas.tabular_options import BenchmarkConfig
 from hwnas.tasks.score import Rival, Score
 
 Array = NDArray[np.float64]
+_ABOVE_ZERO = ("latency_ms", "energy_mj")  # nothing takes no time and no energy
 
 
 @final
@@ -101,7 +102,9 @@ def load(config: BenchmarkConfig) -> Benchmark:
     columns = [_options(path, name, table[name]) for name in config.genotype]
     names = ("accuracy", *config.costs)
     sources = (config.accuracy, *config.costs.values())
-    values = np.stack([_numbers(path, name, table[name]) for name in sources], axis=1)
+    values = np.stack(
+        [_numbers(path, n, s, table[s]) for n, s in zip(names, sources, strict=True)], axis=1
+    )
     keys = list(zip(*columns, strict=True))
     first: dict[tuple[Option, ...], int] = {}
     for i, key in enumerate(keys):
@@ -124,6 +127,8 @@ def load(config: BenchmarkConfig) -> Benchmark:
 
 
 def _read(path: Path) -> pa.Table:
+    if path.exists() and not path.is_file():
+        raise TableError(f"table.path={path} is no file.")
     try:
         if path.name.endswith((".csv", ".csv.gz")):
             return pyarrow.csv.read_csv(path)
@@ -145,7 +150,7 @@ def _options(path: Path, name: str, column: pa.ChunkedArray) -> list[Option]:
     ]
 
 
-def _numbers(path: Path, name: str, column: pa.ChunkedArray) -> Array:
+def _numbers(path: Path, metric: str, name: str, column: pa.ChunkedArray) -> Array:
     try:
         values = np.array(column.cast(pa.float64()).fill_null(math.nan).to_pylist(), np.float64)
     except pa.ArrowInvalid:
@@ -155,6 +160,11 @@ def _numbers(path: Path, name: str, column: pa.ChunkedArray) -> Array:
         raise TableError(
             f"{path}: '{name}' is {values[bad[0]]} in row {bad[0]}, and not finite in {len(bad)} "
             f"of {len(values)} rows. Remove them and say table.partial=true."
+        )
+    least = np.flatnonzero(values <= 0) if metric in _ABOVE_ZERO else np.array([], int)
+    if len(least):
+        raise TableError(
+            f"{path}: '{name}' is {values[least[0]]:g} in row {least[0]}; allowed: above 0."
         )
     return values
 

@@ -347,9 +347,10 @@ def test_signed_export_is_known_by_the_public_key_alone(
     signing.sign(copy, signing.private_key(str(tmp_path / "ours.pem")))
     assert "say key=FILE" in signing.check(copy, None)
     assert "signed by the owner" in signing.check(copy, str(tmp_path / "ours.pub"))
-    for owner, change in (("theirs", str), ("ours", lambda p: _flip(Path(p, "proof.sig")))):
-        change(str(copy))
-        assert run(["verify", str(copy), f"key={tmp_path / owner}.pub"]) == 1
+    for name in ("theirs", "ours"):
+        if name == "ours":
+            (copy / "proof.sig").write_text("00" * 64)
+        assert run(["verify", str(copy), f"key={tmp_path / name}.pub"]) == 1
         assert "was not signed by the owner" in capsys.readouterr().err
     for name in ("ours.pem", "gone", "."):
         assert run(["verify", str(copy), f"key={tmp_path / name}"]) == 2

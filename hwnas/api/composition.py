@@ -20,6 +20,7 @@ from hwnas.api.options import options
 from hwnas.config import SCHEMAS, agreed
 from hwnas.errors import ConfigError, unknown
 from hwnas.manifest import read_manifest, weights_of
+from hwnas.records import read_yaml
 
 _FOLDER = str(content.ROOT / "conf")
 
@@ -34,6 +35,7 @@ def compose(name: str, arguments: Sequence[str]) -> Any:
     Raises:
         ConfigError: an argument says what is not allowed.
     """
+    check_folders(arguments)
     overrides = [for_hydra(argument) for argument in _without_folders(arguments)]
     with (
         worded(name, arguments),
@@ -46,6 +48,13 @@ def compose(name: str, arguments: Sequence[str]) -> Any:
 
 def _without_folders(arguments: Sequence[str]) -> list[str]:
     """Return arguments whose ``--config-dir DIR`` is said in the way that overrides say it."""
+    found, folders = _parted(arguments)
+    paths = ",".join(quoted(f"file://{folder}") for folder in folders)
+    return [*found, *([f"hydra.searchpath=[{paths}]"] if folders else [])]
+
+
+def _parted(arguments: Sequence[str]) -> tuple[list[str], list[Path]]:
+    """Return arguments without ``--config-dir DIR``, and the folders that these name."""
     found, folders, rest = [], [], iter(arguments)
     for argument in rest:
         option, _, value = argument.partition("=")
@@ -53,8 +62,18 @@ def _without_folders(arguments: Sequence[str]) -> list[str]:
             folders.append(Path(value or next(rest, "")).absolute())
         else:
             found.append(argument)
-    paths = ",".join(quoted(f"file://{folder}") for folder in folders)
-    return [*found, *([f"hydra.searchpath=[{paths}]"] if folders else [])]
+    return found, folders
+
+
+def check_folders(arguments: Sequence[str]) -> None:
+    """Refuse files of ``--config-dir DIR`` that Hydra should not read: it knows no bounds.
+
+    Raises:
+        ConfigError: one has tags, a key twice, or says more than files of options say.
+    """
+    _, folders = _parted(arguments)
+    for path in (path for folder in folders for path in sorted(folder.glob("*/*.yaml"))):
+        read_yaml(dict[str, Any], path, ConfigError)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from omegaconf import DictConfig
 from hwnas import config, content, host
 from hwnas.api.arguments import for_hydra, for_targets, named
 from hwnas.api.composition import (
+    check_folders,
     checked,
     with_resumed,
     worded,
@@ -86,6 +87,7 @@ def _started(application: Callable[[], None]) -> None:
 def _prepared(verb: str, arguments: Sequence[str]) -> str:
     """Make schemas and arguments known to Hydra; return the folder of configurations."""
     config.register()
+    check_folders(arguments)
     swept = arguments[:1] == ["--multirun"]
     sys.argv = [f"hwnas {verb}", *(for_hydra(a, swept=swept) for a in arguments)]
     return str(content.ROOT / "conf")

@@ -6,6 +6,7 @@ are paired in tests), ``group`` says what a run belongs to. Other columns are no
 """
 
 import csv
+import io
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,8 +15,11 @@ from hwnas.comparison.fronts import Objective, Point, Run
 from hwnas.errors import RunError, unknown
 from hwnas.figure import Figure
 from hwnas.metrics import qualities
+from hwnas.records import bounded
 
 _Row = dict[str, str]
+_MOST = 256 << 20  # bytes of a file
+_ABOVE_ZERO = ("latency_ms", "energy_mj")  # nothing takes no time and no energy
 
 
 def read(path: Path, objectives: Sequence[Objective]) -> list[Run]:
@@ -51,13 +55,13 @@ def points(path: Path, objectives: Sequence[Objective]) -> list[Point]:
 def _rows(path: Path, objectives: Sequence[Objective]) -> list[tuple[int, _Row]]:
     """Return the rows with the numbers of their lines; all columns that are needed are there."""
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file, strict=True)
-            columns = list(reader.fieldnames or ())
-            rows = [(reader.line_num, row) for row in reader]
+        file = io.StringIO(bounded.text(path, _MOST), newline="")
+        reader = csv.DictReader(file, strict=True)
+        columns = list(reader.fieldnames or ())
+        rows = [(reader.line_num, row) for row in reader]
     except FileNotFoundError:
         raise RunError(f"{path}: there is no such file.") from None
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except (OSError, bounded.Damaged, csv.Error) as error:
         raise RunError(f"{path} cannot be read as CSV: {error}") from None
     for name in (objective.name for objective in objectives):
         if name not in columns:
@@ -93,6 +97,8 @@ def _number(where: str, row: Mapping[str, str], name: str) -> float:
         raise RunError(f"{where}: {name} must be a number, got '{row[name]}'.") from None
     if not math.isfinite(value):
         raise RunError(f"{where}: {name} is {row[name]}.")
+    if name in _ABOVE_ZERO and value <= 0:
+        raise RunError(f"{where}: {name} is {row[name]}; allowed: above 0.")
     return value
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from hwnas.comparison.fronts import Array, Objective
 from hwnas.errors import ConfigError
+from hwnas.records import read_yaml
 
 _MARGIN = 0.1  # of the range, that the reference point is beyond the worst
 
@@ -73,11 +73,9 @@ def read(path: Path, objectives: Sequence[Objective]) -> Frame:
     """
     where = f"reference={path}"
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = read_yaml(dict[str, Any], path, ConfigError, where)
     except FileNotFoundError:
         raise ConfigError(f"{where}: there is no such file.") from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"{where}: neither JSON nor YAML: {error}") from None
     points = [_point(content, key, objectives, where) for key in ("ideal", "reference")]
     for objective, best, worst in zip(objectives, *points, strict=True):
         if not (best > worst if objective.maximise else best < worst):

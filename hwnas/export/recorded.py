@@ -117,6 +117,10 @@ class Data(TypedDict):
     normalisation: Normalisation
 
 
+class _Named(TypedDict):
+    name: str
+
+
 class Made(TypedDict):
     """By what the export was made."""
 
@@ -132,7 +136,7 @@ class Proof(TypedDict):
     format: int
     made: Made
     model: Model
-    task: NotRequired[dict[str, Any]]
+    task: NotRequired[Annotated[_Named, OPEN]]
     license: str
     source: dict[str, Any]
     seed: int

@@ -18,18 +18,18 @@ from typing import Any, final
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
-from optuna.exceptions import ExperimentalWarning, StorageInternalError
+from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import BaseSampler
 from optuna.storages import RDBStorage
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState
 from sqlalchemy import DateTime, Integer, NullPool, event, text
-from sqlalchemy.exc import SQLAlchemyError
 
 from hwnas import database
 from hwnas.errors import RunError
 from hwnas.metrics import column, paid, qualities, quality
 from hwnas.results import Candidate
+from hwnas.searching.damage import readable
 from hwnas.searching.options import NAME
 from hwnas.searching.proposal import STD, Proposal, recorded
 from hwnas.space import Genotype, Space
@@ -56,12 +56,13 @@ class Study:
     def __init__(self, path: Path, space: Space, objectives: Sequence[str]):
         self._space, self.objectives = space, tuple(objectives)
         self.distributions = distributions(space)
-        self._storage = open_file(path)
-        self._file = create(self._storage, NAME, space, self.objectives)
-        self._memory = optuna.create_study(directions=self._file.directions)
-        finished = self._file.get_trials(deepcopy=False)
-        self._memory.add_trials([_unmarked(trial) for trial in finished])
-        self.candidates = [candidate(trial, space) for trial in finished]
+        with readable(str(path)):
+            self._storage = open_file(path)
+            self._file = create(self._storage, NAME, space, self.objectives)
+            self._memory = optuna.create_study(directions=self._file.directions)
+            finished = self._file.get_trials(deepcopy=False)
+            self._memory.add_trials([_unmarked(trial) for trial in finished])
+            self.candidates = [candidate(trial, space) for trial in finished]
         self._by_id = {known.id: known for known in self.candidates}
 
     def find(self, genotype: Genotype) -> Candidate | None:
@@ -220,11 +221,13 @@ def is_shared(path: Path) -> bool:
     """Return whether several processes worked on the study in a file."""
     if not path.exists():
         return False
-    storage = open_file(path)
-    try:
-        return any(SHARED in study.user_attrs for study in optuna.get_all_study_summaries(storage))
-    finally:
-        storage.engine.dispose()
+    with readable(str(path)):
+        storage = open_file(path)
+        try:
+            summaries = optuna.get_all_study_summaries(storage)
+            return any(SHARED in study.user_attrs for study in summaries)
+        finally:
+            storage.engine.dispose()
 
 
 def settle_sqlite(storage: RDBStorage) -> None:
@@ -279,11 +282,11 @@ class Source:
         with self._opened() as (_, study):
             objectives = tuple(study.metric_names or ())
             trials = [t for t in study.get_trials(deepcopy=False) if is_finished(t, objectives)]
-        if not trials:
-            raise RunError(f"{self.where} holds no finished trial yet.")
-        space = self._space(study)
-        candidates = [candidate(trial, space) for trial in trials]
-        proposals = {trial.number: recorded(trial.system_attrs) for trial in trials}
+            if not trials:
+                raise RunError(f"{self.where} holds no finished trial yet.")
+            space = self._space(study)
+            candidates = [candidate(trial, space) for trial in trials]
+            proposals = {trial.number: recorded(trial.system_attrs) for trial in trials}
         times = [(t.number, t.datetime_start, t.datetime_complete) for t in trials]
         return Record(objectives, candidates, proposals, _seconds(times))
 
@@ -299,13 +302,13 @@ class Source:
             rows = connection.execute(_TIMES, {"name": self.name})
             times = [(number, start, end) for number, start, end in rows]
             objectives = tuple(study.metric_names or ())
-        return Outline(objectives, self._space(study), _seconds(times))
+            return Outline(objectives, self._space(study), _seconds(times))
 
     @contextmanager
     def _opened(
         self, *, skip_compatibility_check: bool = False
     ) -> Iterator[tuple[RDBStorage, optuna.Study]]:
-        try:
+        with readable(self.where):
             storage = RDBStorage(
                 self.url,
                 engine_kwargs=dict(self.engine),
@@ -313,11 +316,6 @@ class Source:
                 skip_table_creation=True,
             )
             yield storage, optuna.load_study(study_name=self.name, storage=storage)
-        except (SQLAlchemyError, StorageInternalError, KeyError, ImportError) as error:
-            # KeyError: there is no such study in it
-            (reason, *_) = str(error.__cause__ or error).splitlines()
-            message = f"{self.where} cannot be read, or holds nothing yet: {reason}"
-            raise RunError(message) from None
 
     def _space(self, study: optuna.Study) -> Space:
         if (raw := study.user_attrs.get(_SPACE)) is None:

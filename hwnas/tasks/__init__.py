@@ -12,6 +12,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
 
 from hwnas.errors import ConfigError, unknown
+from hwnas.records.schema import Unfit
 
 if TYPE_CHECKING:  # help and explanations start without numpy and scipy
     from hwnas.tasks.base import Kind, Task
@@ -61,8 +62,15 @@ def _parts() -> list[str]:
 
 
 def from_json(raw: Mapping[str, Any]) -> Task:
-    """Return the task that ``Task.to_json`` described, by the name that stands beside it."""
-    return get(raw["name"]).from_json(raw)
+    """Return the task that ``Task.to_json`` described, by the name that stands beside it.
+
+    Raises:
+        ConfigError: there is no such kind of task, or what is said of it is damaged.
+    """
+    try:
+        return get(raw["name"]).from_json(raw)
+    except Unfit as problem:
+        raise ConfigError(f"A task is recorded that is none: {problem}.") from None
 
 
 def of_manifest(record: Mapping[str, Any]) -> Task:

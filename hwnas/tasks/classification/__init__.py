@@ -1,14 +1,20 @@
 """Classification: an image shows one of several classes."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, final
+from typing import Any, TypedDict, final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hwnas.records.schema import fitted
 from hwnas.tasks.base import Targets
 from hwnas.tasks.classification import labels
 from hwnas.tasks.classification.task import METRIC, Classes
+
+
+class _Said(TypedDict):
+    name: str
+    classes: list[str]
 
 
 @final
@@ -47,4 +53,5 @@ class Classification:
 
     def from_json(self, raw: Mapping[str, Any]) -> Classes:
         """Return the task that ``Classes.to_json`` described."""
-        return Classes(tuple(raw["classes"]))
+        said: _Said = fitted(_Said, dict(raw), "task")
+        return Classes(tuple(said["classes"]))

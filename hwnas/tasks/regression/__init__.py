@@ -1,14 +1,24 @@
 """Regression: an image has one value or several."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, final
+from typing import Annotated, Any, TypedDict, final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hwnas.records.schema import Bound, Positive, Unfit, fitted
 from hwnas.tasks.base import Targets
 from hwnas.tasks.regression import values
 from hwnas.tasks.regression.task import METRIC, Values
+
+
+class _Said(TypedDict):
+    name: str
+    values: Annotated[list[str], Bound(1)]
+    mean: list[float]
+    std: list[Positive]
+    guess_mae: Annotated[float, Bound(0)]
+    guess_std: Annotated[float, Bound(0)]
 
 
 @final
@@ -42,10 +52,13 @@ class Regression:
 
     def from_json(self, raw: Mapping[str, Any]) -> Values:
         """Return the task that ``Values.to_json`` described."""
+        said: _Said = fitted(_Said, dict(raw), "task")
+        if not len(said["values"]) == len(said["mean"]) == len(said["std"]):
+            raise Unfit("'task' has not as many values as means and deviations")
         return Values(
-            tuple(raw["values"]),
-            tuple(raw["mean"]),
-            tuple(raw["std"]),
-            raw["guess_mae"],
-            raw["guess_std"],
+            tuple(said["values"]),
+            tuple(said["mean"]),
+            tuple(said["std"]),
+            said["guess_mae"],
+            said["guess_std"],
         )
