@@ -29,10 +29,12 @@ class Case:
 
     @property
     def test(self) -> NDArray[np.intp]:
+        """Networks that predictions are judged on."""
         return np.arange(N_TEST)
 
     @property
     def known(self) -> NDArray[np.intp]:
+        """All others."""
         return np.arange(N_TEST, len(self.work))
 
     def others(self, device: str) -> list[str]:
@@ -57,7 +59,9 @@ def prepare(folder: Path, name: str) -> Case:
     return Case(name, work, choices, ms, found.batch, curves)
 
 
-def _smooth(ms: Mapping[str, Floats], known: NDArray[np.intp], features: Features) -> dict[str, Floats]:
+def _smooth(
+    ms: Mapping[str, Floats], known: NDArray[np.intp], features: Features
+) -> dict[str, Floats]:
     """Return curves over all networks from noisy latencies of the known ones: robust kernel ridge.
 
     One kernel for all devices, so that one decomposition serves; ridge by generalised
@@ -77,7 +81,9 @@ def _smooth(ms: Mapping[str, Floats], known: NDArray[np.intp], features: Feature
     return {device: _curve(y, known, values, vectors, full) for device, y in ms.items()}
 
 
-def _curve(ms: Floats, known: NDArray[np.intp], values: Floats, vectors: Floats, full: Floats) -> Floats:
+def _curve(
+    ms: Floats, known: NDArray[np.intp], values: Floats, vectors: Floats, full: Floats
+) -> Floats:
     middle = np.median(ms[known])
     y = clean = ms[known] / middle
     for _ in range(4):

@@ -33,7 +33,10 @@ Rows = NDArray[np.intp]
 def scores(case: Case) -> Iterator[dict[str, Any]]:
     """Give a row for each device, method, draw and number of measured networks."""
     for device, ms in case.ms.items():
-        panels = {"alone": case.features(device, []), "panel": case.features(device, case.others(device))}
+        panels = {
+            "alone": case.features(device, []),
+            "panel": case.features(device, case.others(device)),
+        }
         for draw in range(DRAWS):
             pool = np.random.default_rng(draw).choice(case.known, POOL, replace=False)
             chosen = pool[most_telling(panels["alone"][pool], max(SIZES), Prior())]
@@ -68,7 +71,9 @@ def baselines(case: Case, device: str, chosen: Rows) -> dict[str, Floats]:
         process = GaussianProcessRegressor(kernel, normalize_y=True).fit(x[chosen], log)
         found["process"] = np.exp(process.predict(x))
         unit = x / np.sqrt(x.shape[1])
-        network = MLPRegressor((64, 64), alpha=0.01, max_iter=300, solver="lbfgs", random_state=0)
+        network = MLPRegressor(
+            hidden_layer_sizes=(64, 64), alpha=0.01, max_iter=300, solver="lbfgs", random_state=0
+        )
         network.fit(unit[chosen], (log - log.mean()) / log.std())
         found["perceptron"] = np.exp(network.predict(unit) * log.std() + log.mean())
     return found

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from hwnas.devices.work import Floats, Work, work
@@ -35,7 +34,9 @@ class _Net:
     def __init__(self, c: int, h: int):
         self.c, self.h, self.nodes = c, h, list[Node]()
 
-    def add(self, kind: str, c: int, h: int, kernel: int = 1, stride: int = 1, groups: int = 1) -> None:
+    def add(
+        self, kind: str, c: int, h: int, kernel: int = 1, stride: int = 1, groups: int = 1
+    ) -> None:
         op = OpSpec(kind, (self.c, self.h, self.h), (c, h, h), kernel, stride, groups, "float32")
         self.nodes.append(Node(f"n{len(self.nodes)}", op, (INPUT,)))
         self.c, self.h = c, h
@@ -51,8 +52,16 @@ class _Net:
         self.h = h
         self.add("mul", c, h)
 
-    def mbconv(self, c: int, mid: int, kernel: int, stride: int, se: int = 0, groups: int = 1,
-               expand: bool = True) -> None:
+    def mbconv(  # noqa: PLR0913, PLR0917
+        self,
+        c: int,
+        mid: int,
+        kernel: int,
+        stride: int,
+        se: int = 0,
+        groups: int = 1,
+        expand: bool = True,
+    ) -> None:
         c_in = self.c
         if expand:
             self.conv(mid, groups=groups)
@@ -99,8 +108,9 @@ _FBNET = [(3, 1, 1), (3, 1, 2), (3, 3, 1), (3, 6, 1), (5, 1, 1), (5, 1, 2), (5, 
 def _fbnet(row: Row) -> Lowered:
     net, i = _Net(3, 32), 0
     net.conv(16, 3, 1)
-    stages = zip((16, 24, 32, 64, 112, 184, 352), (1, 4, 4, 4, 4, 4, 1), (1, 1, 2, 2, 1, 2, 1),
-                 strict=True)
+    stages = zip(
+        (16, 24, 32, 64, 112, 184, 352), (1, 4, 4, 4, 4, 4, 1), (1, 1, 2, 2, 1, 2, 1), strict=True
+    )
     for c, n, s in stages:
         for j in range(n):
             stride, op = s if j == 0 else 1, int(row[f"op_{i}"])
@@ -133,7 +143,9 @@ def read(folder: Path, name: str, rows: Sequence[int] | None = None) -> Space:
     """Return a space from ``folder/name.parquet``."""
     table = pd.read_parquet(folder / f"{name}.parquet")
     table = table if rows is None else table.iloc[list(rows)].reset_index(drop=True)
-    latencies = {column[3:]: table[column].to_numpy(float) for column in table if column.startswith("ms_")}
+    latencies = {
+        column[3:]: table[column].to_numpy(float) for column in table if column.startswith("ms_")
+    }
     named = [c for c in table if c != "macs_m" and not c.startswith("ms_")]
     choices = pd.get_dummies(table[named].astype(str)).to_numpy(float)
     networks = [_BUILD[name](row) for row in table.to_dict("records")]

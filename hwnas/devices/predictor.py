@@ -1,19 +1,15 @@
 """The latency of every network on a device, from few measured ones, with intervals."""
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import final
 
-import numpy as np
 from scipy import stats
 
 from hwnas.devices import process
-from hwnas.devices.features import Encoder, Features
+from hwnas.devices.features import Features
 from hwnas.devices.prior import Prior
 from hwnas.devices.process import Blocks, Posterior
-from hwnas.devices.work import Floats, work
-from hwnas.figure import Figure
-from hwnas.op import Lowered
+from hwnas.devices.work import Floats
 
 FEWEST = 3  #: measured networks that anything can be said from
 COVERAGE = 0.95  #: of intervals

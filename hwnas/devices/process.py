@@ -59,7 +59,11 @@ class Blocks:
         average = curves.mean(1, keepdims=True) if curves.shape[1] else unit
         panel = (average / unit - 1, relative(1 + curves - average))
         fine = np.hstack([relative(features.fine), features.likeness])
-        return cls(mean, (*panel, slopes / unit * doubt, relative(features.coarse), fine), features.likeness)
+        return cls(
+            mean,
+            (*panel, slopes / unit * doubt, relative(features.coarse), fine),
+            features.likeness,
+        )
 
     def grams(self, other: "Blocks") -> Floats:
         """Return the kernel of each contribution, ``(6, n, n of the other)``."""
@@ -85,9 +89,7 @@ def mixed(theta: Floats, grams: Floats) -> Floats:
 def surprise(theta: Floats, grams: Floats, z: Floats, weights: Floats) -> tuple[float, Floats]:
     """Return minus the log likelihood of relative latencies, and its slopes by hyperparameters."""
     noise = np.exp(theta[6]) / weights
-    factor = linalg.cho_factor(
-        mixed(theta, grams) + np.diag(noise), lower=True, check_finite=False
-    )
+    factor = linalg.cho_factor(mixed(theta, grams) + np.diag(noise), lower=True, check_finite=False)
     inverse = linalg.cho_solve(factor, np.eye(len(z)), check_finite=False)
     alpha = inverse @ z
     value = 0.5 * z @ alpha + np.log(np.diag(factor[0])).sum()
@@ -143,6 +145,12 @@ class Posterior:
         error, variance = self._left_out
         unit = self.blocks.mean * self.scale
         return error * unit, np.sqrt(variance + self.noise) * unit
+
+    def covariance(self, blocks: Blocks) -> Floats:
+        """Return the covariance of relative latencies that measurements leave, ``(n, n)``."""
+        cross = mixed(self.theta, blocks.grams(self.blocks))
+        left: Floats = mixed(self.theta, blocks.grams(blocks)) - cross @ self._inverse @ cross.T
+        return left
 
     def predict(self, blocks: Blocks) -> tuple[Floats, Floats]:
         """Return latencies in ms and their standard deviation, those of a new measurement."""

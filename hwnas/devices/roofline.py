@@ -99,8 +99,14 @@ class Roofline:
         )
 
     def __getitem__(self, rows: NDArray[np.intp] | slice) -> "Roofline":
-        arrays = (self.macs, self.traffic, self.rate, self.bandwidth, self.starts)
-        return Roofline(*(array[rows] for array in arrays), self.operator)
+        return Roofline(
+            self.macs[rows],
+            self.traffic[rows],
+            self.rate[rows],
+            self.bandwidth[rows],
+            self.starts[rows],
+            self.operator,
+        )
 
     def __call__(self, logs: Floats) -> tuple[Floats, Floats]:
         """Return relative latencies, ``(n,)``, and their slopes by parameters, ``(n, 13)``."""

@@ -40,23 +40,50 @@ class Work:
     moved: Floats  #: numbers of activations that are read and written
     level: NDArray[np.intp]  #: how many times resolution was halved
 
+    @classmethod
+    def of(cls, table: Floats) -> "Work":
+        """Return the work that a table says, ``(n networks, n operators, 5)``."""
+        kind, macs, weights, moved, level = np.moveaxis(table, 2, 0)
+        return cls(kind.astype(np.intp), macs, weights, moved, level.astype(np.intp))
+
+    @property
+    def table(self) -> Floats:
+        """All as one table."""
+        return np.stack([self.kind, self.macs, self.weights, self.moved, self.level], 2)
+
+    @classmethod
+    def of_rows(cls, rows: Sequence[Sequence[Sequence[int]]]) -> "Work":
+        """Return the work of networks as ``rows`` returned it."""
+        return cls.of(_padded([np.array(row, float) for row in rows]))
+
+    def rows(self) -> list[list[list[int]]]:
+        """Return five numbers for each operator of each network, without padding."""
+        return [row[row[:, 0] >= 0].astype(int).tolist() for row in self.table]
+
     def __len__(self) -> int:
         return len(self.kind)
 
     def __getitem__(self, rows: NDArray[np.intp] | slice) -> "Work":
-        arrays = (self.kind, self.macs, self.weights, self.moved, self.level)
-        return Work(*(array[rows] for array in arrays))
+        return Work.of(self.table[rows])
 
 
 def work(networks: Sequence[Lowered]) -> Work:
     """Return what networks compute and move; not fused, as families lower them."""
     rows = [[_operator(node.op, net[0].op.in_shape) for node in net] for net in networks]
+    return Work.of(_padded([np.array(row) for row in rows]))
+
+
+def joined(*works: Work) -> Work:
+    """Return the networks of all."""
+    return Work.of(_padded([row for each in works for row in each.table]))
+
+
+def _padded(rows: Sequence[Floats]) -> Floats:
     table = np.zeros((len(rows), max(map(len, rows)), 5))
     table[:, :, 0] = -1
     for padded, row in zip(table, rows, strict=True):
         padded[: len(row)] = row
-    kind, macs, weights, moved, level = np.moveaxis(table, 2, 0)
-    return Work(kind.astype(np.intp), macs, weights, moved, level.astype(np.intp))
+    return table
 
 
 @functools.lru_cache(maxsize=1 << 14)  # operators repeat from network to network
