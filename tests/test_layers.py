@@ -146,6 +146,7 @@ PLACES = {
         "config",
     },
     "optuna": {
+        "searching.damage",
         "searching.history",
         "searching.loop",
         "searching.pareto_sampler",
@@ -153,7 +154,7 @@ PLACES = {
         "searching.shared_study",
         "searching.study",
     },
-    "sqlalchemy": {"database", "searching.shared_study", "searching.study"},
+    "sqlalchemy": {"searching.damage", "database", "searching.shared_study", "searching.study"},
     "matplotlib": {
         "api.pictures",
         "api.result",

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hwnas import backends
+from hwnas.api.elsewhere import Elsewhere
+from hwnas.api.elsewhere import profile as profile_elsewhere
 from hwnas.api.layers import Layered, layered
 from hwnas.api.reporter import Reporter
 from hwnas.backends import base
@@ -42,6 +44,7 @@ class Profiled:
     extras: Sequence[str] = ()  #: what else is worth knowing, a line each
     transfer: Mapping[str, float] | None = None  #: of a table that another's stands in for
     layers: Layered | None = None  #: of one network, where that was asked for
+    elsewhere: Elsewhere | None = None  #: of a device out of reach
 
 
 def profile(config: ProfileConfig, arguments: Sequence[str], reporter: Reporter) -> Profiled:
@@ -55,6 +58,8 @@ def profile(config: ProfileConfig, arguments: Sequence[str], reporter: Reporter)
     with reporter.timed("Load data"):
         parts, data = read_networks(config, reporter)
     reporter.say(data.notes)
+    if config.elsewhere:
+        return Profiled(elsewhere=profile_elsewhere(config, parts, reporter))
     if config.genotype is not None:
         return Profiled(layers=layered(parts, config))
     table = own_table(config.target, config.rpc, Path(config.table.dir), SHIPPED)

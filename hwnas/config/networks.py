@@ -19,6 +19,8 @@ from hwnas.training.config import TrainingConfig
 from hwnas.training.dataset import DatasetConfig
 from hwnas.union import named
 
+MIN_KIT, MAX_KIT = 4, 400  #: networks: a sentinel needs company; what kits are chosen from
+
 
 @dataclass
 class ProfileConfig:
@@ -36,11 +38,17 @@ class ProfileConfig:
     genotype: str | None = None  #: show where the time of one network goes, instead
     transfer_from: str | None = None  #: a target whose table stands in, instead of tuning all
     n_samples: int = within("[10, 10_000]", 30)  #: networks that are measured to transfer a table
+    kit: str | None = None  #: write a folder of networks to measure on a device out of reach
+    n: int = within("[1, 1000]", 20)  #: networks of a kit
+    near: str | None = None  #: a search that says which networks a kit is worth most with
+    measured: str | None = None  #: a CSV file of what was measured there: kit's, or your own
     seed: int = within(SEED, 0)
 
     def __post_init__(self) -> None:
         check(self)
-        if self.genotype is None and not backends.get(self.target.runtime).measured:
+        self._check_elsewhere()
+        here = self.genotype is not None or self.kit is not None or self.measured is not None
+        if not here and not backends.get(self.target.runtime).measured:
             raise ConfigError(
                 f"Target '{self.target.name}' needs no latency table: "
                 f"target.runtime={self.target.runtime} estimates every network whole."
@@ -52,6 +60,30 @@ class ProfileConfig:
                 raise ConfigError(
                     f"profile {name}=... takes one search space{not_several(self.spaces)}"
                 )
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether the device is out of reach."""
+        return self.kit is not None or self.measured is not None
+
+    def _check_elsewhere(self) -> None:
+        name = self.target.name
+        if self.elsewhere and self.target.runtime != "elsewhere":
+            raise ConfigError(
+                f"kit and measured are for devices out of reach: target '{name}' has "
+                f"target.runtime={self.target.runtime}; say target.runtime=elsewhere."
+            )
+        if not self.elsewhere and self.target.runtime == "elsewhere" and self.genotype is None:
+            raise ConfigError(
+                f"Target '{name}' is out of reach: write a kit with kit=DIR n=20, measure it "
+                "there, and say measured=results.csv."
+            )
+        if self.kit is not None and self.measured is not None:
+            raise ConfigError("kit and measured are two steps: give one of them.")
+        if self.near is not None and self.kit is None:
+            raise ConfigError("near says what a kit is worth most with: give kit=DIR, too.")
+        if not MIN_KIT <= self.n <= MAX_KIT:
+            raise ConfigError(f"n must lie between {MIN_KIT} and {MAX_KIT}, got {self.n}.")
 
     @property
     def spaces(self) -> list[str]:

@@ -1,0 +1,118 @@
+"""How well few measured networks foretell all others, on every device held out in turn.
+
+python -m experiments.devices.evaluate FOLDER [ofa anb fbnet]    # writes scores.csv here
+"""
+
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy import optimize
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
+from sklearn.linear_model import RidgeCV
+from sklearn.neural_network import MLPRegressor
+
+from experiments.devices import spaces
+from experiments.devices.cases import Case, prepare
+from hwnas.agreement import agreement
+from hwnas.devices import predictor
+from hwnas.devices.design import most_telling
+from hwnas.devices.prior import Prior
+from hwnas.devices.work import Floats
+
+SIZES, DRAWS, POOL = (3, 5, 10, 20, 50), 5, 400
+Rows = NDArray[np.intp]
+
+
+def scores(case: Case) -> Iterator[dict[str, Any]]:
+    """Give a row for each device, method, draw and number of measured networks."""
+    for device, ms in case.ms.items():
+        panels = {
+            "alone": case.features(device, []),
+            "panel": case.features(device, case.others(device)),
+        }
+        for draw in range(DRAWS):
+            pool = np.random.default_rng(draw).choice(case.known, POOL, replace=False)
+            chosen = pool[most_telling(panels["alone"][pool], max(SIZES), Prior())]
+            for n in SIZES:
+                key = {"space": case.name, "device": device, "draw": draw, "n": n}
+                for method, features in panels.items():
+                    begun = time.perf_counter()
+                    found = predictor.fit(features[chosen[:n]], ms[chosen[:n]], Prior())
+                    seconds = time.perf_counter() - begun
+                    value, std = found.predict(features[case.test])
+                    off = np.abs(ms[case.test] - value) <= found.reach * std
+                    half = float(np.median(found.reach * std / value))
+                    extra = {"coverage": off.mean(), "half_width": half, "seconds": seconds}
+                    yield key | {"method": method} | agreement(value, ms[case.test]) | extra
+                for method, value in baselines(case, device, pool[:n]).items():
+                    yield key | {"method": method} | agreement(value[case.test], ms[case.test])
+        print(case.name, device, flush=True)
+
+
+def baselines(case: Case, device: str, chosen: Rows) -> dict[str, Floats]:
+    """Return what simple methods predict of all networks from random measured ones."""
+    ms, macs, x = case.ms[device], case.work.macs.sum(1), case.choices
+    log = np.log(ms[chosen])
+    found = {"macs": _affine(macs, ms, chosen)}
+    fits = [_affine(case.curves[other], ms, chosen) for other in case.others(device)]
+    found["one device"] = min(fits, key=lambda p: float(np.abs(p[chosen] / ms[chosen] - 1).mean()))
+    found["classes"] = _by_class(case, device, chosen)
+    if len(chosen) >= 5:
+        found["ridge"] = np.exp(RidgeCV(np.logspace(-1, 4, 11)).fit(x[chosen], log).predict(x))
+    if len(chosen) >= 10:
+        kernel = ConstantKernel(0.1) * RBF(np.sqrt(x.shape[1])) + WhiteKernel(0.01)
+        process = GaussianProcessRegressor(kernel, normalize_y=True).fit(x[chosen], log)
+        found["process"] = np.exp(process.predict(x))
+        unit = x / np.sqrt(x.shape[1])
+        network = MLPRegressor(
+            hidden_layer_sizes=(64, 64), alpha=0.01, max_iter=300, solver="lbfgs", random_state=0
+        )
+        network.fit(unit[chosen], (log - log.mean()) / log.std())
+        found["perceptron"] = np.exp(network.predict(unit) * log.std() + log.mean())
+    return found
+
+
+def _affine(x: Floats, ms: Floats, chosen: Rows) -> Floats:
+    """Return what scale and constant, neither negative, make of ``x``."""
+    columns = np.stack([x, np.ones_like(x)], 1)
+    weights = optimize.nnls(columns[chosen] / ms[chosen, None], np.ones(len(chosen)))[0]
+    fitted: Floats = columns @ weights
+    return fitted
+
+
+def _by_class(case: Case, device: str, chosen: Rows) -> Floats:
+    """Return sums of work by class of operator, none negative, pulled to equal shares."""
+    x, ms = case.features(device, []).coarse, case.ms[device][chosen]
+    level, pull = np.median(ms) / x.shape[1], 0.05 * np.eye(x.shape[1])
+    rows = np.vstack([x[chosen] * level / ms[:, None], pull])
+    weights = optimize.nnls(rows, np.append(np.ones(len(chosen)), np.diag(pull)))[0]
+    fitted: Floats = x @ weights * level
+    return np.maximum(fitted, 1e-9)
+
+
+def report(table: pd.DataFrame) -> None:
+    """Print means over the devices of each space."""
+    table = table[(table.space != "ofa") | ~table.device.str.endswith("_1")]
+    device = table.groupby(["space", "method", "n", "device"]).mean(numeric_only=True)
+    mean = device.groupby(["space", "method", "n"]).mean()
+    columns = ["spearman", "mape", "within_5", "within_10", "coverage", "half_width", "seconds"]
+    print(mean[columns].round(3).to_string())
+
+
+def main() -> None:
+    """Judge the model on what a folder has."""
+    folder, names = Path(sys.argv[1]), sys.argv[2:] or spaces.NAMES
+    table = pd.DataFrame([row for name in names for row in scores(prepare(folder, name))])
+    table.to_csv(Path(__file__).parent / "scores.csv", index=False, float_format="%.5g")
+    report(table)
+
+
+if __name__ == "__main__":
+    main()

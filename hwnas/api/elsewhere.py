@@ -1,0 +1,163 @@
+"""Profiles devices out of reach: writes kits, and reads what was measured with them."""
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+from scipy import stats
+
+from hwnas.api.reporter import Reporter
+from hwnas.backends.elsewhere import backend
+from hwnas.config import ProfileConfig
+from hwnas.devices import design, measurements
+from hwnas.devices.features import Encoder
+from hwnas.devices.file import MeasuredDevice
+from hwnas.devices.predictor import FEWEST
+from hwnas.devices.prior import Prior
+from hwnas.devices.work import Floats, work
+from hwnas.errors import CompileError, TableError
+from hwnas.graph import Graph
+from hwnas.kit import folder
+from hwnas.kit.folder import Chosen
+from hwnas.metrics import column, quality
+from hwnas.networks import Networks
+from hwnas.results import Candidate
+from hwnas.searching.study import read as read_study
+from hwnas.space import Genotype
+
+_POOL = 400  #: networks that a kit is chosen from
+_REFERENCE = 300  #: networks that stand for what is searched
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """What profiling a device out of reach came to."""
+
+    kit: Path | None = None
+    n_networks: int = 0
+    file: Path | None = None
+    left_out: dict[str, float] = field(default_factory=dict)  #: see ``MeasuredDevice.left_out``
+    reach: float = 0.0  #: median half width of intervals over what is searched, relative
+    notes: Sequence[str] = ()
+
+
+def profile(config: ProfileConfig, parts: Networks, reporter: Reporter) -> Elsewhere:
+    """Write a kit, or read what was measured."""
+    if config.measured is not None:
+        with reporter.timed("Fit"):
+            return _read(config, parts)
+    assert config.kit is not None
+    with reporter.timed("Write kit"):
+        return _write(config.kit, config, parts)
+
+
+def _write(kit: str, config: ProfileConfig, parts: Networks) -> Elsewhere:
+    chosen = _next(config, parts) if config.near is not None else _first(config, parts)
+    networks = [Chosen(genotype, parts.as_written(genotype)) for genotype in chosen]
+    path = Path(kit)
+    notes = folder.write(path, networks, config.target)
+    return Elsewhere(kit=path, n_networks=len(networks), notes=notes)
+
+
+def _sample(parts: Networks, n: int, seed: int) -> list[Genotype]:
+    """Return different networks that can be written for the target."""
+    rng, found = random.Random(seed), dict[str, Genotype]()
+    ends = [end for m in parts.space.members for end in (m.smallest(), m.largest())]
+    for step in range(20 * n):
+        genotype = ends[step] if step < len(ends) else parts.space.sample(rng)
+        if genotype.id in found or not _writable(parts, genotype):
+            continue
+        found[genotype.id] = genotype
+        if len(found) == n:
+            break
+    return list(found.values())
+
+
+def _writable(parts: Networks, genotype: Genotype) -> bool:
+    try:
+        parts.backend.check(parts.lower(genotype))
+    except CompileError:
+        return False
+    return True
+
+
+def _first(config: ProfileConfig, parts: Networks) -> list[Genotype]:
+    pool = _sample(parts, _POOL, config.seed)
+    known = work([parts.lower(genotype) for genotype in pool])
+    features = Encoder(known, config.target.batch)(known)
+    return [pool[i] for i in design.most_telling(features, config.n, Prior())]
+
+
+def _next(config: ProfileConfig, parts: Networks) -> list[Genotype]:
+    found = read_study(Path(str(config.near)) / "study.db").candidates
+    return next_to_measure(backend.load(config.target), found, parts.lower, config.n)
+
+
+def next_to_measure(
+    device: MeasuredDevice,
+    candidates: Iterable[Candidate],
+    lower: Callable[[Genotype], Graph],
+    n: int,
+) -> list[Genotype]:
+    """Return the networks of a search whose measurement would tell most of its front.
+
+    Raises:
+        TableError: none has both an accuracy and a latency.
+    """
+    scored = {c.id: c for c in candidates if c.state == "complete" and "latency_ms" in c.figures}
+    pool = list(scored.values())
+    if not pool:
+        raise TableError("No candidate of that search has both an accuracy and a latency.")
+    features = device.encoded([lower(candidate.genotype) for candidate in pool])
+    ms, std = device.predictor.predict(features)
+    order = design.next_telling(features, n, device.predictor, _on_front(pool, ms, std))
+    return [pool[i].genotype for i in order]
+
+
+def _on_front(pool: Sequence[Candidate], ms: Floats, std: Floats) -> Floats:
+    """Return how probable each is on the front, its latency as uncertain as it is."""
+    name = quality(pool[0].figures)
+    good = np.array([c.figures[name].value for c in pool]) * (1 if column(name).maximise else -1)
+    rival = np.array([min(ms[good > mine], default=np.inf) for mine in good])
+    found: Floats = stats.norm.cdf((rival - ms) / std)
+    return found
+
+
+def _read(config: ProfileConfig, parts: Networks) -> Elsewhere:
+    target = config.target
+    facts = {"batch": target.batch, "dtype": target.dtype, "threads": target.threads}
+    found = measurements.read(Path(str(config.measured)), parts.space, facts)
+    ms, notes = dict(found.ms), list(found.left_out)
+    if len(ms) < FEWEST:
+        raise TableError(
+            f"measured={config.measured}: {len(ms)} networks can be used, {FEWEST} are needed. "
+            + " ".join(notes[:3])
+        )
+    reference = work([parts.lower(g) for g in _sample(parts, _REFERENCE, config.seed)])
+    spaces = tuple(member.name for member in parts.space.members)
+    networks = list(ms)
+    device = MeasuredDevice(
+        reference, work([parts.lower(g) for g in networks]), np.array(list(ms.values())),
+        target.batch, backend.setting(target), spaces,
+    )  # fmt: skip
+    most = len(networks) // 5
+    for _ in range(most):
+        if (index := device.stray()) is None:
+            break
+        value, _half = device.without(index)
+        notes.append(
+            f"network {networks[index].id}: {device.ms[index]:.4g} ms, all others say {value:.4g}"
+        )
+        keep = np.delete(np.arange(len(networks)), index)
+        del networks[index]
+        device = replace(device, measured=device.measured[keep], ms=device.ms[keep])
+    path = backend.path(target)
+    left_out = device.left_out()
+    values, std = device.predictor.predict(device.encoded([parts.lower(g) for g in networks]))
+    device.save(path)
+    reach = float(np.median(device.predictor.reach * std / values))
+    return Elsewhere(
+        n_networks=len(networks), file=path, left_out=left_out, reach=reach, notes=notes
+    )

@@ -1,0 +1,169 @@
+"""Networks on a device out of reach: its figures are modelled, accuracy is found on this host."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import final
+
+import numpy as np
+
+from hwnas.backends import portable
+from hwnas.backends.base import Bench, Costed, CostModels, Files, Floats, Recosted, Trained
+from hwnas.backends.elsewhere.settings import Elsewhere
+from hwnas.cost.base import Cost, CostModel
+from hwnas.cost.host import as_run, host_cost
+from hwnas.cost.roofline import RooflineCostModel, network_cost
+from hwnas.devices import file
+from hwnas.devices.file import MeasuredDevice
+from hwnas.errors import ConfigError, TableError
+from hwnas.figure import Figure
+from hwnas.graph import Graph
+from hwnas.int8.network import QuantisedNetwork
+from hwnas.runtimes import onnx_writer
+from hwnas.runtimes.base import Session
+from hwnas.space import Genotype
+from hwnas.target import Remote, Target
+
+
+def setting(target: Target) -> str:
+    """Return what else decides latencies of a target, in a word."""
+    return f"{target.dtype}-{target.threads}t-b{target.batch}"
+
+
+def settings(target: Target) -> Elsewhere:
+    """Return the section of a target, or what it is without one."""
+    return target.elsewhere or Elsewhere()  # type: ignore[attr-defined]
+
+
+def path(target: Target) -> Path:
+    """Return the file of what was measured on a target."""
+    return Path(settings(target).file or f"measured/{target.name}-{setting(target)}.json")
+
+
+def load(target: Target) -> MeasuredDevice:
+    """Return what was measured on a target.
+
+    Raises:
+        TableError: nothing was, or with another batch, dtype or number of threads.
+    """
+    if not path(target).exists():
+        raise TableError(
+            f"Nothing was measured on target '{target.name}' ({setting(target)}): no "
+            f"{path(target)}. Make a kit with: python -m hwnas profile +target={target.name} "
+            "kit=DIR   or say cost=roofline, which ranks networks by the data sheet alone."
+        )
+    found = file.load(path(target))
+    if found.setting != setting(target):
+        raise TableError(f"{path(target)} is of {found.setting}, not of {setting(target)}.")
+    return found
+
+
+@final
+class ElsewhereBackend:
+    """A device as a file of measurements or a roofline, and an ONNX file that runs on this host."""
+
+    def __init__(self, target: Target):
+        self._target = target
+
+    @cached_property
+    def _device(self) -> MeasuredDevice:
+        return load(self._target)
+
+    @property
+    def cost_models(self) -> CostModels:
+        """From measurements, the default; from the data sheet."""
+        return {"measured_elsewhere": self._measured, "roofline": self._roofline}
+
+    def _measured(self, costed: Costed) -> CostModel:
+        _ = self._device.predictor  # better now than after the data are read
+        return _Lowering(costed, self._by_measurements)
+
+    def _roofline(self, costed: Costed) -> CostModel:
+        RooflineCostModel(self._target, costed.as_run)  # refuses a target without one
+        return _Lowering(costed, self._by_sheet)
+
+    def _by_measurements(self, lowered: Graph) -> Cost:
+        latency = self._device.latency(lowered)
+        return host_cost(as_run(lowered, self._target), self._target, latency)
+
+    def _by_sheet(self, lowered: Graph) -> Cost:
+        assert self._target.roofline is not None
+        fused, factor = as_run(lowered, self._target), settings(self._target).sheet_factor
+        cost = network_cost(fused, self._target, self._target.roofline)
+        ms = cost.figures["latency_ms"].value
+        latency = Figure(ms, "modelled", ms / factor, ms * factor)
+        return replace(cost, figures=host_cost(fused, self._target, latency).figures)
+
+    def check(self, lowered: Graph) -> None:
+        """Refuse a network that cannot be written in int8, where the target computes in it."""
+        if self._target.dtype == "int8":
+            onnx_writer.check_int8(lowered)
+
+    def estimate(self, lowered: Graph) -> Cost:
+        """Return what measurements say; where there are none, what the data sheet does."""
+        if path(self._target).exists() or self._target.roofline is None:
+            return self._by_measurements(lowered)
+        return self._by_sheet(lowered)
+
+    def int8_session(self, network: QuantisedNetwork) -> Session:
+        """Return an int8 network as this machine runs its ONNX file."""
+        return portable.int8_session(network)
+
+    def artefacts(self, bench: Bench | None) -> "ElsewhereArtefacts":
+        """Return what makes an ONNX file and judges it."""
+        return ElsewhereArtefacts(self, self._target)
+
+    def elsewhere(self, artefact: str, remote: Remote) -> str:
+        """Return nothing: files run here, if not as fast."""
+        return ""
+
+    def user_file(self) -> Path | None:
+        """Return the file of measurements, if there is one."""
+        return path(self._target) if path(self._target).exists() else None
+
+
+@final
+class _Lowering:
+    """Costs of lowered networks as those of genotypes."""
+
+    n_affordable: int | None = None
+
+    def __init__(self, costed: Costed, of: Callable[[Graph], Cost]):
+        self._lower, self._of = costed.lower, of
+
+    def cost(self, genotype: Genotype) -> Cost:
+        """Return the cost of one genotype."""
+        return self._of(self._lower(genotype))
+
+
+@final
+class ElsewhereArtefacts:
+    """An ONNX file: its accuracy is measured here, its latency is modelled."""
+
+    def __init__(self, backend: ElsewhereBackend, target: Target):
+        self._backend, self._target = backend, target
+
+    def build(self, network: Trained) -> Mapping[str, bytes]:
+        """Return an ONNX file: int8 for targets that compute in int8, else float32."""
+        return {".onnx": portable.write(network, network.lowered, self._target.dtype)}
+
+    def delivered(self, network: Trained) -> Mapping[str, bytes]:
+        """Return no other files."""
+        return {}
+
+    def judge(self, files: Files, lowered: Graph, batches: Iterable[Floats]) -> tuple[Floats, Cost]:
+        """Run the file on this host; model its cost."""
+        session = portable.session(files[".onnx"].read_bytes())
+        outputs = np.concatenate([session.run(images) for images in batches])
+        return outputs, self._backend.estimate(lowered)
+
+    def recost(self, files: Files, lowered: Graph, images: Floats) -> Recosted:
+        """Refuse: the device is not here.
+
+        Raises:
+            ConfigError: always.
+        """
+        raise ConfigError(
+            f"Target '{self._target.name}' is out of reach: measure its networks by a kit."
+        )

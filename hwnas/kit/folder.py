@@ -1,0 +1,84 @@
+"""Writes a kit: networks as files, what they are, and the script that measures them."""
+
+import hashlib
+import json
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hwnas.backends import portable
+from hwnas.errors import CompileError, ConfigError
+from hwnas.graph import Graph
+from hwnas.int8 import tflite
+from hwnas.int8.network import stand_in
+from hwnas.space import Genotype
+from hwnas.target import Target
+
+SCRIPT = Path(__file__).parent / "measure.py"
+N_SENTINELS = 3  #: networks that are measured again and again, to see whether a device drifts
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A network of a kit."""
+
+    genotype: Genotype
+    lowered: Graph  #: as the target runs it
+
+
+def write(folder: Path, networks: Sequence[Chosen], target: Target) -> list[str]:
+    """Write a kit with random weights; return what could not be written, a line each.
+
+    Raises:
+        ConfigError: the folder exists.
+    """
+    if folder.exists():
+        raise ConfigError(f"kit={folder} exists: name another folder, or remove it.")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    notes: list[str] = []
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".kit-") as temporary:
+        kit = Path(temporary) / "kit"
+        (kit / "networks").mkdir(parents=True)
+        entries = [_entry(kit, i, network, notes) for i, network in enumerate(networks)]
+        about = {
+            "version": 1,
+            "target": target.name,
+            "batch": target.batch,
+            "dtype": target.dtype,
+            "threads": target.threads,
+            "networks": entries,
+        }
+        (kit / "kit.json").write_text(json.dumps(about, indent=1), encoding="utf-8")
+        shutil.copyfile(SCRIPT, kit / "measure.py")
+        kit.rename(folder)
+    return sorted(set(notes))
+
+
+def _entry(kit: Path, index: int, network: Chosen, notes: list[str]) -> dict[str, object]:
+    digests = {}
+    for suffix, content in _files(network.lowered, notes).items():
+        (kit / "networks" / f"{network.genotype.id}{suffix}").write_bytes(content)
+        digests[suffix] = hashlib.sha256(content).hexdigest()
+    return {
+        "id": network.genotype.id,
+        "role": "sentinel" if index < N_SENTINELS else "network",
+        "search_space": network.genotype.space,
+        "genotype": network.genotype.to_dict(),
+        "sha256": digests,
+    }
+
+
+def _files(lowered: Graph, notes: list[str]) -> dict[str, bytes]:
+    found = {".onnx": portable.random_model(lowered)}
+    if lowered[0].op.dtype != "int8":
+        notes.append("No TFLite files: these are written in int8 alone (target.dtype=int8).")
+    elif lowered[0].op.batch > 1:
+        notes.append("No TFLite files: these read one image at a time (target.batch=1).")
+    else:
+        try:
+            found[".tflite"] = tflite.write(stand_in(lowered))
+        except CompileError as error:
+            notes.append(f"No TFLite files: {error}")
+    return found
