@@ -40,7 +40,8 @@ class ProfileConfig:
     kit: str | None = None  #: write a folder of networks to measure on a device out of reach
     n: int = 20  #: networks of a kit
     near: str | None = None  #: a search that says which networks a kit is worth most with
-    measured: str | None = None  #: a CSV file of what was measured there: kit's, or your own
+    measured: Any = None  #: CSV files of what was measured there, one or a list: kits', or your own
+    drift: float = 0.03  #: by which passes of a network, and readings of a sentinel, may differ
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -65,13 +66,13 @@ class ProfileConfig:
         return self.kit is not None or self.measured is not None
 
     def _check_elsewhere(self) -> None:
-        name = self.target.name
-        if self.elsewhere and self.target.runtime != "elsewhere":
+        name, kits = self.target.name, backends.get(self.target.runtime).kits
+        if self.elsewhere and not kits:
             raise ConfigError(
                 f"kit and measured are for devices out of reach: target '{name}' has "
-                f"target.runtime={self.target.runtime}; say target.runtime=elsewhere."
+                f"target.runtime={self.target.runtime}."
             )
-        if not self.elsewhere and self.target.runtime == "elsewhere" and self.genotype is None:
+        if kits and not self.elsewhere and self.genotype is None:
             raise ConfigError(
                 f"Target '{name}' is out of reach: write a kit with kit=DIR n=20, measure it "
                 "there, and say measured=results.csv."
@@ -80,6 +81,8 @@ class ProfileConfig:
             raise ConfigError("kit and measured are two steps: give one of them.")
         if self.near is not None and self.kit is None:
             raise ConfigError("near says what a kit is worth most with: give kit=DIR, too.")
+        if not 0 < self.drift < 1:
+            raise ConfigError(f"drift must lie between 0 and 1, got {self.drift:g}.")
         if not MIN_KIT <= self.n <= MAX_KIT:
             raise ConfigError(f"n must lie between {MIN_KIT} and {MAX_KIT}, got {self.n}.")
 
