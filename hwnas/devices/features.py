@@ -102,7 +102,7 @@ def _coarse(work: Work) -> Floats:
 def _fine(work: Work) -> Floats:
     """Return the same and weights by class and resolution."""
     amounts = (work.macs, work.weights, work.moved, np.ones_like(work.macs))
-    group = work.kind * _LEVELS + np.clip(work.level, 0, _LEVELS - 1)
+    group: NDArray[np.intp] = work.kind * _LEVELS + np.clip(work.level, 0, _LEVELS - 1)
     return np.hstack([_sums(work, each, group, len(CLASSES) * _LEVELS) for each in amounts])
 
 
@@ -110,5 +110,5 @@ def _sums(work: Work, amounts: Floats, group: NDArray[np.intp], n: int) -> Float
     """Return the sums of each network's operators by group, ``(n networks, n)``."""
     present = work.kind >= 0
     cells = (np.arange(len(work))[:, None] * n + group)[present]
-    sums: Floats = np.bincount(cells, amounts[present], len(work) * n).reshape(len(work), n)
-    return sums
+    sums = np.bincount(cells, amounts[present], len(work) * n)
+    return sums.astype(float).reshape(len(work), n)
