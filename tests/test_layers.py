@@ -78,6 +78,8 @@ LAYERS = {
     "tabular": 3,
     "tabular_options": 2,
     "profiling": 4,
+    "devices": 2,
+    "kit": 4,
     "searching": 4,
     "comparison": 5,
     "export": 5,
@@ -100,14 +102,18 @@ LAYERS = {
 PLACES = {
     "ethosu": {"backends.vela.compiler"},
     "tvm": {"backends.tvm"},  # and its modules
-    "onnxruntime": {"backends.onnxruntime.session"},
+    "onnxruntime": {"backends.onnxruntime.session", "kit.measure"},
     "onnx": {"runtimes.onnx_check", "runtimes.onnx_reader", "runtimes.onnx_writer"},
     "scipy": {
         "accuracy.audit",
         "accuracy.fidelity",
         "agreement",
         "comparison.significance",
+        "api.elsewhere",
         "cost.calibration",
+        "devices.predictor",
+        "devices.process",
+        "devices.roofline",
         "profiling.transfer",
         "searching.acquisition",
         "searching.calibration",

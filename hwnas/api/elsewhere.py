@@ -8,8 +8,10 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
+from hwnas import backends
+from hwnas.api.front import Front
 from hwnas.api.reporter import Reporter
-from hwnas.backends.elsewhere import backend
+from hwnas.backends.elsewhere import COST, backend
 from hwnas.config import ProfileConfig
 from hwnas.devices import design, measurements
 from hwnas.devices.features import Encoder
@@ -26,7 +28,9 @@ from hwnas.networks import Networks
 from hwnas.results import Candidate
 from hwnas.searching.study import read as read_study
 from hwnas.space import Genotype
+from hwnas.union import named
 
+_ASKED = 5  #: networks that a search names
 _POOL = 400  #: networks that a kit is chosen from
 _REFERENCE = 300  #: networks that stand for what is searched
 
@@ -95,6 +99,22 @@ def _next(config: ProfileConfig, parts: Networks) -> list[Genotype]:
     return next_to_measure(backend.load(config.target), found, parts.lower, config.n)
 
 
+def asked(front: Front) -> str:
+    """Return which networks of a search to measure next, and how; empty if none need be."""
+    config, parts = front.station.config, front.station.parts
+    if not backends.get(config.target.runtime).kits or config.cost != COST:
+        return ""
+    device = backend.load(config.target)
+    wanted = next_to_measure(device, front.candidates, parts.networks.lower, _ASKED)
+    run, name = front.folder.path, config.target.name
+    return (
+        f"Measuring these next would tell most of the front: {' '.join(g.id for g in wanted)}\n"
+        f"  python -m hwnas profile +target={name} kit=DIR n={len(wanted)} near={run}\n"
+        "Then measured='[OLD.csv,DIR/results.csv]', and search again with "
+        f"start_from={run}, which trains nothing twice."
+    )
+
+
 def next_to_measure(
     device: MeasuredDevice,
     candidates: Iterable[Candidate],
@@ -128,8 +148,11 @@ def _on_front(pool: Sequence[Candidate], ms: Floats, std: Floats) -> Floats:
 def _read(config: ProfileConfig, parts: Networks) -> Elsewhere:
     target = config.target
     facts = {"batch": target.batch, "dtype": target.dtype, "threads": target.threads}
-    found = measurements.read(Path(str(config.measured)), parts.space, facts)
-    ms, notes = dict(found.ms), list(found.left_out)
+    ms, notes = dict[Genotype, float](), list[str]()
+    for path in map(Path, named(config.measured)):
+        found = measurements.read(path, parts.space, facts, config.drift)
+        ms |= found.ms
+        notes += found.left_out
     if len(ms) < FEWEST:
         raise TableError(
             f"measured={config.measured}: {len(ms)} networks can be used, {FEWEST} are needed. "

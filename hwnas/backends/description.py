@@ -60,6 +60,7 @@ class Description:
     engine: str = ""
     default: bool = False  #: whether targets mean it that name none
     remote: bool = False  #: whether its engine reaches devices that are not this machine
+    kits: bool = False  #: whether its devices are out of reach, and measured by kits
     settings: type | None = None  #: dataclass of the section that targets have for it
     required: Sequence[str] = ()  #: facts that its targets must have
     needs: Mapping[str, str] = field(

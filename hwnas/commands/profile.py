@@ -53,8 +53,8 @@ def _of_elsewhere(found: Elsewhere, target: str) -> list[str]:
     left_out = [f"Left out: {note}" for note in found.notes] if found.file else list(found.notes)
     if found.kit is not None:
         return [
-            f"{found.n_networks} networks in {found.kit}. Take the folder to the device and say "
-            f"there: python measure.py onnxruntime (or --help); then here: python -m hwnas profile "
+            f"{found.n_networks} networks in {found.kit}. Take the folder to the device and see "
+            f"there: python measure.py --help; then say here: python -m hwnas profile "
             f"+target={target} measured={found.kit}/results.csv",
             *left_out,
         ]

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
+from hwnas.api.elsewhere import asked
 from hwnas.api.search import search
 from hwnas.commands.console import Phases, print_lines, print_phases
 from hwnas.commands.front import print_front
@@ -30,4 +31,5 @@ def run(configs: Sequence[SearchConfig], arguments: Sequence[str]) -> None:
     devices = [front.station.device for front in outcome.fronts]
     for foreign in {device.table.foreign for device in devices if device is not None} - {""}:
         print_lines(console, [f"Searched with a foreign table: {foreign}."], style="red")
+    print_lines(console, [asked(front) for front in outcome.fronts])
     print_phases(console, phases)

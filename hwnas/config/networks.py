@@ -19,8 +19,6 @@ from hwnas.training.config import TrainingConfig
 from hwnas.training.dataset import DatasetConfig
 from hwnas.union import named
 
-MIN_KIT, MAX_KIT = 4, 400  #: networks: a sentinel needs company; what kits are chosen from
-
 
 @dataclass
 class ProfileConfig:
@@ -39,9 +37,11 @@ class ProfileConfig:
     transfer_from: str | None = None  #: a target whose table stands in, instead of tuning all
     n_samples: int = within("[10, 10_000]", 30)  #: networks that are measured to transfer a table
     kit: str | None = None  #: write a folder of networks to measure on a device out of reach
-    n: int = within("[1, 1000]", 20)  #: networks of a kit
+    n: int = within("[4, 400]", 20)  #: networks of a kit: a sentinel needs company
     near: str | None = None  #: a search that says which networks a kit is worth most with
-    measured: str | None = None  #: a CSV file of what was measured there: kit's, or your own
+    measured: Any = None  #: CSV files of what was measured there, one or a list: kits', or your own
+    #: by which passes of a network, and readings of a sentinel, may differ
+    drift: float = within("(0, 1)", 0.03)
     seed: int = within(SEED, 0)
 
     def __post_init__(self) -> None:
@@ -67,13 +67,13 @@ class ProfileConfig:
         return self.kit is not None or self.measured is not None
 
     def _check_elsewhere(self) -> None:
-        name = self.target.name
-        if self.elsewhere and self.target.runtime != "elsewhere":
+        name, kits = self.target.name, backends.get(self.target.runtime).kits
+        if self.elsewhere and not kits:
             raise ConfigError(
                 f"kit and measured are for devices out of reach: target '{name}' has "
-                f"target.runtime={self.target.runtime}; say target.runtime=elsewhere."
+                f"target.runtime={self.target.runtime}."
             )
-        if not self.elsewhere and self.target.runtime == "elsewhere" and self.genotype is None:
+        if kits and not self.elsewhere and self.genotype is None:
             raise ConfigError(
                 f"Target '{name}' is out of reach: write a kit with kit=DIR n=20, measure it "
                 "there, and say measured=results.csv."
@@ -82,8 +82,6 @@ class ProfileConfig:
             raise ConfigError("kit and measured are two steps: give one of them.")
         if self.near is not None and self.kit is None:
             raise ConfigError("near says what a kit is worth most with: give kit=DIR, too.")
-        if not MIN_KIT <= self.n <= MAX_KIT:
-            raise ConfigError(f"n must lie between {MIN_KIT} and {MAX_KIT}, got {self.n}.")
 
     @property
     def spaces(self) -> list[str]:

@@ -89,27 +89,26 @@ class _Scaled:
         return scaled
 
 
-def _coarse(work: Work) -> Floats:
-    columns = [work.weights.sum(1)]
-    for kind in range(len(CLASSES)):
-        where = work.kind == kind
-        columns += [_sum(work.macs, where), _sum(work.moved, where), where.sum(1)]
-    return np.stack(columns, 1).astype(float)
-
-
 _LEVELS = 8  #: of resolution that are told apart
 
 
+def _coarse(work: Work) -> Floats:
+    """Return all weights, and multiply-accumulates, traffic and operators by class."""
+    amounts = (work.macs, work.moved, np.ones_like(work.macs))
+    sums = [_sums(work, each, work.kind, len(CLASSES)) for each in amounts]
+    return np.hstack([work.weights.sum(1, keepdims=True), *sums])
+
+
 def _fine(work: Work) -> Floats:
-    columns = []
-    for kind in range(len(CLASSES)):
-        for level in range(_LEVELS):
-            where = (work.kind == kind) & (work.level == level)
-            sums = [_sum(each, where) for each in (work.macs, work.weights, work.moved)]
-            columns += [*sums, where.sum(1).astype(float)]
-    return np.stack(columns, 1)
+    """Return the same and weights by class and resolution."""
+    amounts = (work.macs, work.weights, work.moved, np.ones_like(work.macs))
+    group: NDArray[np.intp] = work.kind * _LEVELS + np.clip(work.level, 0, _LEVELS - 1)
+    return np.hstack([_sums(work, each, group, len(CLASSES) * _LEVELS) for each in amounts])
 
 
-def _sum(amounts: Floats, where: NDArray[np.bool_]) -> Floats:
-    total: Floats = (amounts * where).sum(1)
-    return total
+def _sums(work: Work, amounts: Floats, group: NDArray[np.intp], n: int) -> Floats:
+    """Return the sums of each network's operators by group, ``(n networks, n)``."""
+    present = work.kind >= 0
+    cells = (np.arange(len(work))[:, None] * n + group)[present]
+    sums = np.bincount(cells, amounts[present], len(work) * n)
+    return sums.astype(float).reshape(len(work), n)

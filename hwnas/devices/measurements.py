@@ -20,7 +20,6 @@ _UNITS = {
     **dict.fromkeys(("latency_s", "s"), 1e3),
     **dict.fromkeys(("latency_ns", "ns"), 1e-6),
 }
-_DRIFT = 0.03  #: by which passes, or a sentinel, may differ
 _HALVES = 2  #: readings of a sentinel that say whether a device kept its speed
 _FACTS = ("batch", "dtype", "threads")  #: of the target, where a file has such columns
 
@@ -33,7 +32,7 @@ class Measurements:
     left_out: Sequence[str]  #: a line each: what, and why
 
 
-def read(path: Path, space: Space, facts: Mapping[str, object]) -> Measurements:
+def read(path: Path, space: Space, facts: Mapping[str, object], allowed: float) -> Measurements:
     """Return the latency of each network of a CSV file: of a kit, or of one's own.
 
     Networks are told by a column ``genotype`` (JSON) with, where several spaces are searched,
@@ -43,6 +42,7 @@ def read(path: Path, space: Space, facts: Mapping[str, object]) -> Measurements:
         path: The file.
         space: Of which networks must be.
         facts: Of the target, which rows must agree with.
+        allowed: By which passes, and readings of a sentinel, may differ, relative.
 
     Raises:
         TableError: it cannot be read, its unit is not said, or a device did not keep its speed.
@@ -62,8 +62,8 @@ def read(path: Path, space: Space, facts: Mapping[str, object]) -> Measurements:
         found.setdefault(genotype, []).append((line, ms))
         if row.get("role") == "sentinel":
             sentinels.setdefault(genotype, []).append(ms)
-    _check_speed(path, sentinels)
-    agreed = {g: _agreed(g, times, notes) for g, times in found.items()}
+    _check_speed(path, sentinels, allowed)
+    agreed = {g: _agreed(g, times, allowed, notes) for g, times in found.items()}
     used = {g: ms for g, ms in agreed.items() if ms is not None}
     if not used:
         raise TableError(f"measured={path} has no row that can be used: {notes[0]}")
@@ -127,7 +127,7 @@ def _check_facts(row: Row, facts: Mapping[str, object]) -> None:
             raise ValueError(f"{name} {row[name]}, but target.{name}={facts[name]}")
 
 
-def _check_speed(path: Path, sentinels: Mapping[Genotype, Sequence[float]]) -> None:
+def _check_speed(path: Path, sentinels: Mapping[Genotype, Sequence[float]], allowed: float) -> None:
     """Refuse a device that did not keep its speed: the fastest readings of either half differ."""
     for genotype, ms in sentinels.items():
         middle = (len(ms) + 1) // 2
@@ -135,23 +135,23 @@ def _check_speed(path: Path, sentinels: Mapping[Genotype, Sequence[float]]) -> N
             continue
         before, after = min(ms[:middle]), min(ms[middle:])
         drift = max(before, after) / min(before, after) - 1
-        if drift > _DRIFT:
+        if drift > allowed:
             raise TableError(
                 f"measured={path}: the device did not keep its speed: sentinel {genotype.id} took "
-                f"{before:.4g} ms, later {after:.4g} ms ({drift:.1%} apart, {_DRIFT:.0%} allowed). "
-                "Cool it, fix its clocks, end other programs, and measure again."
+                f"{before:.4g} ms, later {after:.4g} ms: {drift:.1%} apart, {allowed:.0%} allowed. "
+                "Cool it, fix its clocks, end other programs, and measure again, or say drift=0.1."
             )
 
 
 def _agreed(
-    genotype: Genotype, times: Sequence[tuple[int, float]], notes: list[str]
+    genotype: Genotype, times: Sequence[tuple[int, float]], allowed: float, notes: list[str]
 ) -> float | None:
     """Return the latency on which the two fastest passes of a network agree.
 
     What disturbs a device makes it slower, never faster.
     """
     values = sorted(ms for _, ms in times)
-    if len(values) > 1 and (apart := values[1] / values[0] - 1) > _DRIFT:
+    if len(values) > 1 and (apart := values[1] / values[0] - 1) > allowed:
         lines = ", ".join(str(line) for line, _ in times)
         notes.append(f"network {genotype.id} (lines {lines}): passes differ by {apart:.1%}")
         return None

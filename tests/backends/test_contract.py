@@ -16,6 +16,7 @@ TARGETS = [
     *(replace(CPU, runtime="openvino", dtype=dtype) for dtype in ("float32", "bfloat16", "int8")),
     target("sketch"),
     replace(target("sketch"), runtime="modelled", dtype="float16"),
+    target("nvidia_t4"),
 ]
 
 

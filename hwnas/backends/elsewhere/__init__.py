@@ -6,6 +6,7 @@ Their latencies come from networks that were measured there, or from a data shee
 from hwnas.backends.description import Description
 from hwnas.backends.elsewhere.settings import Elsewhere
 
+COST = "measured_elsewhere"  #: the cost model that reads measurements
 _FLOATS = dict.fromkeys(("float16", "bfloat16", "float32"), "model.fp32.onnx")
 
 DESCRIPTION = Description(
@@ -13,7 +14,8 @@ DESCRIPTION = Description(
     about="a device out of reach, from networks measured there by a kit, or from its data sheet",
     works="hwnas.backends.elsewhere.backend:ElsewhereBackend",
     dtypes={"float32": "model.fp32.onnx", "int8": "model.int8.onnx", **_FLOATS},
-    costs=("measured_elsewhere", "roofline"),
+    costs=(COST, "roofline"),
+    kits=True,
     settings=Elsewhere,
     required=("power",),
     examples={

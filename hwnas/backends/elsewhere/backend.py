@@ -1,5 +1,6 @@
 """Networks on a device out of reach: its figures are modelled, accuracy is found on this host."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
@@ -10,6 +11,7 @@ import numpy as np
 
 from hwnas.backends import portable
 from hwnas.backends.base import Bench, Costed, CostModels, Files, Floats, Recosted, Trained
+from hwnas.backends.elsewhere import COST
 from hwnas.backends.elsewhere.settings import Elsewhere
 from hwnas.cost.base import Cost, CostModel
 from hwnas.cost.host import as_run, host_cost
@@ -73,7 +75,7 @@ class ElsewhereBackend:
     @property
     def cost_models(self) -> CostModels:
         """From measurements, the default; from the data sheet."""
-        return {"measured_elsewhere": self._measured, "roofline": self._roofline}
+        return {COST: self._measured, "roofline": self._roofline}
 
     def _measured(self, costed: Costed) -> CostModel:
         _ = self._device.predictor  # better now than after the data are read
@@ -89,10 +91,11 @@ class ElsewhereBackend:
 
     def _by_sheet(self, lowered: Graph) -> Cost:
         assert self._target.roofline is not None
-        fused, factor = as_run(lowered, self._target), settings(self._target).sheet_factor
+        fused, known = as_run(lowered, self._target), settings(self._target)
         cost = network_cost(fused, self._target, self._target.roofline)
         ms = cost.figures["latency_ms"].value
-        latency = Figure(ms, "modelled", ms / factor, ms * factor)
+        low, high = ms * known.slower_low, ms * known.slower_high
+        latency = Figure(math.sqrt(low * high), "modelled", low, high)
         return replace(cost, figures=host_cost(fused, self._target, latency).figures)
 
     def check(self, lowered: Graph) -> None:

@@ -11,11 +11,13 @@ class Elsewhere:
 
     #: the file that ``profile measured=CSV`` writes; default: measured/TARGET-SETTING.json
     file: str = ""
-    #: the data sheet alone is off by this factor at most, either way: the interval of cost=roofline
-    sheet_factor: float = 4.0
+    #: how many times what its data sheet allows a device takes: the interval of cost=roofline
+    slower_low: float = 1.0
+    slower_high: float = 20.0
 
     def __post_init__(self) -> None:
-        if self.sheet_factor < 1:
+        if not 1 <= self.slower_low <= self.slower_high:
             raise ConfigError(
-                f"target.elsewhere.sheet_factor must be at least 1, got {self.sheet_factor:g}."
+                "target.elsewhere.slower_low must be at least 1 and at most slower_high, got "
+                f"{self.slower_low:g} and {self.slower_high:g}."
             )

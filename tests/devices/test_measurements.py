@@ -1,0 +1,85 @@
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from hwnas.devices import measurements
+from hwnas.devices.measurements import Measurements
+from hwnas.errors import TableError
+from hwnas.space import Genotype, SearchSpace
+
+FACTS = {"batch": 1, "dtype": "float32", "threads": 1}
+
+
+@pytest.fixture(scope="module")
+def genotypes(tiny: SearchSpace) -> list[Genotype]:
+    rng, found = random.Random(0), dict[str, Genotype]()
+    while len(found) < 4:
+        genotype = tiny.sample(rng)
+        found[genotype.id] = genotype
+    return list(found.values())
+
+
+def cell(genotype: Genotype) -> str:
+    return '"' + json.dumps(genotype.to_dict()).replace('"', '""') + '"'
+
+
+def read(folder: Path, space: SearchSpace, header: str, *rows: str) -> Measurements:
+    path = folder / "own.csv"
+    path.write_text("\n".join([header, *rows]) + "\n")
+    return measurements.read(path, space, FACTS, 0.03)
+
+
+def test_units_are_read_from_the_column(
+    tmp_path: Path, tiny: SearchSpace, genotypes: list[Genotype]
+) -> None:
+    first = genotypes[0]
+    for name, value in (("latency_ms", 2), ("latency_us", 2000), ("latency_s", 0.002)):
+        found = read(tmp_path, tiny, f"genotype,{name}", f"{cell(first)},{value}")
+        assert found.ms == {first: pytest.approx(2.0)}
+
+
+@pytest.mark.parametrize(
+    ("header", "row", "words"),
+    [
+        ("genotype,latency", "{g},1", "no latency"),
+        ("genotype,latency_ms,latency_us", "{g},1,1000", "several latencies"),
+        ("id,latency_ms", "abc,1", "lacks the column 'genotype'"),
+        ("genotype,latency_ms", "{g},-1", "must be above 0"),
+        ("genotype,latency_ms", "{g},", "missing or no number"),
+        ("genotype,latency_ms", "{g},nan", "must be above 0"),
+        ("genotype,latency_ms", "abc,1", "not JSON"),
+        ("genotype,latency_ms", '"{{""width"": 3}}",1', "choice"),
+        ("genotype,latency_ms,batch", "{g},1,8", "batch 8"),
+    ],
+)
+def test_what_cannot_be_used_is_named(
+    tmp_path: Path,
+    tiny: SearchSpace,
+    genotypes: list[Genotype],
+    header: str,
+    row: str,
+    words: str,
+) -> None:
+    with pytest.raises(TableError, match=words):
+        read(tmp_path, tiny, header, row.format(g=cell(genotypes[0])))
+
+
+def test_contradictory_rows_are_left_out_and_equal_ones_count_once(
+    tmp_path: Path, tiny: SearchSpace, genotypes: list[Genotype]
+) -> None:
+    a, b = genotypes[:2]
+    rows = [f"{cell(a)},1.0", f"{cell(a)},1.5", f"{cell(b)},2.0", f"{cell(b)},2.0"]
+    found = read(tmp_path, tiny, "genotype,latency_ms", *rows)
+    assert found.ms == {b: 2.0}
+    assert found.left_out == [f"network {a.id} (lines 2, 3): passes differ by 50.0%"]
+
+
+def test_device_that_became_slower_is_refused(
+    tmp_path: Path, tiny: SearchSpace, genotypes: list[Genotype]
+) -> None:
+    a, b = genotypes[:2]
+    rows = [f"{cell(a)},1.0,sentinel", f"{cell(b)},2.0,network", f"{cell(a)},1.05,sentinel"]
+    with pytest.raises(TableError, match=f"sentinel {a.id} took 1 ms, later 1.05 ms: 5.0% apart"):
+        read(tmp_path, tiny, "genotype,latency_ms,role", *rows)

@@ -1,0 +1,110 @@
+import random
+
+import numpy as np
+import pytest
+
+from hwnas.devices import file
+from hwnas.devices.design import most_telling, next_telling
+from hwnas.devices.features import Encoder
+from hwnas.devices.file import MeasuredDevice
+from hwnas.devices.prior import Prior
+from hwnas.devices.roofline import EXPECTED
+from hwnas.devices.work import Floats, Work, work
+from hwnas.errors import TableError
+from hwnas.families import get
+from hwnas.graph import Graph
+from hwnas.op import Signature
+from hwnas.space import SearchSpace
+
+
+@pytest.fixture(scope="module")
+def networks(small: SearchSpace, task: Signature) -> list[Graph]:
+    family, rng = get(small.family), random.Random(0)
+    return [family.lower(small, small.sample(rng), task) for _ in range(500)]
+
+
+@pytest.fixture(scope="module")
+def known(networks: list[Graph]) -> Work:
+    return work(networks)
+
+
+@pytest.fixture(scope="module")
+def truth(known: Work) -> Floats:
+    """Latencies of a device that the roofline describes, with parameters it does not expect."""
+    rng = np.random.default_rng(3)
+    logs = EXPECTED.mean + 0.7 * EXPECTED.std * rng.standard_normal(len(EXPECTED.mean))
+    ms, _ = Encoder(known, 1)(known).roofline(logs)
+    return 2.5 * ms * np.exp(0.01 * rng.standard_normal(len(ms)))
+
+
+def device(known: Work, truth: Floats, n: int) -> tuple[MeasuredDevice, np.ndarray]:
+    pool = np.arange(200)
+    chosen = pool[most_telling(Encoder(known, 1)(known)[pool], n, Prior())]
+    return MeasuredDevice(known[pool], known[chosen], truth[chosen], 1, "float32-1t-b1", ()), chosen
+
+
+def test_work_counts_what_networks_compute(networks: list[Graph], known: Work) -> None:
+    macs = [sum(node.op.n_macs for node in net) for net in networks]
+    np.testing.assert_allclose(known.macs.sum(1), macs)
+    assert ((known.kind >= 0).sum(1) == [len(net) for net in networks]).all()
+
+
+def test_slopes_of_the_roofline_are_those_of_differences(known: Work) -> None:
+    roofline, step = Encoder(known, 1)(known)[np.arange(50)].roofline, 1e-6
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        logs = EXPECTED.mean + 0.3 * EXPECTED.std * rng.standard_normal(len(EXPECTED.mean))
+        _, slopes = roofline(logs)
+        for i, slope in enumerate(slopes.T):
+            up, down = logs.copy(), logs.copy()
+            up[i], down[i] = up[i] + step, down[i] - step
+            found = (roofline(up)[0] - roofline(down)[0]) / (2 * step)
+            np.testing.assert_allclose(slope, found, atol=1e-5)
+
+
+@pytest.mark.parametrize(("n", "mape"), [(10, 0.06), (20, 0.03)])
+def test_few_networks_foretell_the_others(
+    networks: list[Graph], known: Work, truth: Floats, n: int, mape: float
+) -> None:
+    found, _ = device(known, truth, n)
+    value, std = found.predictor.predict(found.encoded(networks[200:]))
+    error = np.abs(value / truth[200:] - 1)
+    inside = np.abs(value - truth[200:]) <= found.predictor.reach * std
+    assert error.mean() < mape
+    assert inside.mean() > 0.9
+
+
+def test_one_wrong_measurement_is_found(known: Work, truth: Floats) -> None:
+    right, chosen = device(known, truth, 20)
+    assert right.stray() is None
+    found = []
+    for wrong in range(0, 20, 4):
+        ms = truth[chosen].copy()
+        ms[wrong] *= 1.5
+        found.append(
+            MeasuredDevice(right.reference, right.measured, ms, 1, "", ()).stray() == wrong
+        )
+    assert sum(found) >= 4
+
+
+def test_next_networks_are_those_that_matter(
+    networks: list[Graph], known: Work, truth: Floats
+) -> None:
+    found, _ = device(known, truth, 8)
+    pool = found.encoded(networks[200:300])
+    _, std = found.predictor.predict(pool)
+    worth = np.zeros(100)
+    worth[int(np.argmax(std))] = 1.0
+    assert next_telling(pool, 1, found.predictor, worth)[0] == int(np.argmax(std))
+
+
+def test_file_says_the_same_again(
+    tmp_path_factory: pytest.TempPathFactory, networks: list[Graph], known: Work, truth: Floats
+) -> None:
+    found, _ = device(known, truth, 10)
+    path = tmp_path_factory.mktemp("device") / "device.json"
+    found.save(path)
+    assert file.load(path).latency(networks[300]) == found.latency(networks[300])
+    path.write_text(path.read_text()[:100])
+    with pytest.raises(TableError, match="no file of a measured device"):
+        file.load(path)

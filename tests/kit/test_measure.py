@@ -1,0 +1,56 @@
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hwnas.__main__ import run
+
+TARGET = ("+target=nvidia_t4", "search_space=tiny")
+
+
+def measure(kit: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-I", "measure.py", *arguments]
+    return subprocess.run(line, cwd=kit, capture_output=True, text=True, timeout=300, check=False)
+
+
+@pytest.fixture
+def kit(tmp_path: Path) -> Path:
+    found = tmp_path / "kit"
+    assert run(["profile", *TARGET, f"kit={found}", "n=8"]) == 0
+    return found
+
+
+def test_kit_is_measured_resumed_and_read_back(
+    kit: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # A device whose latency is the size of the file: steady, so that passes agree.
+    tool = f"{sys.executable} -c \"import os; print(os.path.getsize('{{file}}') / 1e4)\""
+    done = measure(kit, "command", tool)
+    assert done.returncode == 0, done.stderr
+    rows = list(csv.DictReader((kit / "results.csv").read_text().splitlines()))
+    assert {row["role"] for row in rows} == {"sentinel", "network"}
+    assert len({row["network"] for row in rows}) == 8
+    assert measure(kit, "command", tool).returncode == 0
+    assert len((kit / "results.csv").read_text().splitlines()) == len(rows) + 1  # nothing to do
+    where = f"target.elsewhere.file={tmp_path / 'device.json'}"
+    capsys.readouterr()
+    assert run(["profile", *TARGET, f"measured={kit / 'results.csv'}", where]) == 0
+    assert "8 networks in" in " ".join(capsys.readouterr().out.split())
+    assert json.loads((tmp_path / "device.json").read_text())["setting"] == "float32-1t-b1"
+
+
+def test_file_that_was_changed_is_refused(kit: Path) -> None:
+    path = next((kit / "networks").glob("*.onnx"))
+    path.write_bytes(path.read_bytes() + b" ")
+    done = measure(kit, "command", "true {file}")
+    assert done.returncode == 1
+    assert "is not what kit.json says" in done.stderr
+
+
+def test_target_that_was_not_measured_says_how(capsys: pytest.CaptureFixture[str]) -> None:
+    code = run(["search", *TARGET, "target.elsewhere.file=/nowhere/device.json", "n_trials=1"])
+    assert code == 2
+    assert "profile +target=nvidia_t4 kit=DIR" in capsys.readouterr().err
