@@ -64,7 +64,7 @@ class Saving:
     """Where and how often training state is kept, and who reads along."""
 
     checkpoint: Checkpoint
-    every_s: float = 20.0
+    every_s: float = 15.0  #: with a step and the time of writing, a kill loses at most 20 s
     clock: Callable[[], float] = time.monotonic
     log: Callable[[Row], None] | None = None  #: gets rows with ``step``, ``lr``, losses...
 
@@ -147,8 +147,8 @@ def train(
             training.step(step, batch)
             late = saving.clock() - saved_at > saving.every_s
             if training.processes.leads and (step + 1 == total or late):
+                saved_at = saving.clock()  # what comes after it is lost if it is not finished
                 saving.checkpoint.save(training.state, step + 1)
-                saved_at = saving.clock()
             advance(1)
     if training.processes.leads:
         saving.checkpoint.finish()

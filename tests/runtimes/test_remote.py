@@ -158,7 +158,7 @@ def test_no_tracker(connect: Open) -> None:
     with pytest.raises(DeviceError) as error:
         connect(Remote(f"127.0.0.1:{port}", "lab", 20.0))
     assert f"No tracker answers at 127.0.0.1:{port} for device 'lab'" in str(error.value)
-    assert f"python -m tvm.exec.rpc_tracker --host 0.0.0.0 --port {port}" in str(error.value)
+    assert f"python -m tvm.exec.rpc_tracker --host 127.0.0.1 --port {port}" in str(error.value)
 
 
 def test_a_key_without_a_server(lab: Lab, connect: Open) -> None:

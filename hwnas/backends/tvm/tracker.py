@@ -69,7 +69,9 @@ def _nobody(remote: Remote, mute: Sequence[str]) -> str:
     return (
         f"No device '{remote.key}' at {remote.tracker} within {remote.timeout_s:g} s: {found}. "
         "Start it, on the device, with: "
-        f"python -m tvm.exec.rpc_server --tracker {remote.tracker} --key {remote.key}"
+        f"python -m tvm.exec.rpc_server --tracker {remote.tracker} --key {remote.key} "
+        "--host 127.0.0.1 --port 9090 --custom-addr 127.0.0.1, behind "
+        "ssh -L 9090:localhost:9090: TVM's RPC is not authenticated."
     )
 
 
@@ -77,6 +79,8 @@ def _no_tracker(remote: Remote, error: Exception) -> str:
     port = remote.tracker.rpartition(":")[2]
     return (
         f"No tracker answers at {remote.tracker} for device '{remote.key}': {error}. "
-        f"Start it with: python -m tvm.exec.rpc_tracker --host 0.0.0.0 --port {port} "
-        f"--port-end {int(port) + 1}"
+        f"Start it with: python -m tvm.exec.rpc_tracker --host 127.0.0.1 --port {port} "
+        f"--port-end {int(port) + 1}   TVM's RPC is not authenticated: whoever reaches it runs "
+        "code. Keep it on 127.0.0.1 and tunnel to the device: "
+        f"ssh -L 9090:localhost:9090 -R {port}:localhost:{port} USER@DEVICE"
     )
