@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from hwnas.errors import RunError
+from hwnas.errors import RunError, why
 
 Row = dict[str, Any]
 
@@ -26,7 +26,7 @@ def read_manifest(path: Path, option: str = "run.resume") -> Row:
     except FileNotFoundError:
         raise RunError(f"{option}={path}: no manifest.json there, so it is not a run.") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunError(f"{option}={path}: manifest.json cannot be read: {error}") from None
+        raise RunError(f"{option}={path}: manifest.json cannot be read: {why(error)}") from None
     return dict(manifest)
 
 

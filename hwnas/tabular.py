@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from hwnas.accuracy.base import Rival, Score
 from hwnas.cost.base import Cost
-from hwnas.errors import CompileError, TableError, unknown
+from hwnas.errors import CompileError, TableError, unknown, why
 from hwnas.figure import Figure
 from hwnas.metrics import column
 from hwnas.pareto import hypervolume, non_dominated
@@ -131,7 +131,7 @@ def _read(path: Path) -> pa.Table:
     except FileNotFoundError:
         raise TableError(f"table.path={path}: there is no such file.") from None
     except (OSError, pa.ArrowException) as error:
-        (reason, *_) = str(error).splitlines() or [type(error).__name__]
+        reason = why(error)
         raise TableError(f"table.path={path}: neither Parquet nor CSV: {reason}") from None
 
 

@@ -92,10 +92,27 @@ def _folders(path: Path) -> list[Path]:
 
 
 def _files(path: Path) -> Iterator[Path]:
-    """Yield all files that are not hidden, in an order of their names alone."""
-    for folder, folders, names in os.walk(path, followlinks=True):
+    """Yield all files that are not hidden, in an order of their names alone.
+
+    Raises:
+        DataError: a link leads to a folder that holds it, or cannot be followed.
+    """
+    for folder, folders, names in os.walk(path, followlinks=True, onerror=_refuse):
+        real = Path(os.path.realpath(folder))
+        if Path(folder) != path and _holds(real, Path(folder)):
+            raise DataError(f"{folder} links to {real}, a folder that holds it: remove the link.")
         folders[:] = sorted(name for name in folders if not _is_hidden(name))
         yield from (Path(folder, name) for name in sorted(names) if not _is_hidden(name))
+
+
+def _holds(real: Path, link: Path) -> bool:
+    """Return whether a folder is the one that a link to it lies in, or is above that."""
+    place = link.absolute().parent.resolve()
+    return real == place or real in place.parents
+
+
+def _refuse(error: OSError) -> None:
+    raise DataError(f"{error.filename} cannot be read: {error.strerror}.")
 
 
 def _is_hidden(name: str) -> bool:

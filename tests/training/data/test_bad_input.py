@@ -289,3 +289,15 @@ def test_command_refuses_bad_data_in_one_line(
     assert "Traceback" not in captured.out + captured.err
     assert len(captured.err.strip().splitlines()) == 1
     assert message in captured.err
+
+
+def test_links_to_folders_that_hold_them_are_refused(tmp_path: Path) -> None:
+    images = tmp_path / "images"
+    (images / "a").mkdir(parents=True)
+    (images / "a" / "again").symlink_to(images)
+    with pytest.raises(DataError, match="a folder that holds it: remove the link"):
+        loaded(images)
+    (images / "a" / "again").unlink()
+    (images / "a" / "self").symlink_to(images / "a")
+    with pytest.raises(DataError, match="a folder that holds it"):
+        loaded(images)
