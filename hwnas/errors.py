@@ -67,3 +67,10 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
     listed = f" Allowed: {', '.join(options)}." if options else " There is none."
     every = "" if near and len(options) > _SHORT_LIST else listed
     return f"Unknown {what} '{name}'.{hint}{every}"
+
+
+def why(error: Exception) -> str:
+    """Return in words why something failed: of the system the reason alone, else the first line."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror.partition(". Detail")[0].partition(" '")[0]
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -78,11 +78,12 @@ def lock(folder: Path) -> IO[str]:
 
 
 def check_new(folder: Path, option: str) -> None:
-    """Refuse a folder in which something is.
+    """Refuse a folder in which something is, and what can be none.
 
     Raises:
         RunError: it says of which option it is.
     """
+    check_place(folder, option)
     if folder.is_dir() and any(folder.iterdir()):
         raise RunError(f"{option}={folder} is not empty: choose another folder, or remove it.")
 

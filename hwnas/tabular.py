@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from hwnas.cost.base import Cost
-from hwnas.errors import CompileError, TableError, unknown
+from hwnas.errors import CompileError, TableError, unknown, why
 from hwnas.figure import Figure
 from hwnas.metrics import column
 from hwnas.pareto import hypervolume, non_dominated
@@ -136,7 +136,7 @@ def _read(path: Path) -> pa.Table:
     except FileNotFoundError:
         raise TableError(f"table.path={path}: there is no such file.") from None
     except (OSError, pa.ArrowException) as error:
-        (reason, *_) = str(error).splitlines() or [type(error).__name__]
+        reason = why(error)
         raise TableError(f"table.path={path}: neither Parquet nor CSV: {reason}") from None
 
 

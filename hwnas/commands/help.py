@@ -20,6 +20,13 @@ _GROUPS = {
 }
 
 
+_WRITING = (
+    "Paths, names, ids and URLs are taken as they are written, whatever signs they hold; those in",
+    "quotes are what is in the quotes, null is none. [A,B] is a list where several can be given;",
+    "elements with a comma need quotes. With -m, commas outside quotes and lists separate runs.",
+)
+
+
 def overview(verbs: Mapping[str, str]) -> str:
     """Return the list of verbs."""
     lines = [
@@ -186,7 +193,8 @@ def verb_help(verb: str, schema: type) -> str:
         if not name.startswith(_HIDDEN.get(verb, ()))
     ]
     lines += ["", "examples:", *(f"  python -m hwnas {example}" for example in _examples(verb))]
-    lines += ["", "The configuration is Hydra's: --cfg job prints it, --hydra-help tells more."]
+    lines += ["", *_WRITING]
+    lines += ["The configuration is Hydra's: --cfg job prints it, --hydra-help tells more."]
     return "\n".join(lines)
 
 

@@ -346,7 +346,7 @@ def read_shared(url: str, name: str) -> Record:
 def in_file(path: Path) -> Source:
     """Return the study in a file that a run may be writing."""
     # Where nobody has it open there is no log beside it, and SQLite would make one, even to read.
-    mode = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "immutable=1"
+    mode = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "mode=ro&immutable=1"
     address = f"{path.absolute().as_uri()}?{mode}"
     engine = {"creator": lambda: sqlite3.connect(address, uri=True), "poolclass": NullPool}
     return Source("sqlite://", engine, NAME, str(path))
