@@ -36,6 +36,10 @@ LAYERS = {
     "pareto": 1,
     "results": 2,
     "manifest": 1,
+    "records": 0,
+    "identity": 0,
+    "verified": 2,
+    "candidates": 2,
     "cost": 2,
     "cost.measured": 3,
     "backends": 0,  # those that there are
@@ -116,6 +120,7 @@ PLACES = {
         "api.exports",
         "api.result",
         "api.tables",
+        "candidates",
         "results",
         "tabular",
         "training.data.hub",
@@ -123,6 +128,7 @@ PLACES = {
     "hydra": {"api.composition", "commands.dispatch", "commands.sweep", "config"},
     "omegaconf": {"api.composition", "commands.dispatch", "commands.sweep", "config"},
     "optuna": {
+        "searching.damage",
         "searching.history",
         "searching.loop",
         "searching.pareto_sampler",
@@ -130,7 +136,12 @@ PLACES = {
         "searching.shared_study",
         "searching.study",
     },
-    "sqlalchemy": {"searching.options", "searching.shared_study", "searching.study"},
+    "sqlalchemy": {
+        "searching.damage",
+        "searching.options",
+        "searching.shared_study",
+        "searching.study",
+    },
     "matplotlib": {
         "api.pictures",
         "api.result",

@@ -5,6 +5,7 @@ from typing import Any
 
 from hwnas.errors import ConfigError, unknown
 from hwnas.families.base import Recipe
+from hwnas.identity import decisive
 
 OPTIMISERS = ("sgd", "adamw")
 DTYPES = ("float32", "bfloat16")
@@ -81,7 +82,7 @@ class TrainingConfig:
         Args:
             default: The family's recipe.
         """
-        options = asdict(self) | asdict(self.recipe(default))
+        options = decisive(self) | asdict(self.recipe(default))
         return {name: value for name, value in options.items() if name not in _INDIFFERENT}
 
 
