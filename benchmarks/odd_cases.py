@@ -229,7 +229,8 @@ def _studies() -> Iterator[Case]:
         "parameters of text": sql("UPDATE trial_params SET distribution_json = 'x'"),
     }
     for how, damage in damages.items():
-        for verb in (_WHY, _RESUME) if how != "empty" else (_WHY,):  # an empty one is a new one
+        # An empty one is a new one, and the space is that of the file where a search goes on.
+        for verb in (_WHY,) if how in ("empty", "space of text") else (_WHY, _RESUME):
             yield Case(f"study {how} {verb[0]}", damage, verb)
 
 

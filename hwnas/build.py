@@ -1,11 +1,9 @@
 """Composition root: from a configuration to the objects that a verb needs."""
 
-import hashlib
 import importlib.metadata
-import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from hwnas.cost.base import CostModel
 from hwnas.cost.derived import DerivedCostModel
 from hwnas.device import Device, profile_command
 from hwnas.errors import RunError, SpaceError, unknown
+from hwnas.identity import decisive, digest
 from hwnas.networks import Networks
 from hwnas.networks import read as read_networks
 from hwnas.progress import Progress
@@ -70,7 +69,7 @@ class Parts:
     def digests(self) -> dict[str, str]:
         """Return a digest of everything that decides the outcome, by name."""
         c, members = self.config, self.space.members
-        decisive = {
+        by_space = {
             m.name: c.train.decisive(self.networks.families[m.name].recipe) for m in members
         }
         file = self.networks.backend.user_file()
@@ -78,19 +77,19 @@ class Parts:
         return {
             "search_space": self.space.digest,
             "data": self.data.digest,
-            "augmentation": _digest(c.dataset.augmentation),
-            "target": _digest([facts(c.target), file.read_text("utf-8") if file else ""]),
-            "cost": _digest(c.cost),
-            "budget": _digest(c.allowed.digested()),
-            "objectives": _digest(c.objectives),
-            "sampler": _digest(asdict(c.sampler)),
-            "train": _digest(self._one_or_by_space(decisive)),
-            "accuracy": _digest(asdict(c.trained) if c.accuracy == "trained" else c.accuracy),
-            "finish": _digest({n: v for n, v in asdict(c.finish).items() if n != "minutes"}),
-            "start_from": _digest([genotype.id for genotype in self.first]),
-            "scoring": _digest(asdict(c.scoring)),
-            "seed": _digest(c.seed),
-            "versions": _digest(self.versions()),
+            "augmentation": digest(c.dataset.augmentation),
+            "target": digest([facts(c.target), file.read_text("utf-8") if file else ""]),
+            "cost": digest(c.cost),
+            "budget": digest(c.allowed.digested()),
+            "objectives": digest(c.objectives),
+            "sampler": digest(decisive(c.sampler)),
+            "train": digest(self._one_or_by_space(by_space)),
+            "accuracy": digest(decisive(c.trained) if c.accuracy == "trained" else c.accuracy),
+            "finish": digest({n: v for n, v in decisive(c.finish).items() if n != "minutes"}),
+            "start_from": digest([genotype.id for genotype in self.first]),
+            "scoring": digest(decisive(c.scoring)),
+            "seed": digest(c.seed),
+            "versions": digest(self.versions()),
             **(
                 {f"supernet of {name}": place for name, place in places.items()}
                 if self.space.root
@@ -184,7 +183,3 @@ def cost_model(parts: Parts, device: Device | None) -> CostModel:
 def artefacts(parts: Parts, device: Device | None) -> Artefacts:
     """Return what makes and judges the files of a front member."""
     return DerivedArtefacts(parts.networks.backend.artefacts(device), parts.config.derives)
-
-
-def _digest(content: Any) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

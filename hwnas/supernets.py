@@ -3,7 +3,6 @@
 import contextlib
 import copy
 import hashlib
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from hwnas.accuracy.options import ScoringConfig
 from hwnas.accuracy.supernet import SupernetEvaluator
 from hwnas.errors import LockedError, RunError
 from hwnas.families.base import Family, Recipe, Supernet
+from hwnas.identity import digest
 from hwnas.progress import Progress
 from hwnas.results import RunFolder
 from hwnas.space import Genotype, SearchSpace, Space
@@ -84,7 +84,7 @@ class Course:
 
     def checkpoint(self) -> Checkpoint:
         """Return where the supernet of this space, data, training and seed is kept."""
-        path = Path(self.supernets, _digest(self.of), "supernet.safetensors")
+        path = Path(self.supernets, digest(self.of), "supernet.safetensors")
         return Checkpoint(path, self.of)
 
     @property
@@ -154,7 +154,7 @@ class Course:
             start: What else decides its weights, beside what decides the supernet's.
         """
         what = self.of | {"genotype": genotype.id, "start": start}
-        return Checkpoint(Path(self.supernets, _digest(what), "network.safetensors"), what)
+        return Checkpoint(Path(self.supernets, digest(what), "network.safetensors"), what)
 
     def teach(
         self,
@@ -195,7 +195,7 @@ class Course:
         drawn = ("epochs", "batch_size", "mixup", "unaugmented", "dtype")
         what = self.network_checkpoint(genotype, start).path.parent.name
         known = [what, *(getattr(options, name) for name in drawn)]
-        folder = RunFolder(Path(self.supernets, _digest(known)))
+        folder = RunFolder(Path(self.supernets, digest(known)))
         with contextlib.closing(_waited(folder, progress)):
             views = Views(self.material, options, self.seed, self.resolution(genotype))
             return record(network, folder.path, views, progress)
@@ -379,7 +379,3 @@ def _content(path: str | None) -> str | None:
         return None
     with Path(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:16]
-
-
-def _digest(content: Any) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

@@ -97,6 +97,8 @@ def load(config: BenchmarkConfig) -> Benchmark:
     for name in (*config.genotype, config.accuracy, *config.costs.values()):
         if name not in table.column_names:
             raise TableError(f"{path}: {unknown('column', name, table.column_names)}")
+    if len({*table.column_names}) < table.num_columns:
+        raise TableError(f"{path}: a column is there twice.")
     if table.num_rows == 0:
         raise TableError(f"{path}: there are no rows.")
     columns = [_options(path, name, table[name]) for name in config.genotype]

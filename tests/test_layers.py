@@ -15,7 +15,6 @@ LAYERS = {
     "": 0,  # the package itself: its version
     "errors": 0,
     "version": 0,
-    "records": 1,
     "content": 0,
     "progress": 0,
     "host": 0,
@@ -41,9 +40,11 @@ LAYERS = {
     "provenance": 2,
     "pareto": 1,
     "results": 2,
-    "candidates": 2,
-    "verified": 4,
     "manifest": 1,
+    "records": 0,
+    "identity": 0,
+    "verified": 2,
+    "candidates": 2,
     "cost": 2,
     "cost.measured": 3,
     "backends": 0,  # those that there are
@@ -129,9 +130,9 @@ PLACES = {
     "pyarrow": {
         "api.exports",
         "api.folders",
-        "candidates",
         "api.result",
         "api.tables",
+        "candidates",
         "results",
         "tabular",
         "training.data.hub",

@@ -19,6 +19,7 @@ from hwnas.searching.front import pareto_front
 from hwnas.searching.view import View
 from hwnas.tabular import Benchmark
 
+_DECISIVE = ("hwnas", "optuna")
 _RECORDED = ("hwnas", "optuna", "numpy", "scipy", "moocore")
 
 
@@ -107,7 +108,8 @@ def _manifest(
         name: sha256(json.dumps(value).encode()).hexdigest()[:16]
         for name, value in decisive.items()
     }
-    check_resumed(earlier, folder, digests, config.n_trials)
+    own = {name: importlib.metadata.version(name) for name in _DECISIVE}
+    check_resumed(earlier, folder, digests, config.n_trials, own)
     return {
         **begun("search", arguments, earlier, config),
         "digests": digests,

@@ -55,7 +55,6 @@ class Model(TypedDict):
     family: str
     input: _Shape
     n_outputs: NotRequired[Size]
-    n_classes: NotRequired[Size]  #: of the first edition, which had no other task
     macs_m: float
     params_m: float
     operators: Annotated[list[Operator], Bound(1, 100_000)]
@@ -135,7 +134,7 @@ class Proof(TypedDict):
 
     format: int
     made: Made
-    model: Model
+    model: Annotated[Model, OPEN]  #: the first edition said outputs in words of its task
     task: NotRequired[Annotated[_Named, OPEN]]
     license: str
     source: dict[str, Any]

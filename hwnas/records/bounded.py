@@ -1,5 +1,6 @@
 """Files of strangers: their bytes, JSON and YAML, within bounds that are checked beforehand."""
 
+import contextlib
 import json
 import os
 import stat
@@ -84,7 +85,8 @@ def from_yaml(said: str) -> Any:
         Damaged: it is none, has tags, names a key twice, or says more than it may.
     """
     try:
-        return yaml.load(said, _Loader)
+        with contextlib.closing(_Loader(said)) as loader:
+            return loader.get_single_data()
     except RecursionError:
         raise Damaged("it is nested too deep") from None
     except (yaml.YAMLError, ValueError, OverflowError) as error:
@@ -114,6 +116,10 @@ def _no_number(said: str) -> Any:
 
 class _Loader(yaml.SafeLoader):
     """The safe loader, without keys that are there twice and aliases that multiply."""
+
+    def close(self) -> None:
+        """Free what the parser holds."""
+        self.dispose()
 
     def get_single_node(self) -> Any:
         node = super().get_single_node()

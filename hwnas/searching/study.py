@@ -6,6 +6,7 @@ system attributes.
 """
 
 import base64
+import contextlib
 import copy
 import sqlite3
 import warnings
@@ -29,7 +30,7 @@ from hwnas import database
 from hwnas.errors import RunError
 from hwnas.metrics import column, paid, qualities, quality
 from hwnas.results import Candidate
-from hwnas.searching.damage import readable
+from hwnas.searching.damage import check_whole, readable
 from hwnas.searching.options import NAME
 from hwnas.searching.proposal import STD, Proposal, recorded
 from hwnas.space import Genotype, Space
@@ -56,13 +57,17 @@ class Study:
     def __init__(self, path: Path, space: Space, objectives: Sequence[str]):
         self._space, self.objectives = space, tuple(objectives)
         self.distributions = distributions(space)
-        with readable(str(path)):
+        self._path = path
+        with contextlib.ExitStack() as undo, readable(str(path)):
+            check_whole(path)
             self._storage = open_file(path)
+            undo.callback(self.close)
             self._file = create(self._storage, NAME, space, self.objectives)
             self._memory = optuna.create_study(directions=self._file.directions)
             finished = self._file.get_trials(deepcopy=False)
             self._memory.add_trials([_unmarked(trial) for trial in finished])
             self.candidates = [candidate(trial, space) for trial in finished]
+            undo.pop_all()
         self._by_id = {known.id: known for known in self.candidates}
 
     def find(self, genotype: Genotype) -> Candidate | None:
@@ -79,7 +84,8 @@ class Study:
     def tell(self, trial: Trial, candidate: Candidate, violations: Mapping[str, float]) -> None:
         """Keep what became of a trial."""
         told = tell(self._memory, trial, candidate, violations, self.objectives)
-        self._file.add_trial(_marked(told, candidate, self.objectives))
+        with readable(str(self._path)):
+            self._file.add_trial(_marked(told, candidate, self.objectives))
         self.candidates.append(candidate)
         self._by_id[candidate.id] = candidate
 

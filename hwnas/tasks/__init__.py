@@ -9,14 +9,15 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from hwnas.errors import ConfigError, unknown
-from hwnas.records.schema import Unfit
+from hwnas.records.schema import Bound, Unfit, fitted
 
 if TYPE_CHECKING:  # help and explanations start without numpy and scipy
     from hwnas.tasks.base import Kind, Task
 
+_N_CLASSES = Annotated[int, Bound(1, 1 << 20)]
 GROUP = "hwnas.tasks"  #: of entry points
 _BUILT_IN = {
     "classification": EntryPoint(
@@ -79,9 +80,15 @@ def of_manifest(record: Mapping[str, Any]) -> Task:
 
 
 def of_proof(record: Mapping[str, Any]) -> Task:
-    """Return the task of an export's proof; earlier versions recorded the number of classes."""
-    n: int = record["model"].get("n_classes", 0)
-    return from_json(record.get("task") or _classes([str(i) for i in range(n)]))
+    """Return the task of an export's proof; earlier versions recorded the number of classes.
+
+    Raises:
+        Unfit: it says neither.
+    """
+    if (said := record.get("task")) is None:
+        n: int = fitted(_N_CLASSES, record["model"].get("n_classes"), "model.n_classes")
+        said = _classes([str(i) for i in range(n)])
+    return from_json(said)
 
 
 def _classes(names: Sequence[str]) -> dict[str, Any]:

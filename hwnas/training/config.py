@@ -6,6 +6,7 @@ from typing import Any
 from hwnas.bounds import check, within
 from hwnas.errors import ConfigError, unknown
 from hwnas.families.base import Recipe
+from hwnas.identity import decisive
 
 OPTIMISERS = ("sgd", "adamw")
 DTYPES = ("float32", "bfloat16")
@@ -73,7 +74,7 @@ class TrainingConfig:
         Args:
             default: The family's recipe.
         """
-        options = asdict(self) | asdict(self.recipe(default))
+        options = decisive(self) | asdict(self.recipe(default))
         return {name: value for name, value in options.items() if name not in _INDIFFERENT}
 
 

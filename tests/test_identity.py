@@ -1,0 +1,41 @@
+from dataclasses import dataclass, field, replace
+
+from hwnas.accuracy.options import ScoringConfig, TrainedConfig
+from hwnas.finishing.options import FinishConfig
+from hwnas.identity import LATER, decisive, digest
+from hwnas.searching.options import SamplerConfig
+from hwnas.training.config import TrainingConfig
+
+
+@dataclass
+class _Options:
+    first: int = 1
+    added: str = field(default="as ever", metadata=LATER)
+    listed: list[int] = field(default_factory=list, metadata=LATER)
+
+
+def test_options_that_came_later_count_where_they_are_not_the_default() -> None:
+    options = _Options()
+    assert decisive(options) == {"first": 1}
+    assert decisive(replace(options, added="new")) == {"first": 1, "added": "new"}
+    assert decisive(replace(options, listed=[1])) == {"first": 1, "listed": [1]}
+
+
+def test_defaults_are_those_of_runs_that_there_are() -> None:
+    """A digest that changes refuses to resume runs: mark a new option with ``LATER``."""
+    found = {
+        type(options).__name__: digest(decisive(options))
+        for options in (
+            SamplerConfig(), ScoringConfig(), TrainedConfig(), FinishConfig(), TrainingConfig()
+        )
+    }  # fmt: skip
+    assert found == KNOWN
+
+
+KNOWN = {
+    "SamplerConfig": "a1fa3ece7b755f24",
+    "ScoringConfig": "fb759909fe186eab",
+    "TrainedConfig": "2692ba510ee899e8",
+    "FinishConfig": "6c01829a436fe7ed",
+    "TrainingConfig": "42dd0d6218587012",
+}
