@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwnas import tasks
-from hwnas.errors import ProofError, RunError
+from hwnas.errors import ProofError, RunError, why
 from hwnas.export.folder import PROOF
 from hwnas.export.running import kinds
 from hwnas.figure import Figure, Figures
@@ -196,7 +196,7 @@ def read_kept(folder: Path) -> Kept:
             raise ValueError("pixels, targets and outputs are not of as many images")
         return kept
     except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
-        raise ProofError(f"{folder / IMAGES} cannot be read: {error}") from None
+        raise ProofError(f"{folder / IMAGES} cannot be read: {why(error)}") from None
 
 
 def read(folder: Path) -> Row:
@@ -216,7 +216,7 @@ def read(folder: Path) -> Row:
     except FileNotFoundError:
         raise RunError(f"{folder} is no export: there is no {PROOF}.") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RunError(f"{path} cannot be read: {error}") from None
+        raise RunError(f"{path} cannot be read: {why(error)}") from None
     return dict(content)
 
 
