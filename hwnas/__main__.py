@@ -90,7 +90,7 @@ def _run_verb(verb: str, arguments: Sequence[str]) -> None:
 
 def _place_problem(error: Exception, arguments: Sequence[str]) -> str | None:
     """Return a sentence if a file or folder cannot be read or written, else ``None``."""
-    cure = f"{_CONTINUE[arguments[0]]} continues."
+    cure = f"{_CONTINUE[arguments[0]]} continues; where nothing was begun, the same command does."
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno in _DISK:

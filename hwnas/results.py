@@ -22,6 +22,8 @@ from hwnas.manifest import FORMAT, Manifest, read_manifest
 from hwnas.records import as_json
 from hwnas.space import Genotype, Space
 
+_MANIFEST = "manifest.json"
+_STUDY = ("study.db", "study.db-wal", "study.db-shm", "study.db-journal")
 State = Literal["complete", "stopped", "infeasible"]
 Row = dict[str, Any]
 
@@ -154,10 +156,16 @@ class RunFolder:
         self._lock.close()
         self._lock = None
 
-    def forget(self) -> None:
-        """Remove the manifest of a run that was refused before it came to anything else."""
-        if {entry.name for entry in self.path.iterdir()} == {files.LOCK, "manifest.json"}:
-            (self.path / "manifest.json").unlink()
+    def forget(self, *, refused: bool) -> None:
+        """Remove what a new run left that came to nothing.
+
+        Args:
+            refused: Whether nothing but a manifest counts as nothing, too.
+        """
+        names = {entry.name for entry in self.path.iterdir()} - {files.LOCK}
+        if names <= set(_STUDY) or (refused and names == {_MANIFEST}):
+            for name in names:
+                (self.path / name).unlink()
 
     def write_json(self, name: str, content: Any) -> Path:
         """Write JSON atomically."""
@@ -208,9 +216,9 @@ def opened(
         folder.create()
     try:
         yield folder, earlier
-    except HwnasError:
+    except BaseException as error:
         if not resume:
-            folder.forget()
+            folder.forget(refused=isinstance(error, HwnasError))
         raise
     finally:
         folder.close()

@@ -150,6 +150,6 @@ def chains() -> Iterator[Chain]:
                 ["why", f"run={run}", "id=front"],
                 ["compare", f"runs={listed([run])}", f"run.dir={odd}/compared", "n_bootstrap=0"],
                 ["export", f"run={run}", f"dir={out}", "pick=fastest"],
-                ["verify", f"{out}/{{id}}"],
+                ["verify", f"export={out}/{{id}}" if odd[0] == "-" else f"{out}/{{id}}"],
             ),
         )
