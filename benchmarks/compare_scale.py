@@ -25,7 +25,8 @@ from hwnas import host
 from hwnas.__main__ import run
 from hwnas.budget import Budget
 from hwnas.results import Candidate, RunFolder
-from hwnas.searching import study
+from hwnas.searching import storage as storages
+from hwnas.searching import trials
 from hwnas.searching.front import pareto_front
 from hwnas.searching.options import NAME
 from hwnas.space import SearchSpace, find, load
@@ -35,8 +36,8 @@ from hwnas.tasks.classification.proportion import proportion
 def make(path: Path, space: SearchSpace, n_runs: int, n: int) -> None:
     """Make folders of searches that differ in their seed and in how they sampled."""
     times = path / "times.db"
-    storage = study.open_file(times)
-    kept = study.create(storage, NAME, space, OBJECTIVES)
+    storage = storages.open_file(times)
+    kept = trials.create(storage, NAME, space, OBJECTIVES)
     start = datetime(2026, 1, 1)
     for number in range(n):
         trial = create_trial(state=TrialState.COMPLETE, values=[0.0] * len(OBJECTIVES))

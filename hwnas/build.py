@@ -20,7 +20,7 @@ from hwnas.identity import decisive, digest
 from hwnas.networks import Networks
 from hwnas.networks import read as read_networks
 from hwnas.progress import Progress
-from hwnas.searching.study import read as read_study
+from hwnas.searching.recorded import read as read_study
 from hwnas.space import Genotype, Space
 from hwnas.supernets import Course, Training
 from hwnas.target import facts

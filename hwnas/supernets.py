@@ -3,8 +3,7 @@
 import contextlib
 import copy
 import hashlib
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,13 +14,13 @@ from torch import nn
 from hwnas import families, space
 from hwnas.accuracy.options import ScoringConfig
 from hwnas.accuracy.supernet import SupernetEvaluator
-from hwnas.errors import LockedError, RunError
+from hwnas.errors import RunError
 from hwnas.families.base import Family, Recipe, Supernet
 from hwnas.identity import digest
 from hwnas.progress import Progress
 from hwnas.results import RunFolder
 from hwnas.space import Genotype, SearchSpace, Space
-from hwnas.training import loop, parallel
+from hwnas.training import loop
 from hwnas.training.alone import Pupil, train_alone
 from hwnas.training.answers import Answers, Views, record
 from hwnas.training.batches import Material
@@ -32,12 +31,12 @@ from hwnas.training.inference import per_sample, recalibrate
 from hwnas.training.initial import initialise
 from hwnas.training.loop import Row, Saving, Summary, Trainee
 from hwnas.training.sandwich import Sandwich
+from hwnas.training.sole import sole, waited
 from hwnas.union import joined
 from hwnas.version import __version__
 
 Log = Callable[[Row], None]
 
-_POLL_S = 1.0  # between looks at a supernet that another process trains
 _GLANCE = 2000  # validation images that a log's figures are read from
 _GLANCE_CALIBRATION = 512
 
@@ -140,7 +139,7 @@ class Course:
             supernet.module, sandwich, self.family.recipe, measure=lambda: self._glance(supernet)
         )
         total = loop.n_steps(self.train, len(self.data.train))
-        with _sole(checkpoint, total, progress):
+        with sole(checkpoint, total, progress):
             saving = Saving(checkpoint, log=log)
             summary = loop.train(trainee, self.material, self.train, self.seed, saving, progress)
         supernet.module.eval()
@@ -169,7 +168,7 @@ class Course:
         Where another process trains it, wait for that.
         """
         total = loop.n_steps(options, len(self.data.train))
-        with _sole(checkpoint, total, progress):
+        with sole(checkpoint, total, progress):
             saving = Saving(checkpoint, log=log)
             return train_alone(pupil, self.material, options, self.seed, saving, progress)
 
@@ -196,7 +195,7 @@ class Course:
         what = self.network_checkpoint(genotype, start).path.parent.name
         known = [what, *(getattr(options, name) for name in drawn)]
         folder = RunFolder(Path(self.supernets, digest(known)))
-        with contextlib.closing(_waited(folder, progress)):
+        with contextlib.closing(waited(folder, progress)):
             views = Views(self.material, options, self.seed, self.resolution(genotype))
             return record(network, folder.path, views, progress)
 
@@ -326,51 +325,6 @@ class Lesson:
         with torch.random.fork_rng():
             torch.manual_seed(course.seed)
             return course.family.build(course.space, self.genotype, course.data.signature)
-
-
-@contextlib.contextmanager
-def _sole(checkpoint: Checkpoint, n_steps: int, progress: Progress) -> Iterator[None]:
-    """Have no other command train the same meanwhile; wait for one that does."""
-    processes = parallel.current()
-    with contextlib.ExitStack() as stack:
-        if processes.leads and checkpoint.n_steps() < n_steps:
-            stack.callback(_locked(checkpoint, n_steps, progress).close)
-        processes.meet()
-        yield
-        processes.meet()
-
-
-def _locked(checkpoint: Checkpoint, n_steps: int, progress: Progress) -> RunFolder:
-    """Return the folder of a checkpoint, locked; while another process trains it, wait."""
-    folder = RunFolder(checkpoint.path.parent)
-    try:
-        folder.create()
-    except LockedError:
-        shown = checkpoint.n_steps()
-        with progress.phase("Wait for supernet", n_steps, shown) as advance:
-            while True:
-                time.sleep(_POLL_S)
-                advance(checkpoint.n_steps() - shown)
-                shown = checkpoint.n_steps()
-                try:
-                    folder.create()
-                    break
-                except LockedError:
-                    continue
-    return folder
-
-
-def _waited(folder: RunFolder, progress: Progress) -> RunFolder:
-    """Return a folder, locked; while another process works in it, wait."""
-    with contextlib.suppress(LockedError):
-        folder.create()
-        return folder
-    with progress.phase("Wait for answers", 1):
-        while True:
-            time.sleep(_POLL_S)
-            with contextlib.suppress(LockedError):
-                folder.create()
-                return folder
 
 
 def _content(path: str | None) -> str | None:

@@ -15,10 +15,10 @@ from hwnas.latency_table import TRANSFERRED, Entry, LatencyTable, TableConfig, l
 from hwnas.op import OpSpec
 from hwnas.progress import Silent
 from hwnas.runtimes.options import TuningConfig
-from hwnas.supernets import _locked
 from hwnas.target import Remote
 from hwnas.training.checkpoint import Checkpoint
 from hwnas.training.data import DatasetConfig
+from hwnas.training.sole import _locked
 from tests.conftest import target
 from tests.profiling.fakes import FakeWorker, timing
 

@@ -10,8 +10,8 @@ import pytest
 from hwnas import database
 from hwnas.errors import ConfigError, RunError
 from hwnas.searching.options import StudyConfig
+from hwnas.searching.recorded import in_database
 from hwnas.searching.shared_study import Membership, SharedStudy
-from hwnas.searching.study import in_database
 from hwnas.space import SearchSpace
 
 SECRET = "geheim"

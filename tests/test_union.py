@@ -18,7 +18,7 @@ from hwnas.errors import SpaceError
 from hwnas.figure import Figure
 from hwnas.progress import Silent
 from hwnas.results import Candidate, RunFolder
-from hwnas.searching import loop, study
+from hwnas.searching import loop, recorded
 from hwnas.searching.front import pareto_front
 from hwnas.searching.options import SAMPLERS, SamplerConfig
 from hwnas.searching.study import Study
@@ -220,9 +220,9 @@ def test_rungs_give_each_space_its_share(both: Space, other: SearchSpace) -> Non
 
 def test_candidates_are_read_back(both: Space, tmp_path: Path) -> None:
     found = _candidates(both, tmp_path / "study.db", "random", 12)
-    record = study.read(tmp_path / "study.db")
+    record = recorded.read(tmp_path / "study.db")
     assert [c.genotype for c in record.candidates] == [c.genotype for c in found]
-    assert study.in_file(tmp_path / "study.db").outline().space == both
+    assert recorded.in_file(tmp_path / "study.db").outline().space == both
     folder = RunFolder(tmp_path)
     rows = [candidate.row(both, "accuracy") for candidate in found]
     assert [*rows[0]][4:6] == ["space", "tiny.resolution"]

@@ -28,7 +28,8 @@ from hwnas.progress import Silent
 from hwnas.searching import loop
 from hwnas.searching.explanation import kept_within
 from hwnas.searching.options import SamplerConfig
-from hwnas.searching.study import Study, read
+from hwnas.searching.recorded import read
+from hwnas.searching.study import Study
 from hwnas.tabular_options import BenchmarkConfig
 
 _STARTUP = {"pareto": 10}  # as in conf/sampler

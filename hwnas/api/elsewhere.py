@@ -26,7 +26,7 @@ from hwnas.kit.folder import Chosen
 from hwnas.metrics import column, quality
 from hwnas.networks import Networks
 from hwnas.results import Candidate
-from hwnas.searching.study import read as read_study
+from hwnas.searching.recorded import read as read_study
 from hwnas.space import Genotype
 from hwnas.union import named
 

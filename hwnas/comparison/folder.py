@@ -16,7 +16,7 @@ from hwnas.figure import Figure
 from hwnas.manifest import Manifest, Options, read_manifest
 from hwnas.metrics import column, quality
 from hwnas.results import Candidate, Row
-from hwnas.searching import study
+from hwnas.searching import recorded
 from hwnas.searching.member import Member, own, verified_names
 from hwnas.searching.targets import Targets
 from hwnas.space import Space
@@ -138,12 +138,12 @@ def _searched(path: Path, manifest: Manifest) -> _Searched:
     return _Searched(record.objectives, record.candidates, record.seconds)
 
 
-def _source(folder: Path, config: Options) -> study.Source | None:
+def _source(folder: Path, config: Options) -> recorded.Source | None:
     """Return where the study of a run lies; ``None`` where it has begun none."""
     where = config.get("study")
     if where is not None and where["storage"] is not None:
-        return study.in_database(where["storage"], where["name"])
-    return study.in_file(folder / "study.db") if (folder / "study.db").exists() else None
+        return recorded.in_database(where["storage"], where["name"])
+    return recorded.in_file(folder / "study.db") if (folder / "study.db").exists() else None
 
 
 def _names(space: Space) -> list[str]:

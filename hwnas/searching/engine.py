@@ -11,7 +11,8 @@ from hwnas.results import Candidate, RunFolder
 from hwnas.searching import loop, workers
 from hwnas.searching.options import NAME
 from hwnas.searching.shared_study import Membership, SharedStudy
-from hwnas.searching.study import Study, is_shared
+from hwnas.searching.storage import is_shared
+from hwnas.searching.study import Study
 from hwnas.searching.workers import EngineConfig
 
 AnyStudy = Study | SharedStudy

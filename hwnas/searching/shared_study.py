@@ -12,38 +12,32 @@ import socket
 import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, TypeVar, final
+from typing import final
 
 import optuna
 from optuna.exceptions import (
     ExperimentalWarning,
-    StorageInternalError,
     UpdateFinishedTrialError,
 )
 from optuna.samplers import BaseSampler
 from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback, fail_stale_trials
 from optuna.trial import FrozenTrial, Trial, TrialState
-from sqlalchemy import create_engine, event
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
-from hwnas import database
-from hwnas.errors import ConfigError, RunError
+from hwnas.errors import RunError
 from hwnas.results import Candidate
-from hwnas.searching import study as studies
+from hwnas.searching import storage as storages
+from hwnas.searching import trials
+from hwnas.searching.connection import AWAY, Connection
 from hwnas.searching.options import StudyConfig
 from hwnas.space import Genotype, Space
-
-T = TypeVar("T")
 
 _WORKER = "worker"  # attribute of trials
 _POLL_S = 0.5  # between looks at what others do
 _RETRIES = 3  # of a trial whose workers die: it may be what they die of
 _UNFINISHED = (TrialState.RUNNING, TrialState.WAITING)
-_AWAY = (StorageInternalError, SQLAlchemyError)  # what a database that is away raises
 
 
 @dataclass(frozen=True)
@@ -71,9 +65,8 @@ class SharedStudy:
     def __init__(self, membership: Membership, space: Space):
         self._config, self._space = membership.config, space
         self.objectives, self.worker = membership.objectives, membership.worker
-        self.distributions = studies.distributions(space)
-        self._where = f"study.storage={database.public(membership.url)}"
-        self._storage = self._opened(membership.url)
+        self.distributions = trials.distributions(space)
+        self._connection = Connection(membership.url, membership.config, self._retry)
         self._known: dict[int, Candidate] = {}
         self._by_id: dict[str, Candidate] = {}
         self._vouched: set[int] = set()
@@ -83,7 +76,7 @@ class SharedStudy:
             self._study = self._joined(membership.name, membership.digests)
             self.refresh()
         except BaseException:
-            self._storage.engine.dispose()
+            self._connection.close()
             raise
 
     def find(self, genotype: Genotype) -> Candidate | None:
@@ -98,7 +91,7 @@ class SharedStudy:
         """
         self._study.sampler = sampler
         while True:
-            self._patiently(self._revive)
+            self._connection.patiently(self._revive)
             counted = self.refresh()
             if len(self.candidates) >= n_trials:
                 return None
@@ -112,10 +105,10 @@ class SharedStudy:
 
         def told() -> None:
             trial.set_user_attr(_WORKER, self.worker)
-            studies.tell(self._study, trial, candidate, violations, self.objectives)
+            trials.tell(self._study, trial, candidate, violations, self.objectives)
 
         try:
-            self._patiently(told)
+            self._connection.patiently(told)
         except UpdateFinishedTrialError:
             pass
         finally:
@@ -124,20 +117,20 @@ class SharedStudy:
 
     def refresh(self) -> list[FrozenTrial]:
         """Read what others finished; return all trials that count: finished, or to be finished."""
-        trials = self._patiently(lambda: self._study.get_trials(deepcopy=False))
-        counted = [trial for trial in trials if self._counts(trial)]
+        known = self._connection.patiently(lambda: self._study.get_trials(deepcopy=False))
+        counted = [trial for trial in known if self._counts(trial)]
         for trial in counted:
             if trial.state not in _UNFINISHED and trial.number not in self._known:
-                known = studies.candidate(trial, self._space)
-                self._known[trial.number] = self._by_id[known.id] = known
+                found = trials.candidate(trial, self._space)
+                self._known[trial.number] = self._by_id[found.id] = found
         self.candidates = [self._known[number] for number in sorted(self._known)]
         return counted
 
     @property
     def spent_s(self) -> float:
         """The seconds that finished trials took, of all processes together."""
-        trials = self._patiently(lambda: self._study.get_trials(deepcopy=False))
-        return studies.spent_s(trials, self.objectives)
+        known = self._connection.patiently(lambda: self._study.get_trials(deepcopy=False))
+        return trials.spent_s(known, self.objectives)
 
     def workers(self) -> list[str]:
         """Return which commands finished trials, in the order of their last ones."""
@@ -156,45 +149,9 @@ class SharedStudy:
         pulse = self._pulse
         self._still()
         if pulse is not None:
-            with contextlib.suppress(*_AWAY):  # others find it when its signs of life are gone
+            with contextlib.suppress(*AWAY):  # others find it when its signs of life are gone
                 self._queue_again(self._study.trials[pulse.trial.number])
-        self._storage.engine.dispose()
-
-    def _opened(self, url: str) -> RDBStorage:
-        beat = max(1, self._config.grace_s // 4)
-        sqlite = make_url(url).get_backend_name() == "sqlite"
-        # Two connections: one for signs of life. They are asked before use: they may have ended.
-        pool = {"pool_pre_ping": True, "pool_size": 2, "max_overflow": 0}
-        pool |= database.waiting(url, self._config.patience_s)
-        options = studies.SQLITE if sqlite else pool
-        for attempt in range(5):
-            try:
-                _try(url, options)
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore", ExperimentalWarning)
-                    storage = RDBStorage(
-                        url,
-                        engine_kwargs=options,
-                        heartbeat_interval=beat,
-                        grace_period=self._config.grace_s,
-                        heartbeat_stale_trial_callback=self._retry,
-                    )
-                break
-            except (ImportError, NoSuchModuleError, ArgumentError):
-                raise ConfigError(
-                    f"{self._where}: there is no driver for it here. For PostgreSQL: "
-                    "pip install 'hwnas[postgresql]'."
-                ) from None
-            except _AWAY as error:
-                # Workers that start together make the same tables; one of them succeeds.
-                words = str(error.__cause__ or error).lower()
-                if attempt == 4 or not ("already exists" in words or "unique" in words):
-                    raise self._gone(error) from None
-                time.sleep(0.2 * (attempt + 1))
-        if sqlite:
-            studies.settle_sqlite(storage)
-            _lock_at_begin(storage)
-        return storage
+        self._connection.close()
 
     def _joined(self, name: str, digests: Mapping[str, str]) -> optuna.Study:
         """Return the study, new or as others began it.
@@ -205,29 +162,29 @@ class SharedStudy:
 
         def found() -> tuple[dict[str, str] | None, bool]:
             try:
-                known = optuna.load_study(study_name=name, storage=self._storage)
+                known = optuna.load_study(study_name=name, storage=self._connection.storage)
             except KeyError:
                 return None, False
-            return known.user_attrs.get(studies.SHARED), bool(known.get_trials(deepcopy=False))
+            return known.user_attrs.get(storages.SHARED), bool(known.get_trials(deepcopy=False))
 
-        theirs, is_begun = self._patiently(found)
+        theirs, is_begun = self._connection.patiently(found)
         differing = []
         if theirs is not None or is_begun:  # else it is new, or somebody is making it just now
             differing = [key for key in digests if (theirs or {}).get(key) != digests[key]]
         if differing:
             raise RunError(
-                f"{self._where} holds a study '{name}' of another search: "
+                f"{self._connection.where} holds a study '{name}' of another search: "
                 f"{', '.join(differing)} differ. Choose another name with study.name=NAME, or use "
                 "the same settings (only n_trials may grow)."
             )
 
         def made() -> optuna.Study:
-            study = studies.create(self._storage, name, self._space, self.objectives)
+            study = trials.create(self._connection.storage, name, self._space, self.objectives)
             if theirs is None:
-                study.set_user_attr(studies.SHARED, dict(digests))
+                study.set_user_attr(storages.SHARED, dict(digests))
             return study
 
-        return self._patiently(made)
+        return self._connection.patiently(made)
 
     def _taken(self, n_trials: int) -> Trial | None:
         """Return a new trial or one that was queued again; none if it is one too many."""
@@ -238,18 +195,18 @@ class SharedStudy:
                 return self._study.ask(self.distributions)
 
         try:
-            trial = self._patiently(asked)
+            trial = self._connection.patiently(asked)
             earlier = [other for other in self.refresh() if other.number < trial.number]
             if len(earlier) >= n_trials:
-                self._patiently(lambda: self._study.tell(trial, state=TrialState.FAIL))
+                self._connection.patiently(lambda: self._study.tell(trial, state=TrialState.FAIL))
                 return None
         except UpdateFinishedTrialError:
             return None  # it took so long that others thought this process dead
-        self._pulse = _Pulse(self._storage, trial, max(1, self._config.grace_s // 4))
+        self._pulse = _Pulse(self._connection.storage, trial, self._connection.beat_s)
         return trial
 
     def _counts(self, trial: FrozenTrial) -> bool:
-        return trial.state in _UNFINISHED or studies.is_finished(trial, self.objectives)
+        return trial.state in _UNFINISHED or trials.is_finished(trial, self.objectives)
 
     def _revive(self) -> None:
         """Queue trials of dead workers again."""
@@ -261,7 +218,7 @@ class SharedStudy:
         for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             if trial.number not in self._vouched and (trial.datetime_start or begun) <= begun:
                 self._vouched.add(trial.number)
-                self._storage.record_heartbeat(trial._trial_id)
+                self._connection.storage.record_heartbeat(trial._trial_id)
 
     def _queue_again(self, trial: FrozenTrial) -> None:
         try:
@@ -271,7 +228,7 @@ class SharedStudy:
         self._retry(self._study, self._study.trials[trial.number])
 
     def _retry(self, study: optuna.Study, trial: FrozenTrial) -> None:
-        if not studies.is_finished(trial, self.objectives):
+        if not trials.is_finished(trial, self.objectives):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ExperimentalWarning)
                 RetryHeartbeatStaleTrialCallback(max_retry=_RETRIES)(study, trial)
@@ -280,28 +237,6 @@ class SharedStudy:
         if self._pulse is not None:
             self._pulse.stop()
             self._pulse = None
-
-    def _patiently(self, do: Callable[[], T]) -> T:
-        """Return what something returns, trying again for a while if the database is away."""
-        until = time.monotonic() + self._config.patience_s
-        pause = 0.2
-        while True:
-            try:
-                return do()
-            except _AWAY as error:
-                if time.monotonic() > until:
-                    raise self._gone(error) from None
-            time.sleep(pause)
-            pause = min(2 * pause, 5.0)
-
-    def _gone(self, error: Exception) -> RunError:
-        cause = error.__cause__ or error
-        words = str(getattr(cause, "orig", cause)).strip().partition("\n")[0]
-        if "too many" in words or "remaining connection slots" in words:
-            cure = "Start fewer workers, or let it take more (PostgreSQL: max_connections)"
-        else:
-            cure = "When it answers again, the same command goes on"
-        return RunError(f"{self._where} does not answer: {words}. {cure}; nothing is lost.")
 
 
 @final
@@ -322,31 +257,7 @@ class _Pulse:
 
     def _beat(self) -> None:
         while True:
-            with contextlib.suppress(*_AWAY):  # the next one may arrive
+            with contextlib.suppress(*AWAY):  # the next one may arrive
                 self._storage.record_heartbeat(self.trial._trial_id)
             if self._stopped.wait(self._interval_s):
                 return
-
-
-def _try(url: str, options: Mapping[str, Any]) -> None:
-    """Open as many connections as a worker needs; Optuna would leave them open if one fails."""
-    engine = create_engine(url, **options)
-    try:
-        with engine.connect(), engine.connect():
-            pass
-    finally:
-        engine.dispose()
-
-
-def _lock_at_begin(storage: RDBStorage) -> None:
-    """Have SQLite lock for writing when a transaction begins: later, others may have written."""
-
-    @event.listens_for(storage.engine, "connect")
-    def leave_transactions(connection: Any, record: object) -> None:
-        connection.isolation_level = None
-
-    @event.listens_for(storage.engine, "begin")
-    def begin(connection: Any) -> None:
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
-
-    storage.engine.dispose()

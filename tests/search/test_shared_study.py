@@ -20,7 +20,8 @@ from hwnas.results import Candidate
 from hwnas.searching import loop
 from hwnas.searching.options import SamplerConfig, StudyConfig
 from hwnas.searching.shared_study import Membership, SharedStudy
-from hwnas.searching.study import Study, is_shared
+from hwnas.searching.storage import is_shared
+from hwnas.searching.study import Study
 from hwnas.space import SearchSpace
 from tests.postgresql import Server
 from tests.search.fakes import SizeAccuracy, SizeCost

@@ -9,7 +9,7 @@ import pytest
 from hwnas.budget import Budget
 from hwnas.errors import RunError
 from hwnas.progress import Silent
-from hwnas.searching import loop, study
+from hwnas.searching import loop, recorded, storage
 from hwnas.searching.options import NAME, SamplerConfig
 from hwnas.searching.proposal import STD
 from hwnas.searching.study import Study
@@ -41,15 +41,15 @@ def test_file_alone_tells_candidates_and_why_they_were_proposed(
     folder = tmp_path / "a #name"
     folder.mkdir()
     opened = _search(tiny, folder / "study.db", name, 20)
-    while_open = study.read(folder / "study.db")
+    while_open = recorded.read(folder / "study.db")
     opened.close()
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    record = study.read(folder / "study.db")
+    record = recorded.read(folder / "study.db")
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     assert record == while_open
     assert list(record.objectives) == list(OBJECTIVES)
     assert record.candidates == opened.candidates
-    outline = study.in_file(folder / "study.db").outline()
+    outline = recorded.in_file(folder / "study.db").outline()
     assert (outline.objectives, outline.seconds) == (record.objectives, record.seconds)
     assert outline.space == tiny
     assert [record.proposals[number].phase for number in range(20)] == phases
@@ -58,7 +58,7 @@ def test_file_alone_tells_candidates_and_why_they_were_proposed(
 def test_trials_say_how_noisily_their_accuracy_was_read(tiny: SearchSpace, tmp_path: Path) -> None:
     opened = _search(tiny, tmp_path / "study.db", "pareto", 4)
     opened.close()
-    trials = study.open_file(tmp_path / "study.db")
+    trials = storage.open_file(tmp_path / "study.db")
     told = optuna.load_study(study_name=NAME, storage=trials).trials
     trials.engine.dispose()
     stds = [c.figures["accuracy"].std for c in opened.candidates]
@@ -72,7 +72,7 @@ def test_conditions_of_choices_are_read_back_and_earlier_files_have_none(
     found = replace(tiny, when={"expansion": {"kernel": (3,)}})
     opened = _search(found, tmp_path / "study.db", "pareto", 20)
     opened.close()
-    read = study.in_file(tmp_path / "study.db")
+    read = recorded.in_file(tmp_path / "study.db")
     assert read.outline().space == found
     assert read.read().candidates == opened.candidates
     with sqlite3.connect(tmp_path / "study.db") as file:
@@ -81,16 +81,16 @@ def test_conditions_of_choices_are_read_back_and_earlier_files_have_none(
         file.execute(
             f"UPDATE study_user_attributes SET value_json = ? {_KEYED}", [json.dumps(earlier)]
         )
-    assert study.in_file(tmp_path / "study.db").outline().space == tiny
+    assert recorded.in_file(tmp_path / "study.db").outline().space == tiny
 
 
 def test_file_without_trials_or_study_is_refused(tiny: SearchSpace, tmp_path: Path) -> None:
     Study(tmp_path / "none.db", tiny, OBJECTIVES).close()
     with pytest.raises(RunError, match="no finished trial yet"):
-        study.read(tmp_path / "none.db")
+        recorded.read(tmp_path / "none.db")
     for content in (b"", b"not a database at all" * 100):
         (tmp_path / "no.db").write_bytes(content)
         with pytest.raises(RunError, match="cannot be read"):
-            study.read(tmp_path / "no.db")
+            recorded.read(tmp_path / "no.db")
         with pytest.raises(RunError, match="cannot be read"):
-            study.in_file(tmp_path / "no.db").outline()
+            recorded.in_file(tmp_path / "no.db").outline()
