@@ -59,7 +59,6 @@ class Study:
         self.distributions = distributions(space)
         self._path = path
         with contextlib.ExitStack() as undo, readable(str(path)):
-            check_whole(path)
             self._storage = open_file(path)
             undo.callback(self.close)
             self._file = create(self._storage, NAME, space, self.objectives)
@@ -217,7 +216,12 @@ def _kept(trial: FrozenTrial, name: str) -> Any:
 
 
 def open_file(path: Path) -> RDBStorage:
-    """Return the storage in a file of SQLite."""
+    """Return the storage in a file of SQLite.
+
+    Raises:
+        sqlite3.Error: it is damaged.
+    """
+    check_whole(path)
     storage = RDBStorage(f"sqlite:///{path}", engine_kwargs=SQLITE)
     settle_sqlite(storage)
     return storage
