@@ -42,7 +42,7 @@ from hwnas.searching.options import SamplerConfig
 from hwnas.searching.study import Study
 from hwnas.space import Genotype, SearchSpace
 from hwnas.tabular_options import BenchmarkConfig
-from hwnas.tasks.score import Rival, Score
+from hwnas.tasks.score import Incumbent, Score
 from tests.conftest import target
 
 SAMPLERS = ("random", "nsga2", "pareto", "tpe")
@@ -77,7 +77,7 @@ class SyntheticAccuracy:
     def __init__(self, found: SearchSpace):
         self._found = found
 
-    def score(self, genotype: Genotype, rival: Rival | None = None) -> Score:
+    def score(self, genotype: Genotype, incumbent: Incumbent | None = None) -> Score:
         """Return a number for the genotype."""
         options = genotype.to_dict()
         sizes = [

@@ -36,7 +36,7 @@ from hwnas.searching.options import SamplerConfig
 from hwnas.searching.study import Study
 from hwnas.space import Genotype
 from hwnas.tasks.classification.early_stopping import Bits, read, unpacked, whole
-from hwnas.tasks.score import Rival, Score
+from hwnas.tasks.score import Incumbent, Score
 
 _STARTUP = {"pareto": 16}  # as in conf/sampler
 
@@ -145,13 +145,13 @@ class Evaluations:
         figures = {name: figure.to_json() for name, figure in cost.figures.items()}
         return {"figures": figures, "details": dict(cost.details), "reason": cost.reason}
 
-    def score(self, genotype: Genotype, rival: Rival | None = None) -> Score:
+    def score(self, genotype: Genotype, incumbent: Incumbent | None = None) -> Score:
         """Return the accuracy on the validation split, read as far as the configuration says."""
         right = self.right(genotype)
-        if self.confidence is None or rival is None:
+        if self.confidence is None or incumbent is None:
             return whole(right)
         order = np.random.default_rng(int(genotype.id, 16))
-        return read(lambda index: right[index], len(right), rival, self.confidence, order)
+        return read(lambda index: right[index], len(right), incumbent, self.confidence, order)
 
     def right(self, genotype: Genotype) -> Bits:
         """Return which validation images a genotype gets right, ``(N,)``."""

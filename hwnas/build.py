@@ -22,7 +22,7 @@ from hwnas.networks import read as read_networks
 from hwnas.progress import Progress
 from hwnas.searching.recorded import read as read_study
 from hwnas.space import Genotype, Space
-from hwnas.supernets import Course, Training
+from hwnas.supernets import Training, TrainingSetup
 from hwnas.target import facts
 from hwnas.training.data import ImageData
 
@@ -73,7 +73,7 @@ class Parts:
             m.name: c.train.decisive(self.networks.families[m.name].recipe) for m in members
         }
         file = self.networks.backend.user_file()
-        places = {n: course.checkpoint().path.parent.name for n, course in self.courses.items()}
+        places = {n: setup.checkpoint().path.parent.name for n, setup in self.setups.items()}
         return {
             "search_space": self.space.digest,
             "data": self.data.digest,
@@ -110,21 +110,21 @@ class Parts:
         return found
 
     @property
-    def courses(self) -> dict[str, Course]:
+    def setups(self) -> dict[str, TrainingSetup]:
         """How the supernet of each space is trained, by the name of the space."""
         c, n = self.config, self.networks
         training = Training(c.dataset, c.train, c.seed, Path(c.run.supernets))
-        return training.courses(n.space, n.families, self.data)
+        return training.setups(n.space, n.families, self.data)
 
-    def course_of(self, genotype: Genotype) -> Course:
+    def setup_of(self, genotype: Genotype) -> TrainingSetup:
         """Return how the supernet of a genotype is trained."""
-        return self.courses[genotype.space]
+        return self.setups[genotype.space]
 
     def checkpoint(self) -> str | dict[str, str] | None:
         """Return where the supernet is kept; of several spaces by name; ``None``: there is none."""
         if self.config.accuracy == "trained":
             return None
-        found = {name: str(course.checkpoint().path) for name, course in self.courses.items()}
+        found = {name: str(setup.checkpoint().path) for name, setup in self.setups.items()}
         kept: str | dict[str, str] = self._one_or_by_space(found)
         return kept
 

@@ -21,8 +21,7 @@ from hwnas.progress import Progress
 from hwnas.results import RunFolder
 from hwnas.space import Genotype, SearchSpace, Space
 from hwnas.training import loop
-from hwnas.training.alone import Pupil, train_alone
-from hwnas.training.answers import Answers, Views, record
+from hwnas.training.alone import Student, train_alone
 from hwnas.training.batches import Material
 from hwnas.training.checkpoint import Checkpoint
 from hwnas.training.config import TrainingConfig, fine_tuning
@@ -31,6 +30,7 @@ from hwnas.training.inference import per_sample, recalibrate
 from hwnas.training.initial import initialise
 from hwnas.training.loop import Row, Saving, Summary, Trainee
 from hwnas.training.sandwich import Sandwich
+from hwnas.training.soft_targets import SoftTargets, Views, record
 from hwnas.training.sole import sole, waited
 from hwnas.union import joined
 from hwnas.version import __version__
@@ -61,7 +61,7 @@ def read(
 
 
 @dataclass(frozen=True)
-class Course:
+class TrainingSetup:
     """The training of a supernet: all that decides its weights, and where they are kept."""
 
     space: SearchSpace
@@ -157,7 +157,7 @@ class Course:
 
     def teach(
         self,
-        pupil: Pupil,
+        student: Student,
         options: TrainingConfig,
         checkpoint: Checkpoint,
         progress: Progress,
@@ -170,7 +170,7 @@ class Course:
         total = loop.n_steps(options, len(self.data.train))
         with sole(checkpoint, total, progress):
             saving = Saving(checkpoint, log=log)
-            return train_alone(pupil, self.material, options, self.seed, saving, progress)
+            return train_alone(student, self.material, options, self.seed, saving, progress)
 
     def answers(
         self,
@@ -179,7 +179,7 @@ class Course:
         start: str,
         options: TrainingConfig,
         progress: Progress,
-    ) -> Answers | None:
+    ) -> SoftTargets | None:
         """Return what a trained network answers to all batches of a training.
 
         They are computed where they are not kept yet; where another process does so, wait for that.
@@ -187,7 +187,7 @@ class Course:
         Args:
             network: That answers.
             genotype: Its genotype.
-            start: What decides its weights, beside the course.
+            start: What decides its weights, beside the setup.
             options: Of the training.
             progress: Is told of images.
         """
@@ -230,12 +230,12 @@ class Training:
     seed: int
     supernets: Path
 
-    def courses(
+    def setups(
         self, space: Space, families: Mapping[str, Family], data: ImageData
-    ) -> dict[str, Course]:
+    ) -> dict[str, TrainingSetup]:
         """Return the training of the supernet of each space, by the name of the space."""
         return {
-            member.name: Course(
+            member.name: TrainingSetup(
                 member, families[member.name], data,
                 self.dataset, self.train, self.seed, self.supernets,
             )
@@ -262,13 +262,13 @@ def folder_of(recorded: str | Mapping[str, str]) -> Path:
     return Path(first).parent.parent
 
 
-def check_kept(course: Course, kept: Path) -> None:
+def check_kept(setup: TrainingSetup, kept: Path) -> None:
     """Refuse to go on where the supernet of a finished run would have to be trained again.
 
     Raises:
         RunError: it is not where the run left it, or this version would train another one.
     """
-    if course.train.epochs and (course.checkpoint().path != kept or not kept.is_file()):
+    if setup.train.epochs and (setup.checkpoint().path != kept or not kept.is_file()):
         raise RunError(
             f"The supernet of the run is not at {kept} as this version would train it; start from "
             "the folder in which the search was started, with the same versions and data."
@@ -276,17 +276,17 @@ def check_kept(course: Course, kept: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Lesson:
+class TrainingJob:
     """The training of one network alone: from scratch, or on from a supernet's weights."""
 
-    course: Course  #: data, options and seed
+    setup: TrainingSetup  #: data, options and seed
     genotype: Genotype
     supernet: Supernet | None = None  #: whose weights it goes on from
 
     @property
     def options(self) -> TrainingConfig:
         """How it is trained; what the family's recipe leaves open is in ``recipe``."""
-        train = self.course.train
+        train = self.setup.train
         if self.supernet is None:
             return train
         left_open: dict[str, Any] = dict.fromkeys(("optimiser", "lr", "weight_decay"))
@@ -295,7 +295,7 @@ class Lesson:
     @property
     def recipe(self) -> Recipe:
         """The family's recipe, changed where options say so; gentler on learned weights."""
-        recipe = self.course.train.recipe(self.course.family.recipe)
+        recipe = self.setup.train.recipe(self.setup.family.recipe)
         return recipe if self.supernet is None else fine_tuning(recipe)
 
     def checkpoint(self) -> Checkpoint:
@@ -303,28 +303,28 @@ class Lesson:
         start = "scratch"
         if self.supernet is not None:
             start = f"supernet, {self.options.epochs} epochs of fine-tuning"
-        return self.course.network_checkpoint(self.genotype, start)
+        return self.setup.network_checkpoint(self.genotype, start)
 
     def trained(self, progress: Progress, log: Log | None = None) -> tuple[nn.Module, Summary]:
         """Return the trained network, ready for use; trains what is not trained yet."""
-        course = self.course
-        loop.check(self.options, len(course.data.train))
-        network, metric = self._untrained(), course.data.task.metric
-        pupil = Pupil(
+        setup = self.setup
+        loop.check(self.options, len(setup.data.train))
+        network, metric = self._untrained(), setup.data.task.metric
+        student = Student(
             network,
-            course.resolution(self.genotype),
+            setup.resolution(self.genotype),
             self.recipe,
-            measure=lambda: {metric: course.glance(copy.deepcopy(network), self.genotype)},
+            measure=lambda: {metric: setup.glance(copy.deepcopy(network), self.genotype)},
         )
-        return network, course.teach(pupil, self.options, self.checkpoint(), progress, log)
+        return network, setup.teach(student, self.options, self.checkpoint(), progress, log)
 
     def _untrained(self) -> nn.Module:
         if self.supernet is not None:
             return self.supernet.extract(self.genotype)
-        course = self.course
+        setup = self.setup
         with torch.random.fork_rng():
-            torch.manual_seed(course.seed)
-            return course.family.build(course.space, self.genotype, course.data.signature)
+            torch.manual_seed(setup.seed)
+            return setup.family.build(setup.space, self.genotype, setup.data.signature)
 
 
 def _content(path: str | None) -> str | None:

@@ -23,7 +23,7 @@ from hwnas.metrics import column
 from hwnas.pareto import hypervolume, non_dominated
 from hwnas.space import Genotype, Option, SearchSpace
 from hwnas.tabular_options import BenchmarkConfig
-from hwnas.tasks.score import Rival, Score
+from hwnas.tasks.score import Incumbent, Score
 
 Array = NDArray[np.float64]
 _ABOVE_ZERO = ("latency_ms", "energy_mj")  # nothing takes no time and no energy
@@ -52,7 +52,7 @@ class Benchmark:
         options = genotype.to_dict()
         return self._rows.get(tuple(options[name] for name in self.space.choices))
 
-    def score(self, genotype: Genotype, rival: Rival | None = None) -> Score:
+    def score(self, genotype: Genotype, incumbent: Incumbent | None = None) -> Score:
         """Return the accuracy of the table."""
         row = self.row(genotype)
         assert row is not None

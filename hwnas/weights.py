@@ -10,7 +10,7 @@ from hwnas.build import Parts
 from hwnas.config import SearchConfig
 from hwnas.progress import Progress
 from hwnas.results import Candidate
-from hwnas.supernets import Course
+from hwnas.supernets import TrainingSetup
 
 Accuracies = TrainedOnDemand | TrainedEvaluator  #: what scores candidates and has their weights
 
@@ -19,13 +19,13 @@ def accuracies(parts: Parts, progress: Progress) -> Accuracies:
     """Return what scores candidates; it trains what is not trained yet when that is needed."""
     scoring = parts.config.scoring
     if parts.config.accuracy == "trained":
-        return TrainedEvaluator(parts.courses, parts.config.trained)
+        return TrainedEvaluator(parts.setups, parts.config.trained)
 
-    def trained(course: Course) -> SupernetEvaluator:
-        supernet, _ = course.trained(progress)
-        return course.evaluator(supernet, scoring)
+    def trained(setup: TrainingSetup) -> SupernetEvaluator:
+        supernet, _ = setup.trained(progress)
+        return setup.evaluator(supernet, scoring)
 
-    return TrainedOnDemand({n: partial(trained, course) for n, course in parts.courses.items()})
+    return TrainedOnDemand({n: partial(trained, setup) for n, setup in parts.setups.items()})
 
 
 def left_after(config: SearchConfig, candidates: Iterable[Candidate]) -> dict[str, int]:

@@ -20,7 +20,7 @@ from hwnas.searching import loop
 from hwnas.searching.options import SamplerConfig
 from hwnas.searching.study import Study
 from hwnas.space import SearchSpace
-from tests.search.fakes import SizeAccuracy, SizeCost, size
+from tests.searching.fakes import SizeAccuracy, SizeCost, size
 
 PROGRAM = Path(sys.executable).with_name("optuna-dashboard")
 OBJECTIVES = ("accuracy", "latency_ms")

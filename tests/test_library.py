@@ -17,7 +17,7 @@ import hwnas
 from hwnas.__main__ import run
 from hwnas.api.result import SearchResult
 from hwnas.space import Genotype
-from hwnas.tasks.score import Rival
+from hwnas.tasks.score import Incumbent
 
 QUICK: dict[str, Any] = {
     "target": "npu",
@@ -158,7 +158,7 @@ class Depth:
     def __init__(self) -> None:
         self.asked: list[str] = []
 
-    def score(self, genotype: Genotype, rival: Rival | None = None) -> hwnas.Score:
+    def score(self, genotype: Genotype, incumbent: Incumbent | None = None) -> hwnas.Score:
         self.asked.append(genotype.id)
         depth = sum(int(v) for name, v in genotype.options if name.endswith("depth"))
         return hwnas.Score(hwnas.Figure(1 - 0.5**depth, "modelled"))

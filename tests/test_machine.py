@@ -70,7 +70,7 @@ def test_digest_is_of_the_set_of_flags(cpuinfo: Path) -> None:
     assert _described(cpuinfo, X86.replace(" amx_int8", ""))["flags_digest"] != first
 
 
-def test_clock_of_the_moment_is_no_fact_of_the_cpu(cpuinfo: Path) -> None:
+def test_clock_of_the_step_context_is_no_fact_of_the_cpu(cpuinfo: Path) -> None:
     assert _described(cpuinfo, X86) == _described(cpuinfo, X86.replace("2100.000", "3500.123"))
 
 

@@ -23,7 +23,7 @@ from hwnas.searching.front import pareto_front
 from hwnas.searching.options import SAMPLERS, SamplerConfig
 from hwnas.searching.study import Study
 from hwnas.space import Genotype, SearchSpace, Space
-from hwnas.tasks.score import Rival, Score
+from hwnas.tasks.score import Incumbent, Score
 from tests.conftest import space_yaml
 
 OBJECTIVES = ("accuracy", "latency_ms")
@@ -159,7 +159,7 @@ class Small:
         cost = number + 1000 * (genotype.space == "other")
         return Cost({"latency_ms": Figure(cost, "modelled")})
 
-    def score(self, genotype: Genotype, rival: Rival | None = None) -> Score:
+    def score(self, genotype: Genotype, incumbent: Incumbent | None = None) -> Score:
         number = sum(o for o in genotype.to_dict().values() if not isinstance(o, str))
         return Score(Figure(0.5 + number / 500 + 0.2 * (genotype.space == "other"), "measured"))
 

@@ -101,9 +101,9 @@ def _read(found: TrainConfig, n: int, phases: Phases) -> list[dict[str, Any]]:
     read = supernets.read([found.search_space], found.dataset, phases)
     kept = Path(found.run.supernets)
     training = supernets.Training(found.dataset, found.train, found.seed, kept)
-    (course,) = training.courses(*read).values()
-    space, family, data = course.space, course.family, course.data
-    evaluator = course.evaluator(course.trained(phases)[0], found.scoring)
+    (setup,) = training.setups(*read).values()
+    space, family, data = setup.space, setup.family, setup.data
+    evaluator = setup.evaluator(setup.trained(phases)[0], found.scoring)
     rng = random.Random(f"calibration {found.seed}")
     rows = []
     with phases.phase("Read validation split", n * len(METHODS)) as advance:
@@ -111,7 +111,7 @@ def _read(found: TrainConfig, n: int, phases: Phases) -> list[dict[str, Any]]:
             network = evaluator.network(genotype)
             lowered = family.lower(space, genotype, data.task)
             images = evaluator.calibration_images(genotype)
-            batches = [*data.batches(data.validation, course.resolution(genotype))]
+            batches = [*data.batches(data.validation, setup.resolution(genotype))]
             labels = np.concatenate([batch[1].numpy() for batch in batches])
             with torch.inference_mode():
                 real = np.concatenate([network(batch[0]).numpy() for batch in batches])

@@ -5,7 +5,7 @@
 Each search is run twice, with ``scoring.confidence=null`` and with ``--confidence``. Every network
 is evaluated whole beforehand, so that what a stopped one would have shown is known. A search that
 is in ``--cache`` is not run again; ``--report`` compares all that are there. ``--calibrate 1000``
-stops so many networks, drawn from all in the cache, against the hardest rival that they match.
+stops so many networks, drawn from all in the cache, against the hardest incumbent that they match.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from experiments.evaluations import Evaluations, searched, volume
 from hwnas.searching.front import pareto_front
 from hwnas.space import Genotype
 from hwnas.tasks.classification.early_stopping import Bits, read
-from hwnas.tasks.score import Rival, Score
+from hwnas.tasks.score import Incumbent, Score
 
 
 @dataclass
@@ -36,13 +36,15 @@ class Recorded:
     decisions: list[dict[str, Any]] = field(default_factory=list)
     accuracies: dict[str, float] = field(default_factory=dict)  #: on all images, by genotype
 
-    def score(self, genotype: Genotype, rival: Rival | None = None) -> Score:
+    def score(self, genotype: Genotype, incumbent: Incumbent | None = None) -> Score:
         """Return what is read of a genotype."""
-        score = self.behind.score(genotype, rival)
+        score = self.behind.score(genotype, incumbent)
         right = self.behind.right(genotype)
         n_right = int(right.sum())
         self.accuracies[genotype.id] = n_right / len(right)
-        lead = None if rival is None else n_right - int.from_bytes(rival.per_image).bit_count()
+        lead = (
+            None if incumbent is None else n_right - int.from_bytes(incumbent.per_image).bit_count()
+        )
         error = score.figure.value - n_right / len(right)
         self.decisions.append(
             {"n": score.n_images, "lead": lead, "stopped": score.stopped, "error": error}
@@ -104,7 +106,7 @@ def _search(
 
 
 def _calibrate(networks: Bits, n: int) -> None:
-    """Print how often a network as good as its rival is stopped, if the two are close."""
+    """Print how often a network as good as its incumbent is stopped, if the two are close."""
     rng = np.random.default_rng(0)
     print(f"{len(networks)} networks, {n} draws: 30 earlier ones and a candidate")
     draws = [rng.choice(len(networks), 31, replace=False) for _ in range(n)]
@@ -115,9 +117,9 @@ def _calibrate(networks: Bits, n: int) -> None:
             below = [j for j in others if counts[j] <= counts[i]]
             if not below:
                 continue
-            rival = max(below, key=lambda j: counts[j])
-            packed = [np.packbits(networks[j]).tobytes() for j in (rival, *others)]
-            match = Rival(packed[0], tuple(packed[1:]))
+            incumbent = max(below, key=lambda j: counts[j])
+            packed = [np.packbits(networks[j]).tobytes() for j in (incumbent, *others)]
+            match = Incumbent(packed[0], tuple(packed[1:]))
             right, order = networks[i], np.random.default_rng(seed)
             score = read(right.__getitem__, len(right), match, confidence, order)
             stopped.append(score.stopped)
@@ -141,8 +143,8 @@ def _row(search: dict[str, Any]) -> dict[str, str]:
     decisions, everything = search["decisions"], np.array(search["candidates"])
     n, whole = len(decisions), search["n_validation"]
     read, again = sum(d["n"] for d in decisions), search["n_recalibration"]
-    with_rival = [d for d in decisions if d["lead"] is not None]
-    good = [d for d in with_rival if d["lead"] >= 0]
+    with_incumbent = [d for d in decisions if d["lead"] is not None]
+    good = [d for d in with_incumbent if d["lead"] >= 0]
     stopped = [d["error"] for d in decisions if d["stopped"]]
     return {
         "objectives": " ".join(search["objectives"]),

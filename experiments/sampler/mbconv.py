@@ -28,7 +28,7 @@ from hwnas.cost.base import Cost
 from hwnas.metrics import column
 from hwnas.pareto import non_dominated
 from hwnas.space import Genotype
-from hwnas.tasks.score import Rival, Score
+from hwnas.tasks.score import Incumbent, Score
 
 _MARKS = (50, 100, 150)
 _BASE = "pareto"  # what the others are compared with
@@ -56,7 +56,7 @@ class Timed:
         finally:
             self.seconds += time.perf_counter() - start
 
-    def score(self, genotype: Genotype, rival: Rival | None = None) -> Score:
+    def score(self, genotype: Genotype, incumbent: Incumbent | None = None) -> Score:
         """Return the accuracy on the whole validation split."""
         start = time.perf_counter()
         try:

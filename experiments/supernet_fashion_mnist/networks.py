@@ -56,13 +56,13 @@ def main() -> None:
 def _read(found: TrainConfig, kept: Path, n: int, phases: Phases) -> list[dict[str, Any]]:
     read = supernets.read([found.search_space], found.dataset, phases)
     training = supernets.Training(found.dataset, found.train, found.seed, kept)
-    (course,) = training.courses(*read).values()
-    space, data = course.space, course.data
-    evaluator = course.evaluator(course.trained(phases)[0], found.scoring)
+    (setup,) = training.setups(*read).values()
+    space, data = setup.space, setup.data
+    evaluator = setup.evaluator(setup.trained(phases)[0], found.scoring)
 
     def accuracy(genotype: Genotype) -> Figure:
         network = evaluator.network(genotype)
-        batches = data.batches(data.test, course.resolution(genotype))
+        batches = data.batches(data.test, setup.resolution(genotype))
         answers = np.concatenate([right(network, *batch) for batch in batches])
         return proportion(int(answers.sum()), len(answers))
 
@@ -72,7 +72,7 @@ def _read(found: TrainConfig, kept: Path, n: int, phases: Phases) -> list[dict[s
     rows = []
     with phases.phase("Read test split", len(chosen)) as advance:
         for kind, genotype in chosen:
-            row = {"id": genotype.id, "kind": kind, "resolution": course.resolution(genotype)}
+            row = {"id": genotype.id, "kind": kind, "resolution": setup.resolution(genotype)}
             rows.append(row | accuracy(genotype).columns("accuracy_test"))
             advance(1)
     return rows

@@ -94,8 +94,8 @@ def _networks(arguments: argparse.Namespace) -> list[Row]:
     """Return what the searches scored, each network once, with its scores before training."""
     found: Evaluations = evaluations.opened(arguments, "+target=npu")
     parts = found.parts
-    (course,) = parts.courses.values()
-    known = ZeroCost(NAMES, course.family, course.space, parts.data)
+    (setup,) = parts.setups.values()
+    known = ZeroCost(NAMES, setup.family, setup.space, parts.data)
     rows: dict[str, Row] = {}
     for name, n_seeds in _SEARCHES:
         for seed in range(n_seeds):

@@ -166,8 +166,8 @@ def _in_space(arguments: argparse.Namespace) -> list[Row]:
         names = tuple(filter(None, words.split("+")))
         path = folder / f"{'+'.join(names) or 'none'}-{seed}.json"
         if not path.exists():
-            (course,) = parts.courses.values()
-            known = ZeroCost(names, course.family, course.space, parts.data)
+            (setup,) = parts.setups.values()
+            known = ZeroCost(names, setup.family, setup.space, parts.data)
             timed = _Timed(known) if names else None
             done = searched(
                 arguments, parts, found, found, name="pareto", seed=seed, knowledge=timed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from hwnas.space import Genotype
-from hwnas.tasks.score import Rival, Score
+from hwnas.tasks.score import Incumbent, Score
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 class Evaluator(Protocol):
     """Says how well a genotype's network answers."""
 
-    def score(self, genotype: Genotype, rival: Rival | None = None) -> Score:
+    def score(self, genotype: Genotype, incumbent: Incumbent | None = None) -> Score:
         """Return the task's metric on the validation split.
 
         Args:
             genotype: Which network.
-            rival: Reading may stop once the network is found to be worse than this one.
+            incumbent: Reading may stop once the network is found to be worse than this one.
         """
         ...
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from hwnas.accuracy.supernet import SupernetEvaluator
 from hwnas.space import Genotype
-from hwnas.tasks.score import Rival, Score
+from hwnas.tasks.score import Incumbent, Score
 
 
 @final
@@ -38,9 +38,9 @@ class TrainedOnDemand:
         for space in self._train:
             self._of(space)
 
-    def score(self, genotype: Genotype, rival: Rival | None = None) -> Score:
+    def score(self, genotype: Genotype, incumbent: Incumbent | None = None) -> Score:
         """Return the metric on the validation split, with its interval."""
-        return self.of(genotype).score(genotype, rival)
+        return self.of(genotype).score(genotype, incumbent)
 
     def network(self, genotype: Genotype) -> nn.Module:
         """Return the plain network of a genotype, recalibrated and with batch norm folded."""

@@ -11,7 +11,7 @@ from hwnas.families.base import Family, Supernet
 from hwnas.families.blocks import fold_batch_norm
 from hwnas.space import Genotype, SearchSpace
 from hwnas.tasks.base import Found, Index
-from hwnas.tasks.score import Rival, Score
+from hwnas.tasks.score import Incumbent, Score
 from hwnas.training.data import ImageData, InMemorySplit
 from hwnas.training.inference import per_sample, recalibrate
 
@@ -35,18 +35,18 @@ class SupernetEvaluator:
         self._calibration = data.train.take(order[:n])
         self._prepared: dict[tuple[str, int], Tensor] = {}
 
-    def score(self, genotype: Genotype, rival: Rival | None = None) -> Score:
+    def score(self, genotype: Genotype, incumbent: Incumbent | None = None) -> Score:
         """Return the metric on the validation split, with its interval.
 
-        Given a rival, reading stops once the network is found to be worse: the figure is predicted
-        then.
+        Given an incumbent, reading stops once the network is found to be worse: the figure is
+        predicted then.
         """
         resolution = self._family.resolution(self._space, genotype)
         network, task = self.network(genotype), self._data.task
         if self._confidence is None:
             found = self._read(network, resolution)
             return Score(task.score(found), len(found))
-        if rival is None or not all((rival.per_image, *rival.earlier)):
+        if incumbent is None or not all((incumbent.per_image, *incumbent.earlier)):
             return task.whole(self._read(network, resolution))
 
         def read(index: Index) -> Found:
@@ -54,7 +54,7 @@ class SupernetEvaluator:
 
         order = np.random.default_rng(int(genotype.id, 16))
         n = len(self._data.validation)
-        return task.read(read, n, rival, self._confidence, order)
+        return task.read(read, n, incumbent, self._confidence, order)
 
     def _read(self, network: nn.Module, resolution: int, index: Tensor | None = None) -> Found:
         """Return what is found of all validation images, or of those at ``index``."""

@@ -20,10 +20,10 @@ from hwnas.families.blocks import fold_batch_norm
 from hwnas.figure import Figure
 from hwnas.progress import Progress, Silent
 from hwnas.space import Genotype
-from hwnas.supernets import Course
-from hwnas.tasks.score import Rival, Score
+from hwnas.supernets import TrainingSetup
+from hwnas.tasks.score import Incumbent, Score
 from hwnas.training import loop
-from hwnas.training.alone import Pupil
+from hwnas.training.alone import Student
 from hwnas.training.checkpoint import Checkpoint
 from hwnas.training.config import TrainingConfig
 from hwnas.training.inference import per_sample
@@ -36,7 +36,7 @@ class TrainedEvaluator:
     """Trains a network, or goes on with it, and reads the validation split.
 
     Args:
-        courses: Data, options and seed, for each space by name.
+        setups: Data, options and seed, for each space by name.
         config: For how long.
         progress: Of single trainings.
         left: After how many fidelities a search left networks, by id. Others are taken as far as
@@ -45,27 +45,30 @@ class TrainedEvaluator:
 
     def __init__(
         self,
-        courses: Mapping[str, Course],
+        setups: Mapping[str, TrainingSetup],
         config: TrainedConfig,
         progress: Progress | None = None,
         left: Mapping[str, int] | None = None,
     ):
-        self._courses, self._config = courses, config
+        self._setups, self._config = setups, config
         self._progress = progress or Silent()
         self.left = dict(left or {})  #: after how many fidelities, by id
         self._images: dict[int, Tensor] = {}
-        self._metric = next(iter(courses.values())).data.task.metric
+        self._metric = next(iter(setups.values())).data.task.metric
 
-    def score(self, genotype: Genotype, rival: Rival | None = None) -> Score:
+    def score(self, genotype: Genotype, incumbent: Incumbent | None = None) -> Score:
         """Return the metric after the last fidelity, or what is expected of it."""
         config, details = self._config, dict[str, float]()
         last = len(config.fidelities) - 1
         for i in range(last + 1):
             figure = self._read(self._trained(genotype, i), genotype)
             details[config.column(self._metric, i)] = figure.value
-            if i < last and rival is not None and config.confidence is not None:
-                expected = self._expected(figure, i, rival)
-                if expected is not None and expected.reaches(rival.value) < 1 - config.confidence:
+            if i < last and incumbent is not None and config.confidence is not None:
+                expected = self._expected(figure, i, incumbent)
+                if (
+                    expected is not None
+                    and expected.reaches(incumbent.value) < 1 - config.confidence
+                ):
                     return Score(expected.figure, stopped=True, details=details)
         return Score(figure, details=details)
 
@@ -74,20 +77,20 @@ class TrainedEvaluator:
 
     def as_left(self, left: Mapping[str, int]) -> "TrainedEvaluator":
         """Return the same with networks as a search left them, whatever others did with them."""
-        return TrainedEvaluator(self._courses, self._config, self._progress, left)
+        return TrainedEvaluator(self._setups, self._config, self._progress, left)
 
     def is_kept(self, genotype: Genotype) -> bool:
         """Return whether a network is still there as search left it; one it never had is."""
         n = self.left.get(genotype.id, 0)
         return n == 0 or self._is_trained(genotype, n - 1)
 
-    def _expected(self, figure: Figure, i: int, rival: Rival) -> fidelity.Outlook | None:
+    def _expected(self, figure: Figure, i: int, incumbent: Incumbent) -> fidelity.Outlook | None:
         """Return what is expected of a network after the last fidelity, where that is known."""
         config = self._config
         names = [config.column(self._metric, at) for at in (i, len(config.fidelities) - 1)]
         pairs = [
             (of[names[0]], of[names[1]])
-            for of in rival.details
+            for of in incumbent.details
             if names[0] in of and names[1] in of
         ]
         return None if len(pairs) < ENOUGH else fidelity.outlook(self._metric, figure.value, pairs)
@@ -106,12 +109,12 @@ class TrainedEvaluator:
 
     def calibration_images(self, genotype: Genotype) -> Tensor:
         """Return normalised training images at the genotype's resolution, ``(N, C, R, R)``."""
-        course = self._courses[genotype.space]
-        resolution, train = course.resolution(genotype), course.data.train
+        setup = self._setups[genotype.space]
+        resolution, train = setup.resolution(genotype), setup.data.train
         if resolution not in self._images:
             order = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))
             images = train.take(order[:_CALIBRATION]).images
-            self._images[resolution] = course.data.prepare(images, resolution)
+            self._images[resolution] = setup.data.prepare(images, resolution)
         return self._images[resolution]
 
     def _n_done(self, genotype: Genotype) -> int:
@@ -124,48 +127,48 @@ class TrainedEvaluator:
         return max(1, n)
 
     def _is_trained(self, genotype: Genotype, i: int) -> bool:
-        course = self._courses[genotype.space]
-        total = loop.n_steps(self._options(course, i), len(course.data.train))
-        return self._checkpoint(course, genotype, i).n_steps() >= total
+        setup = self._setups[genotype.space]
+        total = loop.n_steps(self._options(setup, i), len(setup.data.train))
+        return self._checkpoint(setup, genotype, i).n_steps() >= total
 
     def _trained(self, genotype: Genotype, i: int) -> nn.Module:
         """Return the network after a fidelity, ready for use; train what is not trained yet."""
-        course = self._courses[genotype.space]
-        options, checkpoint = self._options(course, i), self._checkpoint(course, genotype, i)
-        network = self._untrained(course, genotype)
+        setup = self._setups[genotype.space]
+        options, checkpoint = self._options(setup, i), self._checkpoint(setup, genotype, i)
+        network = self._untrained(setup, genotype)
         if i and checkpoint.n_steps() == 0:
-            network.load_state_dict(self._checkpoint(course, genotype, i - 1).weights())
-        recipe = course.train.recipe(course.family.recipe)
-        pupil = Pupil(network, course.resolution(genotype), recipe)
-        course.teach(pupil, options, checkpoint, self._progress)
+            network.load_state_dict(self._checkpoint(setup, genotype, i - 1).weights())
+        recipe = setup.train.recipe(setup.family.recipe)
+        student = Student(network, setup.resolution(genotype), recipe)
+        setup.teach(student, options, checkpoint, self._progress)
         return network
 
     @staticmethod
-    def _untrained(course: Course, genotype: Genotype) -> nn.Module:
+    def _untrained(setup: TrainingSetup, genotype: Genotype) -> nn.Module:
         with torch.random.fork_rng():
-            torch.manual_seed(course.seed)
-            return course.family.build(course.space, genotype, course.data.signature)
+            torch.manual_seed(setup.seed)
+            return setup.family.build(setup.space, genotype, setup.data.signature)
 
-    def _options(self, course: Course, i: int) -> TrainingConfig:
-        """Return how a fidelity trains; what the family's recipe leaves open is in the pupil."""
+    def _options(self, setup: TrainingSetup, i: int) -> TrainingConfig:
+        """Return how a fidelity trains; what the family's recipe leaves open is in the student."""
         left_open: dict[str, Any] = dict.fromkeys(("optimiser", "lr", "weight_decay"))
-        return replace(course.train, epochs=self._config.fidelities[i], **left_open)
+        return replace(setup.train, epochs=self._config.fidelities[i], **left_open)
 
-    def _checkpoint(self, course: Course, genotype: Genotype, i: int) -> Checkpoint:
-        alone = replace(course, train=replace(course.train, epochs=1))  # epochs are in the words
+    def _checkpoint(self, setup: TrainingSetup, genotype: Genotype, i: int) -> Checkpoint:
+        alone = replace(setup, train=replace(setup.train, epochs=1))  # epochs are in the words
         return alone.network_checkpoint(genotype, self._words(i))
 
     def _words(self, i: int) -> str:
         return f"scratch, epochs: {' + '.join(map(str, self._config.fidelities[: i + 1]))}"
 
     def _read(self, network: nn.Module, genotype: Genotype) -> Figure:
-        course = self._courses[genotype.space]
-        return score(network, course, genotype)
+        setup = self._setups[genotype.space]
+        return score(network, setup, genotype)
 
 
-def score(network: nn.Module, course: Course, genotype: Genotype) -> Figure:
+def score(network: nn.Module, setup: TrainingSetup, genotype: Genotype) -> Figure:
     """Return the metric of a plain network on the validation split."""
-    data = course.data
-    batches = data.batches(data.validation, course.resolution(genotype))
+    data = setup.data
+    batches = data.batches(data.validation, setup.resolution(genotype))
     found = [per_sample(data.task, network, *batch) for batch in batches]
     return data.task.score(np.concatenate(found))

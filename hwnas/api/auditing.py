@@ -12,7 +12,7 @@ import numpy as np
 from hwnas import supernets
 from hwnas.accuracy.audit import Finding, Subject, Verdict, choose, judge, repeated
 from hwnas.api.composition import with_supernet
-from hwnas.api.lessons import train_together
+from hwnas.api.jobs import train_together
 from hwnas.api.reporter import Reporter
 from hwnas.config import AuditConfig, SearchConfig
 from hwnas.errors import ConfigError, RunError
@@ -26,7 +26,7 @@ from hwnas.progress import Progress, Silent
 from hwnas.report.audit import audit_png, with_audit
 from hwnas.results import Row, RunFolder
 from hwnas.space import Genotype, Space
-from hwnas.supernets import Course, Lesson
+from hwnas.supernets import TrainingJob, TrainingSetup
 from hwnas.training import loop
 from hwnas.training.data import ImageData
 from hwnas.training.inference import per_sample
@@ -70,7 +70,7 @@ def audit(config: AuditConfig, reporter: Reporter) -> Audited:
         findings = _findings(subjects, trained, searched, config, reporter)
         verdict = judge(findings)
         leaving = _leaving(findings, {g.id: row for g, row in front}, members)
-        epochs = _alone(next(iter(trained.courses.values())), config).train.epochs
+        epochs = _alone(next(iter(trained.setups.values())), config).train.epochs
         words = _words(findings, verdict, leaving, epochs, trained.data)
         metric = members.metric
         rows = [_row(finding, leaving, trained.space, metric) for finding in findings]
@@ -106,16 +106,16 @@ class _Trained:
     """The spaces of a search, with their supernets."""
 
     space: Space
-    courses: Mapping[str, Course]  #: by the name of the space
+    setups: Mapping[str, TrainingSetup]  #: by the name of the space
 
     @property
     def data(self) -> ImageData:
         """What all were trained on."""
-        return next(iter(self.courses.values())).data
+        return next(iter(self.setups.values())).data
 
-    def of(self, genotype: Genotype) -> Course:
+    def of(self, genotype: Genotype) -> TrainingSetup:
         """Return how the supernet of a genotype was trained."""
-        return self.courses[genotype.space]
+        return self.setups[genotype.space]
 
     def genotype(self, row: MemberRow) -> Genotype:
         """Return the genotype of a member of the front."""
@@ -124,8 +124,8 @@ class _Trained:
 
     def size(self, genotype: Genotype) -> float:
         """Return multiply-accumulates."""
-        course = self.of(genotype)
-        return n_macs(course.family.lower(course.space, genotype, course.data.signature))
+        setup = self.of(genotype)
+        return n_macs(setup.family.lower(setup.space, genotype, setup.data.signature))
 
 
 def _trained(searched: SearchConfig, manifest: Manifest, phases: Progress) -> _Trained:
@@ -137,34 +137,34 @@ def _trained(searched: SearchConfig, manifest: Manifest, phases: Progress) -> _T
     recorded = manifest["checkpoint"]
     folder = supernets.folder_of(recorded)
     read = supernets.read(searched.spaces, searched.dataset, phases)
-    courses, kept = _courses(searched, folder, read), supernets.checkpoints(recorded, read[0])
+    setups, kept = _setups(searched, folder, read), supernets.checkpoints(recorded, read[0])
     # Of several spaces, one of which nothing fits the budget has no supernet.
     needed = [m for m in read[0].members if kept[m.name].is_file()] or [*read[0].members]
     for member in needed:
-        supernets.check_kept(courses[member.name], kept[member.name])
-    return _Trained(joined(needed), {m.name: courses[m.name] for m in needed})
+        supernets.check_kept(setups[member.name], kept[member.name])
+    return _Trained(joined(needed), {m.name: setups[m.name] for m in needed})
 
 
-def _again(searched: SearchConfig, folder: Path, progress: Progress) -> dict[str, Course]:
+def _again(searched: SearchConfig, folder: Path, progress: Progress) -> dict[str, TrainingSetup]:
     """Return how the supernets of a search were trained, from its configuration."""
     read = supernets.read(searched.spaces, searched.dataset, progress)
-    return _courses(searched, folder, read)
+    return _setups(searched, folder, read)
 
 
-def _courses(
+def _setups(
     searched: SearchConfig, folder: Path, read: tuple[Space, Mapping[str, Family], ImageData]
-) -> dict[str, Course]:
+) -> dict[str, TrainingSetup]:
     training = supernets.Training(searched.dataset, searched.train, searched.seed, folder)
-    return training.courses(*read)
+    return training.setups(*read)
 
 
-def _alone(course: Course, config: AuditConfig, seed: int = 0) -> Course:
+def _alone(setup: TrainingSetup, config: AuditConfig, seed: int = 0) -> TrainingSetup:
     """Return how networks are trained alone: with the same recipe, from nothing."""
-    epochs = config.epochs or course.train.epochs
+    epochs = config.epochs or setup.train.epochs
     if not epochs:
         raise ConfigError("The search trained no epochs; say how many with epochs=N.")
-    train = replace(course.train, epochs=epochs, init_from=None, from_supernet=False)
-    return replace(course, train=train, seed=config.seed + seed)
+    train = replace(setup.train, epochs=epochs, init_from=None, from_supernet=False)
+    return replace(setup, train=train, seed=config.seed + seed)
 
 
 def _findings(
@@ -176,8 +176,8 @@ def _findings(
 ) -> list[Finding]:
     scoring = replace(searched.scoring, confidence=None)
     evaluators = {
-        name: course.evaluator(course.trained(phases)[0], scoring)
-        for name, course in trained.courses.items()
+        name: setup.evaluator(setup.trained(phases)[0], scoring)
+        for name, setup in trained.setups.items()
     }
     with phases.phase("Score in supernet", len(subjects)) as advance:
         inherited = []
@@ -188,17 +188,17 @@ def _findings(
     plan = [(i, 0) for i in range(len(subjects))]
     plan += [(i, 1) for i in repeated(len(subjects), config.n_repeated)]
     pairs = [(subjects[i].genotype, seed) for i, seed in plan]
-    lessons = [Lesson(_alone(trained.of(g), config, seed), g) for g, seed in pairs]
+    jobs = [TrainingJob(_alone(trained.of(g), config, seed), g) for g, seed in pairs]
     data = trained.data
-    total = sum(loop.n_steps(lesson.options, len(data.train)) for lesson in lessons)
+    total = sum(loop.n_steps(job.options, len(data.train)) for job in jobs)
     figures: list[list[Figure]] = [[] for _ in subjects]
     with phases.phase(f"Train {len(plan)} alone", total) as advance:
         if config.workers > 1:
-            again = partial(_again, searched, lessons[0].course.supernets)
-            train_together(lessons, again, config.workers, advance)
-        for (i, _), lesson in zip(plan, lessons, strict=True):
-            network, _ = lesson.trained(Silent() if config.workers > 1 else _Within(advance))
-            resolution = lesson.course.resolution(lesson.genotype)
+            again = partial(_again, searched, jobs[0].setup.supernets)
+            train_together(jobs, again, config.workers, advance)
+        for (i, _), job in zip(plan, jobs, strict=True):
+            network, _ = job.trained(Silent() if config.workers > 1 else _Within(advance))
+            resolution = job.setup.resolution(job.genotype)
             batches = data.batches(data.validation, resolution)
             each = np.concatenate([per_sample(data.task, network, *batch) for batch in batches])
             figures[i].append(data.task.score(each))

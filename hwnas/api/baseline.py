@@ -6,11 +6,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hwnas.api.station import Station
+from hwnas.api.context import TargetContext
 from hwnas.comparison import folder, foreign, reading
 from hwnas.comparison.fronts import Kind, Objective, Point, Run, declared
 from hwnas.comparison.speedup import Speedup, in_plane, speedup
-from hwnas.comparison.speedup_words import Names, sentences
+from hwnas.comparison.speedup_narrative import Names, sentences
 from hwnas.config import SearchConfig
 from hwnas.errors import ConfigError, RunError, unknown
 from hwnas.manifest import Manifest, read_manifest, weights_of
@@ -83,26 +83,26 @@ class Against:
         return facts | self.found.to_json() | {"sentences": self.sentences}
 
 
-def read(stations: Sequence[Station]) -> dict[str, Baseline]:
+def read(contexts: Sequence[TargetContext]) -> dict[str, Baseline]:
     """Return the baselines of those targets that have one, by the target's name.
 
     Raises:
         RunError: one is not finished, of another target or other data, or lacks the cost.
     """
     found = {}
-    for station in stations:
-        named = station.config.baseline
+    for context in contexts:
+        named = context.config.baseline
         if named is not None:
             path = Path(named)
             if path.is_dir():
-                found[station.target] = _of_run(path, station)
-            elif len(stations) > 1 and all(s.config.baseline == named for s in stations):
+                found[context.target] = _of_run(path, context)
+            elif len(contexts) > 1 and all(s.config.baseline == named for s in contexts):
                 raise RunError(
                     f"baseline={path}: a CSV file is of one target: write "
-                    f"{station.target}.baseline={path}."
+                    f"{context.target}.baseline={path}."
                 )
             else:
-                found[station.target] = _of_table(path, station.config)
+                found[context.target] = _of_table(path, context.config)
     return found
 
 
@@ -140,22 +140,22 @@ def _objectives(config: SearchConfig) -> tuple[Objective, Objective]:
     return Objective(metric, column(metric).maximise), Objective(cost, maximise=False)
 
 
-def _of_run(path: Path, station: Station) -> Baseline:
+def _of_run(path: Path, context: TargetContext) -> Baseline:
     manifest = read_manifest(path, "baseline")
     _check_finished(path, manifest)
     if "targets" in manifest:
-        if station.target not in manifest["targets"]:
-            names = unknown("target", station.target, manifest["targets"])
+        if context.target not in manifest["targets"]:
+            names = unknown("target", context.target, manifest["targets"])
             raise RunError(f"baseline={path}: {names}")
-        path = path / station.target
+        path = path / context.target
         if not (path / "manifest.json").exists():
             raise RunError(f"baseline={path}: nothing that was found there fits its budget.")
         manifest = read_manifest(path, "baseline")
-    _check_same(path, manifest, station)
+    _check_same(path, manifest, context)
     run = folder.read(path, "baseline")
     weights = weights_of(manifest)
     words = _WEIGHTS.get(weights, f"accuracy={weights}")
-    return _fitting(Baseline(str(path), run, "verified", words, 0), station.config)
+    return _fitting(Baseline(str(path), run, "verified", words, 0), context.config)
 
 
 def _check_finished(path: Path, manifest: Manifest) -> None:
@@ -168,10 +168,10 @@ def _check_finished(path: Path, manifest: Manifest) -> None:
         raise RunError(f"baseline={path} {words.format(path=path)}.")
 
 
-def _check_same(path: Path, manifest: Manifest, station: Station) -> None:
+def _check_same(path: Path, manifest: Manifest, context: TargetContext) -> None:
     """Refuse a run for another target, or on other images."""
-    here, there = station.parts.digests(), manifest.get("digests", {})
-    target, config = manifest["config"]["target"], station.config
+    here, there = context.parts.digests(), manifest.get("digests", {})
+    target, config = manifest["config"]["target"], context.config
     name = target["name"]
     if name != config.target.name:
         raise RunError(
@@ -179,7 +179,7 @@ def _check_same(path: Path, manifest: Manifest, station: Station) -> None:
         )
     if _digest(there, "target", name) != here["target"]:
         differing = _differing(target, json.loads(json.dumps(asdict(config.target))))
-        file = station.parts.networks.backend.user_file()
+        file = context.parts.networks.backend.user_file()
         if not differing and file is not None:
             differing = [f"what is written in {file}"]
         if differing:

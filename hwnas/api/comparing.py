@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 
 from hwnas.api.reporter import Reporter
-from hwnas.comparison import attainment, foreign, frame, latex, reading, speedup, tables, words
+from hwnas.comparison import attainment, foreign, frame, latex, narrative, reading, speedup, tables
 from hwnas.comparison.bootstrap import Draws
 from hwnas.comparison.fronts import Array, Objective, Run
 from hwnas.comparison.speedup import Speedup
-from hwnas.comparison.speedup_words import Names
-from hwnas.comparison.speedup_words import sentences as at_equal_quality
+from hwnas.comparison.speedup_narrative import Names
+from hwnas.comparison.speedup_narrative import sentences as at_equal_quality
 from hwnas.comparison.summary import Comparison, chosen_kind, compare, kind_of, known
 from hwnas.config import CompareConfig
 from hwnas.files import whole
@@ -109,13 +109,13 @@ def _found(
         sides = {"front": runs[0].name, "baseline": runs[1].name}
         told["equal_quality"] = [sides | row for row in faster.rows()]
     sentences = [
-        *words.sentences(comparison),
+        *narrative.sentences(comparison),
         *([] if faster is None else at_equal_quality(faster, _names(runs, faster))),
-        *words.verified(told["verification"]),
-        *words.predicted(told["predictions"]),
-        words.shared(told["shared"], sum(bool(run.candidates) for run in runs)),
+        *narrative.verified(told["verification"]),
+        *narrative.predicted(told["predictions"]),
+        narrative.shared(told["shared"], sum(bool(run.candidates) for run in runs)),
         *notes,
-        *words.method(comparison),
+        *narrative.method(comparison),
     ]
     found = _Found(comparison, [line for line in sentences if line], told, speedup=faster)
     found.figures = dict(_figures(comparison, told["convergence"]))

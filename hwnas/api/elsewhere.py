@@ -101,7 +101,7 @@ def _next(config: ProfileConfig, parts: Networks) -> list[Genotype]:
 
 def asked(front: Front) -> str:
     """Return which networks of a search to measure next, and how; empty if none need be."""
-    config, parts = front.station.config, front.station.parts
+    config, parts = front.context.config, front.context.parts
     if not backends.get(config.target.runtime).kits or config.cost != COST:
         return ""
     device = backend.load(config.target)
@@ -140,8 +140,8 @@ def _on_front(pool: Sequence[Candidate], ms: Floats, std: Floats) -> Floats:
     """Return how probable each is on the front, its latency as uncertain as it is."""
     name = quality(pool[0].figures)
     good = np.array([c.figures[name].value for c in pool]) * (1 if column(name).maximise else -1)
-    rival = np.array([min(ms[good > mine], default=np.inf) for mine in good])
-    found: Floats = stats.norm.cdf((rival - ms) / std)
+    incumbent = np.array([min(ms[good > mine], default=np.inf) for mine in good])
+    found: Floats = stats.norm.cdf((incumbent - ms) / std)
     return found
 
 

@@ -2,18 +2,18 @@
 
 from collections.abc import Mapping, Sequence
 
-from hwnas.api import baseline, finishing, for_all, station
+from hwnas.api import baseline, context, finishing, for_all
 from hwnas.api.baseline import Baseline
+from hwnas.api.context import TargetContext
 from hwnas.api.finishing import Finish
 from hwnas.api.front import Front, Outcome, finished, write_front
 from hwnas.api.reporter import Reporter
-from hwnas.api.station import Station
 from hwnas.errors import BudgetError
 from hwnas.results import Candidate, Row, RunFolder
 
 
 def end(
-    stations: Sequence[Station],
+    contexts: Sequence[TargetContext],
     folder: RunFolder,
     manifest: Row,
     candidates: list[Candidate],
@@ -25,24 +25,24 @@ def end(
     Raises:
         BudgetError: nothing fits any target.
     """
-    fitted, missed = _fitted(stations, folder, candidates)
+    fitted, missed = _fitted(contexts, folder, candidates)
     if not fitted:
         folder.write_json("manifest.json", manifest | {"status": "nothing fits the budget"})
         raise BudgetError(" ".join(missed))
-    found = finishing.finish(fitted, station.views(stations), candidates, reporter)
+    found = finishing.finish(fitted, context.views(contexts), candidates, reporter)
     manifest |= found.facts()
-    fronts = [_front(s, stations, folder, found, reporter, baselines) for s in fitted]
-    if len(stations) == 1:
+    fronts = [_front(s, contexts, folder, found, reporter, baselines) for s in fitted]
+    if len(contexts) == 1:
         (front,) = fronts
         with reporter.timed("Write reports"):
             write_front(front, manifest | finished(reporter, front.candidates, front.members))
         return Outcome(folder, manifest, fronts)
-    fitting = [] if missed else for_all.fitting(stations, candidates, found)
-    members = for_all.verified(stations, folder, fitting, found, reporter)
+    fitting = [] if missed else for_all.fitting(contexts, candidates, found)
+    members = for_all.verified(contexts, folder, fitting, found, reporter)
     with reporter.timed("Write reports"):
         manifest |= for_all.ended(reporter, candidates, fronts, members)
         for front in fronts:
-            own = manifest["targets"][front.station.target] | {"part_of": ".."}
+            own = manifest["targets"][front.context.target] | {"part_of": ".."}
             inner = {n: v for n, v in manifest.items() if n not in ("targets", "objectives")}
             told = finished(reporter, front.candidates, front.members)
             write_front(front, inner | own | told)
@@ -51,11 +51,11 @@ def end(
 
 
 def _fitted(
-    stations: Sequence[Station], folder: RunFolder, candidates: Sequence[Candidate]
-) -> tuple[list[Station], list[str]]:
+    contexts: Sequence[TargetContext], folder: RunFolder, candidates: Sequence[Candidate]
+) -> tuple[list[TargetContext], list[str]]:
     """Return the targets that something fits, and why nothing fits the others."""
     fitted, missed = [], []
-    for view, each in zip(station.views(stations).values(), stations, strict=True):
+    for view, each in zip(context.views(contexts).values(), contexts, strict=True):
         try:
             each.front([view.seen(candidate) for candidate in candidates], folder)
             fitted.append(each)
@@ -65,8 +65,8 @@ def _fitted(
 
 
 def _front(
-    of: Station,
-    stations: Sequence[Station],
+    of: TargetContext,
+    contexts: Sequence[TargetContext],
     folder: RunFolder,
     found: Finish,
     reporter: Reporter,
@@ -74,7 +74,7 @@ def _front(
 ) -> Front:
     """Verify the front of a target, in the folder of the run or one of its own within."""
     own, phase = folder, "Verify front"
-    if len(stations) > 1:
+    if len(contexts) > 1:
         own, phase = for_all.folder_of(folder, of.target), f"Verify on {of.target}"
     candidates = found.known[of.target].candidates
     band = found.members(of.target)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hwnas import build, files
-from hwnas.api import finished, station
+from hwnas.api import context, finished
 from hwnas.api.composition import with_networks
 from hwnas.api.proof_record import Order, Pick, record, reported, title
 from hwnas.api.reporter import Reporter
@@ -21,7 +21,7 @@ from hwnas.export.artefacts import build as build_files
 from hwnas.export.artefacts import own_artefact
 from hwnas.export.card import card
 from hwnas.export.kept import IMAGES
-from hwnas.export.proving import Bench, Evidence, kept_images, prove
+from hwnas.export.proving import Evidence, Prover, kept_images, prove
 from hwnas.export.recorded import read as read_proof
 from hwnas.export.running import kinds
 from hwnas.manifest import Manifest, read_manifest
@@ -85,13 +85,13 @@ def export(
         folders.sweep(order.root, beside=config.dir is None)
         names = _left(order, names, reporter)
         with reporter.timed("Load data"):
-            stations = stack.enter_context(station.opened(searches, reporter))
-        reporter.say(stations[0].parts.data.notes)
+            contexts = stack.enter_context(context.opened(searches, reporter))
+        reporter.say(contexts[0].parts.data.notes)
         finishers = {
-            s.target: finished.finisher(s, manifest, candidates, config, reporter) for s in stations
+            s.target: finished.finisher(s, manifest, candidates, config, reporter) for s in contexts
         }
-        finished.check_kept(finishers[stations[0].target], genotypes, manifest)
-        known, targets = {g.id: g for g in genotypes}, {s.target: s for s in stations}
+        finished.check_kept(finishers[contexts[0].target], genotypes, manifest)
+        known, targets = {g.id: g for g in genotypes}, {s.target: s for s in contexts}
         with reporter.phase("Export", len(names)) as advance:
             for (target, genotype_id), name in names.items():
                 pick = Pick(targets[target], known[genotype_id], finishers[target])
@@ -196,7 +196,7 @@ def _export(pick: Pick, name: str, order: Order, key: "Ed25519PrivateKey | None"
         kept = kept_images(ready, of.parts.data)
         files.write(folder / IMAGES, kept.packed())
         names = [kind for kind in kinds() if kind in content]
-        bench = Bench(
+        bench = Prover(
             of.parts.data,
             artefacts,
             of.device.worker if of.device else None,

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hwnas import supernets
-from hwnas.api.station import Station
+from hwnas.api.context import TargetContext
 from hwnas.config import ExportConfig, SearchConfig
 from hwnas.errors import RunError
 from hwnas.finishing.finisher import Finisher
@@ -38,7 +38,7 @@ def as_recorded(search: SearchConfig, manifest: Manifest) -> SearchConfig:
 
 
 def finisher(
-    of: Station,
+    of: TargetContext,
     manifest: Manifest,
     candidates: Sequence[Candidate],
     config: ExportConfig,
@@ -84,7 +84,7 @@ def check_kept(finisher: Finisher, genotypes: Sequence[Genotype], manifest: Mani
     if weights_of(manifest) == "supernet":
         kept = supernets.checkpoints(manifest["checkpoint"], parts.space)
         for genotype in genotypes:
-            supernets.check_kept(parts.course_of(genotype), kept[genotype.space])
+            supernets.check_kept(parts.setup_of(genotype), kept[genotype.space])
         return
     done: Mapping[str, object] = manifest.get("finishing", {}).get("finished", {})
     searched = replace(finisher, other=None)

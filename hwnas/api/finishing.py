@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from hwnas import build
-from hwnas.api.lessons import together
-from hwnas.api.station import Station
+from hwnas.api.context import TargetContext
+from hwnas.api.jobs import together
 from hwnas.config import SearchConfig
 from hwnas.figure import Figure
 from hwnas.finishing.finisher import Finisher
@@ -15,7 +15,7 @@ from hwnas.metrics import column
 from hwnas.progress import Progress
 from hwnas.results import Candidate, Row
 from hwnas.searching import band
-from hwnas.searching.band import Known
+from hwnas.searching.band import Beliefs
 from hwnas.searching.view import View
 from hwnas.space import Genotype
 from hwnas.training.batches import steps_per_epoch
@@ -28,8 +28,8 @@ _ROUNDS = 6  # of finishing what became probable by what was finished before
 class Finish:
     """What finishing came to."""
 
-    known: dict[str, Known]  #: by target
-    among_finished: dict[str, Known]  #: the same, as if there were no others
+    known: dict[str, Beliefs]  #: by target
+    among_finished: dict[str, Beliefs]  #: the same, as if there were no others
     finisher: Finisher
     finished: dict[str, Figure] = field(default_factory=dict)  #: on the validation split, by id
 
@@ -61,7 +61,7 @@ class Finish:
 
 
 def finish(
-    stations: Sequence[Station],
+    contexts: Sequence[TargetContext],
     views: Mapping[str, View],
     candidates: Sequence[Candidate],
     phases: Progress,
@@ -73,14 +73,14 @@ def finish(
     others, too, so that some may become probable: they are finished then.
 
     Args:
-        stations: One for each target.
+        contexts: One for each target.
         views: How each target sees the candidates.
         candidates: All of the search.
         phases: Of the command.
     """
-    parts = stations[0].parts
+    parts = contexts[0].parts
     config, began = parts.config.finish, time.monotonic()
-    weights = as_left(stations[0].evaluator, left_after(parts.config, candidates))
+    weights = as_left(contexts[0].evaluator, left_after(parts.config, candidates))
     finisher = Finisher(parts, weights)
     state = Finish({}, {}, finisher)
 
@@ -91,10 +91,10 @@ def finish(
         distinct = {c.id: c for candidates in wanted for c in candidates}
         return [c for c in distinct.values() if c.id not in state.finished]
 
-    def seen(some: Sequence[Candidate]) -> dict[str, Known]:
+    def seen(some: Sequence[Candidate]) -> dict[str, Beliefs]:
         return {
             s.target: band.known(parts.space, some, views[s.target], state.finished)
-            for s in stations
+            for s in contexts
         }
 
     def is_late() -> bool:

@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hwnas.api import station
+from hwnas.api import context
+from hwnas.api.context import TargetContext, objectives
 from hwnas.api.finishing import Finish
 from hwnas.api.front import Front, finished, told
 from hwnas.api.reporter import Reporter
-from hwnas.api.station import Station, objectives
 from hwnas.budget import Budget
 from hwnas.metrics import column, paid
 from hwnas.report import searched
@@ -27,15 +27,15 @@ def folder_of(folder: RunFolder, target: str) -> RunFolder:
 
 
 def fitting(
-    stations: Sequence[Station], candidates: Sequence[Candidate], finish: Finish
+    contexts: Sequence[TargetContext], candidates: Sequence[Candidate], finish: Finish
 ) -> list[Candidate]:
     """Return the candidates that were finished and fit every target's budget."""
-    targets = station.targets(stations)
+    targets = context.targets(contexts)
     return [c for c in candidates if c.id in finish.finished and targets.fits_all(c)]
 
 
 def verified(
-    stations: Sequence[Station],
+    contexts: Sequence[TargetContext],
     folder: RunFolder,
     fitting: Sequence[Candidate],
     finish: Finish,
@@ -44,10 +44,10 @@ def verified(
     """Return the front of candidates that fit every target's budget, verified on each."""
     if not fitting:
         return []
-    names, targets = objectives(stations), station.targets(stations)
+    names, targets = objectives(contexts), context.targets(contexts)
     found = pareto_front([finish.as_finished(c) for c in fitting], names)
     by_target: dict[str, list[Member]] = {}
-    for s in stations:
+    for s in contexts:
         seen = [targets.seen(c, s.target) for c in found]
         own, phase = folder_of(folder, s.target), f"Verify on {s.target}"
         by_target[s.target] = s.verified(seen, finish.finisher, own, reporter, phase)
@@ -68,7 +68,7 @@ def ended(
     return {
         **finished(reporter, candidates, []),
         "n_front": len(members),
-        "n_fronts": {front.station.target: len(front.members) for front in fronts},
+        "n_fronts": {front.context.target: len(front.members) for front in fronts},
     }
 
 
@@ -81,7 +81,7 @@ def write(
     missed: Sequence[str],
 ) -> None:
     """Write the front as CSV, JSON, picture and page, and the manifest."""
-    first = fronts[0].station
+    first = fronts[0].context
     rows = [member.row(first.parts.space, first.config.metric) for member in members]
     if rows:
         folder.write_csv("front.csv", rows)
@@ -91,7 +91,7 @@ def write(
         "budgets": {t: dict(_budget(own).limits) for t, own in manifest["targets"].items()},
         "members": rows,
     }
-    against = {f.station.target: f.against for f in fronts if f.against is not None}
+    against = {f.context.target: f.against for f in fronts if f.against is not None}
     if against:
         manifest["baseline"] = {target: told(held) for target, held in against.items()}
     folder.write_json("front.json", content)
@@ -100,9 +100,9 @@ def write(
     data = first.parts.data.name
     title = f"hwnas: {first.config.searched} on {', '.join(manifest['targets'])}, {data}"
     found = {
-        front.station.target: searched.Front(
-            front.candidates, front.members, front.station.config.objectives,
-            front.station.config.allowed, front.beside,
+        front.context.target: searched.Front(
+            front.candidates, front.members, front.context.config.objectives,
+            front.context.config.allowed, front.beside,
         )
         for front in fronts
     }  # fmt: skip
@@ -114,7 +114,7 @@ def write(
 
 
 def _panel(front: Front, ids: set[str]) -> Panel:
-    config = front.station.config
+    config = front.context.config
     cost = paid(config.objectives)[0]
     title = f"{config.searched} on {config.target.name}"
     members = front.members

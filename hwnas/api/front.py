@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from hwnas.api.baseline import Against
+from hwnas.api.context import TargetContext
 from hwnas.api.reporter import Reporter
-from hwnas.api.station import Station
 from hwnas.energy import EnergyModel, PowerModel
 from hwnas.metrics import column, paid
 from hwnas.report import searched
@@ -28,7 +28,7 @@ BASELINE = "baseline.csv"  #: where a baseline was given
 class Front:
     """The front of one target."""
 
-    station: Station
+    context: TargetContext
     folder: RunFolder
     candidates: list[Candidate]  #: as a search for this target alone would see them
     members: list[Member]
@@ -68,7 +68,7 @@ def finished(phases: Reporter, candidates: list[Candidate], members: list[Member
 
 def write_front(front: Front, manifest: Row) -> None:
     """Write the front as CSV, JSON, picture and page, its baseline, and the manifest."""
-    parts, folder, against = front.station.parts, front.folder, front.against
+    parts, folder, against = front.context.parts, front.folder, front.against
     candidates, members = front.candidates, front.members
     config = parts.config
     write_baseline(folder, against)

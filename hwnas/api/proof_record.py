@@ -10,8 +10,8 @@ from pathlib import Path
 from hwnas import backends, machine, supernets
 from hwnas.api import finished
 from hwnas.api.arguments import of_target
+from hwnas.api.context import TargetContext
 from hwnas.api.front import energy_words
-from hwnas.api.station import Station
 from hwnas.config import ExportConfig
 from hwnas.database import public_arguments
 from hwnas.export import recorded
@@ -51,12 +51,12 @@ class Order:
 class Pick:
     """One network for one target."""
 
-    of: Station
+    of: TargetContext
     genotype: Genotype
     finisher: Finisher
 
 
-def title(of: Station, genotype: Genotype) -> str:
+def title(of: TargetContext, genotype: Genotype) -> str:
     """Return what a network is, in one sentence."""
     space, data = genotype.space, of.parts.data.name
     return f"Network {genotype.id} of search space {space}, trained on {data}, for {of.target}."

@@ -11,12 +11,12 @@ from pathlib import Path
 import torch
 
 from hwnas import files
-from hwnas.api import baseline, station
+from hwnas.api import baseline, context
+from hwnas.api.context import TargetContext
 from hwnas.api.ending import end
 from hwnas.api.front import Outcome
 from hwnas.api.own import Own
 from hwnas.api.reporter import Reporter
-from hwnas.api.station import Station
 from hwnas.config import SearchConfig
 from hwnas.device import table_facts
 from hwnas.results import Row, RunFolder, begun, check_resumed, opened, plain
@@ -47,40 +47,40 @@ def search(
         folder, earlier = stack.enter_context(run_folder)
         (own or Own()).check_resumed(earlier, str(folder.path))
         with reporter.timed("Load data"):
-            stations = stack.enter_context(station.opened(configs, reporter, own))
-        reporter.say(stations[0].parts.data.notes)
-        for course in stations[0].parts.courses.values():
-            course.check()
-        baselines = baseline.read(stations)
-        manifest = _manifest(stations, arguments, folder, earlier)
-        search, config = station.search(stations, manifest["digests"]), stations[0].config
+            contexts = stack.enter_context(context.opened(configs, reporter, own))
+        reporter.say(contexts[0].parts.data.notes)
+        for setup in contexts[0].parts.setups.values():
+            setup.check()
+        baselines = baseline.read(contexts)
+        manifest = _manifest(contexts, arguments, folder, earlier)
+        search, config = context.search(contexts, manifest["digests"]), contexts[0].config
         with engine.study(search, config, folder) as study:
             folder.write_json("manifest.json", manifest)
             reporter.say([f"Run folder: {folder.path}"])
-            reporter.follow(study, station.followed(stations))
+            reporter.follow(study, context.followed(contexts))
             if (config.study.workers or 1) > 1:
-                stations[0].evaluator.train()  # once, on all cores, before all want it
+                contexts[0].evaluator.train()  # once, on all cores, before all want it
             outcome = engine.run(search, config, folder, study, reporter)
         reporter.say([f"A process ended early: {why}" for why in outcome.ended], alarming=True)
         if outcome.leader:
             manifest |= {"status": "finished by another"}
             folder.write_json("manifest.json", manifest)
             return Outcome(folder, manifest, leader=outcome.leader)
-        ended = end(stations, folder, manifest, outcome.candidates, reporter, baselines)
+        ended = end(contexts, folder, manifest, outcome.candidates, reporter, baselines)
         return replace(ended, seconds=dict(reporter.seconds))
 
 
 def _manifest(
-    stations: Sequence[Station], arguments: Sequence[str], folder: RunFolder, earlier: Row
+    contexts: Sequence[TargetContext], arguments: Sequence[str], folder: RunFolder, earlier: Row
 ) -> Row:
     """Return the manifest of a new or a resumed run.
 
     Raises:
         RunError: what decides the outcome differs from the run to be resumed.
     """
-    parts, digests = stations[0].parts, station.digests(stations)
+    parts, digests = contexts[0].parts, context.digests(contexts)
     supernet = parts.checkpoint()
-    decisive = station.versions(stations)
+    decisive = context.versions(contexts)
     check_resumed(earlier, folder, digests, parts.config.n_trials, decisive)
     versions = {name: importlib.metadata.version(name) for name in _RECORDED} | decisive
     return {
@@ -101,15 +101,15 @@ def _manifest(
         "images": {
             name: len(getattr(parts.data, name)) for name in ("train", "validation", "test")
         },
-        **_targets(stations),
-        **({"own": own} if (own := stations[0].own.named) else {}),
+        **_targets(contexts),
+        **({"own": own} if (own := contexts[0].own.named) else {}),
     }
 
 
-def _targets(stations: Sequence[Station]) -> Row:
+def _targets(contexts: Sequence[TargetContext]) -> Row:
     """Return what a manifest says of targets."""
-    tables = {s.target: {"latency_table": table_facts(s.device)} for s in stations}
-    if len(stations) == 1:
-        return tables[stations[0].target]
-    own = {s.target: tables[s.target] | {"config": plain(asdict(s.config))} for s in stations}
-    return {"objectives": list(station.objectives(stations)), "targets": own}
+    tables = {s.target: {"latency_table": table_facts(s.device)} for s in contexts}
+    if len(contexts) == 1:
+        return tables[contexts[0].target]
+    own = {s.target: tables[s.target] | {"config": plain(asdict(s.config))} for s in contexts}
+    return {"objectives": list(context.objectives(contexts)), "targets": own}

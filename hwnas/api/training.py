@@ -22,7 +22,7 @@ from hwnas.metrics import qualities
 from hwnas.progress import Progress, Silent
 from hwnas.results import Row, RunFolder, begun, check_resumed, opened
 from hwnas.space import Genotype
-from hwnas.supernets import Course, Lesson
+from hwnas.supernets import TrainingJob, TrainingSetup
 from hwnas.training import parallel
 from hwnas.training.data import Split
 from hwnas.training.inference import per_sample
@@ -63,50 +63,50 @@ def train(config: TrainConfig, arguments: Sequence[str], reporter: Reporter) -> 
         tensorboard.check()
     with parallel.joined() as processes:
         if not processes.leads:  # the first writes and tells for all
-            _follow(_course(config, Silent()), config)
+            _follow(_setup(config, Silent()), config)
             return None
         with opened("train", config.run.dir, config.run.resume) as (folder, earlier):
             with reporter.timed("Load data"):
-                course = _course(config, reporter)
+                setup = _setup(config, reporter)
             if config.genotype is not None:
-                _genotype(config, course)  # refuse one that is none before anything is written
+                _genotype(config, setup)  # refuse one that is none before anything is written
             if config.genotype is None or config.train.from_supernet:
-                course.check()
-            manifest = _manifest(config, course, arguments, folder, earlier)
+                setup.check()
+            manifest = _manifest(config, setup, arguments, folder, earlier)
             folder.write_json("manifest.json", manifest)
             reporter.say([f"Run folder: {folder.path}"])
             train_it = _train_supernet if config.genotype is None else _train_alone
             with _logged(folder, config) as log:
-                title, rows, summary = train_it(config, course, reporter, log)
+                title, rows, summary = train_it(config, setup, reporter, log)
             folder.write_json("summary.json", summary)
             folder.write_json("manifest.json", manifest | {"status": "finished"})
-        return Trained(folder.path, title, course.data.task.metric, rows, summary)
+        return Trained(folder.path, title, setup.data.task.metric, rows, summary)
 
 
-def _course(config: TrainConfig, progress: Progress) -> Course:
+def _setup(config: TrainConfig, progress: Progress) -> TrainingSetup:
     read = supernets.read(named(config.search_space), config.dataset, progress)
     folder = Path(config.run.supernets)
     training = supernets.Training(config.dataset, config.train, config.seed, folder)
-    (only,) = training.courses(*read).values()
+    (only,) = training.setups(*read).values()
     return only
 
 
-def _follow(course: Course, config: TrainConfig) -> None:
+def _follow(setup: TrainingSetup, config: TrainConfig) -> None:
     """Train as one of several processes."""
     if config.genotype is None:
-        course.trained(Silent())
+        setup.trained(Silent())
     else:
-        _lesson(config, course, Silent()).trained(Silent())
+        _job(config, setup, Silent()).trained(Silent())
 
 
 def _manifest(
     config: TrainConfig,
-    course: Course,
+    setup: TrainingSetup,
     arguments: Sequence[str],
     folder: RunFolder,
     earlier: Row,
 ) -> Row:
-    digests = {name: str(value) for name, value in course.of.items()}
+    digests = {name: str(value) for name, value in setup.of.items()}
     digests["genotype"] = str(config.genotype)
     check_resumed(earlier, folder, digests, 0)
     return {
@@ -115,17 +115,17 @@ def _manifest(
         "digests": digests,
         "processes": parallel.current().n,
         "images": {
-            name: len(getattr(course.data, name)) for name in ("train", "validation", "test")
+            name: len(getattr(setup.data, name)) for name in ("train", "validation", "test")
         },
     }
 
 
 def _train_supernet(
-    config: TrainConfig, course: Course, phases: Reporter, log: supernets.Log
+    config: TrainConfig, setup: TrainingSetup, phases: Reporter, log: supernets.Log
 ) -> tuple[str, list[Line], Row]:
-    supernet, summary = course.trained(phases, log)
-    evaluator = course.evaluator(supernet, config.scoring)
-    rng, space = random.Random(f"report {config.seed}"), course.space
+    supernet, summary = setup.trained(phases, log)
+    evaluator = setup.evaluator(supernet, config.scoring)
+    rng, space = random.Random(f"report {config.seed}"), setup.space
     genotypes = [space.smallest(), space.largest(), *(space.sample(rng) for _ in range(_N_RANDOM))]
     with phases.phase("Score subnets", len(genotypes)) as advance:
         figures = []
@@ -133,7 +133,7 @@ def _train_supernet(
             figures.append(evaluator.score(genotype).figure)
             advance(1)
     smallest, largest, *some = figures
-    n, metric = len(course.data.validation), course.data.task.metric
+    n, metric = len(setup.data.validation), setup.data.task.metric
     table: list[Line] = []
     table.append(("smallest subnet", *_cells(smallest)))
     middle = statistics.median(figure.value for figure in some)
@@ -141,7 +141,7 @@ def _train_supernet(
     spread = f"{min(ends):.4f} to {max(ends):.4f} (lowest, highest)"
     table.append((f"median of {len(some)} random subnets", f"{middle:.4f}", spread))
     table.append(("largest subnet", *_cells(largest)))
-    kept = course.checkpoint().path
+    kept = setup.checkpoint().path
     found = {
         f"{metric}_smallest": smallest.to_json(),
         f"{metric}_largest": largest.to_json(),
@@ -154,46 +154,46 @@ def _train_supernet(
 
 
 def _train_alone(
-    config: TrainConfig, course: Course, phases: Reporter, log: supernets.Log
+    config: TrainConfig, setup: TrainingSetup, phases: Reporter, log: supernets.Log
 ) -> tuple[str, list[Line], Row]:
-    lesson = _lesson(config, course, phases)
-    network, summary = lesson.trained(phases, log)
-    found, task = {}, course.data.task
+    job = _job(config, setup, phases)
+    network, summary = job.trained(phases, log)
+    found, task = {}, setup.data.task
     table: list[Line] = []
     for name in ("validation", "test"):
-        split: Split = getattr(course.data, name)
+        split: Split = getattr(setup.data, name)
         with phases.timed(f"Read {name}"):
-            batches = course.data.batches(split, course.resolution(lesson.genotype))
+            batches = setup.data.batches(split, setup.resolution(job.genotype))
             each = np.concatenate([per_sample(task, network, *batch) for batch in batches])
         found[name] = task.score(each)
         table.append((f"{name} split ({len(each)} images)", *_cells(found[name])))
     return (
-        f"Network {lesson.genotype.id}",
+        f"Network {job.genotype.id}",
         table,
         {
-            "genotype": lesson.genotype.to_dict(),
-            "id": lesson.genotype.id,
-            "start": "supernet" if lesson.supernet is not None else "scratch",
-            "epochs": lesson.options.epochs,
+            "genotype": job.genotype.to_dict(),
+            "id": job.genotype.id,
+            "start": "supernet" if job.supernet is not None else "scratch",
+            "epochs": job.options.epochs,
             **{f"{task.metric}_{name}": figure.to_json() for name, figure in found.items()},
             **_facts(summary),
-            "checkpoint": str(lesson.checkpoint().path),
+            "checkpoint": str(job.checkpoint().path),
         },
     )
 
 
-def _lesson(config: TrainConfig, course: Course, progress: Progress) -> Lesson:
+def _job(config: TrainConfig, setup: TrainingSetup, progress: Progress) -> TrainingJob:
     assert config.genotype is not None
-    genotype = _genotype(config, course)
+    genotype = _genotype(config, setup)
     if not config.train.from_supernet:
-        return Lesson(course, genotype)
-    return Lesson(course, genotype, course.trained(progress)[0])
+        return TrainingJob(setup, genotype)
+    return TrainingJob(setup, genotype, setup.trained(progress)[0])
 
 
-def _genotype(config: TrainConfig, course: Course) -> Genotype:
+def _genotype(config: TrainConfig, setup: TrainingSetup) -> Genotype:
     if config.genotype == "random":
-        return course.space.sample(random.Random(f"network {config.seed}"))
-    return find_genotype(course.space, str(config.genotype))
+        return setup.space.sample(random.Random(f"network {config.seed}"))
+    return find_genotype(setup.space, str(config.genotype))
 
 
 def _facts(summary: Summary) -> Row:

@@ -44,7 +44,7 @@ def search(
             trained and verified as ever::
 
                 class Prior:
-                    def score(self, genotype, rival=None):
+                    def score(self, genotype, incumbent=None):
                         depth = sum(v for n, v in genotype.options if n.endswith("depth"))
                         return hwnas.Score(hwnas.Figure(1 - 0.5**depth, "modelled"))
 

@@ -25,14 +25,14 @@ def print_front(console: Console, outcome: Outcome) -> None:
     (front,) = outcome.fronts
     print_members(console, front, outcome.manifest, "Verified front, fastest first")
     own = [BASELINE] if front.against is not None else []
-    storage = front.station.config.study.storage
+    storage = front.context.config.study.storage
     print_files(console, storage, front.folder, [*FILES, *own, "models/"])
 
 
 def print_members(console: Console, front: Front, manifest: Row, title: str) -> None:
     """Print the front of a target, its baseline, and where its figures come from."""
     candidates, members, against = front.candidates, front.members, front.against
-    parts, finishing = front.station.parts, manifest["finishing"]
+    parts, finishing = front.context.parts, manifest["finishing"]
     config, target = parts.config, parts.config.target
     asked = {*config.objectives, *config.allowed.limits}
     derived = [name for name in config.derives.names if name in asked]
@@ -122,10 +122,10 @@ def _verified_words(members: Sequence[Member]) -> str:
 
 def _reading_words(front: Front) -> list[str]:
     """Return what it took to score candidates: trainings, or reading the validation split."""
-    candidates, parts = front.candidates, front.station.parts
+    candidates, parts = front.candidates, front.context.parts
     scored = {c.id: c for c in candidates if c.state != "infeasible"}
-    if "evaluator" in front.station.own.named:
-        return [f"{len(scored)} networks scored by {front.station.own.named['evaluator']}."]
+    if "evaluator" in front.context.own.named:
+        return [f"{len(scored)} networks scored by {front.context.own.named['evaluator']}."]
     if parts.config.accuracy == "trained":
         return _training_words([*scored.values()], parts.config)
     stopped = sum(c.state == "stopped" for c in scored.values())
@@ -166,7 +166,7 @@ def _finishing_words(candidates: Sequence[Candidate], metric: str, finish: Row) 
 
 def _searched_words(front: Front, finishing: Row) -> str:
     """Return what the searched figures of members are."""
-    config, own = front.station.config, front.station.own.named
+    config, own = front.context.config, front.context.own.named
     metric, label = config.metric, column(config.metric).label
     weights = "supernet weights" if config.accuracy == "supernet" else "trained alone"
     weights = f"as {own['evaluator']} says" if "evaluator" in own else weights

@@ -17,13 +17,13 @@ _ROWS = 24
 def print_fronts(console: Console, outcome: Outcome) -> None:
     """Print the front of each target, that of models for all, and where the files are."""
     for front in outcome.fronts:
-        title = f"{front.station.target}: verified front, fastest first"
+        title = f"{front.context.target}: verified front, fastest first"
         print_members(console, front, outcome.manifest, title)
         console.print()
     if outcome.for_all:
         console.print(_table(outcome.for_all))
     left = sum(bool(member.label) for member in outcome.for_all)
-    n, targets = len(outcome.for_all), [front.station.target for front in outcome.fronts]
+    n, targets = len(outcome.for_all), [front.context.target for front in outcome.fronts]
     lines = [
         *outcome.missed,
         f"{_counted(n)} for all targets, {left} left that front or a budget after verification."
@@ -32,7 +32,7 @@ def print_fronts(console: Console, outcome: Outcome) -> None:
     ]  # fmt: skip
     print_lines(console, lines)
     own = [f"{target}/ (the same, and models/)" for target in targets]
-    storage = outcome.fronts[0].station.config.study.storage
+    storage = outcome.fronts[0].context.config.study.storage
     print_files(console, storage, outcome.folder, [*FILES, *own])
 
 

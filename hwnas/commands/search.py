@@ -28,7 +28,7 @@ def run(configs: Sequence[SearchConfig], arguments: Sequence[str]) -> None:
         print_lines(console, [f"{outcome.leader} {_LEADS}"])
         return
     (print_front if len(configs) == 1 else print_fronts)(console, outcome)
-    devices = [front.station.device for front in outcome.fronts]
+    devices = [front.context.device for front in outcome.fronts]
     for foreign in {device.table.foreign for device in devices if device is not None} - {""}:
         print_lines(console, [f"Searched with a foreign table: {foreign}."], style="red")
     print_lines(console, [asked(front) for front in outcome.fronts])

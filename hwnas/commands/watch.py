@@ -11,7 +11,7 @@ from rich.text import Text
 from hwnas.api.reporter import Finished
 from hwnas.metrics import column, paid, quality
 from hwnas.results import Candidate
-from hwnas.searching.standing import Snapshot, Standing
+from hwnas.searching.search_progress import SearchProgress, Snapshot
 from hwnas.searching.view import View
 
 _WORDS = (
@@ -31,9 +31,9 @@ class Watch:
 
     def __init__(self, study: Finished, views: Sequence[View]):
         self._study, self._views = study, views
-        self._standings = [Standing(view.objectives, view.limits) for view in views]
+        self._standings = [SearchProgress(view.objectives, view.limits) for view in views]
         self._trials: set[int] = set()
-        self._snapshots = [standing.snapshot() for standing in self._standings]
+        self._snapshots = [search_progress.snapshot() for search_progress in self._standings]
 
     def look(self) -> bool:
         """Take in the trials that were finished since; return whether there are any."""
@@ -41,9 +41,9 @@ class Watch:
         if not new:
             return False
         self._trials.update(candidate.trial for candidate in new)
-        for view, standing in zip(self._views, self._standings, strict=True):
-            standing.add(view.seen(candidate) for candidate in new)
-        self._snapshots = [standing.snapshot() for standing in self._standings]
+        for view, search_progress in zip(self._views, self._standings, strict=True):
+            search_progress.add(view.seen(candidate) for candidate in new)
+        self._snapshots = [search_progress.snapshot() for search_progress in self._standings]
         return True
 
     def line(self) -> str:

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from hwnas.comparison.indicators import INDICATORS
+from hwnas.comparison.narrative import p_value
 from hwnas.comparison.summary import Comparison
-from hwnas.comparison.words import p_value
 
 _ESCAPED = {
     "\\": r"\textbackslash{}",

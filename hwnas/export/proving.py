@@ -32,7 +32,7 @@ from hwnas.training.inference import per_sample
 
 
 @dataclass(frozen=True)
-class Bench:
+class Prover:
     """What the artefacts of an export are judged with."""
 
     data: ImageData
@@ -106,7 +106,7 @@ def prove(
     names: Sequence[str],
     own: str,
     finished: Finished,
-    bench: Bench,
+    bench: Prover,
 ) -> Evidence:
     """Return what the artefacts of a folder show.
 

@@ -25,9 +25,9 @@ from hwnas.results import Row
 from hwnas.runtimes.base import Session
 from hwnas.runtimes.onnx_writer import check_int8
 from hwnas.space import Genotype
-from hwnas.supernets import Course
+from hwnas.supernets import TrainingSetup
 from hwnas.tasks.base import Found, Task
-from hwnas.training.alone import Pupil
+from hwnas.training.alone import Student
 from hwnas.training.checkpoint import Checkpoint
 from hwnas.training.config import TrainingConfig
 from hwnas.training.inference import per_sample, recalibrate
@@ -60,7 +60,7 @@ class Step:
 class Origin:
     """Where the weights of a network come from."""
 
-    course: Course  #: data, options and seed of the training
+    setup: TrainingSetup  #: data, options and seed of the training
     weights: Weights  #: that search scored the network by
     genotype: Genotype
     tutor: Tutor | None = None  #: whose answers are learned, beside the targets
@@ -68,7 +68,7 @@ class Origin:
     @property
     def resolution(self) -> int:
         """Height and width of the images that the network reads."""
-        return self.course.resolution(self.genotype)
+        return self.setup.resolution(self.genotype)
 
     @property
     def images(self) -> Tensor:
@@ -77,14 +77,12 @@ class Origin:
 
     def lowered(self) -> Graph:
         """Return the operators of the network as the family lowers them."""
-        return self.course.family.lower(
-            self.course.space, self.genotype, self.course.data.signature
-        )
+        return self.setup.family.lower(self.setup.space, self.genotype, self.setup.data.signature)
 
     @property
     def task(self) -> Task:
         """What the network is for."""
-        return self.course.data.task
+        return self.setup.data.task
 
     def score(self, found: Callable[[Tensor, Tensor], Found]) -> Figure:
         """Return the metric on the validation split.
@@ -92,7 +90,7 @@ class Origin:
         Args:
             found: Tells of images ``(N, C, R, R)`` and targets what the task finds of each.
         """
-        data = self.course.data
+        data = self.setup.data
         batches = data.batches(data.validation, self.resolution)
         return self.task.score(np.concatenate([found(*batch) for batch in batches]))
 
@@ -137,7 +135,7 @@ class Tuned:
 
     network: nn.Module
     figure: Figure  #: of the metric, on the validation split
-    past: str  #: all that decides its weights, beside the course
+    past: str  #: all that decides its weights, beside the setup
 
 
 def tuned(origin: Origin, config: FinishingConfig, progress: Progress) -> Tuned:
@@ -168,7 +166,7 @@ class _Finishing:
     def __init__(self, origin: Origin, config: FinishingConfig, progress: Progress):
         self._origin, self._config, self._progress = origin, config, progress
         self.steps: list[Step] = []
-        # All that decides the weights, beside the course.
+        # All that decides the weights, beside the setup.
         self._past: list[str] = [origin.weights.origin(origin.genotype)]
 
     @property
@@ -253,40 +251,40 @@ class _Finishing:
 
     def _learn(self, network: nn.Module, training: _Training) -> float:
         """Train a network in place; return the seconds that it took."""
-        origin, config, course = self._origin, self._config, self._origin.course
-        options = _options(course, config)
-        recipe = course.train.recipe(course.family.recipe)
+        origin, config, setup = self._origin, self._config, self._origin.setup
+        options = _options(setup, config)
+        recipe = setup.train.recipe(setup.family.recipe)
         recipe = replace(recipe, lr=recipe.lr * config.rate * training.gentleness)
         self._past.append(_words(training, origin, config))
-        checkpoint = course.network_checkpoint(origin.genotype, self.past)
+        checkpoint = setup.network_checkpoint(origin.genotype, self.past)
         teacher = None
         if origin.tutor is not None and config.alpha:
-            teacher = origin.tutor.teacher(course, options, config.alpha)
-        pupil = Pupil(network, origin.resolution, recipe, teacher, phase=training.phase)
-        summary = course.teach(pupil, options, checkpoint, self._progress)
+            teacher = origin.tutor.teacher(setup, options, config.alpha)
+        student = Student(network, origin.resolution, recipe, teacher, phase=training.phase)
+        summary = setup.teach(student, options, checkpoint, self._progress)
         return summary.seconds if summary.n_steps else 0.0
 
 
 def checkpoint(origin: Origin, config: FinishingConfig) -> Checkpoint:
     """Return where a network is kept that ``tuned`` trains."""
     past = f"{origin.weights.origin(origin.genotype)}; {_words(_FINE_TUNED, origin, config)}"
-    return origin.course.network_checkpoint(origin.genotype, past)
+    return origin.setup.network_checkpoint(origin.genotype, past)
 
 
 def prepare(origin: Origin, config: FinishingConfig) -> None:
     """Have what teaches a network at hand before its training, or that of others, begins."""
     if origin.tutor is not None and config.epochs and config.alpha:
-        origin.tutor.teacher(origin.course, _options(origin.course, config), config.alpha)
+        origin.tutor.teacher(origin.setup, _options(origin.setup, config), config.alpha)
 
 
-def _options(course: Course, config: FinishingConfig) -> TrainingConfig:
-    """Return how finishing trains; what the family's recipe leaves open is in the pupil."""
+def _options(setup: TrainingSetup, config: FinishingConfig) -> TrainingConfig:
+    """Return how finishing trains; what the family's recipe leaves open is in the student."""
     left_open: dict[str, Any] = dict.fromkeys(("optimiser", "lr", "weight_decay"))
-    return replace(course.train, epochs=config.epochs, **left_open)
+    return replace(setup.train, epochs=config.epochs, **left_open)
 
 
 def _words(training: _Training, origin: Origin, config: FinishingConfig) -> str:
-    """Return what decides the outcome of a training, beside the course and what was before."""
+    """Return what decides the outcome of a training, beside the setup and what was before."""
     rate = config.rate * training.gentleness
     words = f"{training.name}: {config.epochs} epochs, rate x {rate:g}"
     if origin.tutor is not None and config.alpha:

@@ -15,7 +15,7 @@ from hwnas.finishing.options import FinishingConfig
 from hwnas.finishing.teachers import Member, Tutor
 from hwnas.int8.finished import Finished
 from hwnas.progress import Progress, Silent
-from hwnas.searching.verify import Workbench
+from hwnas.searching.verify import Verifier
 from hwnas.space import Genotype
 from hwnas.training.batches import steps_per_epoch
 from hwnas.training.checkpoint import Checkpoint
@@ -91,21 +91,21 @@ class Finisher:
         tutor = self.tutor
         if self.teacher is not None and self.config.epochs and self.config.alpha:
             tutor = self._taught_by if genotype.id != self.teacher.id else None
-        return Origin(self.parts.course_of(genotype), self.weights, genotype, tutor)
+        return Origin(self.parts.setup_of(genotype), self.weights, genotype, tutor)
 
     @cached_property
     def _taught_by(self) -> Member:
         assert self.teacher is not None
-        course = self.parts.course_of(self.teacher)
-        origin = Origin(course, self.weights, self.teacher)
+        setup = self.parts.setup_of(self.teacher)
+        origin = Origin(setup, self.weights, self.teacher)
         network = finish.tuned(origin, self.searched, self.progress)
-        return Member(network.network, self.teacher, course, network.past, self.progress)
+        return Member(network.network, self.teacher, setup, network.past, self.progress)
 
 
-def workbench(parts: Parts, finisher: Finisher, device: Device | None) -> Workbench:
+def verifier(parts: Parts, finisher: Finisher, device: Device | None) -> Verifier:
     """Return what verification needs; the only place that hands out the test split."""
     data = parts.data
-    return Workbench(
+    return Verifier(
         finished=finisher.finished,
         test=lambda genotype: data.batches(
             data.test, parts.networks.resolution(genotype), rounded=True

@@ -8,7 +8,7 @@ from torch import nn
 from hwnas.accuracy.base import Weights
 from hwnas.progress import Progress
 from hwnas.space import Genotype
-from hwnas.supernets import Course
+from hwnas.supernets import TrainingSetup
 from hwnas.training.alone import Teacher
 from hwnas.training.config import TrainingConfig
 
@@ -21,11 +21,11 @@ class Tutor(Protocol):
         """Which network it is, to be told from others; empty for a supernet's largest subnet."""
         ...
 
-    def teacher(self, course: Course, options: TrainingConfig, alpha: float) -> Teacher:
+    def teacher(self, setup: TrainingSetup, options: TrainingConfig, alpha: float) -> Teacher:
         """Return the network for one training.
 
         Args:
-            course: Of the network that is taught.
+            setup: Of the network that is taught.
             options: Of its training.
             alpha: Share of the loss that is on the answers.
         """
@@ -40,10 +40,10 @@ class LargestSubnet:
     weights: Weights
     words: str = ""
 
-    def teacher(self, course: Course, options: TrainingConfig, alpha: float) -> Teacher:
+    def teacher(self, setup: TrainingSetup, options: TrainingConfig, alpha: float) -> Teacher:
         """Return it with the supernet's weights."""
-        largest = course.space.largest()
-        return Teacher(self.weights.extracted(largest), course.resolution(largest), alpha)
+        largest = setup.space.largest()
+        return Teacher(self.weights.extracted(largest), setup.resolution(largest), alpha)
 
 
 @final
@@ -53,7 +53,7 @@ class Member:
 
     network: nn.Module
     genotype: Genotype
-    course: Course  #: of that network
+    setup: TrainingSetup  #: of that network
     origin: str  #: how its weights came to be
     progress: Progress
 
@@ -62,10 +62,10 @@ class Member:
         """Which network it is."""
         return f", taught by {self.genotype.id} ({self.origin})"
 
-    def teacher(self, course: Course, options: TrainingConfig, alpha: float) -> Teacher:
+    def teacher(self, setup: TrainingSetup, options: TrainingConfig, alpha: float) -> Teacher:
         """Return it with its answers to the batches of the training."""
-        resolution = self.course.resolution(self.genotype)
-        recorded = self.course.answers(
+        resolution = self.setup.resolution(self.genotype)
+        recorded = self.setup.answers(
             self.network, self.genotype, self.origin, options, self.progress
         )
         return Teacher(self.network, resolution, alpha, recorded)

@@ -11,7 +11,7 @@ from hwnas.comparison.tables import parts
 from hwnas.figure import Figure, Figures
 from hwnas.metrics import Metric, column
 from hwnas.report import searched
-from hwnas.report.answers import answers
+from hwnas.report.comparison_tables import comparison_tables
 from hwnas.report.decisions import different
 from hwnas.report.explorer import Explorer, Page, Picture, Point, RunData
 from hwnas.results import Row
@@ -61,7 +61,7 @@ def page(
         "hwnas: fronts compared",
         [_explorer(comparison)],
         findings=findings,
-        tables=answers(comparison, rows),
+        tables=comparison_tables(comparison, rows),
         pictures=[
             Picture(_TITLES[name], svg, f"As files: {name}.svg, {name}.png.")
             for name, svg in pictures.items()

@@ -1,7 +1,7 @@
 """What accuracies cost on two fronts, as a table of a page."""
 
 from hwnas.comparison.speedup import Speedup, Step
-from hwnas.comparison.speedup_words import Names, quality_amount, ratio_text
+from hwnas.comparison.speedup_narrative import Names, quality_amount, ratio_text
 from hwnas.report.explorer import Table
 
 _NONE = "\u2013"

@@ -2,7 +2,7 @@
 
 A search: ``loop`` asks, costs, scores and tells; ``engine`` has one process do it or many
 (``workers``); trials are kept by ``study``, or by ``shared_study`` where processes share them.
-``targets`` makes one search of several, ``rival`` says when reading a candidate may stop.
+``targets`` makes one search of several, ``incumbent`` says when reading a candidate may stop.
 
 Samplers: ``sampler`` makes them by name. Ours is ``pareto_sampler``: it reads trials (``history``)
 as ``choices``, models what is unknown (``surrogate``), weighs candidates (``expectation``,

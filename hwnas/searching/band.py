@@ -19,7 +19,7 @@ from hwnas.space import Space
 
 
 @dataclass(frozen=True)
-class Known:
+class Beliefs:
     """What is known of all candidates of a search on one target."""
 
     candidates: list[Candidate]  #: all, with what is believed of how well they answer
@@ -39,7 +39,7 @@ class Known:
 
 def known(
     space: Space, candidates: Sequence[Candidate], view: View, finished: Mapping[str, Figure]
-) -> Known:
+) -> Beliefs:
     """Return what is believed of all candidates, given what some are after finishing.
 
     Args:
@@ -70,7 +70,7 @@ def known(
     found = dict(
         zip((c.id for c in readings), beliefs(space, readings, view.objectives), strict=True)
     )
-    return Known(
+    return Beliefs(
         [_believed(candidate, metric, found, finished) for candidate in seen],
         {name: belief.on_front for name, belief in found.items()},
     )

@@ -16,7 +16,7 @@ from hwnas.figure import NORMAL_95, Figure
 from hwnas.metrics import column, paid, perfect, quality
 from hwnas.pareto import non_dominated
 from hwnas.results import Candidate
-from hwnas.searching.expectation import CLIP, REFERENCE, Inputs, Known
+from hwnas.searching.expectation import CLIP, REFERENCE, CostedCandidates, Inputs
 from hwnas.searching.features import Features
 from hwnas.searching.surrogate import Surrogate, fit
 from hwnas.space import Genotype, Space
@@ -68,7 +68,7 @@ def beliefs(
     Args:
         space: Of the genotypes.
         candidates: Such as have the metric and all costs. What is infeasible has none, and is no
-            rival of others: ``scored`` leaves it out.
+            incumbent of others: ``scored`` leaves it out.
         objectives: The metric and one to three costs, which are known.
 
     Raises:
@@ -144,7 +144,7 @@ def _posterior(
     n = len(genotypes)
     assignments = [space.assignment(genotype) for genotype in genotypes]
     features = Features(space.choices, space.optional())(assignments)
-    known = Known(assignments, features, readings.costs)
+    known = CostedCandidates(assignments, features, readings.costs)
     inputs = Inputs(known, None)
     logs = np.log(readings.errors)
     # As the sampler does: what does not work at all would take the attention of the model.

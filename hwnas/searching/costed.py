@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwnas.searching.choices import Assignment, Choices
-from hwnas.searching.expectation import Known, ModelledCost
+from hwnas.searching.expectation import CostedCandidates, ModelledCost
 
 Array = NDArray[np.float64]
 #: Assignments to their costs ``(n, m)``: each objective but the expensive one, in the study's
@@ -30,9 +30,11 @@ class Costed:
     def __init__(self, space: Choices, costs: Costs | None, n_costs: int | None):
         self.space, self.n_costs = space, n_costs
         self._costs = costs
-        self._all: Known | None = None
+        self._all: CostedCandidates | None = None
 
-    def of(self, assignments: Sequence[Assignment], modelled: Sequence[ModelledCost] = ()) -> Known:
+    def of(
+        self, assignments: Sequence[Assignment], modelled: Sequence[ModelledCost] = ()
+    ) -> CostedCandidates:
         """Return candidates that fit all limits, with their features and costs.
 
         Args:
@@ -48,7 +50,7 @@ class Costed:
             costs = np.zeros((len(assignments), 0))
         fits = np.asarray(np.isfinite(costs).all(axis=1))
         kept = [a for a, fit in zip(assignments, fits.tolist(), strict=True) if fit]
-        return Known(kept, features[fits], costs[fits])
+        return CostedCandidates(kept, features[fits], costs[fits])
 
     @property
     def are_computed(self) -> bool:
@@ -69,7 +71,7 @@ class Costed:
     def _is_small(self) -> bool:
         return self.space.size <= ENUMERATED
 
-    def all(self, modelled: Sequence[ModelledCost] = ()) -> Known:
+    def all(self, modelled: Sequence[ModelledCost] = ()) -> CostedCandidates:
         """Return all candidates of the space."""
         if self._costs is None:
             return self.of(self.space.all(), modelled)

@@ -28,7 +28,7 @@ _CURIOSITY = 0.7  # what uncertainty is multiplied by
 
 
 @dataclass(frozen=True)
-class Known:
+class CostedCandidates:
     """Candidates with what is known before they are evaluated."""
 
     assignments: Sequence[Assignment]
@@ -94,7 +94,7 @@ class Expectation:
     reading: float  #: the standard deviation of a reading of the logarithm of an error
     within: tuple[float, float]  #: ends of 95 % intervals, in standard deviations from the mean
 
-    def gains(self, known: Known) -> Array:
+    def gains(self, known: CostedCandidates) -> Array:
         """Return the expected gain of hypervolume of candidates, ``(n,)``."""
         mean, std = self._predict(known)
         improvement = log_normal_improvement(mean, _CURIOSITY * std)
@@ -102,7 +102,7 @@ class Expectation:
             known.costs, improvement, self.front_errors, self.front_costs, self.reference
         )
 
-    def intervals(self, known: Known) -> Array:
+    def intervals(self, known: CostedCandidates) -> Array:
         """Return the median error of candidates, the ends of its 95 % interval, and ``std``.
 
         ``(n, 4)``. The error is the one that will be read, with what a reading of the usual kind
@@ -124,7 +124,7 @@ class Expectation:
             return 0.0
         return hypervolume(points[inside], self.reference, [False] * points.shape[1])
 
-    def _predict(self, known: Known) -> tuple[Array, Array]:
+    def _predict(self, known: CostedCandidates) -> tuple[Array, Array]:
         return self.errors.predict(self.inputs(known))
 
 
@@ -149,17 +149,17 @@ class Inputs:
     What a network costs says something of its accuracy.
     """
 
-    def __init__(self, first: Known | History, knowledge: Knowledge | None):
+    def __init__(self, first: CostedCandidates | History, knowledge: Knowledge | None):
         self._logarithmic = bool((first.costs > 0).all())
         self._knowledge = knowledge
         values = self._values(first)
         self._low, self._range = values.min(axis=0), np.maximum(np.ptp(values, axis=0), 1e-9)
 
-    def __call__(self, of: Known | History) -> Array:
+    def __call__(self, of: CostedCandidates | History) -> Array:
         """Return the inputs, ``(n, d + m + k)``."""
         return np.hstack([of.features, (self._values(of) - self._low) / self._range])
 
-    def _values(self, of: Known | History) -> Array:
+    def _values(self, of: CostedCandidates | History) -> Array:
         costs = np.log(np.maximum(of.costs, 1e-300)) if self._logarithmic else of.costs
         if self._knowledge is None or not of.assignments:
             return costs
@@ -191,7 +191,7 @@ class Learner:
         self,
         evaluated: History,
         costs: Sequence[ModelledCost],
-        pending: Known | None,
+        pending: CostedCandidates | None,
         everything: Array | None,
         knowledge: Knowledge | None = None,
     ) -> Expectation:

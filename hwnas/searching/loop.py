@@ -21,9 +21,9 @@ from hwnas.metrics import column, paid, quality
 from hwnas.progress import Progress
 from hwnas.results import Candidate
 from hwnas.searching.choices import Assignment
+from hwnas.searching.incumbent import incumbent
 from hwnas.searching.options import SamplerConfig
-from hwnas.searching.rival import rival
-from hwnas.searching.sampler import Known, RunSampler
+from hwnas.searching.sampler import RunSampler, SamplerContext
 from hwnas.space import Genotype, Option, Space
 
 # The first trials: genotypes at these fractions of the way from the smallest to the largest. Random
@@ -200,7 +200,7 @@ def _remembered(cost_model: CostModel) -> Callable[[Genotype], Cost]:
     return cost
 
 
-def _known(problem: Problem, study: Study, cost: Callable[[Genotype], Cost]) -> Known:
+def _known(problem: Problem, study: Study, cost: Callable[[Genotype], Cost]) -> SamplerContext:
     """Return what a sampler may know of the search."""
     space = problem.space
     names = paid(study.objectives)
@@ -223,7 +223,7 @@ def _known(problem: Problem, study: Study, cost: Callable[[Genotype], Cost]) -> 
         return np.array([knowledge.features(space.genotype(a)) for a in assignments])
 
     affordable = problem.cost_model.n_affordable
-    return Known(
+    return SamplerContext(
         search_space=study.distributions,
         active=lambda assignment: space.assignment(space.genotype(assignment)),
         optional=space.optional(),
@@ -253,8 +253,8 @@ def _evaluate(
         return Candidate(number, genotype, cost.figures, cost.details, reason)
     met = problem.budget.met(cost.figures)
     complete = [c for c in study.candidates if c.state == "complete"]
-    rivals = [c for c in complete if met <= problem.budget.met(c.figures)]
-    found = rival(rivals, cost.figures, study.objectives)
+    incumbents = [c for c in complete if met <= problem.budget.met(c.figures)]
+    found = incumbent(incumbents, cost.figures, study.objectives)
     score = problem.evaluator.score(genotype, found)
     figures = {quality(study.objectives): score.figure, **cost.figures}
     read = {} if score.n_images is None else {"n_images": score.n_images}

@@ -28,7 +28,7 @@ from hwnas.searching.proposal import ATTRIBUTE, GENERATION, Proposal
 
 
 @dataclass(frozen=True)
-class Known:
+class SamplerContext:
     """What a sampler may know of a search before anything is evaluated."""
 
     search_space: Mapping[str, BaseDistribution]
@@ -54,7 +54,11 @@ class RunSampler(BaseSampler):
     """
 
     def __init__(
-        self, config: SamplerConfig, seed: int, known: Known, first: Sequence[Assignment] = ()
+        self,
+        config: SamplerConfig,
+        seed: int,
+        known: SamplerContext,
+        first: Sequence[Assignment] = (),
     ):
         self._config, self._seed, self._first = config, seed, first
         self._search_space = known.search_space

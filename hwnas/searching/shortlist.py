@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwnas.searching.choices import Bred, Choices
-from hwnas.searching.expectation import Expectation, Known
+from hwnas.searching.expectation import CostedCandidates, Expectation
 from hwnas.searching.history import Scale
 from hwnas.searching.proposal import Proposal
 
@@ -29,7 +29,7 @@ def ranked(space: Choices, best: Sequence[Scored], model: Expectation) -> list[S
     """Return candidates by what another model expects them to gain, most first."""
     assignments = [bred.assignment for _, bred, _ in best]
     costs = np.stack([costs for _, _, costs in best])
-    gains = model.gains(Known(assignments, space.vectors(assignments), costs)).tolist()
+    gains = model.gains(CostedCandidates(assignments, space.vectors(assignments), costs)).tolist()
     rows = [(gain, bred, costs) for gain, (_, bred, costs) in zip(gains, best, strict=True)]
     return sorted(rows, key=lambda row: -row[0])
 
@@ -37,7 +37,7 @@ def ranked(space: Choices, best: Sequence[Scored], model: Expectation) -> list[S
 def account(space: Choices, chosen: Chosen, model: Expectation, scale: Scale) -> Proposal:
     """Return what was expected of a candidate."""
     assignment = chosen.bred.assignment
-    known = Known([assignment], space.vectors([assignment]), chosen.costs[None])
+    known = CostedCandidates([assignment], space.vectors([assignment]), chosen.costs[None])
     *errors, std = model.intervals(known)[0].tolist()
     median, low, high = (scale.value(error) for error in errors)
     modelled = [float(cost.predict(known.features)[0]) for cost in model.costs]

@@ -8,7 +8,7 @@ import numpy as np
 from hwnas.searching import spread
 from hwnas.searching.choices import Assignment, Choices
 from hwnas.searching.costed import Costed
-from hwnas.searching.expectation import History, Known
+from hwnas.searching.expectation import CostedCandidates, History
 from hwnas.searching.proposal import Proposal
 
 _POOL = 200  # candidates that are drawn where there are too many to look at all
@@ -62,7 +62,7 @@ def propose(
     return known.assignments[chosen], Proposal("startup", len(free), len(free))
 
 
-def _drawn(costed: Costed, rng: random.Random) -> Known:
+def _drawn(costed: Costed, rng: random.Random) -> CostedCandidates:
     """Return candidates that fit all limits, before anything was evaluated.
 
     Random ones; where they don't fit, those between the smallest options and random ones; where

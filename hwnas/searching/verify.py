@@ -27,7 +27,7 @@ from hwnas.verified import figures_of, read_made
 
 
 @dataclass(frozen=True)
-class Workbench:
+class Verifier:
     """What verification needs to make an artefact of a genotype and to judge it."""
 
     finished: Callable[[Genotype], Finished]  #: the network with the weights that are delivered
@@ -41,7 +41,7 @@ class Workbench:
 
 def verify(
     members: Sequence[Candidate],
-    bench: Workbench,
+    bench: Verifier,
     budget: Budget,
     objectives: Sequence[str],
     folder: RunFolder,
@@ -56,7 +56,7 @@ def verify(
     return _judge(verified, budget, objectives)
 
 
-def _verify_once(candidate: Candidate, bench: Workbench, folder: RunFolder) -> Member:
+def _verify_once(candidate: Candidate, bench: Verifier, folder: RunFolder) -> Member:
     if (known := read_made(folder.path, candidate.id)) is not None:
         figures = figures_of(known["figures"])
         return Member(candidate, figures, known["details"], known["files"])
@@ -73,7 +73,7 @@ def _verify_once(candidate: Candidate, bench: Workbench, folder: RunFolder) -> M
 
 
 def _verify(
-    candidate: Candidate, bench: Workbench, folder: RunFolder
+    candidate: Candidate, bench: Verifier, folder: RunFolder
 ) -> tuple[Member, tuple[LayerCost, ...]]:
     genotype = candidate.genotype
     finished = bench.finished(genotype)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwnas.figure import Figure
-from hwnas.tasks.score import Rival, Score
+from hwnas.tasks.score import Incumbent, Score
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -141,18 +141,18 @@ class Task(Protocol):
         self,
         per_sample: Callable[[Index], Found],
         n: int,
-        rival: Rival,
+        incumbent: Incumbent,
         confidence: float,
         rng: np.random.Generator,
     ) -> Score:
-        """Return what reading images says, stopping as soon as the rival cannot be reached.
+        """Return what reading images says, stopping as soon as the incumbent cannot be reached.
 
         Args:
             per_sample: Reads the images of places, and says what it finds of each.
             n: The number of images of the split.
-            rival: The network to be beaten, with others that were read whole.
-            confidence: A candidate that is as good as the rival is stopped with a probability of at
-                most ``1 - confidence``.
+            incumbent: The network to be beaten, with others that were read whole.
+            confidence: A candidate that is as good as the incumbent is stopped with a probability
+                of at most ``1 - confidence``.
             rng: Decides the order of reading.
         """
         ...

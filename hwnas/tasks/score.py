@@ -8,7 +8,7 @@ from hwnas.figure import Figure
 
 
 @dataclass(frozen=True)
-class Rival:
+class Incumbent:
     """The network that a candidate must not be worse than, and what is known of others.
 
     Bytes say what was found of each validation image, packed by the task.
@@ -27,5 +27,5 @@ class Score:
     figure: Figure  #: of the task's metric
     n_images: int | None = None  #: ``None`` where no images were read
     per_image: bytes = b""  #: what was found of each, packed by the task, where all were read
-    stopped: bool = False  #: the figure is predicted: it is worse than the rival's
+    stopped: bool = False  #: the figure is predicted: it is worse than the incumbent's
     details: Mapping[str, float] = field(default_factory=dict)  #: what else was found, by column

@@ -11,12 +11,12 @@ from hwnas.errors import ConfigError
 from hwnas.families.base import Recipe
 from hwnas.progress import Progress
 from hwnas.training import loop, parallel
-from hwnas.training.answers import Answers
-from hwnas.training.batches import Batch, Material, Moment
+from hwnas.training.batches import Batch, Material, StepContext
 from hwnas.training.config import TrainingConfig
 from hwnas.training.inference import recalibrate
 from hwnas.training.loop import Outcome, Row, Saving, Summary, Trainee
 from hwnas.training.precision import forward
+from hwnas.training.soft_targets import SoftTargets
 
 _N_RECALIBRATION = 2048  # images, as many as there are
 
@@ -32,19 +32,19 @@ class Teacher:
     network: nn.Module
     resolution: int  #: of the images it reads
     alpha: float = 0.5  #: share of the loss that is on its answers; the rest is on the targets
-    recorded: Answers | None = None  #: what it answers to the very batches of the training
+    recorded: SoftTargets | None = None  #: what it answers to the very batches of the training
 
-    def goals(self, batch: Batch, moment: Moment, dtype: str) -> Tensor:
+    def goals(self, batch: Batch, step_context: StepContext, dtype: str) -> Tensor:
         """Return what is learned from its answers to the images of a batch."""
         if self.recorded is not None:
-            return self.recorded.of(batch, moment)
+            return self.recorded.of(batch, step_context)
         seen = batch.at(self.resolution)
         with torch.no_grad():
             return batch.data.task.taught(forward(lambda: self.network(seen), seen, dtype))
 
 
 @dataclass(frozen=True)
-class Pupil:
+class Student:
     """One plain network that is to be trained, in place."""
 
     network: nn.Module
@@ -57,7 +57,7 @@ class Pupil:
 
 
 def train_alone(
-    pupil: Pupil,
+    student: Student,
     material: Material,
     config: TrainingConfig,
     seed: int,
@@ -78,16 +78,16 @@ def train_alone(
             "One network is trained by one process: leave out torchrun, or leave out genotype=... "
             "to train the supernet."
         )
-    if pupil.teacher is not None:
-        pupil.teacher.network.to(loop.device(config)).eval()
-    pupil.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    step = _Alone(pupil.network, pupil.resolution, pupil.teacher, config)
-    trainee = Trainee(pupil.network, step, pupil.recipe, pupil.phase, pupil.measure)
+    if student.teacher is not None:
+        student.teacher.network.to(loop.device(config)).eval()
+    student.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    step = _Alone(student.network, student.resolution, student.teacher, config)
+    trainee = Trainee(student.network, step, student.recipe, student.phase, student.measure)
     summary = loop.train(trainee, material, config, seed, saving, progress)
     train = material.data.train
     order = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))
     images = train.take(order[:_N_RECALIBRATION]).images
-    recalibrate(pupil.network, material.data.prepare(images, pupil.resolution))
+    recalibrate(student.network, material.data.prepare(images, student.resolution))
     return summary
 
 
@@ -101,12 +101,12 @@ class _Alone:
     teacher: Teacher | None
     config: TrainingConfig
 
-    def __call__(self, batch: Batch, moment: Moment) -> Outcome:
+    def __call__(self, batch: Batch, step_context: StepContext) -> Outcome:
         images = batch.at(self.resolution)
         outputs = forward(lambda: self.network(images), images, self.config.dtype)
         loss = batch.loss(outputs, self.config.label_smoothing)
         if (teacher := self.teacher) is not None:
-            goals = teacher.goals(batch, moment, self.config.dtype)
+            goals = teacher.goals(batch, step_context, self.config.dtype)
             loss = torch.lerp(loss, batch.data.task.loss(outputs, goals), teacher.alpha)
         torch.autograd.backward(loss)
         return Outcome({"loss": float(loss.detach())}, batch.total(outputs), 1)

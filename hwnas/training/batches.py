@@ -21,7 +21,7 @@ class Material:
 
 
 @dataclass(frozen=True)
-class Moment:
+class StepContext:
     """One step of a training; all that is random in it is drawn from here."""
 
     seed: int
@@ -80,7 +80,9 @@ def steps_per_epoch(batch_size: int, n_images: int) -> int:
     return max(1, n_images // batch_size)
 
 
-def draw(material: Material, config: TrainingConfig, moment: Moment, processes: Processes) -> Batch:
+def draw(
+    material: Material, config: TrainingConfig, step_context: StepContext, processes: Processes
+) -> Batch:
     """Return this process's share of a step's batch; an epoch sees each image at most once.
 
     The last ``config.unaugmented`` of the steps see images as they are: what was learned from
@@ -88,15 +90,15 @@ def draw(material: Material, config: TrainingConfig, moment: Moment, processes: 
     "Data Augmentation Revisited", 2019, https://arxiv.org/abs/1909.09148).
     """
     train, n = material.data.train, config.batch_size
-    epoch, position = divmod(moment.step, steps_per_epoch(n, len(train)))
-    index = _order(moment.seed, epoch, len(train))[position * n : (position + 1) * n]
+    epoch, position = divmod(step_context.step, steps_per_epoch(n, len(train)))
+    index = _order(step_context.seed, epoch, len(train))[position * n : (position + 1) * n]
     n = len(index)
-    as_they_are = moment.progress >= 1 - config.unaugmented
+    as_they_are = step_context.progress >= 1 - config.unaugmented
     # Drawn for the whole batch, so that each process draws alike.
     changes = (
         Changes()
         if as_they_are
-        else draw_changes(n, train.side, material.dataset, moment.generator("augment"))
+        else draw_changes(n, train.side, material.dataset, step_context.generator("augment"))
     )
     own = torch.arange(n)[processes.rows(n)]
     part = train.take(index[own], changes.at(own))
@@ -106,7 +108,7 @@ def draw(material: Material, config: TrainingConfig, moment: Moment, processes: 
         return Batch(part.images, part.targets, goals, material.data, places)
     other = n - 1 - own
     partner = part.take(other) if len(own) == n else train.take(index[other], changes.at(other))
-    share = moment.rng("mixup").betavariate(config.mixup, config.mixup)
+    share = step_context.rng("mixup").betavariate(config.mixup, config.mixup)
     mixed = share * part.images.float() + (1 - share) * partner.images.float()
     targets, goals = material.data.task.mixed(part.targets, partner.targets, share)
     return Batch(mixed, targets, goals, material.data)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from hwnas.tasks.base import Found, Task
-from hwnas.training.crew import Crew
+from hwnas.training.thread_pool import ThreadPool
 
 _BATCH = 250  # images at once; larger ones were slower on the CPUs tried
 
@@ -40,9 +40,9 @@ def per_sample(task: Task, network: nn.Module, images: Tensor, targets: Tensor) 
 
     n = max(1, math.ceil(len(images) / _BATCH))  # of (nearly) one size: they are read at once
     batches = zip(torch.tensor_split(images, n), torch.tensor_split(targets, n), strict=True)
-    return np.concatenate([*_crew().run([partial(of_batch, *batch) for batch in batches])])
+    return np.concatenate([*_thread_pool().run([partial(of_batch, *batch) for batch in batches])])
 
 
 @cache
-def _crew() -> Crew:
-    return Crew(torch.get_num_threads())
+def _thread_pool() -> ThreadPool:
+    return ThreadPool(torch.get_num_threads())

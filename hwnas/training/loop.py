@@ -14,7 +14,7 @@ from hwnas.errors import ConfigError, TrainingError
 from hwnas.families.base import Recipe
 from hwnas.progress import Progress
 from hwnas.training import batches, parallel
-from hwnas.training.batches import Batch, Material, Moment
+from hwnas.training.batches import Batch, Material, StepContext
 from hwnas.training.checkpoint import Checkpoint, State
 from hwnas.training.config import TrainingConfig
 from hwnas.training.data import ahead
@@ -42,7 +42,7 @@ class Outcome:
 class Step(Protocol):
     """Adds gradients to what is trained: all that differs between a supernet and one network."""
 
-    def __call__(self, batch: Batch, moment: Moment) -> Outcome:
+    def __call__(self, batch: Batch, step_context: StepContext) -> Outcome:
         """Compute losses of the batch and add up their gradients."""
         ...
 
@@ -193,16 +193,16 @@ class _Training:
     def batches(self, steps: range) -> Iterator[Batch]:
         """Yield the batches of steps, read ahead of time where images stream."""
         train = self._material.data.train
-        return ahead(train, lambda step: self._batch(self._config, self._moment(step)), steps)
+        return ahead(train, lambda step: self._batch(self._config, self._step_context(step)), steps)
 
     def step(self, step: int, batch: Batch) -> None:
         """Take one step."""
         lr = self._recipe.lr * _schedule(step / self.total, self._config.warmup)
         for group in self.state.optimiser.param_groups:
             group["lr"] = lr
-        moment = self._moment(step)
-        torch.manual_seed(moment.rng(_MOMENT).getrandbits(62) + self.processes.rank)
-        losses, total = self._gradients(batch, moment)
+        step_context = self._step_context(step)
+        torch.manual_seed(step_context.rng(_MOMENT).getrandbits(62) + self.processes.rank)
+        losses, total = self._gradients(batch, step_context)
         norm = self._clipped()
         for name, value in {**losses, "gradient_norm": norm}.items():
             if not math.isfinite(value):
@@ -217,20 +217,20 @@ class _Training:
             raise self._collapse(step, f"the largest network {guessed}", good)
         self._report(step, {"lr": lr, **losses, "gradient_norm": norm})
 
-    def _moment(self, step: int) -> Moment:
-        return Moment(self._seed, step, step / self.total)
+    def _step_context(self, step: int) -> StepContext:
+        return StepContext(self._seed, step, step / self.total)
 
-    def _gradients(self, batch: Batch, moment: Moment) -> tuple[Row, float]:
+    def _gradients(self, batch: Batch, step_context: StepContext) -> tuple[Row, float]:
         """Compute the gradients of one step; return the losses and what was found of the images."""
         self.state.optimiser.zero_grad()
         try:
-            outcome = self._trainee.step(batch.to(self._device), moment)
+            outcome = self._trainee.step(batch.to(self._device), step_context)
         except (MemoryError, RuntimeError) as error:
             if not is_shortage(error):
                 raise
             outcome, reason = None, str(error)  # the error holds tensors: let go of it first
         if outcome is None:
-            raise self._shortage(moment, reason)
+            raise self._shortage(step_context, reason)
         self.n_images += outcome.n_networks * self._config.batch_size
         parameters = self._trainee.module.parameters()
         self.processes.average([p.grad for p in parameters if p.grad is not None])
@@ -241,8 +241,8 @@ class _Training:
         *losses, mean = found.tolist()
         return dict(zip(outcome.losses, losses, strict=True)), mean * self.processes.n
 
-    def _batch(self, config: TrainingConfig, moment: Moment) -> Batch:
-        return batches.draw(self._material, config, moment, self.processes)
+    def _batch(self, config: TrainingConfig, step_context: StepContext) -> Batch:
+        return batches.draw(self._material, config, step_context, self.processes)
 
     def _clipped(self) -> float:
         """Bound the norm of the gradient, which may be a sum over subnets; return what it was."""
@@ -255,7 +255,7 @@ class _Training:
             f"train.lr={self._recipe.lr / 4:g}. {self._saving.checkpoint.kept(last_good)}"
         )
 
-    def _shortage(self, moment: Moment, reason: str) -> TrainingError:
+    def _shortage(self, step_context: StepContext, reason: str) -> TrainingError:
         size, n = self._config.batch_size, self.processes.n
         words = f"train.batch_size={size} does not fit into memory"
         if n > 1:  # the others wait for this one
@@ -265,8 +265,8 @@ class _Training:
 
         def attempt(smaller: int) -> None:
             config = replace(self._config, batch_size=smaller)
-            batch = self._batch(config, replace(moment, step=0))
-            self._trainee.step(batch.to(self._device), moment)
+            batch = self._batch(config, replace(step_context, step=0))
+            self._trainee.step(batch.to(self._device), step_context)
             self.state.optimiser.zero_grad()
 
         fits = largest_fitting(size, attempt)

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from hwnas.families.base import Supernet
 from hwnas.space import Genotype, SearchSpace
 from hwnas.training import parallel, progressive
-from hwnas.training.batches import Batch, Moment
+from hwnas.training.batches import Batch, StepContext
 from hwnas.training.config import TrainingConfig
-from hwnas.training.crew import Crew
 from hwnas.training.loop import Outcome
 from hwnas.training.precision import forward
+from hwnas.training.thread_pool import ThreadPool
 
 Gradients = Sequence[Tensor | None]  #: of all parameters, in their order
 
@@ -34,12 +34,12 @@ class Sandwich:
     space: SearchSpace
     resolution: Callable[[Genotype], int]
     config: TrainingConfig
-    _crew: Crew | None = field(default=None, init=False)
+    _thread_pool: ThreadPool | None = field(default=None, init=False)
 
-    def __call__(self, batch: Batch, moment: Moment) -> Outcome:
+    def __call__(self, batch: Batch, step_context: StepContext) -> Outcome:
         """Return the losses of the largest, of the random ones (their mean) and of the smallest."""
-        space = progressive.admitted(self.space, moment.progress, self.config.progressive)
-        genotypes = draw(space, self.config.n_random, moment.rng("subnets"))
+        space = progressive.admitted(self.space, step_context.progress, self.config.progressive)
+        genotypes = draw(space, self.config.n_random, step_context.rng("subnets"))
         losses, total = self.learn(genotypes, batch)
         middle = losses[1:-1] or losses[-1:]
         named = {
@@ -58,8 +58,8 @@ class Sandwich:
         Returns:
             The loss of each, and the sum of what the task finds of each image by the first.
         """
-        if self._crew is None:
-            self._crew = self._manned(batch)
+        if self._thread_pool is None:
+            self._thread_pool = self._manned(batch)
         outputs, task = self._outputs(genotypes[0], batch), batch.data.task
         smoothing = self.config.label_smoothing
         loss = batch.loss(outputs, smoothing)
@@ -74,7 +74,7 @@ class Sandwich:
             batch.at(self.resolution(genotype))  # made here, not by several threads
         tasks = [partial(self._learned, loss), *(partial(student, g) for g in genotypes[1:])]
         losses = []
-        for found, gradients in self._crew.run(tasks):
+        for found, gradients in self._thread_pool.run(tasks):
             losses.append(float(found))
             self._add(gradients)
         return losses, batch.total(outputs)
@@ -94,11 +94,11 @@ class Sandwich:
                 so_far = parameter.grad
                 parameter.grad = gradient if so_far is None else so_far + gradient
 
-    def _manned(self, batch: Batch) -> Crew:
+    def _manned(self, batch: Batch) -> ThreadPool:
         """Return who computes the subnets: one after another where they would interfere."""
         alone = batch.images.device.type != "cpu" or parallel.current().n > 1
         n_tasks = self.config.n_random + 2
-        return Crew(1 if alone or not self._apart(batch) else n_tasks)
+        return ThreadPool(1 if alone or not self._apart(batch) else n_tasks)
 
     def _apart(self, batch: Batch) -> bool:
         """Return whether a subnet leaves alone what others read, and draws no random numbers."""

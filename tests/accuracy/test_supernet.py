@@ -8,7 +8,7 @@ from hwnas.accuracy.options import ScoringConfig
 from hwnas.accuracy.supernet import SupernetEvaluator
 from hwnas.families.blocks import fold_batch_norm
 from hwnas.space import SearchSpace
-from hwnas.tasks.score import Rival
+from hwnas.tasks.score import Incumbent
 from hwnas.training.data import ImageData
 from hwnas.training.inference import recalibrate
 from tests.conftest import images_of
@@ -67,18 +67,20 @@ def test_accuracy_is_the_fraction_of_the_validation_split_and_repeatable(
     assert evaluator.score(genotype).figure == figure
 
 
-def test_reading_stops_below_a_rival_alone(tiny: SearchSpace, digits: ImageData) -> None:
+def test_reading_stops_below_a_incumbent_alone(tiny: SearchSpace, digits: ImageData) -> None:
     evaluator = _evaluator(tiny, digits)
     rng = random.Random(1)
     scores = [evaluator.score(tiny.sample(rng)) for _ in range(6)]
     earlier = tuple(score.per_image for score in scores)
     genotype = tiny.sample(rng)
     whole = evaluator.score(genotype)
-    assert evaluator.score(genotype, Rival(whole.per_image, earlier)) == whole  # as good as itself
+    assert (
+        evaluator.score(genotype, Incumbent(whole.per_image, earlier)) == whole
+    )  # as good as itself
     perfect = np.packbits(np.ones(len(digits.validation), np.bool_)).tobytes()
-    stopped = evaluator.score(genotype, Rival(perfect, earlier))
+    stopped = evaluator.score(genotype, Incumbent(perfect, earlier))
     assert stopped.stopped
     assert stopped.n_images is not None
     assert stopped.n_images < len(digits.validation) == whole.n_images
     unstoppable = _evaluator(tiny, digits, confidence=None)
-    assert unstoppable.score(genotype, Rival(perfect, earlier)).figure == whole.figure
+    assert unstoppable.score(genotype, Incumbent(perfect, earlier)).figure == whole.figure

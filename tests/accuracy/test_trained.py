@@ -9,8 +9,8 @@ from hwnas.accuracy.options import TrainedConfig
 from hwnas.accuracy.trained import TrainedEvaluator
 from hwnas.errors import ConfigError
 from hwnas.progress import Silent
-from hwnas.supernets import Course
-from hwnas.tasks.score import Rival
+from hwnas.supernets import TrainingSetup
+from hwnas.tasks.score import Incumbent
 from hwnas.training.config import TrainingConfig
 from hwnas.training.data import DatasetConfig
 from tests.training.fakes import same
@@ -20,22 +20,22 @@ CONFIG = TrainedConfig(fidelities=[1, 3])
 
 
 @pytest.fixture(scope="module")
-def course(tmp_path_factory: pytest.TempPathFactory) -> Course:
+def setup(tmp_path_factory: pytest.TempPathFactory) -> TrainingSetup:
     space, families, data = supernets.read(["tiny"], DIGITS, Silent())
     train = TrainingConfig(epochs=20, batch_size=64)
     folder = tmp_path_factory.mktemp("networks")
     (space,) = space.members
-    return Course(space, families["tiny"], data, DIGITS, train, 0, folder)
+    return TrainingSetup(space, families["tiny"], data, DIGITS, train, 0, folder)
 
 
-def _evaluator(course: Course, config: TrainedConfig = CONFIG) -> TrainedEvaluator:
-    return TrainedEvaluator({"tiny": course}, config)
+def _evaluator(setup: TrainingSetup, config: TrainedConfig = CONFIG) -> TrainedEvaluator:
+    return TrainedEvaluator({"tiny": setup}, config)
 
 
 def test_network_is_read_after_each_fidelity_and_goes_on_from_the_one_before(
-    course: Course,
+    setup: TrainingSetup,
 ) -> None:
-    evaluator, genotype = _evaluator(course), course.space.largest()
+    evaluator, genotype = _evaluator(setup), setup.space.largest()
     score = evaluator.score(genotype)
     assert list(score.details) == ["accuracy_after_1_epochs", "accuracy_after_4_epochs"]
     assert score.figure.value == score.details["accuracy_after_4_epochs"]
@@ -43,70 +43,70 @@ def test_network_is_read_after_each_fidelity_and_goes_on_from_the_one_before(
     assert score.details["accuracy_after_4_epochs"] > score.details["accuracy_after_1_epochs"]
     assert evaluator.origin(genotype) == "scratch, epochs: 1 + 3"
     # Less than a whole training: what was learned first counts.
-    alone = _evaluator(course, TrainedConfig(fidelities=[3])).score(genotype)
+    alone = _evaluator(setup, TrainedConfig(fidelities=[3])).score(genotype)
     assert alone.figure != score.figure
 
 
 def test_what_was_trained_is_not_trained_again(
-    course: Course, monkeypatch: pytest.MonkeyPatch
+    setup: TrainingSetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    genotype = course.space.smallest()
-    first, network = _evaluator(course).score(genotype), _evaluator(course).extracted(genotype)
+    genotype = setup.space.smallest()
+    first, network = _evaluator(setup).score(genotype), _evaluator(setup).extracted(genotype)
 
     def step(*_: object) -> None:
         raise AssertionError("trained twice")
 
     monkeypatch.setattr("hwnas.training.alone._Alone.__call__", step)
-    again = _evaluator(course)
+    again = _evaluator(setup)
     assert again.score(genotype) == first
     assert same(again.extracted(genotype).state_dict(), network.state_dict())
-    longer = replace(course, train=replace(course.train, epochs=50))  # of finishing, not of search
+    longer = replace(setup, train=replace(setup.train, epochs=50))  # of finishing, not of search
     assert _evaluator(longer).score(genotype) == first
 
 
-def _rival(accuracy: float, n: int) -> Rival:
+def _incumbent(accuracy: float, n: int) -> Incumbent:
     details = tuple(
         {"accuracy_after_1_epochs": 0.3 + 0.05 * i, "accuracy_after_4_epochs": 0.5 + 0.04 * i}
         for i in range(n)
     )
-    return Rival(b"", (), accuracy, details)
+    return Incumbent(b"", (), accuracy, details)
 
 
-def test_training_stops_where_a_rival_is_out_of_reach(course: Course) -> None:
-    genotype = course.space.largest()
-    evaluator = _evaluator(course)
-    stopped = evaluator.score(genotype, _rival(0.9999, 8))
+def test_training_stops_where_a_incumbent_is_out_of_reach(setup: TrainingSetup) -> None:
+    genotype = setup.space.largest()
+    evaluator = _evaluator(setup)
+    stopped = evaluator.score(genotype, _incumbent(0.9999, 8))
     assert stopped.stopped
     assert stopped.figure.source == "modelled"
     assert list(stopped.details) == ["accuracy_after_1_epochs"]
-    assert not evaluator.score(genotype, _rival(0.01, 8)).stopped
-    assert not evaluator.score(genotype, _rival(0.9999, 4)).stopped, "too little is known"
-    never = _evaluator(course, TrainedConfig(fidelities=[1, 3], confidence=None))
-    assert not never.score(genotype, _rival(0.9999, 8)).stopped
+    assert not evaluator.score(genotype, _incumbent(0.01, 8)).stopped
+    assert not evaluator.score(genotype, _incumbent(0.9999, 4)).stopped, "too little is known"
+    never = _evaluator(setup, TrainedConfig(fidelities=[1, 3], confidence=None))
+    assert not never.score(genotype, _incumbent(0.9999, 8)).stopped
 
 
 def test_networks_are_as_a_search_left_them_whatever_others_did(
-    course: Course, tmp_path: Path
+    setup: TrainingSetup, tmp_path: Path
 ) -> None:
-    course = replace(course, supernets=tmp_path)
-    genotype, config = course.space.largest(), TrainedConfig(fidelities=[1, 2])
-    found = _evaluator(course, config)
+    setup = replace(setup, supernets=tmp_path)
+    genotype, config = setup.space.largest(), TrainedConfig(fidelities=[1, 2])
+    found = _evaluator(setup, config)
     left = {
         genotype.id: config.n_read("accuracy", {"accuracy_after_1_epochs": 0.5, "n_images": 90.0})
     }
     assert left == {genotype.id: 1}
     assert not found.as_left(left).is_kept(genotype)
-    found.score(genotype, _rival(0.01, 8))  # goes on to the end
+    found.score(genotype, _incumbent(0.01, 8))  # goes on to the end
     assert found.origin(genotype) == "scratch, epochs: 1 + 2"
     assert found.as_left(left).origin(genotype) == "scratch, epochs: 1"
     assert found.as_left(left).is_kept(genotype)
-    assert found.as_left({}).is_kept(course.space.smallest()), "nothing was left of it"
+    assert found.as_left({}).is_kept(setup.space.smallest()), "nothing was left of it"
 
 
-def test_weights_that_were_not_asked_for_yet_are_trained(course: Course) -> None:
-    evaluator = _evaluator(course, TrainedConfig(fidelities=[2]))
-    network = evaluator.network(course.space.largest())
-    images = evaluator.calibration_images(course.space.largest())
+def test_weights_that_were_not_asked_for_yet_are_trained(setup: TrainingSetup) -> None:
+    evaluator = _evaluator(setup, TrainedConfig(fidelities=[2]))
+    network = evaluator.network(setup.space.largest())
+    images = evaluator.calibration_images(setup.space.largest())
     with torch.no_grad():
         assert network(images).shape == (512, 10)
 

@@ -9,7 +9,7 @@ import pytest
 from hwnas.comparison.bootstrap import Draws
 from hwnas.comparison.fronts import Array
 from hwnas.comparison.speedup import Speedup, in_plane, speedup
-from hwnas.comparison.speedup_words import Names, sentences
+from hwnas.comparison.speedup_narrative import Names, sentences
 from tests.comparison.made import ACCURACY, LATENCY, random_front, run_of
 
 Points = Sequence[Sequence[float]]

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hwnas.comparison import attainment, frame, latex, tables, words
+from hwnas.comparison import attainment, frame, latex, narrative, tables
 from hwnas.comparison.frame import Frame
 from hwnas.comparison.fronts import Run, front
 from hwnas.comparison.summary import Comparison, compare
@@ -49,7 +49,7 @@ def test_frame_of_one_point_has_a_volume() -> None:
     assert found.reference == pytest.approx([0.81, 0.1])
     comparison = compare([run_of("a", [[0.9, 0.0]])], PAIR, "searched")
     assert comparison.found[0]["hypervolume_share"] == pytest.approx(1.0)
-    assert "A front of one point: a." in " ".join(words.sentences(comparison))
+    assert "A front of one point: a." in " ".join(narrative.sentences(comparison))
 
 
 def test_frame_of_an_earlier_comparison_is_used_again(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_frame_of_an_earlier_comparison_is_used_again(tmp_path: Path) -> None:
     again = frame.read(path, PAIR)
     later = compare([A], PAIR, "searched", again)
     assert later.found[0]["hypervolume"] == first.found[0]["hypervolume"]
-    assert "that of" in " ".join(words.method(later))
+    assert "that of" in " ".join(narrative.method(later))
 
 
 @pytest.mark.parametrize(
@@ -148,15 +148,15 @@ def test_attainment_surfaces_say_what_how_many_reach() -> None:
 
 
 def test_sentences_say_what_is_significant_and_what_is_not() -> None:
-    clear = " ".join(words.sentences(grouped(8)))
+    clear = " ".join(narrative.sentences(grouped(8)))
     assert "good_one against bad&one: hypervolume share higher in 100% of pairs" in clear
     assert "paired by seed: p = 0.008, by Holm 0.008: significant." in clear
-    none = " ".join(words.sentences(grouped(8, gap=0.0)))
+    none = " ".join(narrative.sentences(grouped(8, gap=0.0)))
     assert "by Holm 1.000: not significant." in none
-    few = " ".join(words.sentences(grouped(4)))
+    few = " ".join(narrative.sentences(grouped(4)))
     assert "not significant" in few
     assert "Too few runs for a test: 4 and 4 of them cannot give p below 0.125" in few
-    alone = " ".join(words.sentences(compare([A, B], PAIR, "searched")))
+    alone = " ".join(narrative.sentences(compare([A, B], PAIR, "searched")))
     assert "Each group has one run" in alone
 
 
@@ -166,7 +166,7 @@ def test_true_front_is_what_distances_refer_to() -> None:
     assert found.found[0]["epsilon_additive"] > 0
     assert compare([A], PAIR, "searched").found[0]["epsilon_additive"] == 0
     assert "the given true front (1 points; their hypervolume share is " in " ".join(
-        words.method(found)
+        narrative.method(found)
     )
 
 
@@ -192,8 +192,8 @@ def test_verification_of_many_fronts_is_one_sentence() -> None:
          "hypervolume_share_verified": 0.5 - 0.01 * i, "median_change_accuracy": 0.0}
         for i in range(7)
     ]  # fmt: skip
-    assert len([*words.verified(rows[:6])]) == 6
-    (sentence,) = words.verified(rows)
+    assert len([*narrative.verified(rows[:6])]) == 6
+    (sentence,) = narrative.verified(rows)
     assert "7 fronts by -0.0300 on the median, -0.0600 to +0.0000; 21 of 70 members" in sentence
 
 

@@ -18,7 +18,7 @@ from hwnas.searching.study import Study
 from hwnas.space import SearchSpace
 from hwnas.testing import CostModelContract
 from tests.profiling.fakes import CPU, Device, subject
-from tests.search.fakes import SizeAccuracy
+from tests.searching.fakes import SizeAccuracy
 
 COMMAND = "python -m hwnas profile +target=fake search_space=tiny"
 CALIBRATION = Calibration(1.1, 0.002, 0.0001, 0.2, 24, 59)

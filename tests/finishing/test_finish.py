@@ -24,7 +24,7 @@ from hwnas.int8.network import QuantisedNetwork
 from hwnas.int8.tflite import write
 from hwnas.progress import Silent
 from hwnas.runtimes.onnx_writer import write_fp32
-from hwnas.supernets import Course
+from hwnas.supernets import TrainingSetup
 from hwnas.training.config import TrainingConfig
 from hwnas.training.data import DatasetConfig
 from hwnas.training.loop import Saving
@@ -35,16 +35,16 @@ from tests.training.fakes import KillAfter, Killed, same
 DIGITS = DatasetConfig("digits", validation=0.25, shift=0.125)
 
 
-def course(name: str, folder: Path, train: TrainingConfig) -> Course:
+def setup(name: str, folder: Path, train: TrainingConfig) -> TrainingSetup:
     read = supernets.read([name], DIGITS, Silent())
-    return supernets.Training(DIGITS, train, 0, folder).courses(*read)[name]
+    return supernets.Training(DIGITS, train, 0, folder).setups(*read)[name]
 
 
 @pytest.fixture(scope="module")
 def origin(tmp_path_factory: pytest.TempPathFactory) -> Origin:
     """Return a network in a supernet that has learned something."""
     train = TrainingConfig(epochs=8, batch_size=64)
-    learned = course("tiny", tmp_path_factory.mktemp("supernets"), train)
+    learned = setup("tiny", tmp_path_factory.mktemp("supernets"), train)
     evaluator = learned.evaluator(learned.trained(Silent())[0], ScoringConfig())
     genotype = learned.space.sample(random.Random(1))
     return Origin(learned, evaluator, genotype, LargestSubnet(evaluator))
@@ -52,7 +52,7 @@ def origin(tmp_path_factory: pytest.TempPathFactory) -> Origin:
 
 def elsewhere(origin: Origin, folder: Path) -> Origin:
     """Return the same with trainings of its own."""
-    return replace(origin, course=replace(origin.course, supernets=folder))
+    return replace(origin, setup=replace(origin.setup, supernets=folder))
 
 
 def litert(network: QuantisedNetwork) -> LiteRTSession:
@@ -71,7 +71,7 @@ def test_fine_tuning_pays_and_int8_is_what_its_file_says(origin: Origin, tmp_pat
     assert found["fine-tuned"] > found["inherited"] + 0.02
     assert found["int8"] > found["fine-tuned"] - 0.05
     assert finished.lowered == origin.lowered()
-    data = origin.course.data
+    data = origin.setup.data
     images = data.prepare(images_of(data.validation), origin.resolution).numpy()
     labels = data.validation.targets.numpy()
     assert finished.int8 is not None
@@ -129,7 +129,7 @@ def test_training_for_int8_wins_back_what_int8_loses(origin: Origin, tmp_path: P
     assert finished.record["int8"].startswith("trained for int8, 3 epochs")
     assert finished.int8 is not None
     assert finished.simulated is not None
-    data = origin.course.data
+    data = origin.setup.data
     images = data.prepare(images_of(data.validation), origin.resolution)
     answers = litert(finished.int8).run(images.numpy())
     with torch.no_grad():
@@ -172,7 +172,7 @@ def test_finishing_that_was_killed_ends_with_the_same_weights(
 
 
 def untrained(name: str, folder: Path) -> Origin:
-    found = course(name, folder, TrainingConfig(epochs=1, batch_size=512))
+    found = setup(name, folder, TrainingConfig(epochs=1, batch_size=512))
     evaluator = found.evaluator(found.untrained(), ScoringConfig(n_recalibration=64))
     return Origin(found, evaluator, found.space.smallest(), LargestSubnet(evaluator))
 

@@ -8,7 +8,7 @@ from sklearn.tree import DecisionTreeClassifier
 
 from hwnas.tasks.classification import early_stopping
 from hwnas.tasks.classification.early_stopping import Bits, Index
-from hwnas.tasks.score import Rival, Score
+from hwnas.tasks.score import Incumbent, Score
 
 N = 2000
 
@@ -36,14 +36,14 @@ def _trees(n_networks: int) -> Bits:
     return np.array(rows)
 
 
-def _read(right: Bits, rival: Bits, earlier: Bits, confidence: float, seed: int) -> Score:
+def _read(right: Bits, incumbent: Bits, earlier: Bits, confidence: float, seed: int) -> Score:
     asked: list[int] = []
 
     def read(index: Index) -> Bits:
         asked.extend(index.tolist())
         return np.asarray(right[index])
 
-    packed = Rival(_packed(rival), tuple(_packed(bits) for bits in earlier))
+    packed = Incumbent(_packed(incumbent), tuple(_packed(bits) for bits in earlier))
     order = np.random.default_rng(seed)
     score = early_stopping.read(read, len(right), packed, confidence, order)
     assert len(set(asked)) == len(asked) == score.n_images  # no image twice
@@ -63,14 +63,14 @@ def _just_below(networks: Bits, i: int) -> int | None:
 
 @pytest.mark.parametrize("kind", ["simulated", "real"])
 @pytest.mark.parametrize("confidence", [0.8, 0.95])
-def test_network_as_good_as_its_rival_is_stopped_no_more_often_than_said(
+def test_network_as_good_as_its_incumbent_is_stopped_no_more_often_than_said(
     kind: str, confidence: float
 ) -> None:
     n_wrong = n = 0
     for seed in range(12):
         networks = _simulated(40, seed) if kind == "simulated" else _trees(40)
         for i in range(len(networks)):
-            j = _just_below(networks, i)  # the hardest rival to be told from
+            j = _just_below(networks, i)  # the hardest incumbent to be told from
             if j is None:
                 continue
             earlier = np.delete(networks, i, axis=0)
@@ -128,7 +128,7 @@ def test_reading_depends_on_its_arguments_alone() -> None:
     assert twice[0] == twice[1]
 
 
-def test_network_equal_to_its_rival_is_read_whole_however_alike_all_are() -> None:
+def test_network_equal_to_its_incumbent_is_read_whole_however_alike_all_are() -> None:
     bits = np.arange(N) % 10 > 0
     score = _read(bits, bits, np.stack([bits] * 5), 0.99, 0)
     assert score == early_stopping.whole(bits)

@@ -11,7 +11,7 @@ from hwnas.progress import Silent
 from hwnas.tasks.regression import Regression
 from hwnas.tasks.regression.early_stopping import Errors
 from hwnas.tasks.regression.task import Values
-from hwnas.tasks.score import Rival, Score
+from hwnas.tasks.score import Incumbent, Score
 from hwnas.training.data import DatasetConfig, load
 
 RNG = np.random.default_rng(0)
@@ -19,8 +19,8 @@ TARGETS = RNG.uniform(-60, 60, (500, 1)).astype(np.float32)
 TASK = Values.of(("angle_deg",), TARGETS)
 
 
-def _read(mine: Errors, rival: Errors, rng: np.random.Generator) -> Score:
-    beaten = Rival(rival.tobytes(), ())
+def _read(mine: Errors, incumbent: Errors, rng: np.random.Generator) -> Score:
+    beaten = Incumbent(incumbent.tobytes(), ())
     return TASK.read(lambda index: mine[index], len(mine), beaten, 0.9, rng)
 
 
@@ -59,14 +59,14 @@ def test_median_for_every_image_is_no_learning() -> None:
     assert TASK.points(0.0, TASK.guess_mae) == pytest.approx(100)
 
 
-def test_candidates_as_good_as_their_rival_are_rarely_stopped() -> None:
+def test_candidates_as_good_as_their_incumbent_are_rarely_stopped() -> None:
     n, stopped = 1000, 0
     for seed in range(200):
         rng = np.random.default_rng(seed)
         hard = rng.exponential(1.0, n)
-        mine, rival = ((hard * rng.uniform(0.5, 1.5, n)).astype(np.float32) for _ in range(2))
-        rival += mine.mean() - rival.mean()  # exactly as good
-        found = _read(mine, rival, rng)
+        mine, incumbent = ((hard * rng.uniform(0.5, 1.5, n)).astype(np.float32) for _ in range(2))
+        incumbent += mine.mean() - incumbent.mean()  # exactly as good
+        found = _read(mine, incumbent, rng)
         stopped += found.stopped
     assert stopped / 200 <= 0.1
 
@@ -77,8 +77,8 @@ def test_what_is_predicted_of_a_stopped_candidate_holds_its_error() -> None:
         rng = np.random.default_rng(seed)
         hard = rng.exponential(1.0, n)
         mine = (1.5 * hard * rng.uniform(0.5, 1.5, n)).astype(np.float32)
-        rival = (hard * rng.uniform(0.5, 1.5, n)).astype(np.float32)
-        found = _read(mine, rival, rng)
+        incumbent = (hard * rng.uniform(0.5, 1.5, n)).astype(np.float32)
+        found = _read(mine, incumbent, rng)
         assert found.stopped
         assert found.figure.low is not None
         assert found.figure.high is not None

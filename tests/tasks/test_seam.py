@@ -13,7 +13,7 @@ from hwnas.errors import ConfigError
 from hwnas.tasks.base import Found, Task
 from hwnas.tasks.classification.task import Classes
 from hwnas.tasks.regression.task import Values
-from hwnas.tasks.score import Rival
+from hwnas.tasks.score import Incumbent
 
 ROOT = Path(hwnas.__file__).parent
 WORDS = re.compile(r"n_classes|cross_entropy|one_hot|\.softmax\(|Wilson's interval|proportion\(")
@@ -85,11 +85,11 @@ def test_early_stopping_keeps_what_is_as_good_and_stops_what_is_worse(name: str)
 
     earlier = [network(0.5) for _ in range(6)]
     packed = [task.whole(found).per_image for found in earlier]
-    rival = Rival(packed[0], tuple(packed))
+    incumbent = Incumbent(packed[0], tuple(packed))
 
     def read(found: Found) -> bool:
         order = np.random.default_rng(3)
-        return task.read(lambda index: found[index], n, rival, 0.99, order).stopped
+        return task.read(lambda index: found[index], n, incumbent, 0.99, order).stopped
 
     assert read(network(0.2))
     assert not read(network(0.6))

@@ -11,8 +11,8 @@ from hwnas.families.base import Recipe
 from hwnas.progress import Progress, Silent
 from hwnas.space import SearchSpace
 from hwnas.training import parallel
-from hwnas.training.alone import Pupil, Teacher, train_alone
-from hwnas.training.batches import Moment, draw
+from hwnas.training.alone import Student, Teacher, train_alone
+from hwnas.training.batches import StepContext, draw
 from hwnas.training.checkpoint import Checkpoint
 from hwnas.training.config import TrainingConfig
 from hwnas.training.data import ImageData
@@ -25,7 +25,7 @@ from tests.training.fakes import KillAfter, Killed, material, same
 CONFIG = TrainingConfig(epochs=3, batch_size=128, ema=0.9, mixup=0.1)
 
 
-class Student:
+class Learner:
     """The largest network of a space, with the same weights each time."""
 
     def __init__(self, space: SearchSpace, data: ImageData, teacher: Teacher | None = None):
@@ -33,7 +33,7 @@ class Student:
         torch.manual_seed(0)
         self.network = family.build(space, space.largest(), data.signature)
         self.rows: list[Row] = []
-        self.pupil = Pupil(self.network, 12, Recipe("sgd", 0.1, 5e-5), teacher)
+        self.student = Student(self.network, 12, Recipe("sgd", 0.1, 5e-5), teacher)
 
     def train(
         self, path: Path, progress: Progress | None = None, config: TrainingConfig = CONFIG
@@ -41,7 +41,7 @@ class Student:
         ticks = iter(range(10**6))
         saving = Saving(Checkpoint(path), 2.5, lambda: float(next(ticks)), self.rows.append)
         what = material(self._data)
-        train_alone(self.pupil, what, config, 0, saving, progress or Silent())
+        train_alone(self.student, what, config, 0, saving, progress or Silent())
 
     @property
     def accuracy(self) -> float:
@@ -51,7 +51,7 @@ class Student:
 
 
 def test_network_learns(tiny: SearchSpace, digits: ImageData, tmp_path: Path) -> None:
-    student = Student(tiny, digits)
+    student = Learner(tiny, digits)
     student.train(tmp_path / "c.safetensors", config=replace(CONFIG, epochs=10, batch_size=64))
     assert not student.network.training
     assert student.accuracy > 0.4
@@ -62,7 +62,7 @@ def test_network_learns(tiny: SearchSpace, digits: ImageData, tmp_path: Path) ->
 def test_training_that_was_killed_ends_with_the_same_network(
     tiny: SearchSpace, digits: ImageData, tmp_path: Path, killed_after: int
 ) -> None:
-    whole, cut, resumed = (Student(tiny, digits) for _ in range(3))
+    whole, cut, resumed = (Learner(tiny, digits) for _ in range(3))
     whole.train(tmp_path / "whole.safetensors")
     with pytest.raises(Killed):
         cut.train(tmp_path / "cut.safetensors", KillAfter(killed_after))
@@ -75,20 +75,20 @@ def test_several_processes_are_refused(
 ) -> None:
     monkeypatch.setattr(parallel, "current", lambda: Processes(0, 2))
     with pytest.raises(ConfigError, match="trained by one process: leave out torchrun"):
-        Student(tiny, digits).train(tmp_path / "c.safetensors")
+        Learner(tiny, digits).train(tmp_path / "c.safetensors")
 
 
 @pytest.mark.parametrize("alpha", [0.5, 0.8])
 def test_a_share_of_the_loss_is_on_the_answers_of_a_teacher_that_sees_the_same_images(
     tiny: SearchSpace, digits: ImageData, tmp_path: Path, alpha: float
 ) -> None:
-    teacher = Student(tiny, digits).network.eval()
+    teacher = Learner(tiny, digits).network.eval()
     for parameter in teacher.parameters():
         nn.init.normal_(parameter, std=0.3)
     before = {name: value.clone() for name, value in teacher.state_dict().items()}
     config = TrainingConfig(epochs=1, batch_size=64, label_smoothing=0.0)
-    student = Student(tiny, digits, Teacher(teacher, 8, alpha))
-    batch = draw(material(digits), config, Moment(0, 0, 0.0), Processes())
+    student = Learner(tiny, digits, Teacher(teacher, 8, alpha))
+    batch = draw(material(digits), config, StepContext(0, 0, 0.0), Processes())
     with torch.no_grad():
         answers = teacher(batch.at(8)).softmax(1)
         student.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from hwnas.errors import ConfigError
-from hwnas.training.batches import Batch, Moment, draw
+from hwnas.training.batches import Batch, StepContext, draw
 from hwnas.training.config import TrainingConfig
 from hwnas.training.data import ImageData, InMemorySplit
 from hwnas.training.parallel import Processes
@@ -18,7 +18,7 @@ ALONE = Processes()
 def _draw(
     data: ImageData, config: TrainingConfig, step: int, processes: Processes = ALONE
 ) -> Batch:
-    return draw(material(data), config, Moment(3, step, 0.0), processes)
+    return draw(material(data), config, StepContext(3, step, 0.0), processes)
 
 
 def test_epoch_sees_each_image_at_most_once(digits: ImageData) -> None:
@@ -68,7 +68,8 @@ def test_mixed_images_have_mixed_targets(digits: ImageData) -> None:
 def test_last_steps_see_images_as_they_are(digits: ImageData) -> None:
     config = replace(CONFIG, mixup=0.4, unaugmented=0.25)
     before, after = (
-        draw(material(digits), config, Moment(3, 5, progress), ALONE) for progress in (0.74, 0.75)
+        draw(material(digits), config, StepContext(3, 5, progress), ALONE)
+        for progress in (0.74, 0.75)
     )
     kept = {image.numpy().tobytes() for image in images_of(digits.train)}
     assert not any(image.numpy().tobytes() in kept for image in before.images)

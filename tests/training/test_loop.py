@@ -10,7 +10,7 @@ from hwnas.accuracy.supernet import SupernetEvaluator
 from hwnas.errors import ConfigError, TrainingError
 from hwnas.space import SearchSpace
 from hwnas.training import checkpoint, watch
-from hwnas.training.batches import Batch, Moment
+from hwnas.training.batches import Batch, StepContext
 from hwnas.training.checkpoint import Checkpoint
 from hwnas.training.config import TrainingConfig
 from hwnas.training.data import ImageData
@@ -93,11 +93,11 @@ def test_loss_that_is_no_number_stops_training_with_the_last_good_weights(
     learner, path = Learner(tiny, digits, CONFIG), tmp_path / "c.safetensors"
     sandwich = learner.sandwich
 
-    def step(batch: Batch, moment: Moment) -> Outcome:
-        if moment.step == poisoned_at:
+    def step(batch: Batch, step_context: StepContext) -> Outcome:
+        if step_context.step == poisoned_at:
             with torch.no_grad():
                 learner.weights["classifier.weight"].fill_(float("nan"))
-        return sandwich(batch, moment)
+        return sandwich(batch, step_context)
 
     with pytest.raises(TrainingError, match="the loss of the largest is nan") as caught:
         learner.train(path, step=step)
@@ -117,9 +117,9 @@ def test_gradient_that_is_no_number_stops_training_before_it_is_used(
     learner = Learner(tiny, digits, CONFIG)
     sandwich = learner.sandwich
 
-    def step(batch: Batch, moment: Moment) -> Outcome:
-        outcome = sandwich(batch, moment)
-        if moment.step == 3:
+    def step(batch: Batch, step_context: StepContext) -> Outcome:
+        outcome = sandwich(batch, step_context)
+        if step_context.step == 3:
             next(learner.supernet.module.parameters()).grad.fill_(float("inf"))  # type: ignore[union-attr]
         return outcome
 
@@ -147,11 +147,11 @@ def test_training_that_collapses_late_names_weights_of_before(
     learner = Learner(tiny, digits, config)
     sandwich = learner.sandwich
 
-    def step(batch: Batch, moment: Moment) -> Outcome:
-        if moment.step >= 160:  # answers are guesses from here on
+    def step(batch: Batch, step_context: StepContext) -> Outcome:
+        if step_context.step >= 160:  # answers are guesses from here on
             with torch.no_grad():
                 learner.weights["classifier.weight"].zero_()
-        return sandwich(batch, moment)
+        return sandwich(batch, step_context)
 
     with pytest.raises(TrainingError, match=r"collapsed at step 179.*by guessing") as caught:
         learner.train(path, step=step, every_s=6)
@@ -167,21 +167,21 @@ def test_batch_that_fits_into_memory_is_found(
     learner = Learner(tiny, digits, TrainingConfig(batch_size=512))
     sandwich = learner.sandwich
 
-    def step(batch: Batch, moment: Moment) -> Outcome:
+    def step(batch: Batch, step_context: StepContext) -> Outcome:
         if len(batch.targets) > 100:
             raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to ...")
-        return sandwich(batch, moment)
+        return sandwich(batch, step_context)
 
     with pytest.raises(TrainingError, match=r"size=512 does not fit.*train.batch_size=64$"):
         learner.train(tmp_path / "c.safetensors", step=step)
 
-    def never(batch: Batch, moment: Moment) -> Outcome:
+    def never(batch: Batch, step_context: StepContext) -> Outcome:
         raise MemoryError
 
     with pytest.raises(TrainingError, match=r"too little to try .* train.batch_size=256$"):
         learner.train(tmp_path / "c.safetensors", step=never)
 
-    def broken(batch: Batch, moment: Moment) -> Outcome:
+    def broken(batch: Batch, step_context: StepContext) -> Outcome:
         raise RuntimeError("shapes cannot be multiplied")
 
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):

@@ -1,4 +1,4 @@
-"""Reads a split only as far as it takes to tell that a candidate is less accurate than its rival.
+"""Reads a split only as far as it takes to tell that a candidate is worse than its incumbent.
 
 Most images are got right by every network, and some by none: they tell nothing. So images are put
 in strata by the share of the earlier networks that got them right. What a network does in a stratum
@@ -7,8 +7,8 @@ strata that the others make, and what was read of the stratum updates it. More i
 the less certain its images are (Neyman's allocation), in random order within it. After each block
 the number of right answers on the whole split is predicted (images that were read are known, the
 others of a finite number; sums are taken as normal). Reading stops when the probability that it
-reaches the rival's is at most ``(1 - confidence) / looks``: the looks share what is allowed to go
-wrong (Bonferroni), so that a candidate as good as its rival is stopped that rarely in all.
+reaches the incumbent's is at most ``(1 - confidence) / looks``: the looks share what is allowed to
+go wrong (Bonferroni), so that a candidate as good as its incumbent is stopped that rarely in all.
 
 Sources: Neyman, 1934, https://doi.org/10.2307/2342192; the beta-binomial as the posterior of a
 finite population: Ericson, 1969, https://doi.org/10.1111/j.2517-6161.1969.tb00782.x.
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from hwnas.figure import Figure
 from hwnas.tasks.classification.proportion import proportion
-from hwnas.tasks.score import Rival, Score
+from hwnas.tasks.score import Incumbent, Score
 
 Array = NDArray[np.float64]
 Bits = NDArray[np.bool_]
@@ -41,56 +41,56 @@ class _Stratum:
     mean: float  #: of the prior of the share that a network gets right
     strength: float  #: of the prior, in images
 
-    def unread(self, right: Sequence[bool] | Bits) -> tuple[float, float]:
+    def unread(self, correct: Sequence[bool] | Bits) -> tuple[float, float]:
         """Return mean and variance of the right answers among the images not read yet."""
-        left = len(self.images) - len(right)
-        n_right = int(np.sum(right))
-        a = self.mean * self.strength + n_right
-        b = (1 - self.mean) * self.strength + len(right) - n_right
+        left = len(self.images) - len(correct)
+        n_correct = int(np.sum(correct))
+        a = self.mean * self.strength + n_correct
+        b = (1 - self.mean) * self.strength + len(correct) - n_correct
         share = a / (a + b)
         return left * share, left * share * (1 - share) * (a + b + left) / (a + b + 1)
 
 
 def read(
-    right: Callable[[Index], Bits],
+    correct: Callable[[Index], Bits],
     n: int,
-    rival: Rival,
+    incumbent: Incumbent,
     confidence: float,
     rng: np.random.Generator,
 ) -> Score:
-    """Return what reading ``n`` images says, stopping as soon as the rival cannot be reached.
+    """Return what reading ``n`` images says, stopping as soon as the incumbent cannot be reached.
 
     Args:
-        right: Reads images, and says which of them are classified rightly.
+        correct: Reads images, and says which of them are classified rightly.
         n: The number of images of the split.
-        rival: The network to be beaten, with those that were read whole.
-        confidence: A candidate that is as accurate as the rival is stopped with a probability of at
-            most ``1 - confidence``.
+        incumbent: The network to be beaten, with those that were read whole.
+        confidence: A candidate that is as accurate as the incumbent is stopped with a probability
+            of at most ``1 - confidence``.
         rng: Decides the order within a stratum.
     """
-    earlier = np.stack([unpacked(bits, n) for bits in rival.earlier])
+    earlier = np.stack([unpacked(bits, n) for bits in incumbent.earlier])
     strata = _strata(earlier, rng)
     order = _order(strata)
     bits, known = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
-    to_reach = int(unpacked(rival.per_image, n).sum())
+    to_reach = int(unpacked(incumbent.per_image, n).sum())
     start = 0
     for end in [max(1, round(share * n)) for share in LOOKS]:
         block = order[start:end]
-        bits[block], known[block] = right(block), True
+        bits[block], known[block] = correct(block), True
         start = end
         found = [s.unread(bits[s.images[known[s.images]]]) for s in strata]
         mean = int(bits.sum()) + sum(m for m, _ in found)
         variance = sum(v for _, v in found)
         if _reaches(to_reach, mean, variance) <= (1 - confidence) / len(LOOKS):
             return Score(_predicted(min(mean, to_reach - 1), variance, n), end, stopped=True)
-    bits[order[start:]] = right(order[start:])
+    bits[order[start:]] = correct(order[start:])
     return whole(bits)
 
 
-def whole(right: Bits) -> Score:
+def whole(correct: Bits) -> Score:
     """Return what reading all images said."""
-    figure = proportion(int(right.sum()), len(right))
-    return Score(figure, len(right), np.packbits(right).tobytes())
+    figure = proportion(int(correct.sum()), len(correct))
+    return Score(figure, len(correct), np.packbits(correct).tobytes())
 
 
 def unpacked(bits: bytes, n: int) -> Bits:
@@ -105,12 +105,12 @@ def _strata(earlier: Bits, rng: np.random.Generator) -> list[_Stratum]:
     counts = earlier.sum(axis=0)
     classes = _classes(m)[counts]
     found = []
-    inside, n_right = _left_out(earlier, counts)
+    inside, n_correct = _left_out(earlier, counts)
     for k in np.unique(classes):
         images = shuffled[classes[shuffled] == k]
         guess = float((counts[images].mean() + 0.5) / (m + 1))
         present = inside[:, k] > 0
-        of, hits = inside[present, k], n_right[present, k]
+        of, hits = inside[present, k], n_correct[present, k]
         mean = float((hits.sum() + guess) / (of.sum() + 1))
         found.append(_Stratum(images, mean, _strength(hits / np.maximum(of, 1), mean)))
     return found
@@ -121,18 +121,18 @@ def _left_out(earlier: Bits, counts: NDArray[np.int_]) -> tuple[Array, Array]:
     m, _ = earlier.shape
     classes = _classes(m - 1)
     width = int(max(classes.max(), _classes(m).max())) + 1
-    inside, n_right = np.zeros((m, width)), np.zeros((m, width))
+    inside, n_correct = np.zeros((m, width)), np.zeros((m, width))
     for j, bits in enumerate(earlier):
         others = classes[counts - bits]
         inside[j] = np.bincount(others, minlength=width)
-        n_right[j] = np.bincount(others[bits], minlength=width)
-    return inside, n_right
+        n_correct[j] = np.bincount(others[bits], minlength=width)
+    return inside, n_correct
 
 
 def _classes(m: int) -> NDArray[np.int_]:
     """Return the stratum of images that 0, 1, ... m of m networks get right: by log-odds."""
-    right = np.arange(m + 1)
-    odds = np.log((right + 0.5) / (m - right + 0.5))
+    correct = np.arange(m + 1)
+    odds = np.log((correct + 0.5) / (m - correct + 0.5))
     return np.asarray(np.rint(odds).astype(np.int_) + 10)  # never negative
 
 
@@ -160,9 +160,9 @@ def _reaches(count: int, mean: float, variance: float) -> float:
     return 0.5 * math.erfc((count - 0.5 - mean) / math.sqrt(2 * variance + 1e-9))
 
 
-def _predicted(n_right: float, variance: float, n: int) -> Figure:
+def _predicted(n_correct: float, variance: float, n: int) -> Figure:
     """Return the accuracy on all images, its Wilson interval widened by the prediction's error."""
-    p = n_right / n
+    p = n_correct / n
     exact = max(p * (1 - p), 0.25 / n)
     worth = n * exact / (exact + variance / n)
     return replace(proportion(p * worth, worth), source="modelled")

@@ -13,7 +13,7 @@ from hwnas.figure import NORMAL_95, Figure
 from hwnas.tasks.base import Found, Index, Loss, Targets, Words
 from hwnas.tasks.classification import early_stopping
 from hwnas.tasks.classification.proportion import proportion
-from hwnas.tasks.score import Rival, Score
+from hwnas.tasks.score import Incumbent, Score
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -94,8 +94,8 @@ class Classes:
 
     def per_sample(self, outputs: Found, targets: Targets) -> Found:
         """Return which images are classified rightly, ``(N,)``."""
-        right: Found = outputs.argmax(axis=1) == targets
-        return right
+        correct: Found = outputs.argmax(axis=1) == targets
+        return correct
 
     def score(self, found: Found) -> Figure:
         """Return the share of right answers, with its Wilson interval."""
@@ -122,12 +122,12 @@ class Classes:
         self,
         per_sample: Callable[[Index], Found],
         n: int,
-        rival: Rival,
+        incumbent: Incumbent,
         confidence: float,
         rng: np.random.Generator,
     ) -> Score:
         """Return the accuracy; predicted, where reading stopped early."""
-        return early_stopping.read(per_sample, n, rival, confidence, rng)
+        return early_stopping.read(per_sample, n, incumbent, confidence, rng)
 
     def points(self, better: float, worse: float) -> float:
         """Return the percentage points of accuracy that are lost."""

@@ -1,13 +1,13 @@
-"""Reads a split only as far as it takes to tell that a candidate's error is above its rival's.
+"""Reads a split only as far as it takes to tell that a candidate's error is above its incumbent's.
 
 What counts is the difference of the two networks' errors on the same image: images that are hard
 for one are hard for the other, so that differences vary less than errors. Images come in random
 order. After each block the mean difference on the whole split is estimated: of images that were
 read it is known, of the others it is that of a sample without replacement from a finite
 population, with Student's t on the sample's standard deviation. Reading stops when the error is
-above the rival's with a probability of ``1 - (1 - confidence) / looks``: the looks share what is
-allowed to go wrong (Bonferroni), so that a candidate as good as its rival is stopped that rarely
-in all.
+above the incumbent's with a probability of ``1 - (1 - confidence) / looks``: the looks share what
+is allowed to go wrong (Bonferroni), so that a candidate as good as its incumbent is stopped that
+rarely in all.
 
 Sources: Cochran, "Sampling Techniques", 1977, sections 2.6 and 2.8 (finite populations, Student's
 t) and 7.3 (estimation by differences). Bounds that hold for any distribution (Bardenet & Maillard,
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from hwnas.figure import Figure
 from hwnas.tasks.regression.mean import half_width, mean
-from hwnas.tasks.score import Rival, Score
+from hwnas.tasks.score import Incumbent, Score
 
 Errors = NDArray[np.float32]
 Index = NDArray[np.intp]
@@ -52,21 +52,21 @@ class _Difference:
 def read(
     errors: Callable[[Index], Errors],
     n: int,
-    rival: Rival,
+    incumbent: Incumbent,
     confidence: float,
     rng: np.random.Generator,
 ) -> Score:
-    """Return what reading ``n`` images says, stopping as soon as the rival cannot be reached.
+    """Return what reading ``n`` images says, stopping as soon as the incumbent cannot be reached.
 
     Args:
         errors: Reads images, and says how far each answer is off.
         n: The number of images of the split.
-        rival: The network to be beaten.
-        confidence: A candidate that is as good as the rival is stopped with a probability of at
+        incumbent: The network to be beaten.
+        confidence: A candidate that is as good as the incumbent is stopped with a probability of at
             most ``1 - confidence``.
         rng: Decides the order.
     """
-    beaten = unpacked(rival.per_image)
+    beaten = unpacked(incumbent.per_image)
     order, found, start = rng.permutation(n), np.zeros(n, np.float32), 0
     for end in [round(share * n) for share in LOOKS]:
         if end < LEAST:

@@ -17,7 +17,7 @@ from hwnas.figure import Figure
 from hwnas.tasks.base import Found, Index, Loss, Targets, Words
 from hwnas.tasks.regression import early_stopping
 from hwnas.tasks.regression.mean import half_width, mean
-from hwnas.tasks.score import Rival, Score
+from hwnas.tasks.score import Incumbent, Score
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -169,12 +169,12 @@ class Values:
         self,
         per_sample: Callable[[Index], Found],
         n: int,
-        rival: Rival,
+        incumbent: Incumbent,
         confidence: float,
         rng: np.random.Generator,
     ) -> Score:
         """Return the error; predicted, where reading stopped early."""
-        return early_stopping.read(per_sample, n, rival, confidence, rng)
+        return early_stopping.read(per_sample, n, incumbent, confidence, rng)
 
     def points(self, better: float, worse: float) -> float:
         """Return how much larger the error is, in hundredths of that of answering the median.

@@ -14,13 +14,13 @@ from hwnas import build
 from hwnas.__main__ import run
 from hwnas.budget import Budget
 from hwnas.config import RunConfig, SearchConfig
-from hwnas.finishing.finisher import Finisher, workbench
+from hwnas.finishing.finisher import Finisher, verifier
 from hwnas.finishing.options import FinishConfig
 from hwnas.progress import Silent
 from hwnas.results import Candidate, RunFolder
 from hwnas.searching.verify import verify
 from hwnas.target import Target
-from hwnas.tasks.score import Rival
+from hwnas.tasks.score import Incumbent
 from hwnas.training.config import TrainingConfig
 from hwnas.training.data import DatasetConfig, InMemorySplit, StreamedSplit, image_data
 from hwnas.weights import Accuracies, accuracies
@@ -87,9 +87,9 @@ def test_training_and_scoring(
     genotypes = [kept.space.sample(rng) for _ in range(4)]
     scores, expected = ([e.score(g) for g in genotypes] for e in reversed(evaluators))
     assert scores == expected
-    rival = Rival(scores[0].per_image, tuple(score.per_image for score in scores))
+    incumbent = Incumbent(scores[0].per_image, tuple(score.per_image for score in scores))
     last = kept.space.sample(rng)
-    assert evaluators[0].score(last, rival) == evaluators[1].score(last, rival)
+    assert evaluators[0].score(last, incumbent) == evaluators[1].score(last, incumbent)
 
 
 def test_verification(
@@ -102,7 +102,7 @@ def test_verification(
     figures = dict(build.cost_model(kept, None).cost(genotype).figures)
     found = []
     for parts, evaluator in zip((kept, streamed), evaluators, strict=True):
-        bench = workbench(parts, Finisher(parts, evaluator), None)
+        bench = verifier(parts, Finisher(parts, evaluator), None)
         folder = RunFolder(tmp_path / parts.data.search_digest)
         members = [Candidate(0, genotype, figures)]
         (member,) = verify(members, bench, Budget(), ("accuracy", "latency_ms"), folder, Silent())

@@ -6,7 +6,7 @@ import pytest
 from hwnas.figure import Figure
 from hwnas.results import Candidate
 from hwnas.searching.front import pareto_front
-from hwnas.searching.standing import Standing
+from hwnas.searching.search_progress import SearchProgress
 from hwnas.space import SearchSpace
 
 OBJECTIVES = ("accuracy", "latency_ms", "energy_mj")
@@ -32,10 +32,10 @@ def candidates(space: SearchSpace, n: int, seed: int, scale: float = 1.0) -> lis
 def test_front_is_that_of_all_candidates_however_they_come(
     small: SearchSpace, objectives: tuple[str, ...], step: int
 ) -> None:
-    found, standing = candidates(small, 200, 1), Standing(objectives, {})
+    found, search_progress = candidates(small, 200, 1), SearchProgress(objectives, {})
     for i in range(0, 200, step):
-        standing.add(found[i : i + step])
-    members, snapshot = pareto_front(found, objectives), standing.snapshot()
+        search_progress.add(found[i : i + step])
+    members, snapshot = pareto_front(found, objectives), search_progress.snapshot()
     assert snapshot.n == 200
     assert snapshot.n_feasible == sum(not c.reason for c in found)
     assert snapshot.n_front == len(members)
@@ -52,8 +52,8 @@ def test_hypervolume_is_the_share_of_points_of_the_box_that_the_front_dominates(
 ) -> None:
     found = [c for c in candidates(small, 60, 2, scale) if c.figures["latency_ms"].value <= 20]
     objectives = OBJECTIVES[:2]
-    standing = Standing(objectives, {"latency_ms": 20.0})
-    standing.add(found)
+    search_progress = SearchProgress(objectives, {"latency_ms": 20.0})
+    search_progress.add(found)
     members = pareto_front(found, objectives)
     scored = [c for c in found if c.state == "complete"]
     worst = min(c.figures["accuracy"].value for c in scored)
@@ -63,37 +63,37 @@ def test_hypervolume_is_the_share_of_points_of_the_box_that_the_front_dominates(
     for member in members:
         accuracy, latency = (member.figures[name].value for name in objectives)
         dominated |= (points[:, 0] <= accuracy) & (points[:, 1] >= latency)
-    assert standing.snapshot().hypervolume == pytest.approx(dominated.mean(), abs=0.015)
+    assert search_progress.snapshot().hypervolume == pytest.approx(dominated.mean(), abs=0.015)
 
 
 def test_nothing_that_fits_and_too_many_objectives_have_no_hypervolume(small: SearchSpace) -> None:
-    standing = Standing(OBJECTIVES, {})
-    assert np.isnan(standing.snapshot().feasible)
-    standing.add([c for c in candidates(small, 50, 3) if c.reason])
-    nothing = standing.snapshot()
+    search_progress = SearchProgress(OBJECTIVES, {})
+    assert np.isnan(search_progress.snapshot().feasible)
+    search_progress.add([c for c in candidates(small, 50, 3) if c.reason])
+    nothing = search_progress.snapshot()
     assert (nothing.n_front, nothing.newest, nothing.hypervolume, nothing.highest) == (
         0, None, None, None,
     )  # fmt: skip
     assert nothing.feasible == 0
     many = ("accuracy", "latency_ms", "energy_mj", "sram_kib", "flash_kib")
     figures = {name: Figure(0.5, "modelled") for name in many}
-    five = Standing(many, {})
+    five = SearchProgress(many, {})
     five.add([Candidate(0, small.smallest(), figures)])
     assert (five.snapshot().n_front, five.snapshot().hypervolume) == (1, None)
 
 
 def test_box_of_what_is_maximised_ends_at_the_highest_that_was_seen(tiny: SearchSpace) -> None:
-    standing = Standing(("accuracy", "throughput_ips"), {})
+    search_progress = SearchProgress(("accuracy", "throughput_ips"), {})
     for trial, (accuracy, speed) in enumerate([(0.5, 4.0), (0.75, 2.0)]):
         genotype = (tiny.smallest(), tiny.largest())[trial]
         figures = {
             "accuracy": Figure(accuracy, "measured"), "throughput_ips": Figure(speed, "modelled"),
         }  # fmt: skip
-        standing.add([Candidate(trial, genotype, figures)])
-    snapshot = standing.snapshot()
+        search_progress.add([Candidate(trial, genotype, figures)])
+    snapshot = search_progress.snapshot()
     assert snapshot.n_front == 2
     assert snapshot.hypervolume == 0.0  # each is the worst in something
-    limited = Standing(("accuracy", "throughput_ips"), {"throughput_ips": 1.0})
+    limited = SearchProgress(("accuracy", "throughput_ips"), {"throughput_ips": 1.0})
     figures = {"accuracy": Figure(0.5, "measured"), "throughput_ips": Figure(4.0, "modelled")}
     limited.add([Candidate(0, tiny.smallest(), figures)])
     limited.add([Candidate(1, tiny.largest(), figures | {"accuracy": Figure(0.75, "measured")})])

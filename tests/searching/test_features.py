@@ -20,8 +20,8 @@ from hwnas.searching.options import SamplerConfig
 from hwnas.searching.pareto_sampler import ParetoSampler
 from hwnas.searching.study import Study
 from hwnas.space import Genotype, SearchSpace
-from tests.search.fakes import SizeAccuracy, SizeCost, size
-from tests.search.test_pareto_sampler import LARGE, SMALL, accuracy, latency
+from tests.searching.fakes import SizeAccuracy, SizeCost, size
+from tests.searching.test_pareto_sampler import LARGE, SMALL, accuracy, latency
 
 Assignment = Mapping[str, Any]
 OBJECTIVES = ("accuracy", "latency_ms")

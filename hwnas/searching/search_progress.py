@@ -36,7 +36,7 @@ class Snapshot:
 
 
 @final
-class Standing:
+class SearchProgress:
     """Takes candidates in as trials finish, each once; its front is ``loop.front`` of them.
 
     The hypervolume is told as the share of a box: from a perfect metric (accuracy 1 or 100 %, no

@@ -14,7 +14,7 @@ from hwnas.searching.options import NAME, SamplerConfig
 from hwnas.searching.proposal import STD
 from hwnas.searching.study import Study
 from hwnas.space import SearchSpace
-from tests.search.fakes import SizeAccuracy, SizeCost
+from tests.searching.fakes import SizeAccuracy, SizeCost
 
 OBJECTIVES = ("accuracy", "latency_ms")
 _KEYED = "WHERE key = 'space'"

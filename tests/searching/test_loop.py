@@ -19,7 +19,7 @@ from hwnas.searching.front import pareto_front
 from hwnas.searching.options import SAMPLERS, SamplerConfig
 from hwnas.searching.study import Study
 from hwnas.space import Genotype, SearchSpace
-from tests.search.fakes import BitAccuracy, SizeAccuracy, SizeCost, size
+from tests.searching.fakes import BitAccuracy, SizeAccuracy, SizeCost, size
 
 OBJECTIVES = ("accuracy", "latency_ms", "energy_mj")
 

@@ -19,7 +19,7 @@ from hwnas.searching.options import SamplerConfig
 from hwnas.searching.study import Study
 from hwnas.searching.targets import Targets
 from hwnas.space import Genotype, SearchSpace
-from tests.search.fakes import SizeAccuracy, SizeCost, size
+from tests.searching.fakes import SizeAccuracy, SizeCost, size
 
 BUDGETS = {"a": Budget({"latency_ms": 30.0}), "b": Budget({"latency_ms": 20.0, "flash_kib": 50.0})}
 TARGETS = Targets(BUDGETS)

@@ -11,7 +11,7 @@ from hwnas.figure import Figure
 from hwnas.space import Genotype
 from hwnas.tasks.classification.early_stopping import Bits, read, whole
 from hwnas.tasks.classification.proportion import proportion
-from hwnas.tasks.score import Rival, Score
+from hwnas.tasks.score import Incumbent, Score
 
 
 def size(genotype: Genotype) -> int:
@@ -42,7 +42,7 @@ class SizeAccuracy:
 
     asked: list[str] = field(default_factory=list)
 
-    def score(self, genotype: Genotype, rival: Rival | None = None) -> Score:
+    def score(self, genotype: Genotype, incumbent: Incumbent | None = None) -> Score:
         self.asked.append(genotype.id)
         return Score(proportion(5 * size(genotype) + int(genotype.id, 16) % 50, 1000))
 
@@ -61,12 +61,12 @@ class BitAccuracy:
         hard = np.linspace(-4, 4, self.n) + rng.normal(0, 0.3, self.n)
         return np.asarray(hard < size(genotype) / 20 - 2)
 
-    def score(self, genotype: Genotype, rival: Rival | None = None) -> Score:
+    def score(self, genotype: Genotype, incumbent: Incumbent | None = None) -> Score:
         self.asked.append(genotype.id)
         right = self.right(genotype)
-        if rival is None:
+        if incumbent is None:
             return whole(right)
         rng = np.random.default_rng(int(genotype.id, 16))
-        score = read(lambda index: right[index], self.n, rival, 0.99, rng)
+        score = read(lambda index: right[index], self.n, incumbent, 0.99, rng)
         self.stopped += [genotype.id] * score.stopped
         return score

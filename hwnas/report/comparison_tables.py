@@ -7,9 +7,9 @@ from typing import Any
 from hwnas.comparison import tables
 from hwnas.comparison.fronts import Objective
 from hwnas.comparison.indicators import INDICATORS
+from hwnas.comparison.narrative import p_value, size
 from hwnas.comparison.significance import PairTest
 from hwnas.comparison.summary import Comparison
-from hwnas.comparison.words import p_value, size
 from hwnas.report.explorer import Table
 from hwnas.results import Row
 
@@ -41,7 +41,7 @@ _RECOSTED = {
 _SHARES = ("mape", "share_of_first", "share_of_second")
 
 
-def answers(comparison: Comparison, rows: Mapping[str, Sequence[Row]]) -> list[Table]:
+def comparison_tables(comparison: Comparison, rows: Mapping[str, Sequence[Row]]) -> list[Table]:
     """Return the tables of a comparison that have rows.
 
     Args:

@@ -14,7 +14,7 @@ from hwnas import host
 from hwnas.errors import TrainingError
 from hwnas.progress import Progress, Silent
 from hwnas.space import Genotype
-from hwnas.supernets import Course, Lesson
+from hwnas.supernets import TrainingJob, TrainingSetup
 from hwnas.training.config import TrainingConfig
 
 C = TypeVar("C")
@@ -26,16 +26,16 @@ _context: Any  # of this process: what all its tasks have in common
 
 
 def train_together(
-    lessons: Sequence[Lesson],
-    again: Callable[[Progress], dict[str, Course]],
+    jobs: Sequence[TrainingJob],
+    again: Callable[[Progress], dict[str, TrainingSetup]],
     n: int,
     advance: Callable[[int], None],
 ) -> None:
-    """Train networks, or go on with them; each is kept where its lesson keeps it.
+    """Train networks, or go on with them; each is kept where its training job keeps it.
 
     Args:
-        lessons: From nothing, all on the same data.
-        again: Returns the course of each space by name, but for training and seed; called by each
+        jobs: From nothing, all on the same data.
+        again: Returns the setup of each space by name, but for training and seed; called by each
             process, so pickled.
         n: Processes.
         advance: Called with the number of steps made since the last call.
@@ -44,11 +44,8 @@ def train_together(
         HwnasError: what a training ended with; the others go on first.
         TrainingError: a process was killed.
     """
-    checkpoints = [lesson.checkpoint() for lesson in lessons]
-    tasks = [
-        partial(_train, lesson.course.train, lesson.course.seed, lesson.genotype)
-        for lesson in lessons
-    ]
+    checkpoints = [job.checkpoint() for job in jobs]
+    tasks = [partial(_train, job.setup.train, job.setup.seed, job.genotype) for job in jobs]
     together(tasks, again, n, lambda: sum(c.n_steps() for c in checkpoints), advance)
 
 
@@ -118,7 +115,7 @@ def _do(task: Callable[[Any], T]) -> T:
 
 
 def _train(
-    train: TrainingConfig, seed: int, genotype: Genotype, courses: dict[str, Course]
+    train: TrainingConfig, seed: int, genotype: Genotype, setups: dict[str, TrainingSetup]
 ) -> None:
-    course = replace(courses[genotype.space], train=train, seed=seed)
-    Lesson(course, genotype).trained(Silent())
+    setup = replace(setups[genotype.space], train=train, seed=seed)
+    TrainingJob(setup, genotype).trained(Silent())

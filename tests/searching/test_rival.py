@@ -2,7 +2,7 @@ from dataclasses import replace
 
 from hwnas.figure import Figure
 from hwnas.results import Candidate
-from hwnas.searching.rival import rival
+from hwnas.searching.incumbent import incumbent
 from hwnas.space import Genotype
 
 OBJECTIVES = ("accuracy", "latency_ms")
@@ -20,38 +20,38 @@ def _candidate(number: int, accuracy: float, latency: float) -> Candidate:
 CANDIDATES = [_candidate(i, 0.5 + 0.1 * (i % 3), float(i)) for i in range(8)]
 
 
-def test_rival_is_the_most_accurate_of_those_that_cost_no_more_in_any_objective() -> None:
-    found = rival(CANDIDATES, _candidate(9, 0, 4.0).figures, OBJECTIVES)
+def test_incumbent_is_the_most_accurate_of_those_that_cost_no_more_in_any_objective() -> None:
+    found = incumbent(CANDIDATES, _candidate(9, 0, 4.0).figures, OBJECTIVES)
     assert found is not None
     assert found.per_image == bytes([2])
     assert found.earlier == tuple(bytes([i]) for i in range(8))
-    three = rival(CANDIDATES, _candidate(9, 0, 4.0).figures, (*OBJECTIVES, "sram_kib"))
+    three = incumbent(CANDIDATES, _candidate(9, 0, 4.0).figures, (*OBJECTIVES, "sram_kib"))
     assert three is not None
     assert three.per_image == bytes([4])
 
 
-def test_a_rival_is_no_slower_where_speed_is_to_be_maximised() -> None:
+def test_a_incumbent_is_no_slower_where_speed_is_to_be_maximised() -> None:
     fast = [
         replace(c, figures={**c.figures, "throughput_ips": Figure(8.0 - i, "modelled")})
         for i, c in enumerate(CANDIDATES)
     ]
     objectives = ("accuracy", "throughput_ips")
-    found = rival(fast, {"throughput_ips": Figure(6.5, "modelled")}, objectives)
+    found = incumbent(fast, {"throughput_ips": Figure(6.5, "modelled")}, objectives)
     assert found is not None
     assert found.per_image == bytes([1])  # of the first two, which are faster, the more accurate
-    assert rival(fast, {"throughput_ips": Figure(9.0, "modelled")}, objectives) is None
+    assert incumbent(fast, {"throughput_ips": Figure(9.0, "modelled")}, objectives) is None
 
 
-def test_there_is_no_rival_where_nothing_is_as_cheap_or_little_was_read() -> None:
-    assert rival(CANDIDATES, _candidate(9, 0, -1.0).figures, OBJECTIVES) is None
-    assert rival(CANDIDATES[:4], _candidate(9, 0, 4.0).figures, OBJECTIVES) is None
+def test_there_is_no_incumbent_where_nothing_is_as_cheap_or_little_was_read() -> None:
+    assert incumbent(CANDIDATES, _candidate(9, 0, -1.0).figures, OBJECTIVES) is None
+    assert incumbent(CANDIDATES[:4], _candidate(9, 0, 4.0).figures, OBJECTIVES) is None
     stopped = [replace(c, stopped=True) for c in CANDIDATES]
-    assert rival(stopped, _candidate(9, 0, 4.0).figures, OBJECTIVES) is None
+    assert incumbent(stopped, _candidate(9, 0, 4.0).figures, OBJECTIVES) is None
 
 
 def test_a_candidate_that_came_again_counts_once() -> None:
     again = [replace(c, trial=c.trial + 8, per_image=b"") for c in CANDIDATES]
-    found = rival([*CANDIDATES, *again], _candidate(9, 0, 4.0).figures, OBJECTIVES)
+    found = incumbent([*CANDIDATES, *again], _candidate(9, 0, 4.0).figures, OBJECTIVES)
     assert found is not None
     assert found.per_image == bytes([2])
     assert found.value == 0.7
@@ -60,7 +60,7 @@ def test_a_candidate_that_came_again_counts_once() -> None:
 
 def test_the_latest_are_what_is_predicted_from() -> None:
     many = [_candidate(i % 250, 0.9 if i == 0 else 0.5, float(i)) for i in range(300)]
-    found = rival(many, _candidate(9, 0, 400.0).figures, OBJECTIVES)
+    found = incumbent(many, _candidate(9, 0, 400.0).figures, OBJECTIVES)
     assert found is not None
     assert found.per_image == bytes([0])
     assert found.earlier == tuple(c.per_image for c in many[-100:])

@@ -29,7 +29,7 @@ from hwnas.progress import Silent
 from hwnas.results import Candidate, RunFolder
 from hwnas.runtimes.base import Judged, Plans, Weights
 from hwnas.runtimes.pool import Retrying
-from hwnas.searching.verify import Workbench, verify
+from hwnas.searching.verify import Verifier, verify
 from hwnas.space import Genotype, SearchSpace
 from hwnas.target import Target
 from hwnas.tasks.classification.task import Classes
@@ -196,7 +196,7 @@ def test_accuracy_is_that_of_the_artefact_not_of_the_network(
         side = family.resolution(tiny, genotype)
         return torch.zeros(40, 1, side, side)  # the network says the same of all
 
-    bench = Workbench(
+    bench = Verifier(
         finished=lambda genotype: Finished(
             fold_batch_norm(family.build(tiny, genotype, task).eval()),
             family.lower(tiny, genotype, task),

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 @final
-class Crew:
+class ThreadPool:
     """Threads that wait for tasks; none where one core is all there is, or all that is wanted."""
 
     def __init__(self, n_tasks: int):

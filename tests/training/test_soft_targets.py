@@ -9,13 +9,13 @@ from torch import nn
 from hwnas import families
 from hwnas.progress import Silent
 from hwnas.space import SearchSpace
-from hwnas.training import answers
-from hwnas.training.answers import Views, record
-from hwnas.training.batches import Moment, draw
+from hwnas.training import soft_targets
+from hwnas.training.batches import StepContext, draw
 from hwnas.training.config import TrainingConfig
 from hwnas.training.data import ImageData
 from hwnas.training.parallel import Processes
 from hwnas.training.precision import forward
+from hwnas.training.soft_targets import Views, record
 from tests.training.fakes import material
 
 CONFIG = TrainingConfig(epochs=4, batch_size=128, unaugmented=0.4)
@@ -39,11 +39,11 @@ def test_recorded_answers_are_those_to_the_very_images_of_each_step(
     assert recorded is not None
     total = config.epochs * views.n_steps
     for step in range(total):
-        moment = Moment(3, step, step / total)
-        batch = draw(material(digits), config, moment, Processes())
+        step_context = StepContext(3, step, step / total)
+        batch = draw(material(digits), config, step_context, Processes())
         with torch.no_grad():
             expected = teacher(batch.at(12)).softmax(1)
-        assert torch.allclose(recorded.of(batch, moment), expected, atol=2e-3)
+        assert torch.allclose(recorded.of(batch, step_context), expected, atol=2e-3)
 
 
 def test_recording_that_was_cut_off_goes_on(
@@ -67,7 +67,7 @@ def test_recording_that_was_cut_off_goes_on(
         calls.append(dtype)
         return forward(network, images, dtype)
 
-    monkeypatch.setattr(answers, "forward", counted)
+    monkeypatch.setattr(soft_targets, "forward", counted)
     assert record(teacher, tmp_path, views, Silent())
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == written
     assert len(calls) == views.n_steps
@@ -76,6 +76,6 @@ def test_recording_that_was_cut_off_goes_on(
 def test_answers_that_would_take_too_much_are_not_kept(
     teacher: nn.Module, digits: ImageData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(answers, "_LARGEST", 1000)
+    monkeypatch.setattr(soft_targets, "_LARGEST", 1000)
     assert record(teacher, tmp_path, Views(material(digits), CONFIG, 3, 12), Silent()) is None
     assert not list(tmp_path.iterdir())

@@ -12,7 +12,7 @@ from hwnas.config import SearchConfig
 from hwnas.cost.base import CostModel
 from hwnas.cost.derived import DerivedCostModel
 from hwnas.device import Device, open_device, table_digest
-from hwnas.finishing.finisher import Finisher, workbench
+from hwnas.finishing.finisher import Finisher, verifier
 from hwnas.metrics import paid
 from hwnas.progress import Progress, Silent
 from hwnas.results import Candidate, RunFolder
@@ -26,7 +26,7 @@ from hwnas.weights import Accuracies, accuracies
 
 
 @dataclass(frozen=True)
-class Station:
+class TargetContext:
     """One target. Several share search spaces, the data and supernets."""
 
     parts: build.Parts
@@ -66,15 +66,15 @@ class Station:
         """Verify candidates with the weights that are delivered, keeping their files."""
         config = self.config
         finisher = replace(finisher, parts=self.parts, progress=Silent())
-        bench = replace(workbench(self.parts, finisher, self.device), phase=phase)
+        bench = replace(verifier(self.parts, finisher, self.device), phase=phase)
         return verify(members, bench, config.allowed, config.objectives, folder, progress)
 
 
 @contextlib.contextmanager
 def opened(
     configs: Sequence[SearchConfig], progress: Progress, own: Own | None = None
-) -> Iterator[list[Station]]:
-    """Give a station for each configuration; the data are read, nothing is trained yet."""
+) -> Iterator[list[TargetContext]]:
+    """Give a context for each configuration; the data are read, nothing is trained yet."""
     own = own or Own()
     own.check_alone(len(configs), configs[0].study.workers)
     if own.named:  # which other processes do not have
@@ -82,35 +82,35 @@ def opened(
     first = build.parts(configs[0], progress)
     evaluator = accuracies(first, progress)
     with contextlib.ExitStack() as stack:
-        stations = []
+        contexts = []
         for config in configs:
             parts = build.retargeted(first, config)
             device = open_device(config, parts.networks)
             if device is not None:
                 stack.callback(device.close)
-            stations.append(Station(parts, device, evaluator, own))
-        yield stations
+            contexts.append(TargetContext(parts, device, evaluator, own))
+        yield contexts
 
 
-def targets(stations: Sequence[Station]) -> Targets:
+def targets(contexts: Sequence[TargetContext]) -> Targets:
     """Return the budgets of all targets."""
-    return Targets({s.target: s.config.allowed for s in stations})
+    return Targets({s.target: s.config.allowed for s in contexts})
 
 
-def problem(stations: Sequence[Station]) -> loop.Problem:
+def problem(contexts: Sequence[TargetContext]) -> loop.Problem:
     """Return what is searched for."""
-    first, all_of_them = stations[0], targets(stations)
+    first, all_of_them = contexts[0], targets(contexts)
     parts, names = first.parts, first.config.sampler.features
     known = _known(parts, names) if names else None
     evaluator = first.own.evaluator or first.evaluator
-    cost = all_of_them.cost_model({s.target: _cost_model(s) for s in stations})
+    cost = all_of_them.cost_model({s.target: _cost_model(s) for s in contexts})
     return loop.Problem(parts.space, all_of_them, cost, evaluator, known, parts.first)
 
 
-def _cost_model(station: Station) -> CostModel:
-    if station.own.cost_model is not None:
-        return DerivedCostModel(station.own.cost_model, station.config.derives)
-    return build.cost_model(station.parts, station.device)
+def _cost_model(context: TargetContext) -> CostModel:
+    if context.own.cost_model is not None:
+        return DerivedCostModel(context.own.cost_model, context.config.derives)
+    return build.cost_model(context.parts, context.device)
 
 
 def _known(parts: build.Parts, names: Sequence[str]) -> loop.Knowledge:
@@ -121,51 +121,51 @@ def _known(parts: build.Parts, names: Sequence[str]) -> loop.Knowledge:
     )
 
 
-def objectives(stations: Sequence[Station]) -> tuple[str, ...]:
+def objectives(contexts: Sequence[TargetContext]) -> tuple[str, ...]:
     """Return what the study optimises; with several targets, costs are named after them."""
-    first, all_of_them = stations[0].config, targets(stations)
+    first, all_of_them = contexts[0].config, targets(contexts)
     if not all_of_them.are_several:
         return tuple(first.objectives)
     each = (
-        all_of_them.prefixed(s.target, dict.fromkeys(paid(s.config.objectives))) for s in stations
+        all_of_them.prefixed(s.target, dict.fromkeys(paid(s.config.objectives))) for s in contexts
     )
     return (first.metric, *(name for names in each for name in names))
 
 
-def views(stations: Sequence[Station]) -> dict[str, View]:
+def views(contexts: Sequence[TargetContext]) -> dict[str, View]:
     """Return how each target sees the search."""
-    return {s.target: targets(stations).view(s.target, s.config.objectives) for s in stations}
+    return {s.target: targets(contexts).view(s.target, s.config.objectives) for s in contexts}
 
 
-def followed(stations: Sequence[Station]) -> list[View]:
+def followed(contexts: Sequence[TargetContext]) -> list[View]:
     """Return how the search is looked at: by each target and, if there are several, by all."""
-    all_of_them, own = targets(stations), [*views(stations).values()]
+    all_of_them, own = targets(contexts), [*views(contexts).values()]
     several = all_of_them.are_several
-    return [*own, all_of_them.view_of_all(objectives(stations))] if several else own
+    return [*own, all_of_them.view_of_all(objectives(contexts))] if several else own
 
 
-def digests(stations: Sequence[Station]) -> dict[str, str]:
+def digests(contexts: Sequence[TargetContext]) -> dict[str, str]:
     """Return digests of what decides the outcome, by name."""
-    all_of_them = targets(stations)
+    all_of_them = targets(contexts)
     found: dict[str, str] = {}
-    for s in stations:
+    for s in contexts:
         own = s.parts.digests() | table_digest(s.device) | s.own.digests
         found |= all_of_them.prefixed(s.target, own)
     return found
 
 
-def versions(stations: Sequence[Station]) -> dict[str, str]:
+def versions(contexts: Sequence[TargetContext]) -> dict[str, str]:
     """Return the versions of the packages that decide the outcome."""
-    return {name: version for s in stations for name, version in s.parts.versions().items()}
+    return {name: version for s in contexts for name, version in s.parts.versions().items()}
 
 
-def search(stations: Sequence[Station], decisive: Mapping[str, str]) -> engine.Search:
+def search(contexts: Sequence[TargetContext], decisive: Mapping[str, str]) -> engine.Search:
     """Return what is searched for, with how other processes come to know."""
-    again = functools.partial(_again, tuple(s.config for s in stations))
-    return engine.Search(problem(stations), again, objectives(stations), decisive)
+    again = functools.partial(_again, tuple(s.config for s in contexts))
+    return engine.Search(problem(contexts), again, objectives(contexts), decisive)
 
 
 @contextlib.contextmanager
 def _again(configs: Sequence[SearchConfig]) -> Iterator[loop.Problem]:
-    with opened(configs, Silent()) as stations:
-        yield problem(stations)
+    with opened(configs, Silent()) as contexts:
+        yield problem(contexts)

@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 import torch
 
-from hwnas.training.crew import Crew
+from hwnas.training.thread_pool import ThreadPool
 
 
 @pytest.fixture(autouse=True)
@@ -19,16 +19,16 @@ def test_results_come_in_order_whoever_ends_first() -> None:
         return seconds
 
     seconds = [0.05, 0.0, 0.02, 0.01, 0.0]
-    assert [*Crew(3).run([partial(wait, s) for s in seconds])] == seconds
+    assert [*ThreadPool(3).run([partial(wait, s) for s in seconds])] == seconds
 
 
 @pytest.mark.parametrize(
     ("n_tasks", "n_threads", "share"), [(1, 1, 4), (2, 2, 2), (3, 3, 1), (9, 4, 1)]
 )
 def test_cores_are_shared_out(n_tasks: int, n_threads: int, share: int) -> None:
-    crew = Crew(n_tasks)
-    assert crew.n_threads == n_threads
-    assert {*crew.run([torch.get_num_threads] * 9)} == {share}
+    thread_pool = ThreadPool(n_tasks)
+    assert thread_pool.n_threads == n_threads
+    assert {*thread_pool.run([torch.get_num_threads] * 9)} == {share}
     assert torch.get_num_threads() == 4  # of who asks, as before
 
 
@@ -43,9 +43,9 @@ def test_what_a_task_raises_is_raised_once_all_have_ended() -> None:
         ended.set()
 
     with pytest.raises(MemoryError, match="too large"):
-        [*Crew(2).run([fail, last])]
+        [*ThreadPool(2).run([fail, last])]
     assert ended.is_set()
 
 
 def test_a_task_alone_has_all_cores() -> None:
-    assert [*Crew(3).run([torch.get_num_threads])] == [4]
+    assert [*ThreadPool(3).run([torch.get_num_threads])] == [4]

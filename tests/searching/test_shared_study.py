@@ -24,7 +24,7 @@ from hwnas.searching.storage import is_shared
 from hwnas.searching.study import Study
 from hwnas.space import SearchSpace
 from tests.postgresql import Server
-from tests.search.fakes import SizeAccuracy, SizeCost
+from tests.searching.fakes import SizeAccuracy, SizeCost
 
 OBJECTIVES = ("accuracy", "latency_ms")
 CONFIG = StudyConfig(grace_s=1, patience_s=1)

@@ -24,11 +24,11 @@ from torch import Tensor, nn
 from hwnas import files
 from hwnas.progress import Progress
 from hwnas.training import batches
-from hwnas.training.batches import Batch, Material, Moment
+from hwnas.training.batches import Batch, Material, StepContext
 from hwnas.training.config import TrainingConfig
-from hwnas.training.crew import Crew
 from hwnas.training.parallel import Processes
 from hwnas.training.precision import forward
+from hwnas.training.thread_pool import ThreadPool
 
 _LARGEST = 1 << 30  # bytes, of all files: where answers take more, they are computed each time
 _AS_THEY_ARE = "as_they_are"
@@ -39,7 +39,7 @@ _KEY = "logits"  # of outputs, whatever the task: files of earlier versions are 
 
 @final
 @dataclass
-class Answers:
+class SoftTargets:
     """Reads the answers that ``record`` wrote.
 
     Args:
@@ -51,12 +51,12 @@ class Answers:
     n_steps: int
     _loaded: dict[str, Tensor] = field(default_factory=dict)
 
-    def of(self, batch: Batch, moment: Moment) -> Tensor:
+    def of(self, batch: Batch, step_context: StepContext) -> Tensor:
         """Return what is learned from the answers to the images of a step's batch."""
         if batch.places is not None:
             outputs = self._file(_AS_THEY_ARE)[batch.places]
         else:
-            epoch, position = divmod(moment.step, self.n_steps)
+            epoch, position = divmod(step_context.step, self.n_steps)
             outputs = self._file(str(epoch))[position]
         return batch.data.task.taught(outputs.float()).to(batch.goals.device)
 
@@ -106,11 +106,13 @@ class Views:
             yield data.prepare(part.images, self.resolution)
 
     def _batch(self, step: int) -> Batch:
-        moment = Moment(self.seed, step, step / (self.config.epochs * self.n_steps))
-        return batches.draw(self.material, self.config, moment, Processes())
+        step_context = StepContext(self.seed, step, step / (self.config.epochs * self.n_steps))
+        return batches.draw(self.material, self.config, step_context, Processes())
 
 
-def record(network: nn.Module, folder: Path, views: Views, progress: Progress) -> Answers | None:
+def record(
+    network: nn.Module, folder: Path, views: Views, progress: Progress
+) -> SoftTargets | None:
     """Return the answers of a teacher to all batches of a training; compute those not kept yet.
 
     Args:
@@ -127,7 +129,7 @@ def record(network: nn.Module, folder: Path, views: Views, progress: Progress) -
     if 2 * data.task.n_outputs * n_images > _LARGEST:
         return None
     network.eval()
-    crew = Crew(torch.get_num_threads())
+    thread_pool = ThreadPool(torch.get_num_threads())
 
     def outputs(images: Tensor) -> Tensor:
         with torch.inference_mode():
@@ -135,8 +137,8 @@ def record(network: nn.Module, folder: Path, views: Views, progress: Progress) -
 
     def answered(shown: Iterator[Tensor], advance: Callable[[int], None]) -> list[Tensor]:
         found: list[Tensor] = []
-        while together := list(islice(shown, crew.n_threads)):
-            found += crew.run([partial(outputs, images) for images in together])
+        while together := list(islice(shown, thread_pool.n_threads)):
+            found += thread_pool.run([partial(outputs, images) for images in together])
             advance(sum(map(len, together)))
         return found
 
@@ -150,7 +152,7 @@ def record(network: nn.Module, folder: Path, views: Views, progress: Progress) -
                 if not path.is_file() and (found := answered(shown(), advance)):
                     _keep(path, together(found))
         files.write(whole, b"")
-    return Answers(folder, views.n_steps)
+    return SoftTargets(folder, views.n_steps)
 
 
 def _keep(path: Path, outputs: Tensor) -> None:

@@ -5,15 +5,15 @@ from collections.abc import Sequence
 from hwnas.figure import Figures
 from hwnas.metrics import column, paid, quality
 from hwnas.results import Candidate
-from hwnas.tasks.score import Rival
+from hwnas.tasks.score import Incumbent
 
 _ENOUGH = 5  # networks read whole before any reading stops: the others are predicted from them
 _KEPT = 100  # of those, the latest
 
 
-def rival(
+def incumbent(
     candidates: Sequence[Candidate], costs: Figures, objectives: Sequence[str]
-) -> Rival | None:
+) -> Incumbent | None:
     """Return the candidate that answers best of those read whole that cost no more.
 
     What is worse than it is dominated. ``None`` where nothing is as cheap, or where too few were
@@ -33,7 +33,7 @@ def rival(
     of = max if column(metric).maximise else min
     best = of(cheaper, key=lambda c: c.figures[metric].value)
     latest = whole[-_KEPT:]
-    return Rival(
+    return Incumbent(
         best.per_image,
         tuple(c.per_image for c in latest),
         best.figures[metric].value,

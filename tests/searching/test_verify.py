@@ -8,13 +8,13 @@ from hwnas import build
 from hwnas.accuracy.on_demand import TrainedOnDemand
 from hwnas.budget import Budget
 from hwnas.config import SearchConfig
-from hwnas.finishing.finisher import Finisher, workbench
+from hwnas.finishing.finisher import Finisher, verifier
 from hwnas.finishing.options import FinishConfig
 from hwnas.int8.finished import Finished
 from hwnas.progress import Silent
 from hwnas.results import Candidate, RunFolder
 from hwnas.searching import loop
-from hwnas.searching.verify import Workbench, verify
+from hwnas.searching.verify import Verifier, verify
 from hwnas.target import Target
 from hwnas.training.data import DatasetConfig
 from hwnas.weights import accuracies
@@ -35,14 +35,14 @@ def parts(npu: Target) -> build.Parts:
 
 
 @pytest.fixture(scope="module")
-def bench(parts: build.Parts) -> Workbench:
+def bench(parts: build.Parts) -> Verifier:
     torch.manual_seed(0)
-    (course,) = parts.courses.values()
-    supernet = course.untrained()
+    (setup,) = parts.setups.values()
+    supernet = setup.untrained()
     supernet.module.eval()
-    evaluator = course.evaluator(supernet, parts.config.scoring)
+    evaluator = setup.evaluator(supernet, parts.config.scoring)
     weights = TrainedOnDemand({parts.space.name: lambda: evaluator})
-    return workbench(parts, Finisher(parts, weights), None)
+    return verifier(parts, Finisher(parts, weights), None)
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def members(parts: build.Parts) -> list[Candidate]:
 
 
 def test_verified_files_are_what_the_figures_are_of(
-    members: list[Candidate], bench: Workbench, tmp_path: Path
+    members: list[Candidate], bench: Verifier, tmp_path: Path
 ) -> None:
     folder = RunFolder(tmp_path)
     verified = verify(members, bench, Budget(), OBJECTIVES, folder, Silent())
@@ -75,7 +75,7 @@ def test_verified_files_are_what_the_figures_are_of(
 
 
 def test_verified_members_are_not_verified_again(
-    members: list[Candidate], bench: Workbench, tmp_path: Path
+    members: list[Candidate], bench: Verifier, tmp_path: Path
 ) -> None:
     folder = RunFolder(tmp_path)
     first = verify(members, bench, Budget(), OBJECTIVES, folder, Silent())
@@ -90,7 +90,7 @@ def test_verified_members_are_not_verified_again(
 
 
 def test_members_that_leave_the_budget_or_the_front_are_marked(
-    members: list[Candidate], bench: Workbench, tmp_path: Path
+    members: list[Candidate], bench: Verifier, tmp_path: Path
 ) -> None:
     folder = RunFolder(tmp_path)
     budget = Budget({"sram_kib": 3.0})  # between the smallest and the largest
