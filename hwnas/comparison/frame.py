@@ -11,7 +11,7 @@ import numpy as np
 import yaml
 
 from hwnas.comparison.fronts import Array, Objective
-from hwnas.errors import ConfigError
+from hwnas.errors import ConfigError, why
 
 _MARGIN = 0.1  # of the range, that the reference point is beyond the worst
 
@@ -77,7 +77,7 @@ def read(path: Path, objectives: Sequence[Objective]) -> Frame:
     except FileNotFoundError:
         raise ConfigError(f"{where}: there is no such file.") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"{where}: neither JSON nor YAML: {error}") from None
+        raise ConfigError(f"{where}: neither JSON nor YAML: {why(error)}") from None
     points = [_point(content, key, objectives, where) for key in ("ideal", "reference")]
     for objective, best, worst in zip(objectives, *points, strict=True):
         if not (best > worst if objective.maximise else best < worst):
