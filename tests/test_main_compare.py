@@ -221,7 +221,7 @@ def test_names_of_all_kinds(tmp_path: Path) -> None:
         (["runs={searched}/random0", "true_front=none.csv"], "there is no such file"),
         (["runs=[{searched}/random0,damaged]"], "'config' is missing"),
         (["runs={searched}/cells.parquet"], "does not say what is better"),
-        (["runs={searched}/random0", "run.dir={searched}/random1"], "holds a run already"),
+        (["runs={searched}/random0", "run.dir={searched}/random1"], "random1 is not empty"),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_nothing(

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hwnas.comparison.fronts import Objective, Point, Run
-from hwnas.errors import RunError, unknown
+from hwnas.errors import RunError, unknown, why
 from hwnas.figure import Figure
 from hwnas.metrics import qualities
 from hwnas.records import bounded
@@ -62,7 +62,7 @@ def _rows(path: Path, objectives: Sequence[Objective]) -> list[tuple[int, _Row]]
     except FileNotFoundError:
         raise RunError(f"{path}: there is no such file.") from None
     except (OSError, bounded.Damaged, csv.Error) as error:
-        raise RunError(f"{path} cannot be read as CSV: {error}") from None
+        raise RunError(f"{path} cannot be read as CSV: {why(error)}") from None
     for name in (objective.name for objective in objectives):
         if name not in columns:
             raise RunError(f"{path}: {unknown('column', name, columns)}")
