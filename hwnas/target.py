@@ -126,9 +126,10 @@ def facts(target: Target) -> dict[str, Any]:
     """Return all that is known of a device: not which search spaces suit it.
 
     Facts of metrics are there if there are any: targets of earlier versions had none. Sections of
-    backends that other packages bring are left out where they say nothing. So digests stay.
+    backends that came later, or that other packages bring, are left out where they say nothing. So
+    digests stay.
     """
-    unsaid = {name for name in backends.brought() if getattr(target, name, None) is None}
+    unsaid = {name for name in backends.later() if getattr(target, name, None) is None}
     absent = {"spaces", *unsaid} | ({"facts"} if not target.facts else set())
     return {name: value for name, value in asdict(target).items() if name not in absent}
 

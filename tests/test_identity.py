@@ -1,10 +1,15 @@
+"""Digests of what decides an outcome."""
+
 from dataclasses import dataclass, field, replace
 
+from hwnas import backends
 from hwnas.accuracy.options import ScoringConfig, TrainedConfig
 from hwnas.finishing.options import FinishConfig
 from hwnas.identity import LATER, decisive, digest
 from hwnas.searching.options import SamplerConfig
+from hwnas.target import facts
 from hwnas.training.config import TrainingConfig
+from tests.conftest import target
 
 
 @dataclass
@@ -39,3 +44,9 @@ KNOWN = {
     "FinishConfig": "6c01829a436fe7ed",
     "TrainingConfig": "42dd0d6218587012",
 }
+
+
+def test_targets_say_nothing_of_later_backends_that_they_do_not_use() -> None:
+    later = [d.name for d in backends.known() if d.later]
+    assert later
+    assert facts(target("npu")).keys().isdisjoint(later)

@@ -126,6 +126,11 @@ def brought() -> frozenset[str]:
     return frozenset(point.name for point in entry_points(group=GROUP) if _package(point) != _OWN)
 
 
+def later() -> frozenset[str]:
+    """Return the names of backends that came when there were runs already."""
+    return brought() | {d.name for d in known() if d.later}
+
+
 @functools.cache
 def _found() -> Mapping[str, Description | str]:
     """Return each backend by name, or why it cannot be used."""

@@ -62,6 +62,8 @@ class Description:
     remote: bool = False  #: whether its engine reaches devices that are not this machine
     kits: bool = False  #: whether its devices are out of reach, and measured by kits
     settings: type | None = None  #: dataclass of the section that targets have for it
+    #: Whether there were runs before it: their digests know nothing of its section.
+    later: bool = False
     required: Sequence[str] = ()  #: facts that its targets must have
     needs: Mapping[str, str] = field(
         default_factory=dict

@@ -17,6 +17,7 @@ DESCRIPTION = Description(
     costs=(COST, "roofline"),
     kits=True,
     settings=Elsewhere,
+    later=True,
     required=("power",),
     examples={
         "profile": (
