@@ -94,9 +94,11 @@ def load(config: BenchmarkConfig) -> Benchmark:
     """
     path = Path(config.path)
     table = _read(path)
-    for name in (*config.genotype, config.accuracy, *config.costs.values()):
+    asked = dict.fromkeys(config.costs.values(), "costs") | {config.accuracy: "accuracy"}
+    for name, option in (asked | dict.fromkeys(config.genotype, "genotype")).items():
         if name not in table.column_names:
-            raise TableError(f"{path}: {unknown('column', name, table.column_names)}")
+            said = unknown("column", name, table.column_names)
+            raise TableError(f"table.{option} of {path}: {said}")
     if len({*table.column_names}) < table.num_columns:
         raise TableError(f"{path}: a column is there twice.")
     if table.num_rows == 0:

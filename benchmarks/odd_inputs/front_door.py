@@ -53,7 +53,7 @@ _MISSING = ("missing", "/proc/self", _LONG, "loop", "loop/x", "empty", "ü {a#b"
 _UNWRITABLE = ("/proc/x", "/sys/x", _LONG, "loop", "loop/x", "file", "file/x", "/dev/null", "")
 _CHOICES = {
     "search": ("sampler", "budget", "dataset", "task", "accuracy", "cost", "train.optimiser",
-               "train.dtype", "target.runtime", "target.meter", "target.name"),
+               "train.dtype", "target.runtime", "target.meter"),
     "profile": ("dataset", "target.dtype", "target.runtime", "transfer_from"),
     "train": ("dataset", "train.optimiser", "genotype"),
     "compare": ("figures",),
@@ -101,8 +101,11 @@ def cases() -> Iterator[Case]:
                     yield _case(mechanism, verb, option, value)
     for base in _BASE.values():
         for argument in _GRAMMAR:
-            names = (argument.strip("+").partition("=")[0] or argument, argument)
+            key = argument.strip("+").partition("=")[0]
+            names = (key or argument, argument, key.partition(".")[0] or argument)
             yield Case("grammar", argument, [*base, argument], names, prepare=prepare)
+    for name in ("../../evil", "..", "a/b", "ü\n", _LONG):
+        yield _case("name of a folder", "search", "target.name", name)
     for url in _URLS:
         arguments = [*_BASE["tabular"], f"study.storage={url}", "study.patience_s=1"]
         yield Case("password", "study.storage", arguments, secret=_SECRET, prepare=prepare)
@@ -132,7 +135,7 @@ def _case(mechanism: str, verb: str, option: str, value: str) -> Case:
         base = ["verify"]
     if option.startswith("target.") and verb == "verify":
         odd.insert(0, "+target=cpu")
-    names = (option, option.rpartition(".")[2], value or "export")
+    names = (option, option.rpartition(".")[2].removesuffix("s"), value or "export")
     return Case(mechanism, option, [*base, *odd], names, prepare=prepare)
 
 
