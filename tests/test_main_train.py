@@ -129,7 +129,7 @@ def test_one_network_is_trained_from_scratch_or_from_the_supernet(
         (["train.device=cudda"], "train.device=cudda cannot be used here"),
         (["train.from_supernet=true"], "name it with genotype=..."),
         (["genotype=bigest"], "Allowed: smallest, largest"),
-        (['genotype={"resolution": 8'], "is no JSON"),
+        (['genotype={"resolution": 8'], "not JSON"),
         (['genotype={"resolution": 9}'], "choice 'resolution' is 9; allowed: 8, 12"),
         (["+target=npu"], "target"),
         (["run.resume=nowhere"], "no manifest.json there"),

@@ -182,6 +182,8 @@ def test_verified_figures_stand_beside_those_of_the_search(
     for stays, words in ((True, "it stays within the budget"), (False, "it left the front")):
         row = {"id": first, "verified_on_front": stays, "verified_fits_budget": True}
         row |= figures["latency_ms"].columns("verified_latency_ms")
+        row |= Figure(0.25, "measured").columns("accuracy")
+        row |= figures["latency_ms"].columns("latency_ms")
         objectives = {"accuracy": "max", "latency_ms": "min"}
         folder.write_json("front.json", {"objectives": objectives, "members": [row]})
         assert f"By its own files {words}" in why(folder.path, first)

@@ -62,6 +62,12 @@ def text_of(value: str) -> str:
     return parsed if isinstance(parsed, str) else value
 
 
+def says(arguments: Sequence[str], key: str, text: str) -> bool:
+    """Return whether one of the arguments gives an option a text, in quotes or not."""
+    parted = (argument.partition("=") for argument in arguments)
+    return any(name.lstrip("+") == key and text_of(value) == text for name, _, value in parted)
+
+
 def for_hydra(key: str, value: str, *, swept: bool = False) -> str:
     """Return the value of an option so that Hydra reads what was meant.
 

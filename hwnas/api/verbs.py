@@ -14,6 +14,7 @@ from hwnas.api.arguments import for_targets
 from hwnas.api.composition import compose, with_resumed
 from hwnas.api.folders import ComparisonResult, ProfileResult, TrainResult
 from hwnas.api.keywords import as_arguments
+from hwnas.api.literal import says
 from hwnas.api.own import Own
 from hwnas.api.reporter import Quiet
 from hwnas.api.result import SearchResult
@@ -75,7 +76,7 @@ def search(
     if not any(a.partition("=")[0] in (_WORKERS, "run.resume") for a in given):
         given.append(f"{_WORKERS}=1")
     quiet, own = Quiet(progress), Own(evaluator, cost_model)
-    if "accuracy=table" in given:
+    if says(given, "accuracy", "table"):
         return _search_table(given, own, quiet)
     from hwnas.api.search import search as run
 

@@ -18,6 +18,7 @@ from hwnas.api.composition import (
     with_resumed,
     worded,
 )
+from hwnas.api.literal import says
 from hwnas.commands.sweep import sweep
 from hwnas.commands.verbs import dispatch
 from hwnas.errors import ConfigError
@@ -34,7 +35,7 @@ def run_verb(verb: str, arguments: Sequence[str]) -> None:
     if verb == "verify":
         arguments = named(arguments, "export")
     arguments = with_resumed(arguments)
-    tabular = verb == "search" and "accuracy=table" in [a.lstrip("+") for a in arguments]
+    tabular = verb == "search" and says(arguments, "accuracy", "table")
     name = "tabular" if tabular else verb
     host.tune()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors through to `run`, which words them

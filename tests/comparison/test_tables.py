@@ -65,14 +65,14 @@ def test_frame_of_an_earlier_comparison_is_used_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[1, 2]", "'ideal' must give a number"),
+        ("[1, 2]", "the whole is a list of 2"),
         ("ideal: {accuracy: 1}\nreference: {accuracy: 0}", "each of accuracy, latency_ms"),
         (
             "ideal: {accuracy: 0.5, latency_ms: 1}\nreference: {accuracy: 0.9, latency_ms: 2}",
             "must be worse than the ideal",
         ),
         ("ideal: {accuracy: yes, latency_ms: 1}", "'ideal' must give a number"),
-        ("a: [", "neither JSON nor YAML"),
+        ("a: [", "not YAML"),
     ],
 )
 def test_bad_frame_is_one_line(tmp_path: Path, text: str, message: str) -> None:

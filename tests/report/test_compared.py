@@ -188,10 +188,11 @@ def test_front_is_that_of_the_objectives_that_are_compared(
     manifest["config"]["objectives"] = ["accuracy", "latency_ms", "energy_mj"]
     path.write_text(json.dumps(manifest))
     front = tmp_path / "ours" / "front.json"
-    members = json.loads(front.read_text())["members"]
+    content = json.loads(front.read_text())
+    members = content["members"]
     worst = min(members, key=lambda row: float(row["verified_accuracy_int8"]))
     worst["verified_latency_ms"] = worst["verified_latency_ms_high"] = 99.0
-    front.write_text(json.dumps({"members": members}))
+    front.write_text(json.dumps(content | {"members": members}))
     given = "objectives={accuracy: max, latency_ms: min}", "n_bootstrap=0"
     _compared(f"runs={tmp_path / 'ours'}", *given, f"run.dir={tmp_path / 'out'}")
     ids = visited(tmp_path / "out" / "report.html").ids()

@@ -166,7 +166,7 @@ class Plain:
         pooled = (shape[0], 1, 1)
         nodes.append(Node("pool", OpSpec("mean", shape, pooled), (source,)))
         logits = OpSpec("linear", pooled, (signature.n_outputs, 1, 1))
-        return (*nodes, Node("classifier", logits, ("pool",)))
+        return Graph.of((*nodes, Node("classifier", logits, ("pool",))))
 
     def build(self, space: SearchSpace, genotype: Genotype, signature: Signature) -> nn.Module:
         """Return the network alone, freshly initialised: to be trained from scratch."""
