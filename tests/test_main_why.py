@@ -184,6 +184,7 @@ def test_verified_figures_stand_beside_those_of_the_search(
         row |= figures["latency_ms"].columns("verified_latency_ms")
         row |= Figure(0.25, "measured").columns("accuracy")
         row |= figures["latency_ms"].columns("latency_ms")
+        row |= figures["accuracy_int8"].columns("verified_accuracy_int8")
         objectives = {"accuracy": "max", "latency_ms": "min"}
         folder.write_json("front.json", {"objectives": objectives, "members": [row]})
         assert f"By its own files {words}" in why(folder.path, first)
