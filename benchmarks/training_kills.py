@@ -1,6 +1,6 @@
 """Kills a training of some minutes at random moments: what each kill loses, and how it ends.
 
-python -m benchmarks.training_kills [--kills 20] [--seed 0] [--epochs 120]
+python -m benchmarks.training_kills [--kills 20] [--seed 0] [--epochs 60]
 """
 
 import argparse
@@ -23,7 +23,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--epochs", type=int, default=120)
+    parser.add_argument("--epochs", type=int, default=60)
     asked = parser.parse_args()
     rng = random.Random(asked.seed)
     with tempfile.TemporaryDirectory() as name:
