@@ -189,7 +189,7 @@ def test_verify_repeats_the_proof_also_where_torch_is_not(
     before = {path: path.read_bytes() for path in exported.iterdir()}
     assert run(["verify", str(exported), "+target=npu"]) == 0
     out = capfd.readouterr().out
-    assert re.search(r"model\.py: largest error (0|[\d.]+e-0[6-9]), mean", out)  # other threads
+    assert "model.py: largest error 0, mean 0" in out
     assert "model.int8.tflite: " in out
     assert "The compiler gave the same file." in out
     assert "Everything that was repeated holds." in out
@@ -370,7 +370,7 @@ def test_one_artefact_that_does_not_run_does_not_hide_the_others(
     _replace(copy, "model.py", source.encode())
     assert run(["verify", str(copy)]) == 1
     captured = capsys.readouterr()
-    assert re.search(r"model\.py: .*model\.fp32\.onnx: onnxruntime refuses", captured.err)
+    assert re.search(r"model\.py: .*load.*model\.fp32\.onnx: onnxruntime refuses", captured.err)
     assert "model.int8.tflite: largest error" in captured.out
 
 

@@ -66,12 +66,16 @@ class Apart:
         return np.concatenate([self._answer(part) for part in parts])
 
     def _answer(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
+        images = np.ascontiguousarray(images, np.float32)
+        # Strides, too: torch takes grey images for channels-last by them, and rounds otherwise.
+        layout = json.dumps([images.shape, images.strides]).encode()
         token, size = secrets.token_bytes(_TOKEN), len(images) * self._n_outputs * 4
         late = threading.Timer(self._limit_s, self._kill)
         late.start()
         try:
-            self._questions.send_bytes(token + json.dumps(images.shape).encode())
-            self._questions.send_bytes(np.ascontiguousarray(images, np.float32).tobytes())
+            with contextlib.suppress(BrokenPipeError):  # it has ended, and may have said why
+                self._questions.send_bytes(token + layout)
+                self._questions.send_bytes(images.tobytes())
             found = self._answers.recv_bytes(_TOKEN + max(size, _LONGEST * 4))
         except (EOFError, OSError):  # a longer answer is an OSError, too
             raise CompileError(
@@ -113,8 +117,9 @@ def serve(folder: str, asked: str, answered: str) -> None:
         session = TorchSession(Path(folder))
         while True:
             question = questions.recv_bytes()
-            token, shape = question[:_TOKEN], json.loads(question[_TOKEN:])
-            images = np.frombuffer(questions.recv_bytes(), np.float32).reshape(shape).copy()
+            token, (shape, strides) = question[:_TOKEN], json.loads(question[_TOKEN:])
+            read = bytearray(questions.recv_bytes())
+            images = np.ndarray(shape, np.float32, read, strides=strides)
             answers.send_bytes(token + np.ascontiguousarray(session.run(images)).tobytes())
     except EOFError:
         return
