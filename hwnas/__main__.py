@@ -28,6 +28,7 @@ _CONTINUE = {
     "export": "the same command",
     "verify": "the same command",
 }
+_CLOSED = 141  #: exit code of a command whose output is no longer read, as shells have it
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
 #: How libraries that raise errors of their own say that there is no space: SQLite, safetensors.
 _FULL = (
@@ -38,7 +39,13 @@ _FULL = (
 
 def main() -> None:
     """Run one verb and exit with its code."""
-    sys.exit(run(sys.argv[1:]))
+    try:
+        code = run(sys.argv[1:])
+        sys.stdout.flush()
+    except BrokenPipeError:  # who read the output has seen enough: ``| head``
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it at exit
+        code = _CLOSED
+    sys.exit(code)
 
 
 def run(arguments: Sequence[str]) -> int:

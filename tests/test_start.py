@@ -1,5 +1,6 @@
 """Commands that read or explain start without the libraries that train, compile and draw."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -66,3 +67,12 @@ def test_compare_needs_nothing_that_trains(folder: Path) -> None:
     loaded = _loaded(f"compare runs=[{folder / 'run'}] run.dir={folder / 'compared'}")
     assert "matplotlib" in loaded
     assert loaded.isdisjoint(HEAVY)
+
+
+def test_output_that_is_no_longer_read_is_no_error() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "hwnas"]
+    ended = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, check=False)
+    os.close(write)
+    assert (ended.returncode, ended.stderr) == (141, b"")

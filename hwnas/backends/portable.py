@@ -3,10 +3,18 @@
 Package onnx is imported where files are written alone: they run, and libraries do, without it.
 """
 
-from hwnas.backends.base import Trained, opened
+from collections.abc import Callable, Iterable, Mapping
+from typing import final
+
+import numpy as np
+
+from hwnas.backends.base import Files, Floats, Recosted, Trained, opened
+from hwnas.cost.base import Cost
+from hwnas.errors import ConfigError
 from hwnas.graph import Graph
 from hwnas.int8.network import QuantisedNetwork, stand_in
 from hwnas.runtimes.base import Session
+from hwnas.target import Target
 
 FLOAT32, INT8 = "model.fp32.onnx", "model.int8.onnx"  #: of exports
 
@@ -51,3 +59,39 @@ def random_model(lowered: Graph) -> bytes:
     if lowered[0].op.dtype == "int8":
         return write_int8(stand_in(lowered))
     return write_fp32(lowered, random_weights(lowered, 0))
+
+
+@final
+class ModelledArtefacts:
+    """An ONNX file, for a device that is not here: only its accuracy is measured.
+
+    Args:
+        target: What it is for.
+        estimate: What the network costs there.
+        unmeasurable: Why nothing can be measured, in a sentence.
+    """
+
+    def __init__(self, target: Target, estimate: Callable[[Graph], Cost], unmeasurable: str):
+        self._target, self._estimate, self._unmeasurable = target, estimate, unmeasurable
+
+    def build(self, network: Trained) -> Mapping[str, bytes]:
+        """Return an ONNX file: int8 for targets that compute in int8, else float32."""
+        return {".onnx": write(network, network.lowered, self._target.dtype)}
+
+    def delivered(self, network: Trained) -> Mapping[str, bytes]:
+        """Return no files: there is no device."""
+        return {}
+
+    def judge(self, files: Files, lowered: Graph, batches: Iterable[Floats]) -> tuple[Floats, Cost]:
+        """Run the file on this host; model its cost."""
+        loaded = session(files[".onnx"].read_bytes())
+        outputs = np.concatenate([loaded.run(images) for images in batches])
+        return outputs, self._estimate(lowered)
+
+    def recost(self, files: Files, lowered: Graph, images: Floats) -> Recosted:
+        """Refuse: there is no device.
+
+        Raises:
+            ConfigError: always.
+        """
+        raise ConfigError(self._unmeasurable)

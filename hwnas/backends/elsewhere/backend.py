@@ -1,16 +1,14 @@
 """Networks on a device out of reach: its figures are modelled, accuracy is found on this host."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import final
 
-import numpy as np
-
 from hwnas.backends import portable
-from hwnas.backends.base import Bench, Costed, CostModels, Files, Floats, Recosted, Trained
+from hwnas.backends.base import Bench, Costed, CostModels
 from hwnas.backends.elsewhere import COST
 from hwnas.backends.elsewhere.settings import Elsewhere
 from hwnas.cost.base import Cost, CostModel
@@ -18,7 +16,7 @@ from hwnas.cost.host import as_run, host_cost
 from hwnas.cost.roofline import RooflineCostModel, network_cost
 from hwnas.devices import file
 from hwnas.devices.file import MeasuredDevice
-from hwnas.errors import ConfigError, TableError
+from hwnas.errors import TableError
 from hwnas.figure import Figure
 from hwnas.graph import Graph
 from hwnas.int8.network import QuantisedNetwork
@@ -113,9 +111,10 @@ class ElsewhereBackend:
         """Return an int8 network as this machine runs its ONNX file."""
         return portable.int8_session(network)
 
-    def artefacts(self, bench: Bench | None) -> "ElsewhereArtefacts":
+    def artefacts(self, bench: Bench | None) -> portable.ModelledArtefacts:
         """Return what makes an ONNX file and judges it."""
-        return ElsewhereArtefacts(self, self._target)
+        words = f"Target '{self._target.name}' is out of reach: measure its networks by a kit."
+        return portable.ModelledArtefacts(self._target, self.estimate, words)
 
     def elsewhere(self, artefact: str, remote: Remote) -> str:
         """Return nothing: files run here, if not as fast."""
@@ -138,35 +137,3 @@ class _Lowering:
     def cost(self, genotype: Genotype) -> Cost:
         """Return the cost of one genotype."""
         return self._of(self._lower(genotype))
-
-
-@final
-class ElsewhereArtefacts:
-    """An ONNX file: its accuracy is measured here, its latency is modelled."""
-
-    def __init__(self, backend: ElsewhereBackend, target: Target):
-        self._backend, self._target = backend, target
-
-    def build(self, network: Trained) -> Mapping[str, bytes]:
-        """Return an ONNX file: int8 for targets that compute in int8, else float32."""
-        return {".onnx": portable.write(network, network.lowered, self._target.dtype)}
-
-    def delivered(self, network: Trained) -> Mapping[str, bytes]:
-        """Return no other files."""
-        return {}
-
-    def judge(self, files: Files, lowered: Graph, batches: Iterable[Floats]) -> tuple[Floats, Cost]:
-        """Run the file on this host; model its cost."""
-        session = portable.session(files[".onnx"].read_bytes())
-        outputs = np.concatenate([session.run(images) for images in batches])
-        return outputs, self._backend.estimate(lowered)
-
-    def recost(self, files: Files, lowered: Graph, images: Floats) -> Recosted:
-        """Refuse: the device is not here.
-
-        Raises:
-            ConfigError: always.
-        """
-        raise ConfigError(
-            f"Target '{self._target.name}' is out of reach: measure its networks by a kit."
-        )

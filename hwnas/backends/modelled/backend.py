@@ -1,17 +1,13 @@
 """Networks on hardware that does not exist: an ONNX file, of which only accuracy is measured."""
 
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import final
 
-import numpy as np
-
 from hwnas.backends import portable
-from hwnas.backends.base import Bench, CostModels, Files, Floats, Recosted, Trained, roofline
+from hwnas.backends.base import Bench, CostModels, roofline
 from hwnas.cost.base import Cost
 from hwnas.cost.host import as_run
 from hwnas.cost.roofline import network_cost
-from hwnas.errors import ConfigError
 from hwnas.graph import Graph
 from hwnas.int8.network import QuantisedNetwork
 from hwnas.runtimes import onnx_writer
@@ -45,9 +41,10 @@ class ModelledBackend:
         """Return an int8 network as this machine runs its ONNX file."""
         return portable.int8_session(network)
 
-    def artefacts(self, bench: Bench | None) -> "ModelledArtefacts":
+    def artefacts(self, bench: Bench | None) -> portable.ModelledArtefacts:
         """Return what makes an ONNX file and judges it."""
-        return ModelledArtefacts(self, self._target)
+        words = f"Target '{self._target.name}' does not exist: nothing can be measured on it."
+        return portable.ModelledArtefacts(self._target, self.estimate, words)
 
     def elsewhere(self, artefact: str, remote: Remote) -> str:
         """Return that there is no device to be away from."""
@@ -56,35 +53,3 @@ class ModelledBackend:
     def user_file(self) -> Path | None:
         """Return nothing: there is none."""
         return None
-
-
-@final
-class ModelledArtefacts:
-    """An ONNX file, for hardware that does not exist: only its accuracy can be measured."""
-
-    def __init__(self, backend: ModelledBackend, target: Target):
-        self._backend, self._target = backend, target
-
-    def build(self, network: Trained) -> Mapping[str, bytes]:
-        """Return an ONNX file: int8 for targets that compute in int8, else float32."""
-        return {".onnx": portable.write(network, network.lowered, self._target.dtype)}
-
-    def delivered(self, network: Trained) -> Mapping[str, bytes]:
-        """Return no files: there is no device."""
-        return {}
-
-    def judge(self, files: Files, lowered: Graph, batches: Iterable[Floats]) -> tuple[Floats, Cost]:
-        """Run the file on this host; model its cost."""
-        session = portable.session(files[".onnx"].read_bytes())
-        outputs = np.concatenate([session.run(images) for images in batches])
-        return outputs, self._backend.estimate(lowered)
-
-    def recost(self, files: Files, lowered: Graph, images: Floats) -> Recosted:
-        """Refuse: there is no device.
-
-        Raises:
-            ConfigError: always.
-        """
-        raise ConfigError(
-            f"Target '{self._target.name}' does not exist: nothing can be measured on it."
-        )
