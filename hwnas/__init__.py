@@ -13,8 +13,10 @@ if TYPE_CHECKING:
     from hwnas.api.exports import verify as verify
     from hwnas.api.verbs import compare as compare
     from hwnas.api.verbs import load as load
+    from hwnas.api.verbs import plan as plan
     from hwnas.api.verbs import profile as profile
     from hwnas.api.verbs import search as search
+    from hwnas.api.verbs import simulate as simulate
     from hwnas.api.verbs import train as train
     from hwnas.cost.base import Cost as Cost
     from hwnas.errors import HwnasError as HwnasError
@@ -27,7 +29,9 @@ _PLACES = {
     "HwnasError": "errors",
     "Score": "tasks.score",
     "verify": "api.exports",
-    **dict.fromkeys(("compare", "load", "profile", "search", "train"), "api.verbs"),
+    **dict.fromkeys(
+        ("compare", "load", "plan", "profile", "search", "simulate", "train"), "api.verbs"
+    ),
 }
 
 

@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from hwnas.errors import ConfigError, HwnasError, unknown
+from hwnas.errors import ConfigError, HwnasError, causes, unknown
 from hwnas.version import __version__
 
 VERBS = {
@@ -17,6 +17,8 @@ VERBS = {
     "compare": "compare fronts: indicators with intervals, tests over seeds, tables, figures",
     "export": "write models of a front as files for the device, with a proof of what they do",
     "verify": "repeat the proof of an export with the runtimes at hand",
+    "plan": "choose models, devices and replicas for a service, from fronts to a fleet",
+    "simulate": "simulate a plan: latencies, failures, cost and energy, over several seeds",
 }
 _CONTINUE = {
     "search": "run.resume=<run folder>",
@@ -27,6 +29,8 @@ _CONTINUE = {
     "compare": "the same command",
     "export": "the same command",
     "verify": "the same command",
+    "plan": "the same command",
+    "simulate": "the same command",
 }
 _CLOSED = 141  #: exit code of a command whose output is no longer read, as shells have it
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
@@ -98,8 +102,7 @@ def _run_verb(verb: str, arguments: Sequence[str]) -> None:
 def _place_problem(error: Exception, arguments: Sequence[str]) -> str | None:
     """Return a sentence if a file or folder cannot be read or written, else ``None``."""
     cure = f"{_CONTINUE[arguments[0]]} continues; where nothing was begun, the same command does."
-    cause: BaseException | None = error
-    while cause is not None:
+    for cause in causes(error):
         if isinstance(cause, OSError) and cause.errno in _DISK:
             where = f" ({cause.filename})" if cause.filename else ""
             reason = os.strerror(cause.errno or 0)
@@ -109,7 +112,6 @@ def _place_problem(error: Exception, arguments: Sequence[str]) -> str | None:
             return f"{where}: {os.strerror(cause.errno)}. Choose another file or folder."
         if any(words in str(cause) for words in _FULL):
             return f"Cannot write: the disk is full. Free space; {cure}"
-        cause = cause.__cause__ or cause.__context__
     return None
 
 

@@ -1,6 +1,5 @@
 """Composition root: from a configuration to the objects that a verb needs."""
 
-import importlib.metadata
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -103,7 +102,7 @@ class Parts:
             *DECISIVE,
             *backends.decisive(self.config.target.runtime, self.config.target.dtype),
         ]
-        found = {name: importlib.metadata.version(name) for name in names}
+        found = {name: backends.version(name) for name in names}
         for member in self.space.members:
             if origin := families.origin(member.family):
                 found[origin[0]] = origin[1]

@@ -2,6 +2,7 @@
 
 import contextlib
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, final
 
@@ -13,8 +14,10 @@ from hwnas.graph import distinct
 from hwnas.latency_table import Entry, LatencyTable, TableConfig, incomplete
 from hwnas.networks import Networks
 from hwnas.op import OpSpec
+from hwnas.profiling import borrowing
 from hwnas.profiling.subject import Subject
-from hwnas.provenance import open_table, own_table
+from hwnas.progress import Progress
+from hwnas.provenance import facts, open_table, own_table, related
 from hwnas.runtimes.pool import Pool, Retrying
 
 _CHECKED = 300  #: networks whose operators are looked for in a table before anything is trained
@@ -37,16 +40,18 @@ class Device:
         self._open.callback(self._pool.close)
         self.worker = Retrying(self._pool)
         self._n_plans = config.tuning.n_plans
-        self._plans = dict(table.plans())
+        other = source(config)
+        self._plans = {**(other.plans if other else {}), **table.taken_over(), **table.plans()}
 
     def close(self) -> None:
         """End the process."""
         self._open.close()
 
     def plan(self, op: OpSpec) -> str:
-        """Return how an operator is compiled: as in the table, else tuned now and kept there.
+        """Return how an operator is compiled: as in a table, else tuned now and kept there.
 
-        A table from which a search predicts stays as it is: the search may be resumed.
+        Plans of another CPU's table will do, too. A table from which a search predicts stays as it
+        is: the search may be resumed.
         """
         if op not in self._plans:
             self._plans[op] = plan = self.worker.tune(op, self._n_plans)
@@ -62,8 +67,31 @@ def _predicts(config: SearchConfig | ProfileConfig) -> bool:
     return isinstance(config, SearchConfig) and config.cost == "table"
 
 
-def open_device(config: SearchConfig, networks: Networks) -> Device | None:
+def source(config: SearchConfig | ProfileConfig) -> borrowing.Source | None:
+    """Return another CPU's table from which one of this machine may follow, if there is any."""
+    roots = [Path(config.table.dir), SHIPPED]
+    found = related(config.target, config.rpc, roots)
+    return found and borrowing.Source.of(found, facts(config.target, config.rpc))
+
+
+def _borrow(config: SearchConfig, networks: Networks, progress: Progress) -> None:
+    """Make a table from another CPU's where there is none of this machine, or not for a space."""
+    table = own_table(config.target, config.rpc, _own_root(config), SHIPPED)
+    lacking = [m for m in networks.space.members if m.name not in table.calibration]
+    subjects = [Subject(member, networks.as_run) for member in lacking]
+    other, n = source(config), config.table.networks
+    if other is None or not subjects or not all(other.covers(each, n) for each in subjects):
+        return
+    pool = Pool(config.target, config.timing, config.rpc, config.tuning.limit_s)
+    effort = borrowing.Effort(n, config.tuning.n_plans)
+    with table.locked(), pool:
+        borrowing.borrow(table, other, subjects, pool, effort, progress)
+
+
+def open_device(config: SearchConfig, networks: Networks, progress: Progress) -> Device | None:
     """Return the device of a measured target, with the table that its costs come from.
+
+    Where there is only another CPU's table, some networks are measured from which one follows.
 
     Raises:
         TableError: there is no table of this machine, or it is not made for the space.
@@ -71,8 +99,10 @@ def open_device(config: SearchConfig, networks: Networks) -> Device | None:
     if not backends.get(config.target.runtime).measured:
         return None
     if config.cost == "table":
-        roots, command = [own_root(config.table), SHIPPED], profile_command(config)
+        roots, command = [_own_root(config), SHIPPED], profile_command(config)
         accept = config.table.accept_foreign
+        if config.table.networks and not accept:
+            _borrow(config, networks, progress)
         table = open_table(config.target, config.rpc, roots, accept, command)
         # Better now than after an hour of training.
         drawn = Subject(networks.space, networks.as_run).sample(_CHECKED, config.seed)
@@ -85,17 +115,17 @@ def open_device(config: SearchConfig, networks: Networks) -> Device | None:
     return Device(config, own_table(config.target, config.rpc, Path(config.table.dir), SHIPPED))
 
 
-def own_root(table: TableConfig) -> Path:
+def _own_root(config: SearchConfig) -> Path:
     """Return the folder of tables of the user's own.
 
     Raises:
         TableError: it was named, and is not there: tables that ship shall not stand in.
     """
-    root = Path(table.dir)
-    if table.dir != TableConfig().dir and not root.is_dir():
+    root = Path(config.table.dir)
+    if config.table.dir != TableConfig().dir and not root.is_dir():
         raise TableError(
             f"table.dir={root}: there is no such folder. Leave table.dir out to read tables that "
-            "ship, or measure yours with: python -m hwnas profile +target=NAME table.dir=DIR"
+            f"ship, or measure one with: {profile_command(config)}"
         )
     return root
 
@@ -111,6 +141,14 @@ def table_facts(device: Device | None) -> dict[str, Any] | None:
     if device is None:
         return None
     return {"path": str(device.table.path), "foreign": device.table.foreign or None}
+
+
+def notes(device: Device | None, spaces: Sequence[str]) -> list[str]:
+    """Return what is to be known of where costs come from."""
+    if device is None or not _predicts(device.config):
+        return []
+    found = [words for name in spaces if (words := borrowing.words(device.table, name))]
+    return [f"{line} To measure operators too: {profile_command(device.config)}" for line in found]
 
 
 def profile_command(config: SearchConfig | ProfileConfig) -> str:

@@ -1,7 +1,7 @@
 """Errors that a user can cause and cure. Each becomes one line on stderr and an exit code."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 _SHORT_LIST = 12
 
@@ -74,3 +74,11 @@ def why(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.partition(". Detail")[0].partition(" '")[0]
     return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error, what caused it, what caused that, and so on."""
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__ or cause.__context__

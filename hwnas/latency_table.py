@@ -17,14 +17,16 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, TypedDict, final
 
 from hwnas import files
-from hwnas.errors import TableError
+from hwnas.bounds import check, within
+from hwnas.errors import ConfigError, TableError
 from hwnas.op import OpSpec
 from hwnas.records import bounded, rows
 from hwnas.records.schema import OPEN, Bound, Count, Positive, Size, Unfit, fitted
 from hwnas.target import Target
 from hwnas.timing import Timing
 
-#: The plan of an operator whose latency comes from another device: it was never compiled for this.
+#: How the plan begins of an operator whose latency comes from another device: it was not timed on
+#: this one. What follows, if anything, is the plan that it has there.
 TRANSFERRED = "transferred"
 
 Row = dict[str, Any]
@@ -32,6 +34,7 @@ _SHAPES = ("in_shape", "out_shape")
 _PROVENANCE = "provenance.json"
 _FILES = ("operators.csv", "networks.csv", "calibration.json")
 _SHOWN = 3
+FEWEST = 10  #: networks from which a table may follow
 
 
 class _Provenance(TypedDict):
@@ -95,6 +98,16 @@ class TableConfig:
 
     dir: str = "latency_tables"  #: tables of your own; those that ship are found without it
     accept_foreign: bool = False  #: use a table of another CPU or another version, labelled so
+    #: networks measured before a search where another CPU's table is all there is: from so many,
+    #: and as many again up to four times, its latencies here follow; 0: none, else 10 or more
+    networks: int = within("[0, 10_000]", 16)
+
+    def __post_init__(self) -> None:
+        check(self, "table.")
+        if 0 < self.networks < FEWEST:
+            raise ConfigError(
+                f"table.networks must be 0, or {FEWEST} or more, got {self.networks}."
+            )
 
 
 @dataclass(frozen=True)
@@ -108,7 +121,12 @@ class Entry:
 
 def setting(target: Target) -> str:
     """Return the name of a target's table: what else decides its figures."""
-    return f"{target.runtime}-{target.dtype}-{target.threads}t-b{target.batch}"
+    return f"{target.engine}-{target.dtype}-{target.threads}t-b{target.batch}"
+
+
+def is_transferred(plan: str) -> bool:
+    """Return whether the latency of an operator of that plan comes from another device."""
+    return plan.startswith(TRANSFERRED)
 
 
 @final
@@ -135,7 +153,20 @@ class LatencyTable:
 
     def plans(self) -> Mapping[OpSpec, str]:
         """Return how each operator that was measured here is compiled."""
-        return {op: e.plan for op, e in self.entries.items() if e.plan != TRANSFERRED}
+        return {op: e.plan for op, e in self.entries.items() if not is_transferred(e.plan)}
+
+    def taken_over(self) -> Mapping[OpSpec, str]:
+        """Return how operators are compiled whose plans come from another device."""
+        found = {op: e.plan for op, e in self.entries.items() if is_transferred(e.plan)}
+        plans = {op: plan.removeprefix(TRANSFERRED).strip() for op, plan in found.items()}
+        return {op: plan for op, plan in plans.items() if plan}
+
+    def forget_transfer(self) -> None:
+        """Forget the calibrations that followed from another device's table.
+
+        They are of operators as that table has them, not as they are when each is timed here.
+        """
+        self.calibration = {n: c for n, c in self.calibration.items() if "transfer" not in c}
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -203,11 +234,17 @@ def _json(path: Path) -> Any:
 
 def find(target: Target, roots: Iterable[Path]) -> Path | None:
     """Return the folder of a target's table, if there is one under any of ``roots``."""
-    for root in roots:
-        path = root / target.name / setting(target)
-        if (path / _PROVENANCE).is_file():
-            return path
-    return None
+    return next((path for root in roots if is_table(path := folder(target, root))), None)
+
+
+def folder(target: Target, root: Path) -> Path:
+    """Return the usual folder of a target's table."""
+    return root / target.name / setting(target)
+
+
+def is_table(path: Path) -> bool:
+    """Return whether a folder holds a table."""
+    return (path / _PROVENANCE).is_file()
 
 
 def incomplete(missing: list[OpSpec], target: Target, command: str) -> TableError:

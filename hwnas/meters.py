@@ -81,6 +81,8 @@ class _NvmlLibrary(Protocol):
     def nvmlInit(self) -> None: ...
     def nvmlShutdown(self) -> None: ...
     def nvmlDeviceGetHandleByIndex(self, index: int, /) -> Any: ...
+    def nvmlDeviceGetCount(self) -> int: ...
+    def nvmlSystemGetDriverVersion(self) -> str: ...
     def nvmlDeviceGetName(self, handle: Any, /) -> str: ...
     def nvmlDeviceGetTotalEnergyConsumption(self, handle: Any, /) -> int: ...
     def nvmlDeviceGetPowerUsage(self, handle: Any, /) -> int: ...
@@ -96,7 +98,7 @@ class Nvml:
     name = "nvml"
 
     def __init__(self, index: int = 0, library: _NvmlLibrary | None = None):
-        self._library = _pynvml() if library is None else library
+        self._library = _pynvml("target.meter=nvml") if library is None else library
         self._what = f"target.meter=nvml: no energy of GPU {index}"
         self._device: Any = None
         self._power: Integral | None = None
@@ -239,6 +241,27 @@ def open_meter(
     raise ConfigError(unknown("target.meter", name, meters))
 
 
+def gpus(library: _NvmlLibrary | None = None) -> dict[str, str]:
+    """Return the models of this machine's NVIDIA GPUs, in one line, and the driver's version.
+
+    Raises:
+        ConfigError: NVML is not installed, or finds none.
+    """
+    known = _pynvml("The GPU's name for a latency table") if library is None else library
+    try:
+        known.nvmlInit()
+        try:
+            handles = map(known.nvmlDeviceGetHandleByIndex, range(known.nvmlDeviceGetCount()))
+            names = [str(known.nvmlDeviceGetName(handle)) for handle in handles]
+            return {"gpu": " + ".join(names), "driver": str(known.nvmlSystemGetDriverVersion())}
+        finally:
+            known.nvmlShutdown()
+    except known.NVMLError as error:
+        raise ConfigError(
+            f"No NVIDIA GPU is found here ({error}); see what 'nvidia-smi -L' says."
+        ) from error
+
+
 def _channels(chip: Path) -> dict[str, _Channel]:
     """Return what a hwmon chip says of energy and power, by ``name@device/input``."""
     if not (chip / "name").exists():
@@ -265,13 +288,11 @@ def _channels(chip: Path) -> dict[str, _Channel]:
     return channels
 
 
-def _pynvml() -> _NvmlLibrary:
+def _pynvml(what: str) -> _NvmlLibrary:
     try:
         return cast(_NvmlLibrary, importlib.import_module("pynvml"))
     except ModuleNotFoundError as error:
-        raise ConfigError(
-            "target.meter=nvml needs NVIDIA's library: pip install 'hwnas[meters]'."
-        ) from error
+        raise ConfigError(f"{what} needs NVIDIA's library: pip install 'hwnas[meters]'.") from error
 
 
 def _text(path: Path) -> str:

@@ -2,15 +2,15 @@
 
 import ast
 import hashlib
-import importlib.metadata
 import importlib.util
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from hwnas import backends, machine
 from hwnas.errors import TableError
-from hwnas.latency_table import LatencyTable, find, load, setting
+from hwnas.latency_table import LatencyTable, find, folder, is_table, load, setting
 from hwnas.target import Remote, Target
 from hwnas.target import facts as target_facts
 from hwnas.version import __version__
@@ -18,11 +18,11 @@ from hwnas.version import __version__
 
 def facts(target: Target, remote: Remote) -> dict[str, Any]:
     """Return everything that decides a table's figures."""
-    device = {"remote": remote.key} if remote.tracker else machine.describe()
+    device = {"remote": remote.key} if remote.tracker else device_of(target)
     backend = backends.get(target.runtime)
     found: dict[str, Any] = {
         "device": device,
-        "versions": {name: importlib.metadata.version(name) for name in backend.decisive},
+        "versions": {name: backends.version(name) for name in backend.decisive},
         "target": target_facts(target),
         "hwnas": __version__,
     }
@@ -30,6 +30,17 @@ def facts(target: Target, remote: Remote) -> dict[str, Any]:
         source = "".join(map(_code, backend.schedules))
         found["schedules"] = hashlib.sha256(source.encode()).hexdigest()[:16]
     return found
+
+
+def device_of(target: Target) -> dict[str, Any]:
+    """Return what this machine is, with what else a target runs on.
+
+    Raises:
+        ConfigError: that is not there.
+    """
+    backend = backends.get(target.runtime)
+    others = backends.load(backend.devices, backend)(target) if backend.devices else {}
+    return {**machine.describe(), **others}
 
 
 def _code(module: str) -> str:
@@ -50,7 +61,7 @@ def differences(recorded: Mapping[str, Any], here: Mapping[str, Any]) -> list[st
     """Return in words how a table's machine and versions differ from those here."""
     found = []
     there, this = recorded.get("device", {}), here["device"]
-    for name in ("remote", "cpu", "flags_digest"):
+    for name in ("remote", "cpu", "flags_digest", "gpu", "driver"):
         if there.get(name) != this.get(name):
             found.append(f"{name} {there.get(name)} there, {this.get(name)} here")
     for name, version in here["versions"].items():
@@ -65,6 +76,55 @@ def differences(recorded: Mapping[str, Any], here: Mapping[str, Any]) -> list[st
     return found
 
 
+def here(target: Target, remote: Remote, roots: Iterable[Path]) -> LatencyTable | None:
+    """Return the first table under any of ``roots`` that was measured on this machine.
+
+    Raises:
+        TableError: one that lies before it is damaged.
+    """
+    facts_here = facts(target, remote)
+    for root in roots:
+        for path in _places(target, root, facts_here):
+            if is_table(path) and not differences((table := load(path)).provenance, facts_here):
+                return table
+    return None
+
+
+def related(target: Target, remote: Remote, roots: Iterable[Path]) -> LatencyTable | None:
+    """Return another device's table from which one of this machine can follow.
+
+    It is of the same architecture, and plans of operators mean the same.
+    """
+    facts_here = facts(target, remote)
+    for path in (folder(target, root) for root in roots):
+        if is_table(path) and _follows((table := load(path)).provenance, facts_here):
+            return table
+    return None
+
+
+def _follows(there: Mapping[str, Any], here: Mapping[str, Any]) -> bool:
+    """Return whether facts are of another device of the same kind."""
+    theirs, ours = (
+        (found.get("schedules"), found.get("device", {}).get("architecture"))
+        for found in (there, here)
+    )
+    return theirs == ours and bool(differences(there, here))
+
+
+def _places(target: Target, root: Path, facts_here: Mapping[str, Any]) -> list[Path]:
+    """Return where a table of this machine may be: of its own name, where another has the usual."""
+    usual = folder(target, root)
+    device, settings = facts_here["device"], backends.get(target.runtime).name
+    known = [
+        [device.get(name) for name in ("remote", "cpu", "flags_digest")],
+        facts_here["versions"],
+        facts_here.get("schedules"),
+        [facts_here["target"].get(name) for name in (settings, "meter")],
+    ]
+    digest = hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
+    return [usual.with_name(f"{usual.name}-{digest[:8]}"), usual]
+
+
 def open_table(
     target: Target, remote: Remote, roots: list[Path], accept_foreign: bool, command: str
 ) -> LatencyTable:
@@ -73,6 +133,8 @@ def open_table(
     Raises:
         TableError: there is none, it is damaged, or it is foreign and that is not accepted.
     """
+    if (own := here(target, remote, roots)) is not None:
+        return own
     path = find(target, roots)
     if path is None:
         raise TableError(
@@ -82,7 +144,7 @@ def open_table(
         )
     table = load(path)
     differing = differences(table.provenance, facts(target, remote))
-    if differing and not accept_foreign:
+    if not accept_foreign:
         raise TableError(
             f"Latency table {path} was not measured here: {'; '.join(differing)}. Measure your own "
             f"with: {command}   or say cost=measured, which times each candidate instead, or "
@@ -95,24 +157,14 @@ def open_table(
 def own_table(target: Target, remote: Remote, root: Path, shipped: Path) -> LatencyTable:
     """Return the table that new measurements go into: what fits of those there are, or a new one.
 
-    Raises:
-        TableError: the one under ``root`` was measured on another machine or with other versions.
+    Where a table of another machine or of other versions has the usual place, it gets one beside.
     """
-    here = facts(target, remote)
-    own = root / target.name / setting(target)
-    path = find(target, [root])
-    if path is not None:
-        table = load(path)
-        if differing := differences(table.provenance, here):
-            raise TableError(
-                f"Latency table {path} was measured elsewhere: {'; '.join(differing)}. "
-                "Keep it, and choose another folder for yours: table.dir=DIR"
-            )
-        return table
-    other = find(target, [shipped])
-    if other is not None:
-        table = load(other)
-        if not differences(table.provenance, here):
-            table.path = own
-            return table
-    return LatencyTable(own, provenance=here)
+    facts_here = facts(target, remote)
+    beside, usual = _places(target, root, facts_here)
+    own = beside if is_table(usual) else usual
+    known = here(target, remote, [root, shipped])
+    if known is None:
+        return LatencyTable(own, provenance=facts_here)
+    if known.path not in (beside, usual):
+        known.path = own
+    return known

@@ -52,10 +52,9 @@ def read(
         progress: Is told of what takes time.
     """
     found = joined([space.load(space.find(name)) for name in names])
-    by_name = {member.name: families.get(member.family) for member in found.members}
-    resolutions = []
+    by_name, resolutions = dict[str, Family](), []
     for member in found.members:
-        by_name[member.name].check(member)
+        by_name[member.name] = families.of(member)
         resolutions.append(by_name[member.name].resolution(member, member.largest()))
     return found, by_name, load(dataset, max(resolutions), progress)
 

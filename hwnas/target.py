@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
 from hwnas import backends
+from hwnas.backends.description import Settings
 from hwnas.bounds import check, limits, within
 from hwnas.energy import EnergyModel, PowerModel
 from hwnas.errors import ConfigError, unknown
@@ -48,10 +49,14 @@ S = TypeVar("S")
 
 
 def _with_sections(cls: type[T]) -> type[T]:
-    """Give targets a section for each backend that has settings, ``None`` by default."""
+    """Give targets a section for each backend that has settings.
+
+    It is ``None`` by default, but where ``Settings`` say what a target is that has none.
+    """
     for name, settings in backends.sections().items():
-        cls.__annotations__[name] = settings | None
-        setattr(cls, name, None)
+        is_there = issubclass(settings, Settings)
+        cls.__annotations__[name] = settings if is_there else settings | None
+        setattr(cls, name, field(default_factory=settings) if is_there else None)
     return cls
 
 
@@ -108,6 +113,16 @@ class Target:
         assert isinstance(found, settings)
         return found
 
+    @property
+    def engine(self) -> str:
+        """What runs networks: the runtime, with what its section chooses of it, if it does."""
+        variant = _variant(getattr(self, backends.get(self.runtime).name, None))
+        return f"{self.runtime}-{variant}" if variant else self.runtime
+
+
+def _variant(section: object) -> str:
+    return section.variant if isinstance(section, Settings) else ""
+
 
 def check_name(name: str, option: str) -> None:
     """Refuse a name that cannot be that of a folder, which tables and runs have for each target.
@@ -129,9 +144,13 @@ def facts(target: Target) -> dict[str, Any]:
     backends that came later, or that other packages bring, are left out where they say nothing. So
     digests stay.
     """
-    unsaid = {name for name in backends.later() if getattr(target, name, None) is None}
+    unsaid = {name for name in backends.later() if _says_nothing(getattr(target, name, None))}
     absent = {"spaces", *unsaid} | ({"facts"} if not target.facts else set())
     return {name: value for name, value in asdict(target).items() if name not in absent}
+
+
+def _says_nothing(section: object) -> bool:
+    return section is None or (isinstance(section, Settings) and section.silent)
 
 
 def from_facts(recorded: Mapping[str, Any]) -> Target:

@@ -1,7 +1,9 @@
 """A PostgreSQL server of the tests' own, on the loopback interface."""
 
 import getpass
+import os
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -55,6 +57,20 @@ class Server:
     def stop(self) -> None:
         """Stop it as a crash of its machine would."""
         self._control("stop", "-m", "immediate")
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Have it answer nothing meanwhile, though its machine keeps connections open."""
+        main = int((self.folder / "data" / "postmaster.pid").read_text().split()[0])
+        children = Path(f"/proc/{main}/task/{main}/children").read_text().split()
+        everything = [main, *map(int, children)]
+        for pid in everything:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for pid in everything:
+                os.kill(pid, signal.SIGCONT)
 
     def _control(self, *arguments: str) -> None:
         _run([str(self.programs / "pg_ctl"), "-D", str(self.folder / "data"), *arguments])

@@ -73,7 +73,7 @@ def test_help_has_a_line_for_each_target_budget_space_and_data_set(
     ("arguments", "message"),
     [
         (["serch"], "Unknown verb 'serch'. Did you mean 'search'?"),
-        (["search"], "No target. Give one with +target=<name>: cpu, ethos_u55_256"),
+        (["search"], "No target. Give one with +target=<name>: cpu, cuda, ethos_u55_256"),
         (["search", "+target=npuu"], "Unknown target 'npuu'. Did you mean 'npu'?"),
         (["search", "target=npu"], "write +target=<name>"),
         (["search", "+target=npu", "dataset=digit"], "Did you mean 'digits'?"),

@@ -189,7 +189,7 @@ def test_latencies_grow_with_the_work(lab: Lab) -> None:
 def test_second_profile_tunes_nothing(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = load(table)
 
-    def forbidden(self: Worker, op: OpSpec, limit: int) -> str:
+    def forbidden(self: Worker, op: OpSpec, *arguments: object) -> str:
         raise AssertionError(f"{op} was tuned again")
 
     rng = random.Random(0)
@@ -256,8 +256,8 @@ def _genotype(parts: build.Parts, id: str) -> Genotype:
 def test_search_without_a_table_names_a_command_that_works() -> None:
     options = ("target.batch=3", "search_space=tiny", "table.dir=my tables")
     line = _refused("search", "+target=cpu", *options, "budget=none", "run.dir=r")
-    assert "no latency table for tvm-float32-1t-b3 in my tables, " in line
-    command = shlex.split(line.partition("Measure one with: ")[2])
+    assert "table.dir=my tables: there is no such folder" in line
+    command = shlex.split(line.partition("measure one with: ")[2])
     assert command[:4] == ["python", "-m", "hwnas", "profile"]
     assert set(options) <= set(command)
     assert "dir: my tables" in _run(*command[3:], "--cfg", "job")[1]
@@ -270,18 +270,57 @@ def test_search_of_another_space_names_what_is_missing() -> None:
     assert "search_space=mbconv_small" in line
 
 
-def test_table_of_another_cpu_is_refused_or_labelled(table: Path) -> None:
+def _of_another_cpu(table: Path) -> None:
     found = load(table)
     found.provenance["device"]["cpu"] = "model name=Another"
     found.save()
-    line = _refused(*SEARCH, "n_trials=4", "run.dir=r")
+
+
+def test_table_of_another_cpu_is_refused_or_labelled(table: Path) -> None:
+    _of_another_cpu(table)
+    line = _refused(*SEARCH, "n_trials=4", "run.dir=r", "table.networks=0")
     assert "was not measured here: cpu model name=Another there" in line
     assert "table.accept_foreign=true" in line
-    assert "measured elsewhere" in _refused("profile", *LAB, *TIMING, *COUNTS)
     output = _done(*SEARCH, "n_trials=2", "run.dir=r", "table.accept_foreign=true")
     assert "Searched with a foreign table: cpu model name=Another there" in output
     manifest = json.loads(Path("r/manifest.json").read_text())
     assert "Another" in manifest["latency_table"]["foreign"]
+
+
+@needs_compiler
+def test_search_begins_from_the_table_of_another_cpu(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _of_another_cpu(table)
+    search = (*SEARCH, "n_trials=6", "table.networks=12")
+    output = _done(*search, "run.dir=r")
+    assert "follow from the table of lab (model name=Another) and" in output
+    (own,) = table.parent.glob(f"{SETTING}-*")
+    found = load(own)
+    assert set(found.taken_over()) == set(load(table).entries)
+    members = _rows(Path("r/front.csv"))
+    assert {row["latency_ms_source"] for row in members} == {"table"}
+    assert {row["verified_latency_ms_source"] for row in members} == {"measured"}
+    assert all(0 < float(row["latency_ms"]) < 10 for row in members)
+
+    def forbidden(*arguments: object) -> None:
+        raise AssertionError("a network was measured again")
+
+    monkeypatch.setattr(Worker, "time_network", forbidden)
+    _done(*search, "run.dir=again")
+    told = [Path(name, "candidates.parquet").read_bytes() for name in ("r", "again")]
+    assert told[0] == told[1]
+
+
+def test_profile_stops_as_soon_as_it_foretells_well_enough(table: Path) -> None:
+    _of_another_cpu(table)
+    output = _done("profile", *LAB, *TIMING, *COUNTS, "within=0.9", "share=0.5")
+    assert "Error on 10 networks" in output
+    (own,) = table.parent.glob(f"{SETTING}-*")
+    assert load(own).plans() == {}
+    output = _done("profile", *LAB, *TIMING, *COUNTS, "within=0.000001", "share=0.99")
+    assert load(own).plans() == load(table).plans()  # all operators timed, none tuned again
+    assert "transfer" not in load(own).calibration["few"]
 
 
 @pytest.mark.parametrize("name", FILES[:3])
@@ -299,7 +338,8 @@ def test_damaged_table_is_refused(table: Path, name: str) -> None:
     [
         (["search", "+target=npu", "cost=table"], "Unknown cost 'table'. Allowed: roofline, vela"),
         (["search", *LAB, "cost=vela"], "Unknown cost 'vela'"),
-        (["search", *LAB, "table.dirs=x"], "Did you mean 'table.dir'?"),
+        (["search", *LAB, "table.networks=2"], "table.networks must be 0, or 10 or more, got 2"),
+        (["search", *LAB, "table.dirs=x"], "Did you mean 'table.dir' or"),
         (["profile"], "No target. Give one with +target=<name>"),
         (["profile", "+target=npu"], "Target 'npu' needs no latency table"),
         (["profile", "+target=sketch"], "Target 'sketch' needs no latency table"),
@@ -369,13 +409,14 @@ def test_layers_of_a_member_of_a_run_are_found(lab: Lab) -> None:
     folder = Path("runs/search/x/models")
     folder.mkdir(parents=True)
     record = folder / f"{genotype.id}.json"
-    record.write_text(json.dumps({"genotype": genotype.to_dict()}))
+    rest: dict[str, object] = {"figures": {}, "details": {}, "files": {}}
+    record.write_text(json.dumps({"genotype": genotype.to_dict(), **rest}))
     for text in (genotype.id, str(record)):
         assert genotype.id in _done("profile", *LAB, f"genotype={text}")
-    record.write_text(json.dumps({"genotype": {"resolution": 999}}))
+    record.write_text(json.dumps({"genotype": {"resolution": 999}, **rest}))
     assert "choice 'stages.0.depth' is None" in _refused("profile", *LAB, f"genotype={record}")
     record.write_text("[]")
-    assert "holds no genotype" in _refused("profile", *LAB, f"genotype={record}")
+    assert "cannot be read" in _refused("profile", *LAB, f"genotype={record}")
 
 
 def test_measured_search_keeps_what_it_tunes(tmp_path: Path) -> None:

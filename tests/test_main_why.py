@@ -213,7 +213,7 @@ def test_bad_input_is_one_line(
     assert "id=1e5000000000: none of 12" in _refused(capsys, [here, "id=1e5000000000"])
     assert "Did you mean 'id'? Allowed: id, run." in _refused(capsys, [here, "idd=a"])
     (folder / "study.db").write_bytes(b"")
-    assert "cannot be read, or holds nothing yet" in _refused(capsys, [here, "id=a"])
+    assert "cannot be read or written, or holds nothing yet" in _refused(capsys, [here, "id=a"])
     (folder / "study.db").unlink()
     assert "no trial is finished yet" in _refused(capsys, [here, "id=a"])
     RunFolder(folder).write_json("manifest.json", {"verb": "compare", "arguments": []})

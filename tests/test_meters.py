@@ -10,7 +10,7 @@ import pytest
 
 from hwnas.errors import ConfigError
 from hwnas.metering import measure
-from hwnas.meters import Hwmon, Nvml, Rapl, open_meter
+from hwnas.meters import Hwmon, Nvml, Rapl, gpus, open_meter
 
 RANGE_UJ = 262_143_328_850
 
@@ -155,6 +155,13 @@ class Library:
 
     def nvmlShutdown(self) -> None:
         self.opened -= 1
+
+    def nvmlDeviceGetCount(self) -> int:
+        self._answer("count")
+        return 2
+
+    def nvmlSystemGetDriverVersion(self) -> str:
+        return "570.1"
 
     def nvmlDeviceGetHandleByIndex(self, index: int, /) -> Any:
         self._answer("handle")
@@ -358,3 +365,19 @@ def test_unknown_and_no_meters_are_refused(powercap: Path) -> None:
     with pytest.raises(ConfigError, match="no channels"):
         open_meter("rapl", channel="0", root=powercap)
     assert open_meter("rapl", root=powercap).name == "rapl"
+
+
+def test_gpus_are_known_by_model_and_driver() -> None:
+    library = Library()
+    found = gpus(library)
+    assert found["driver"] == "570.1"
+    assert found["gpu"].count(" + ") == 1
+    assert library.opened == 0
+
+
+@pytest.mark.parametrize("function", ["init", "count"])
+def test_machine_without_a_gpu_is_refused(function: str) -> None:
+    library = Library(fails={function: NvmlError("Driver Not Loaded")})
+    with pytest.raises(ConfigError, match=r"No NVIDIA GPU is found here \(Driver Not Loaded\)"):
+        gpus(library)
+    assert library.opened == 0

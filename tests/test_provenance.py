@@ -1,5 +1,6 @@
 import dataclasses
 import importlib.metadata
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from hwnas import machine
 from hwnas.errors import TableError
 from hwnas.latency_table import Entry, LatencyTable, load, setting
 from hwnas.op import OpSpec
-from hwnas.provenance import differences, facts, open_table, own_table
+from hwnas.provenance import differences, facts, open_table, own_table, related
 from hwnas.target import Remote, Target
 from hwnas.timing import Timing
 from tests.conftest import target
@@ -70,8 +71,59 @@ def test_foreign_table_is_refused_or_labelled(cpu: Target, tmp_path: Path, what:
     accepted = open_table(cpu, HERE, [tmp_path], True, COMMAND)
     assert words in accepted.foreign
     assert list(accepted.entries) == [OP]
-    with pytest.raises(TableError, match=r"measured elsewhere.*table\.dir=DIR"):
-        own_table(cpu, HERE, tmp_path, tmp_path / "none")
+
+
+def test_own_table_lies_beside_one_of_another_machine(cpu: Target, tmp_path: Path) -> None:
+    other = _recorded(tmp_path, cpu, CHANGES["cpu"][0])
+    before = {path.name: path.read_bytes() for path in other.path.iterdir()}
+    table = own_table(cpu, HERE, tmp_path, tmp_path / "none")
+    assert table.entries == {}
+    assert re.fullmatch(rf"{setting(cpu)}-[0-9a-f]{{8}}", table.path.name)
+    table.entries[OP] = other.entries[OP]
+    table.save()
+    assert open_table(cpu, HERE, [tmp_path], False, COMMAND).path == table.path
+    assert own_table(cpu, HERE, tmp_path, tmp_path / "none").path == table.path
+    assert {path.name: path.read_bytes() for path in other.path.iterdir()} == before
+
+
+def test_table_of_this_machine_goes_before_another_that_is_found_first(
+    cpu: Target, tmp_path: Path
+) -> None:
+    _recorded(tmp_path / "own", cpu, CHANGES["cpu"][0])
+    here = _recorded(tmp_path / "shipped", cpu, _nothing)
+    roots = [tmp_path / "own", tmp_path / "shipped"]
+    assert open_table(cpu, HERE, roots, True, COMMAND).path == here.path
+
+
+@pytest.mark.parametrize(
+    ("what", "follows"),
+    [("cpu", True), ("flags", True), ("version", True), ("schedules", False), ("board", True)],
+)
+def test_what_a_table_of_this_machine_may_follow_from(
+    cpu: Target, tmp_path: Path, what: str, follows: bool
+) -> None:
+    _recorded(tmp_path, cpu, CHANGES[what][0])
+    assert (related(cpu, HERE, [tmp_path]) is not None) is follows
+
+
+def test_what_is_followed_from_is_found_behind_a_table_of_this_machine(
+    cpu: Target, tmp_path: Path
+) -> None:
+    _recorded(tmp_path / "own", cpu, _nothing)
+    other = _recorded(tmp_path / "shipped", cpu, CHANGES["cpu"][0])
+    found = related(cpu, HERE, [tmp_path / "own", tmp_path / "shipped"])
+    assert found is not None
+    assert found.path == other.path
+
+
+def test_no_table_follows_from_another_architecture_or_from_itself(
+    cpu: Target, tmp_path: Path
+) -> None:
+    assert related(cpu, HERE, [tmp_path]) is None
+    _recorded(tmp_path / "a", cpu, lambda f: f["device"].update(architecture="riscv64", cpu="x"))
+    assert related(cpu, HERE, [tmp_path / "a"]) is None
+    _recorded(tmp_path / "b", cpu, _nothing)
+    assert related(cpu, HERE, [tmp_path / "b"]) is None
 
 
 def test_other_machine_at_hand_makes_the_table_foreign(

@@ -59,6 +59,11 @@ def test_every_command_composes(
         missing = "proof.json" if arguments[0] == "verify" else "manifest.json"
         assert f"no {missing}" in capsys.readouterr().err
         return
+    if arguments[:1] in (["plan"], ["simulate"]):
+        assert run(arguments) == 2
+        missing = "no such file" if arguments[0] == "plan" else "no plan.yaml"
+        assert missing in capsys.readouterr().err
+        return
     if "-m" in arguments:  # the first combination stands for all
         swept = [a for a in arguments if a != "-m" and not a.startswith("hydra")]
         arguments = [a if "[" in a else a.partition(",")[0] for a in swept]

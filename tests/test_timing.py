@@ -1,11 +1,12 @@
 import itertools
+import random
 from collections.abc import Iterator, Sequence
 
 import pytest
 from scipy import stats
 
 from hwnas.errors import ConfigError
-from hwnas.timing import Sentinel, Timing, TimingConfig, measure, percentiles, summarise
+from hwnas.timing import Sentinel, Timing, TimingConfig, measure, percentiles, summarise, tail
 
 MS = 1e-3
 
@@ -198,3 +199,32 @@ def test_config_is_refused(wrong: dict[str, float]) -> None:
     (name,) = wrong
     with pytest.raises(ConfigError, match=f"timing.{name} .*{next(iter(wrong.values()))}"):
         TimingConfig(**wrong)  # type: ignore[arg-type]
+
+
+def test_tail_is_the_slowest_hundredth_within_its_neighbours() -> None:
+    times = [*([MS] * 97), 5 * MS, 6 * MS, 7 * MS] * 21
+    found = tail(Script([MS, MS, MS, *times]))
+    assert found.value == pytest.approx(6)
+    assert found.source == "measured"
+    assert found.low is not None
+    assert found.high is not None
+    assert 5 <= found.low <= found.value <= found.high <= 7 + 1e-9
+
+
+@pytest.mark.parametrize(("seconds", "n"), [(1e-6, 2000), (0.02, 1000), (3.0, 400)])
+def test_slow_networks_are_run_less_often_for_their_tail(seconds: float, n: int) -> None:
+    machine = Machine(seconds)
+    assert tail(machine).value == pytest.approx(seconds / MS)
+    assert machine.calls == [1] * (n + 3)
+
+
+def test_tail_holds_that_of_the_distribution() -> None:
+    """In 95 % of draws, an exponential distribution's 99th percentile is within the interval."""
+    rng = random.Random(0)
+    held = 0
+    for _ in range(200):
+        found = tail(Script([1.0, *(rng.expovariate(1) for _ in range(402))]))
+        assert found.low is not None
+        assert found.high is not None
+        held += found.low <= stats.expon.ppf(0.99) * 1e3 <= found.high
+    assert held >= 180

@@ -19,6 +19,7 @@ class Case:
     names: Sequence[str] = ()  #: of which the line must say one; default: the option
     secret: str = ""  #: what no output may hold
     prepare: Callable[[Path], None] = nothing  #: the folder that it is run in
+    codes: tuple[int, ...] = (2,)  #: of which it must end with one
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,20 @@ _BASE = {
     "compare": ["compare", "runs=t.csv", "objectives={acc: max, ms: min}"],
     "export": ["export", "run=there"],
     "verify": ["verify", "there"],
+    "plan": ["plan", "service=s.yaml", "fleet=f.yaml"],
+    "simulate": ["simulate", "plan=there"],
+}
+#: A service and a fleet that can be planned for.
+PLANNED = {
+    "front.csv": "id,precision,accuracy,target,batch,latency_ms,source\na,int8,0.9,cpu,1,2,table\n",
+    "s.yaml": (
+        "fronts: [front.csv]\nclasses:\n"
+        "  one: {p99_ms: 60, accuracy_min: 0.8, regions: [here], demand: {rate: 20}}\n"
+    ),
+    "f.yaml": (
+        "devices:\n  vm: {region: here, buy: on_demand, price: 0.1, quota: 4, slots: 2, idle_w: 5,"
+        " busy_w: 9, start_s: 9, target: cpu}\n"
+    ),
 }
 _NUMBERS = ("nan", "inf", "1e20", "abc ü#{")
 _LONG = "x" * 300
@@ -41,6 +55,8 @@ _READ = {
     "compare": ("runs", "reference", "true_front"),
     "export": ("run",),
     "verify": ("export",),
+    "plan": ("service", "fleet"),
+    "simulate": ("plan",),
 }
 _WRITTEN = {
     "search": ("run.dir", "run.supernets"),
@@ -48,6 +64,7 @@ _WRITTEN = {
     "train": ("run.dir", "run.supernets"),
     "profile": ("table.dir",),
     "compare": ("run.dir",),
+    "plan": ("run.dir",),
 }
 _MISSING = ("missing", "/proc/self", _LONG, "loop", "loop/x", "empty", "ü {a#b", "../../evil", "")
 _UNWRITABLE = ("/proc/x", "/sys/x", _LONG, "loop", "loop/x", "file", "file/x", "/dev/null", "")
@@ -57,6 +74,7 @@ _CHOICES = {
     "profile": ("dataset", "target.dtype", "target.runtime", "transfer_from"),
     "train": ("dataset", "train.optimiser", "genotype"),
     "compare": ("figures",),
+    "plan": ("objective",),
 }  # fmt: skip
 _WORDS = ("nonesuch", "../../evil", "ü#{", "null?", "", "x" * 300)
 _GRAMMAR = ("word", "=3", "{", "nonesuch=1", "run.nonesuch=1", "--nonesuch", "ü=1", "+ü.x=1")
@@ -81,6 +99,8 @@ _ODD = (
 def prepare(folder: Path) -> None:
     """Make what cases refer to: a table, an empty folder, a file, a loop of links."""
     (folder / "t.csv").write_text("op,acc,ms\na,0.5,1\nb,0.6,2\nc,0.7,3\n")
+    for name, content in PLANNED.items():
+        (folder / name).write_text(content)
     (folder / "empty").mkdir()
     (folder / "file").write_text("no run")
     os.symlink("loop", folder / "loop")

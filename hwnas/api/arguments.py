@@ -2,15 +2,23 @@
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 
-from hwnas import tasks
+from hwnas import backends, tasks
 from hwnas.api import literal
+from hwnas.backends.description import Settings
 from hwnas.errors import ConfigError
 
 #: Mappings with keys of the user's own.
-_OWN_KEYS = ("table.costs=", "table.reference=", "objectives={", "budget.", "target.facts.")
+_OWN_KEYS = (
+    "table.costs=",
+    "table.reference=",
+    "objectives={",
+    "budget.",
+    "target.facts.",
+)
 #: Options of Hydra's own with a value behind them.
 _TAKE_A_VALUE = ("--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn")
 #: Of them, the one that names a folder of configurations of the user's own.
@@ -26,12 +34,21 @@ def for_hydra(argument: str, *, swept: bool = False) -> str:
         swept: Whether commas separate runs.
     """
     # Hydra wants to be told that a key is new.
-    if argument.startswith(_OWN_KEYS):
+    if argument.startswith((*_OWN_KEYS, *_of_sections())):
         return f"++{argument}"
     key, sign, value = argument.partition("=")
     if sign and not key.strip("+~ "):
         raise ConfigError(f"'{argument}' names no option: write OPTION=VALUE.")
     return f"{key}{sign}{literal.for_hydra(key.lstrip('+'), value, swept=swept) if sign else ''}"
+
+
+def _of_sections() -> Iterator[str]:
+    """Yield how mappings of the user's own begin in sections that every target has."""
+    for name, settings in backends.sections().items():
+        if issubclass(settings, Settings) and is_dataclass(settings):
+            yield f"target.{name}="
+            mappings = (f.name for f in fields(settings) if f.default_factory is dict)
+            yield from (f"target.{name}.{mapping}" for mapping in mappings)
 
 
 def last_text(arguments: Sequence[str], option: str) -> str | None:

@@ -1,12 +1,12 @@
 """Fronts of runs and of other tools, as numbers, tests and figures."""
 
-import importlib.metadata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
+from hwnas import backends
 from hwnas.api.reporter import Reporter
 from hwnas.comparison import attainment, foreign, frame, latex, narrative, reading, speedup, tables
 from hwnas.comparison.bootstrap import Draws
@@ -81,7 +81,7 @@ def compare_runs(
         _write(folder, found, _facts(config, found.comparison))
         manifest = begun("compare", arguments, {}, config) | {
             "status": "finished",
-            "versions": {name: importlib.metadata.version(name) for name in _RECORDED},
+            "versions": {name: backends.version(name) for name in _RECORDED},
         }
         folder.write_json("manifest.json", manifest)
     return Compared(path, found.comparison, found.sentences, found.tables, _files(found))
@@ -192,7 +192,7 @@ def _facts(config: CompareConfig, comparison: Comparison) -> list[tuple[str, str
         ("figures", comparison.kind),
         ("grouped by", config.group_by or "nothing: each run is a group of its own"),
         ("bootstrap", draws if comparison.uncertainty is not None else "none"),
-        *((f"version of {name}", importlib.metadata.version(name)) for name in _RECORDED),
+        *((f"version of {name}", backends.version(name)) for name in _RECORDED),
     ]
 
 

@@ -85,7 +85,7 @@ def opened(
         contexts = []
         for config in configs:
             parts = build.retargeted(first, config)
-            device = open_device(config, parts.networks)
+            device = open_device(config, parts.networks, progress)
             if device is not None:
                 stack.callback(device.close)
             contexts.append(TargetContext(parts, device, evaluator, own))

@@ -203,6 +203,7 @@ def _export(pick: Pick, name: str, order: Order, key: "Ed25519PrivateKey | None"
             of.config.allowed.limits,
             finisher.config.max_int8_drop,
             kept,
+            in_worker=target.engine != target.runtime,
         )
         own = own_artefact(target)
         evidence = prove(folder, names, own, ready, bench)

@@ -4,6 +4,7 @@ import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import pyarrow as pa
 import pyarrow.csv
@@ -16,31 +17,44 @@ from hwnas.results import Row
 
 
 @dataclass(frozen=True)
-class ComparisonResult:
-    """A comparison by its folder."""
+class _Tables:
+    """A folder of tables, and what they say in sentences."""
 
     path: Path
     sentences: Sequence[str]
+    _first: ClassVar[str]  #: the table that says most
 
     @property
     def tables(self) -> list[str]:
         """The names of its tables."""
         return sorted(path.stem for path in self.path.glob("*.csv"))
 
-    def table(self, name: str = "indicators") -> pa.Table:
-        """Return a table.
+    def table(self, name: str = "") -> pa.Table:
+        """Return a table; without a name, the one that says most.
 
         Raises:
             RunError: there is none of that name.
         """
-        path = self.path / f"{name}.csv"
+        path = self.path / f"{name or self._first}.csv"
         if not path.exists():
-            raise RunError(f"{self.path}: {unknown('table', name, self.tables)}")
+            raise RunError(f"{self.path}: {unknown('table', name or self._first, self.tables)}")
         return pyarrow.csv.read_csv(path)
 
     def _repr_html_(self) -> str:
         words = "".join(f"<p>{html.escape(line)}</p>" for line in self.sentences)
         return f"{html_table(self.table())}{words}"
+
+
+class ComparisonResult(_Tables):
+    """A comparison by its folder; ``indicators`` says most."""
+
+    _first = "indicators"
+
+
+class PlanResult(_Tables):
+    """A plan, or a simulation of one, by its folder; ``classes`` says most."""
+
+    _first = "classes"
 
 
 @dataclass(frozen=True)

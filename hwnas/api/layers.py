@@ -10,7 +10,7 @@ from hwnas.cost.base import LayerCost
 from hwnas.cost.host import as_run
 from hwnas.cost.roofline import Bound, operator_bound
 from hwnas.device import SHIPPED, Device
-from hwnas.errors import ConfigError
+from hwnas.errors import CompileError, ConfigError
 from hwnas.graph import Graph
 from hwnas.networks import Networks
 from hwnas.op import OpSpec
@@ -110,6 +110,8 @@ def _find(networks: Networks, text: str) -> tuple[str, Graph]:
         raise ConfigError(f"genotype={text}: no model there.") from None
     except bounded.Damaged as problem:
         raise ConfigError(f"genotype={text}: no model there: {problem}.") from None
+    except CompileError as error:
+        raise ConfigError(f"genotype={text}: {error}") from None
 
 
 def _layers(lowered: Graph, config: ProfileConfig) -> tuple[list[Layer], str]:

@@ -16,12 +16,13 @@ from hwnas.api.layers import Layered, layered
 from hwnas.api.reporter import Reporter
 from hwnas.backends import base
 from hwnas.config import ProfileConfig
-from hwnas.device import SHIPPED
+from hwnas.cost.calibration import Calibration
+from hwnas.device import SHIPPED, source
 from hwnas.errors import CompileError, ConfigError, TableError
 from hwnas.latency_table import LatencyTable, find, load
 from hwnas.networks import Networks
 from hwnas.networks import read as read_networks
-from hwnas.profiling import networks, operators, throughput, transfer
+from hwnas.profiling import borrowing, networks, operators, throughput, transfer
 from hwnas.profiling.networks import Whole
 from hwnas.profiling.subject import Subject
 from hwnas.progress import Progress
@@ -29,6 +30,7 @@ from hwnas.provenance import facts, own_table
 from hwnas.report.plot import prediction_png
 from hwnas.runtimes.pool import Pool
 from hwnas.runtimes.worker import Worker
+from hwnas.space import Genotype
 from hwnas.target import Remote, Target
 
 _COMPARED = 8  #: networks on which runtimes are compared
@@ -80,13 +82,40 @@ def _measured(
 ) -> list[Whole]:
     """Measure and calibrate for one space; plot the error and return what shows it."""
     space, counts = subject.space.name, config.networks
-    wholes = _measure(config, table, subject, pool, phases)
-    networks.report_error(table, wholes, counts, space)
+    held_out = _soon(config, table, subject, pool, phases)
+    if held_out is None:
+        wholes = _measure(config, table, subject, pool, phases)
+        networks.report_error(table, wholes, counts, space)
+        held_out = wholes[counts.fit + counts.interval :]
     title = f"{config.target.name}, {table.path.name}, {space}"
     png = prediction_png(table.networks, space, title)
     several = f"_{space}" if len(config.spaces) > 1 else ""
     (table.path / f"error{several}.png").write_bytes(png)
-    return wholes[counts.fit + counts.interval :]
+    return held_out
+
+
+def _soon(
+    config: ProfileConfig, table: LatencyTable, subject: Subject, pool: Pool, phases: Reporter
+) -> list[Whole] | None:
+    """Return what shows that another CPU's table is good enough; ``None`` if it is not."""
+    other = source(config)
+    if config.within is None or other is None:
+        return None
+    space, n = subject.space.name, config.table.networks
+    if space not in table.calibration:
+        if not n or not other.covers(subject, n):
+            return None
+        effort = borrowing.Effort(n, config.tuning.n_plans)
+        borrowing.borrow(table, other, [subject], pool, effort, phases)
+    counts = config.networks
+    genotypes = _sampled(config, subject)[counts.fit + counts.interval :]
+    held_out = networks.measure_networks(table, subject, genotypes, pool, phases, other.plans)
+    calibration = Calibration(**table.calibration[space]["coefficients"])
+    if networks.share(calibration, held_out, config.within) < config.share:
+        return None
+    table.calibration[space]["error"] = networks.error(calibration, held_out)
+    networks.record(table, held_out, ["held_out"] * len(held_out), calibration, space)
+    return held_out
 
 
 def _open_pool(config: ProfileConfig) -> Pool:
@@ -113,7 +142,7 @@ def _measure(
     counts = config.networks
     with phases.timed("Find operators"):
         ops = subject.operators(config.seed)
-        genotypes = subject.sample(counts.fit + counts.interval + counts.held_out, config.seed + 1)
+        genotypes = _sampled(config, subject)
     needed = counts.fit + counts.interval + 10
     if len(genotypes) < needed:
         raise TableError(
@@ -121,7 +150,11 @@ def _measure(
             f"calibrate on {counts.fit} and {counts.interval} and to hold out 10: lower "
             "networks.fit and networks.interval."
         )
-    refused = operators.measure_operators(table, ops, pool, config.tuning.n_plans, phases)
+    taken = other.plans if config.within is not None and (other := source(config)) else {}
+    if table.taken_over() and not taken:  # those networks were compiled by other plans
+        table.networks.clear()
+    table.forget_transfer()
+    refused = operators.measure_operators(table, ops, pool, config.tuning.n_plans, phases, taken)
     if refused:
         op, reason = next(iter(refused.items()))
         raise CompileError(
@@ -129,6 +162,12 @@ def _measure(
             f"{op}: {reason} The others are in {table.path}."
         )
     return networks.measure_networks(table, subject, genotypes, pool, phases)
+
+
+def _sampled(config: ProfileConfig, subject: Subject) -> list[Genotype]:
+    """Return the networks that are fitted, then those that set the interval, then the others."""
+    counts = config.networks
+    return subject.sample(counts.fit + counts.interval + counts.held_out, config.seed + 1)
 
 
 def _transfer(
@@ -165,7 +204,7 @@ def _transfer(
     measured = networks.time_whole(table, chosen, pool, phases)
     latencies = [known.timing.median_ms for known in measured]
     report = transfer.transferred(
-        table, source, list(chosen.values()), latencies, subject.space.name
+        table, source, list(chosen.values()), latencies, [subject.space.name]
     )
     table.provenance["transferred_from"] = source.provenance
     table.save()
@@ -189,7 +228,9 @@ def _extras(
         p = worker.percentiles(net, plans, _SINGLE_RUNS)
         lines.append(
             f"Network {middle.genotype.id} (the median): p50 {p['p50_ms']:.4f}, p90 "
-            f"{p['p90_ms']:.4f}, p99 {p['p99_ms']:.4f} ms over {_SINGLE_RUNS} single inferences."
+            f"{p['p90_ms']:.4f}, p99 {p['p99_ms']:.4f} ms over {_SINGLE_RUNS} single inferences, "
+            f"which budgets of p99 are told by target.facts.p99_over_p50="
+            f"{p['p99_ms'] / p['p50_ms']:.3g}."
         )
     found = throughput.batches(lowered, config.target, open_worker, phases)
     best = throughput.sweet_spot(found)

@@ -1,13 +1,12 @@
 """What an export records of itself: ``proof.json``."""
 
-import importlib.metadata
 import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from hwnas import backends, machine, supernets
+from hwnas import backends, supernets
 from hwnas.api import finished
 from hwnas.api.arguments import of_target
 from hwnas.api.context import TargetContext
@@ -24,6 +23,7 @@ from hwnas.graph import n_macs, n_params
 from hwnas.int8.finished import Finished
 from hwnas.manifest import Manifest, weights_of
 from hwnas.metrics import column
+from hwnas.provenance import device_of
 from hwnas.results import Row
 from hwnas.space import Genotype
 from hwnas.target import Target, facts
@@ -77,7 +77,7 @@ def record(pick: Pick, ready: Finished, evidence: Evidence, order: Order, place:
             "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
             "command": order.command,
             "versions": _versions(config.target, evidence),
-            "machine": _machine(),
+            "machine": _machine(config.target),
         },
         "model": {
             "id": genotype.id,
@@ -136,13 +136,14 @@ def _versions(target: Target, evidence: Evidence) -> dict[str, str]:
     """Return the versions of what made and ran the artefacts."""
     made = backends.decisive(target.runtime, target.dtype)
     ran = [package for name in evidence.agreements for package in kinds()[name].needs.values()]
-    return {n: importlib.metadata.version(n) for n in dict.fromkeys([*_RECORDED, *ran, *made])}
+    return {n: backends.version(n) for n in dict.fromkeys([*_RECORDED, *ran, *made])}
 
 
-def _machine() -> Row:
+def _machine(target: Target) -> Row:
     """Return what this machine is, without the long list of its features."""
-    described = machine.describe()
-    return {name: described[name] for name in ("cpu", "cores", "governor", "system")}
+    described = device_of(target)
+    names = ("cpu", "cores", "governor", "system", "gpu", "driver")
+    return {name: described[name] for name in names if name in described}
 
 
 def _weights(pick: Pick, manifest: Manifest) -> Row:

@@ -90,7 +90,7 @@ def _cost_model(front: Front, searches: Searches, progress: Progress) -> Iterato
     """Give the cost model with which a run was searched."""
     config = next(c for c in searches(front.run.path) if c.target.name == front.run.target)
     parts = build.parts(config, progress)
-    device = open_device(config, parts.networks)
+    device = open_device(config, parts.networks, progress)
     try:
         yield build.cost_model(parts, device)
     finally:

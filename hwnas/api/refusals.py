@@ -85,7 +85,9 @@ def _unreadable(override: str, options: Mapping[str, Option]) -> str:
 def _not_so(option: Option, value: str | None) -> str:
     """Return that an option must be something else."""
     got = "" if value is None else f", got {public(value)}"
-    if value is not None and bounds.interval_of(option.field) is not None:
+    if bounds.interval_of(option.field) is not None:
+        if value is None:  # of a file
+            return f"{option.name} must be {bounds.words(option.field)}."
         return bounds.refusal(option.name, _number(value), option.field)
     return f"{option.name} must be {_words(option.hint)}{got}."
 

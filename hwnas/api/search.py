@@ -1,7 +1,6 @@
 """A search: build, search, verify, write."""
 
 import contextlib
-import importlib.metadata
 import os
 import platform
 from collections.abc import Sequence
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from hwnas import files
+from hwnas import backends, files
 from hwnas.api import baseline, context
 from hwnas.api.context import TargetContext
 from hwnas.api.ending import end
@@ -18,7 +17,7 @@ from hwnas.api.front import Outcome
 from hwnas.api.own import Own
 from hwnas.api.reporter import Reporter
 from hwnas.config import SearchConfig
-from hwnas.device import table_facts
+from hwnas.device import notes, table_facts
 from hwnas.results import Row, RunFolder, begun, check_resumed, opened, plain
 from hwnas.searching import engine
 
@@ -49,6 +48,8 @@ def search(
         with reporter.timed("Load data"):
             contexts = stack.enter_context(context.opened(configs, reporter, own))
         reporter.say(contexts[0].parts.data.notes)
+        for each in contexts:
+            reporter.say(notes(each.device, [m.name for m in each.parts.space.members]))
         for setup in contexts[0].parts.setups.values():
             setup.check()
         baselines = baseline.read(contexts)
@@ -82,7 +83,7 @@ def _manifest(
     supernet = parts.checkpoint()
     decisive = context.versions(contexts)
     check_resumed(earlier, folder, digests, parts.config.n_trials, decisive)
-    versions = {name: importlib.metadata.version(name) for name in _RECORDED} | decisive
+    versions = {name: backends.version(name) for name in _RECORDED} | decisive
     return {
         **begun("search", arguments, earlier, parts.config),
         "seed": parts.config.seed,

@@ -1,7 +1,6 @@
 """A search in a benchmark table, to judge a sampler: ``search accuracy=table``."""
 
 import contextlib
-import importlib.metadata
 import json
 import math
 from collections.abc import Iterator, Sequence
@@ -10,7 +9,7 @@ from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
-from hwnas import tabular
+from hwnas import backends, tabular
 from hwnas.api.reporter import Reporter
 from hwnas.config import TabularConfig
 from hwnas.results import Candidate, Row, RunFolder, begun, check_resumed, opened
@@ -102,16 +101,16 @@ def _manifest(
         "budget": config.allowed.digested(),
         "sampler": asdict(config.sampler),
         "seed": config.seed,
-        "versions": [importlib.metadata.version(name) for name in _RECORDED],
+        "versions": [backends.version(name) for name in _RECORDED],
     }
     digests = {
         name: sha256(json.dumps(value).encode()).hexdigest()[:16]
         for name, value in decisive.items()
     }
-    own = {name: importlib.metadata.version(name) for name in _DECISIVE}
+    own = {name: backends.version(name) for name in _DECISIVE}
     check_resumed(earlier, folder, digests, config.n_trials, own)
     return {
         **begun("search", arguments, earlier, config),
         "digests": digests,
-        "versions": {name: importlib.metadata.version(name) for name in _RECORDED},
+        "versions": {name: backends.version(name) for name in _RECORDED},
     }

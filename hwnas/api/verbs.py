@@ -12,7 +12,7 @@ from hwnas import config, host
 from hwnas.accuracy.base import Evaluator
 from hwnas.api.arguments import for_targets
 from hwnas.api.composition import compose, with_resumed
-from hwnas.api.folders import ComparisonResult, ProfileResult, TrainResult
+from hwnas.api.folders import ComparisonResult, PlanResult, ProfileResult, TrainResult
 from hwnas.api.keywords import as_arguments
 from hwnas.api.literal import says
 from hwnas.api.own import Own
@@ -143,13 +143,14 @@ def profile(*, progress: Progress | None = None, **options: Any) -> ProfileResul
 
     Args:
         progress: Is told of phases.
-        options: Of ``python -m hwnas profile``, but for ``genotype``.
+        options: Of ``python -m hwnas profile``, but for those that make no table of this machine:
+            ``genotype``, ``kit`` and ``measured``.
     """
     host.tune()
     from hwnas.api.profiling import profile as run
 
-    if "genotype" in options:
-        raise ConfigError("genotype=... shows one network; do so on the command line.")
+    if others := [name for name in ("genotype", "kit", "measured") if name in options]:
+        raise ConfigError(f"{others[0]}=... makes no table; use the command line.")
     quiet, given = Quiet(progress), as_arguments(_with_file(options))
     found = run(compose("profile", given), given, quiet)
     assert found.table is not None
@@ -172,3 +173,41 @@ def compare(
     given = as_arguments({"runs": [*runs], **options})
     found = run(compose("compare", given), given, Quiet(progress))
     return ComparisonResult(found.path, tuple(found.sentences))
+
+
+def plan(
+    service: str | Path, fleet: str | Path, *, progress: Progress | None = None, **options: Any
+) -> PlanResult:
+    """Choose models, devices and replicas for a service.
+
+    Args:
+        service: The file of what is asked for.
+        fleet: The file of what there is.
+        progress: Is told of phases.
+        options: Of ``python -m hwnas plan``: ``objective="carbon"``.
+    """
+    host.tune()
+    from hwnas.api.planning import plan as run
+
+    given = as_arguments({"service": service, "fleet": fleet, **options})
+    found = run(compose("plan", given), given, Quiet(progress))
+    return PlanResult(found.path, tuple(found.sentences))
+
+
+def simulate(
+    plan: str | Path | PlanResult, *, progress: Progress | None = None, **options: Any
+) -> PlanResult:
+    """Simulate a plan.
+
+    Args:
+        plan: A plan, or its folder.
+        progress: Is told of phases.
+        options: Of ``python -m hwnas simulate``: ``kill="spot"``.
+    """
+    host.tune()
+    from hwnas.api.planning import simulate as run
+
+    folder = plan.path if isinstance(plan, PlanResult) else plan
+    given = as_arguments({"plan": folder, **options})
+    found = run(compose("simulate", given), given, Quiet(progress))
+    return PlanResult(found.path, tuple(found.sentences))

@@ -87,10 +87,22 @@ class _Repeating:
             if running.needs_worker(name):
                 target = proofs.target_of(self._recorded)
                 worker = worker or stack.enter_context(measuring.worker(target, self._config))
+            if name == self._recorded["own_artefact"] and (words := self._otherwise()):
+                self._say(f"{name}: {words}")
             with self._reported(name):
                 self._sessions[name] = self._session(name, worker, stack)
         if not self._sessions and not self.failed:
             raise RunError(f"{self._folder}: no artefact runs here; install what one needs.")
+
+    def _otherwise(self) -> str:
+        """Return how the target runs its own artefact, if not as this machine opens it."""
+        target = proofs.target_of(self._recorded)
+        if target.engine == target.runtime:
+            return ""
+        return (
+            f"outputs are those of {target.runtime} on this CPU; its proof is of {target.engine}, "
+            f"which +target={target.name} measures again."
+        )
 
     def _session(self, name: str, worker: Retrying | None, stack: contextlib.ExitStack) -> Session:
         """Return an artefact as something that runs; what is code of the folder runs apart."""

@@ -9,6 +9,7 @@ import functools
 import importlib.util
 import pkgutil
 from collections.abc import Mapping
+from importlib import metadata
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -100,6 +101,26 @@ def decisive(runtime: str, dtype: str) -> list[str]:
         if backend.dtypes[dtype] in (artefact.name for artefact in other.artefacts):
             names += other.decisive
     return list(dict.fromkeys(names))
+
+
+def version(name: str) -> str:
+    """Return the version of a distribution.
+
+    Where others bring its module, such as ``onnxruntime-gpu``, their names and versions.
+
+    Raises:
+        PackageNotFoundError: it is not installed.
+    """
+    found = sorted(_bringing().get(name, {name}))
+    if found == [name]:
+        return metadata.version(name)
+    return ", ".join(f"{other} {metadata.version(other)}" for other in found)
+
+
+@functools.cache
+def _bringing() -> Mapping[str, set[str]]:
+    """Return the distributions that bring each module."""
+    return {name: {*found} for name, found in metadata.packages_distributions().items()}
 
 
 def columns() -> dict[str, str]:

@@ -4,6 +4,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 
+class Settings:
+    """What the section of a backend in target files may say beside its fields, which have defaults.
+
+    Every target has such a section: without a file's or a command's word, that of the defaults.
+    """
+
+    @property
+    def variant(self) -> str:
+        """What of it names latency tables, beside the runtime; empty: nothing."""
+        return ""
+
+    @property
+    def silent(self) -> bool:
+        """Whether it says no more than its defaults."""
+        return False
+
+    @property
+    def words(self) -> Mapping[str, str]:
+        """What stands in runners of exports for words in capitals."""
+        return {}
+
+
 @dataclass(frozen=True)
 class Artefact:
     """A file of an export, with those that belong to it, and what runs it."""
@@ -32,7 +54,7 @@ class Runner:
     distribution: str  #: that it needs
     imports: str
     #: From ``x``, float32 ``(N, H, W, C)``, to ``outputs``, ``(N, n_outputs)``. ``DEFAULT`` stands
-    #: for the default artefact, where an argument chooses.
+    #: for the default artefact, where an argument chooses; ``Settings.words`` for others.
     code: str
 
     @property
@@ -62,13 +84,15 @@ class Description:
     remote: bool = False  #: whether its engine reaches devices that are not this machine
     kits: bool = False  #: whether its devices are out of reach, and measured by kits
     settings: type | None = None  #: dataclass of the section that targets have for it
-    #: Whether there were runs before it: their digests know nothing of its section.
+    #: Whether there were runs before its section: their digests know nothing of it.
     later: bool = False
     required: Sequence[str] = ()  #: facts that its targets must have
     needs: Mapping[str, str] = field(
         default_factory=dict
     )  #: distributions by the module that they bring
     extra: str = ""  #: of hwnas that brings those; empty: they come with it
+    #: ``module:function`` that says of a target which devices it runs on beside the machine's CPU
+    devices: str = ""
     #: Distributions whose versions decide figures.
     decisive: Sequence[str] = ()
     #: Modules whose code decides what the plans of latency tables mean.

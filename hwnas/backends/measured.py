@@ -22,6 +22,7 @@ from hwnas.cost.base import Cost, CostModel
 from hwnas.cost.host import as_run, host_cost
 from hwnas.graph import Graph
 from hwnas.int8.network import QuantisedNetwork
+from hwnas.metrics.builtin import latency_p99
 from hwnas.runtimes.base import Judged, Session
 from hwnas.target import Remote, Target
 
@@ -122,7 +123,9 @@ class MeasuredArtefacts:
     def _cost(self, judged: Judged, lowered: Graph) -> Cost:
         fused, timing = as_run(lowered, self._target), judged.timing
         cost = host_cost(fused, self._target, timing.figure, judged.energy)
-        return Cost(cost.figures, {**cost.details, "drifted": float(timing.drifted)})
+        tail = {} if judged.p99 is None else {latency_p99.METRIC.name: judged.p99}
+        details = {**cost.details, "drifted": float(timing.drifted)}
+        return Cost({**cost.figures, **tail}, details)
 
 
 def _table(costed: Costed) -> CostModel:

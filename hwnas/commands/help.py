@@ -55,6 +55,8 @@ _FIRST = {
     "compare": "runs='[DIR,DIR]' ",
     "export": "run=DIR ",
     "verify": "DIR ",
+    "plan": "service=FILE fleet=FILE ",
+    "simulate": "plan=DIR ",
 }
 _ABOUT = {
     "search": [
@@ -108,6 +110,19 @@ _ABOUT = {
         "report.html, an interactive page of all that needs no network.",
         "Writes runs/compare/<time>/; the same input gives the same numbers.",
     ],
+    "plan": [
+        "Chooses which models of fronts run on which devices, at which batch size, in how many",
+        "replicas and in which hour, and which requests go where, so that p99, accuracies, quotas",
+        "and budgets hold, with any one machine dead or all spot machines gone where that is asked",
+        "for. Plans are simulated, and corrected until no class has 1 % late in any hour.",
+        "Writes runs/plan/<time>/: plan.yaml, report.html, tables. pip install 'hwnas[plan]'.",
+    ],
+    "simulate": [
+        "Simulates the hours of a plan by discrete events: arrivals at random or in the bursts of",
+        "a trace, batches, escalations, failures with retries, machines slowed by heat. Says p50,",
+        "p99 and the share of late requests of each class, cost and energy, with intervals over",
+        "seeds. Writes runs/simulate/<time>/; the same input gives the same bytes.",
+    ],
 }
 _EXAMPLES = {
     "export": [
@@ -121,6 +136,16 @@ _EXAMPLES = {
         "verify runs/export/<time>/<id>",
         "verify runs/export/<time>/<id> data=DIR                 # the data set is in DIR",
         "verify runs/export/<time>/<id> +target=npu",
+    ],
+    "plan": [
+        "plan service=service.yaml fleet=fleet.yaml",
+        "plan service=service.yaml fleet=fleet.yaml objective=carbon limit_s=60",
+    ],
+    "simulate": [
+        "simulate plan=runs/plan/<time>",
+        "simulate plan=runs/plan/<time> trace=arrivals.csv n_seeds=10",
+        "simulate plan=runs/plan/<time> kill=spot",
+        "simulate plan=runs/plan/<time> 'kill=[cpu,gpu]' hours=[12,20] throttle=cpu:0.7",
     ],
     "search": [
         "search +target=npu budget.latency_ms=0.3 budget.sram_kib=32",

@@ -2,6 +2,7 @@
 
 from hwnas.config.common import RunConfig
 from hwnas.config.networks import ProfileConfig, TrainConfig
+from hwnas.config.planning import PlanConfig, SimulateConfig
 from hwnas.config.runs import AuditConfig, CompareConfig, ExportConfig, WhyConfig
 from hwnas.config.search import SearchConfig, TabularConfig
 from hwnas.config.several import agreed, check_common
@@ -12,9 +13,11 @@ __all__ = [
     "AuditConfig",
     "CompareConfig",
     "ExportConfig",
+    "PlanConfig",
     "ProfileConfig",
     "RunConfig",
     "SearchConfig",
+    "SimulateConfig",
     "TabularConfig",
     "TrainConfig",
     "VerifyConfig",
@@ -34,6 +37,8 @@ SCHEMAS: dict[str, type] = {
     "compare": CompareConfig,
     "export": ExportConfig,
     "verify": VerifyConfig,
+    "plan": PlanConfig,
+    "simulate": SimulateConfig,
 }
 
 

@@ -43,6 +43,10 @@ class ProfileConfig:
     #: by which passes of a network, and readings of a sentinel, may differ
     drift: float = within("(0, 1)", 0.03)
     seed: int = within(SEED, 0)
+    share: float = within("(0, 1)", 0.95)  #: of networks that ``within`` asks for
+    #: stop as soon as so many networks, to which nothing was fitted, are foretold within this share
+    #: of their latency; begins with another CPU's table where there is one
+    within: float | None = within("(0, 1)", None)
 
     def __post_init__(self) -> None:
         check(self)
@@ -53,9 +57,11 @@ class ProfileConfig:
                 f"Target '{self.target.name}' needs no latency table: "
                 f"target.runtime={self.target.runtime} estimates every network whole."
             )
+        if self.transfer_from is not None and self.within is not None:
+            raise ConfigError("transfer_from and within are two ways: give one of them.")
         if self.transfer_from is not None:
             check_name(self.transfer_from, "transfer_from")
-        for name in ("genotype", "transfer_from"):
+        for name in ("genotype", "transfer_from", "within"):
             if getattr(self, name) is not None and len(self.spaces) > 1:
                 raise ConfigError(
                     f"profile {name}=... takes one search space{not_several(self.spaces)}"

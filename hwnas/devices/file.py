@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import final
+from typing import Annotated, TypedDict, final
 
 import numpy as np
 
@@ -13,14 +13,17 @@ from hwnas import files
 from hwnas.agreement import agreement
 from hwnas.devices import predictor
 from hwnas.devices.features import Encoder, Features
-from hwnas.devices.predictor import Predictor
+from hwnas.devices.predictor import FEWEST, Predictor
 from hwnas.devices.prior import Prior
-from hwnas.devices.work import Floats, Work, joined, work
+from hwnas.devices.work import CLASSES, Floats, Work, joined, work
 from hwnas.errors import TableError
 from hwnas.figure import Figure
 from hwnas.graph import Graph
+from hwnas.records import read_json
+from hwnas.records.schema import Bound, Count, Positive, Size
 
 _VERSION = 1
+_Level = Annotated[int, Bound(0, 64)]
 _ENOUGH = 7  #: measurements from which one can be told to be wrong
 _FAR = 1.5  #: half intervals that it must be off what all others say
 _NEAR = 0.15  #: share of its latency by which it must be, too
@@ -105,6 +108,21 @@ class MeasuredDevice:
         files.write(path, json.dumps(content).encode())
 
 
+#: Class, multiply-accumulates, weights, activations, level: see ``Work``.
+_Operator = tuple[Annotated[int, Bound(0, len(CLASSES) - 1)], Count, Count, Count, _Level]
+_Network = Annotated[list[_Operator], Bound(1, 10_000)]
+
+
+class _Saved(TypedDict):
+    version: Annotated[int, Bound(_VERSION, _VERSION)]
+    setting: str
+    spaces: list[str]
+    batch: Size
+    ms: Annotated[list[Positive], Bound(FEWEST, 1_000_000)]
+    measured: list[_Network]
+    reference: Annotated[list[_Network], Bound(1, 1_000_000)]
+
+
 def load(path: Path) -> MeasuredDevice:
     """Return the device of a file.
 
@@ -112,11 +130,11 @@ def load(path: Path) -> MeasuredDevice:
         TableError: it is damaged, or of another version.
     """
     try:
-        saved = json.loads(path.read_text(encoding="utf-8"))
-        if saved["version"] != _VERSION:
-            raise TableError(f"{path} has version {saved['version']}, not {_VERSION}.")
-        works = [Work.of_rows(saved[name]) for name in ("reference", "measured")]
-        ms, spaces = np.array(saved["ms"], float), tuple(saved["spaces"])
-        return MeasuredDevice(works[0], works[1], ms, saved["batch"], saved["setting"], spaces)
-    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
-        raise TableError(f"{path} is no file of a measured device: {error}") from None
+        saved = read_json(_Saved, path, TableError)
+    except FileNotFoundError:
+        raise TableError(f"{path} is not there.") from None
+    if len(saved["ms"]) != len(saved["measured"]):
+        raise TableError(f"{path} cannot be read: it has not a latency for each network.")
+    works = [Work.of_rows(rows) for rows in (saved["reference"], saved["measured"])]
+    ms, spaces = np.array(saved["ms"], float), tuple(saved["spaces"])
+    return MeasuredDevice(works[0], works[1], ms, saved["batch"], saved["setting"], spaces)

@@ -1,7 +1,6 @@
 """Reads latencies that were measured elsewhere, and says what of them cannot be used."""
 
 import csv
-import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -9,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hwnas.errors import SpaceError, TableError, unknown
+from hwnas.records import bounded
+from hwnas.records.rows import MOST
 from hwnas.space import Genotype, Space
 
 Row = Mapping[str, str]
@@ -72,11 +73,13 @@ def read(path: Path, space: Space, facts: Mapping[str, object], allowed: float) 
 
 def _rows(path: Path) -> list[dict[str, str]]:
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            lines = [line for line in file if not line.startswith("#")]
-        rows = list(csv.DictReader(lines))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise TableError(f"measured={path} cannot be read: {error}") from None
+        said = bounded.text(path, MOST)
+        lines = [line for line in said.splitlines(keepends=True) if not line.startswith("#")]
+        rows = list(csv.DictReader(lines))  # of a device that is still at it: cut off anywhere
+    except OSError as error:
+        raise TableError(f"measured={path} cannot be read: {error.strerror}.") from None
+    except (bounded.Damaged, csv.Error) as error:
+        raise TableError(f"measured={path} cannot be read: {error}.") from None
     if not rows:
         raise TableError(f"measured={path} has no rows. Measure with the kit's measure.py.")
     if "genotype" not in rows[0]:
@@ -96,8 +99,8 @@ def _latency_column(path: Path, row: Row) -> str:
 
 def _genotype(row: Row, space: Space) -> Genotype:
     try:
-        options = json.loads(row["genotype"] or "null")
-    except json.JSONDecodeError:
+        options = bounded.from_json(row["genotype"] or "null")
+    except bounded.Damaged:
         options = None
     if not isinstance(options, dict):
         raise ValueError("genotype is not JSON with the choices of a network")

@@ -124,5 +124,6 @@ def serve(folder: str, asked: str, answered: str) -> None:
     except EOFError:
         return
     except Exception as error:  # Python and torch raise their own
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        whose = "" if isinstance(error, CompileError) else f"{type(error).__name__}: "
+        reason = " ".join(f"{whose}{error}".split())
         answers.send_bytes(reason[:_LONGEST].encode())

@@ -57,7 +57,7 @@ def build(
     names = backends.file_names(target.runtime, target.dtype)
     own = artefacts.delivered(Trained(lowered, weights, finished.int8))
     files |= {names[suffix]: content for suffix, content in own.items()}
-    texts = runners(set(files), data.task)
+    texts = runners(set(files), data.task, target)
     return files | {name: text.encode() for name, text in texts.items()}
 
 

@@ -1,7 +1,6 @@
 """Costs of an export on the machine at hand, or estimated again; needs no torch."""
 
 import contextlib
-import importlib.metadata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -126,7 +125,7 @@ def _compared(
     ]
     changed = [n for n, f in measured.figures.items() if n not in before or f != before[n]]
     versions = recorded["made"]["versions"]
-    same = all(importlib.metadata.version(n) == versions.get(n) for n in description.decisive)
+    same = all(backends.version(n) == versions.get(n) for n in description.decisive)
     # Another version of the compiler may find another way.
     return replace(measured, other=[*changed, *another] if same else [], same=not another)
 

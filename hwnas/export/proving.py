@@ -41,6 +41,9 @@ class Prover:
     limits: Mapping[str, float]  #: the budget
     max_int8_drop: float  #: points that int8 may lose
     kept: Kept  #: the images that the export holds
+    #: whether the target's own artefact is compared with torch as the target runs it, because this
+    #: machine, where it is merely opened, runs it otherwise
+    in_worker: bool = False
 
 
 @dataclass(frozen=True)
@@ -121,6 +124,8 @@ def prove(
     not_run = {name: why for name in names if (why := running.hindrance(name))}
     runnable = [name for name in names if name not in not_run]
     sessions = {name: running.session(folder, name, bench.worker) for name in runnable}
+    if bench.in_worker and bench.worker is not None:
+        sessions[own] = running.InWorker(running.paths(folder, own), bench.worker)
     near = agreements(sessions, bench.kept, data)
     others = {name: session for name, session in sessions.items() if name != own}
     resolution = lowered[0].op.in_shape[1]

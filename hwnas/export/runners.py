@@ -1,6 +1,10 @@
 """The runners of an export: ten lines each, which need one runtime and numpy."""
 
+from collections.abc import Mapping
+
 from hwnas import backends
+from hwnas.backends.description import Description, Settings
+from hwnas.target import Target
 from hwnas.tasks.base import Task
 
 _HEAD = '''"""Print {answer} of each uint8 image (N, H, W, C) of a .npy file. Needs {needs}, numpy.
@@ -25,15 +29,17 @@ x = (images.astype(np.float32) - mean) / std  # N, H, W, C
 '''
 
 
-def runners(names: set[str], task: Task) -> dict[str, str]:
+def runners(names: set[str], task: Task, target: Target) -> dict[str, str]:
     """Return the text of each runner by its file name.
 
     Args:
         names: The artefacts that there are.
         task: What the networks are for.
+        target: On which they run: its sections say how.
     """
-    found = {}
-    for runner in (runner for backend in backends.known() for runner in backend.runners):
+    found, own = {}, backends.get(target.runtime).dtypes[target.dtype]
+    every = [(backend, runner) for backend in backends.known() for runner in backend.runners]
+    for backend, runner in every:
         there = [name for name in runner.artefacts if name in names]
         if there:
             chooses = "DEFAULT" in runner.code
@@ -44,5 +50,19 @@ def runners(names: set[str], task: Task) -> dict[str, str]:
                 imports=runner.imports,
                 more=f" [{there[-1]}]" if chooses else "",
             )
-            found[runner.name] = head + runner.code.replace("DEFAULT", there[0]) + task.printing()
+            default = own if own in there and backend.name == target.runtime else there[0]
+            words = {**_words(backend, target), "DEFAULT": default}
+            found[runner.name] = head + _filled(runner.code, words) + task.printing()
     return found
+
+
+def _words(backend: Description, target: Target) -> Mapping[str, str]:
+    """Return what the section of a backend says in runners."""
+    section = getattr(target, backend.name, None)
+    return section.words if isinstance(section, Settings) else {}
+
+
+def _filled(code: str, words: Mapping[str, str]) -> str:
+    for word, text in words.items():
+        code = code.replace(word, text)
+    return code

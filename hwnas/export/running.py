@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from hwnas import backends
 from hwnas.backends.base import opened
 from hwnas.backends.description import Artefact
+from hwnas.errors import CompileError
 from hwnas.runtimes.base import Session
 from hwnas.runtimes.pool import Retrying
 
@@ -94,12 +95,19 @@ class TorchSession:
         self._network = load_module(folder / "model.py").load()
 
     def run(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the outputs ``(N, n_outputs)`` for normalised images ``(N, C, H, W)``."""
+        """Return the outputs ``(N, n_outputs)`` for normalised images ``(N, C, H, W)``.
+
+        Raises:
+            CompileError: what answers is no network.
+        """
         import torch
 
         with torch.inference_mode():
             parts = torch.split(torch.from_numpy(images), _BATCH)
-            found: NDArray[np.float32] = torch.cat([self._network(x) for x in parts]).numpy()
+            answers = [self._network(x) for x in parts]
+            if not all(isinstance(answer, torch.Tensor) for answer in answers):
+                raise CompileError("its network does not answer with a tensor")
+            found: NDArray[np.float32] = torch.cat(answers).numpy()
         return found
 
 

@@ -14,6 +14,7 @@ from hwnas.families.base import Family
 from hwnas.families.mbconv.family import MBConv
 from hwnas.families.resnet.family import ResNet
 from hwnas.families.vit.family import ViT
+from hwnas.space import SearchSpace
 
 GROUP = "hwnas.families"  #: of entry points
 _BUILT_IN: dict[str, type[Family]] = {"mbconv": MBConv, "resnet": ResNet, "vit": ViT}
@@ -32,6 +33,20 @@ def get(name: str) -> Family:
     if name not in _BUILT_IN:
         raise SpaceError(unknown("family", name, {*_BUILT_IN, *entry_points(group=GROUP).names}))
     return _BUILT_IN[name]()
+
+
+def of(space: SearchSpace) -> Family:
+    """Return the family of a space, whose choices it builds networks of.
+
+    Raises:
+        SpaceError: there is no such family, or it cannot build what the space lists.
+    """
+    try:
+        family = get(space.family)
+    except SpaceError as error:
+        raise SpaceError(f"Space '{space.name}': {error}") from None
+    family.check(space)
+    return family
 
 
 def origin(name: str) -> tuple[str, ...]:

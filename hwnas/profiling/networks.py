@@ -10,6 +10,7 @@ from hwnas.agreement import agreement
 from hwnas.cost.calibration import Calibration, Features, calibrate, features
 from hwnas.graph import Graph, n_macs
 from hwnas.latency_table import LatencyTable, Row
+from hwnas.op import OpSpec
 from hwnas.profiling.options import NetworksConfig
 from hwnas.profiling.passes import Measured, Passes
 from hwnas.profiling.subject import Subject
@@ -42,11 +43,15 @@ def measure_networks(
     genotypes: Sequence[Genotype],
     pool: Pool,
     progress: Progress,
+    taken: Mapping[OpSpec, str] | None = None,
 ) -> list[Whole]:
-    """Compile and time the networks that a table lacks; return them all."""
+    """Compile and time the networks that a table lacks; return them all.
+
+    Operators that the table has not timed are compiled by plans that were ``taken`` over.
+    """
     latencies = {op: entry.timing.median_ms for op, entry in table.entries.items()}
     lowered = {genotype: subject.lower(genotype) for genotype in genotypes}
-    known = time_whole(table, lowered, pool, progress)
+    known = time_whole(table, lowered, pool, progress, taken)
     return [
         Whole(genotype, features(net, latencies), n_macs(net) / 1e6, measured, digest(net))
         for (genotype, net), measured in zip(lowered.items(), known, strict=True)
@@ -54,10 +59,22 @@ def measure_networks(
 
 
 def time_whole(
-    table: LatencyTable, lowered: Mapping[Genotype, Graph], pool: Pool, progress: Progress
+    table: LatencyTable,
+    lowered: Mapping[Genotype, Graph],
+    pool: Pool,
+    progress: Progress,
+    taken: Mapping[OpSpec, str] | None = None,
 ) -> list[Measured]:
-    """Return the latency of fused networks; what the table has is not timed again."""
-    plans = table.plans()
+    """Return the latency of fused networks; what the table has is not timed again.
+
+    Args:
+        table: Keeps them; says how operators are compiled.
+        lowered: The networks.
+        pool: What measures.
+        progress: Is told of what takes time.
+        taken: How operators are compiled that the table does not know.
+    """
+    plans = {**(taken or {}), **table.plans()}
     rows = {(row["search_space"], row["network"]): row for row in table.networks}
     keys = {genotype: (genotype.space, digest(net)) for genotype, net in lowered.items()}
 
@@ -101,6 +118,18 @@ def report_error(
         "unit": "ms",
     }
     roles = ["fit"] * fit + ["interval"] * (end - fit) + ["held_out"] * len(held_out)
+    record(table, wholes, roles, calibration, space)
+    return calibration
+
+
+def record(
+    table: LatencyTable,
+    wholes: Sequence[Whole],
+    roles: Sequence[str],
+    calibration: Calibration,
+    space: str,
+) -> None:
+    """Store networks of a space, what they are there for, and what is predicted of them."""
     now = {whole.network for whole in wholes}
     others = [
         row if row["search_space"] != space else row | _UNJUDGED
@@ -115,7 +144,12 @@ def report_error(
     ]
     table.networks = others + judged
     table.save()
-    return calibration
+
+
+def share(calibration: Calibration, wholes: Sequence[Whole], within: float) -> float:
+    """Return the share of networks that are foretold within a share of their latency."""
+    errors = [w.timing.median_ms / calibration.predict(w.features)[0] - 1 for w in wholes]
+    return sum(abs(error) <= within for error in errors) / len(errors)
 
 
 def error(calibration: Calibration, held_out: Sequence[Whole]) -> dict[str, Any]:

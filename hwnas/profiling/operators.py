@@ -1,6 +1,6 @@
 """Tunes and times the operators that a table lacks."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from hwnas.errors import CompileError, HwnasError
 from hwnas.latency_table import Entry, LatencyTable
@@ -20,14 +20,18 @@ def measure_operators(
     pool: Pool,
     n_plans: int,
     progress: Progress,
+    taken: Mapping[OpSpec, str] | None = None,
 ) -> dict[OpSpec, str]:
-    """Tune and time the operators that a table lacks; return those that cannot be compiled."""
-    missing = table.missing(ops)
+    """Tune and time the operators that a table lacks; return those that cannot be compiled.
+
+    Those with a plan that is ``taken`` over are not tuned.
+    """
+    missing, elsewhere = table.missing(ops), table.taken_over()
     refused: dict[OpSpec, str] = {}
 
     def tune(op: OpSpec) -> Callable[[Worker], tuple[str, Timing]]:
         def work(worker: Worker) -> tuple[str, Timing]:
-            plan = worker.tune(op, n_plans)
+            plan = (taken or {}).get(op) or worker.tune(op, n_plans, elsewhere.get(op, ""))
             return plan, worker.time_operators([(op, plan)])[0]
 
         return work

@@ -96,14 +96,17 @@ def transferred(
     source: LatencyTable,
     networks: Sequence[Graph],
     measured_ms: Sequence[float],
-    space: str,
+    spaces: Sequence[str],
+    plans: Mapping[OpSpec, str] | None = None,
 ) -> dict[str, Any]:
     """Fill a table from another device's; return how well left-out networks are predicted.
 
-    Operators get the latency that follows, and no plan: each is tuned when it is first compiled.
-    Those of the networks were measured alone and keep that; the others are told as if they were
-    alone, too. The interval comes from the left-out predictions.
+    Operators get the latency that follows, and their plan if ``plans`` have one; others are tuned
+    when they are first compiled. Those of the networks that were measured alone keep that; the
+    others are told as if they were alone, too. The interval comes from the left-out predictions.
+    What followed before for other spaces is forgotten: it was of operators of other latencies.
     """
+    table.forget_transfer()
     reference = {op: entry.timing.median_ms for op, entry in source.entries.items()}
     model = fit(networks, measured_ms, reference)
     predicted = left_out(networks, measured_ms, reference)
@@ -121,17 +124,25 @@ def transferred(
                 low_ms=old.low_ms * scale,
                 high_ms=old.high_ms * scale,
             )
-            table.entries[op] = Entry(TRANSFERRED, timing)
+            plan = (plans or {}).get(op, "")
+            table.entries[op] = Entry(f"{TRANSFERRED} {plan}".strip(), timing)
     n = len(networks)
     calibration = Calibration(shift, model.operator_ms, 0.0, errors[rank - 1], n, n)
     report = agreement(predicted, measured_ms)
-    table.calibration[space] = {
+    found = {
         "coefficients": calibration.to_json(),
         "error": {"n": n, "table": report, "method": "each network left out once"},
-        "transfer": {"factors": dict(model.factors), "from": str(source.path.parent.name)},
+        "transfer": {"factors": dict(model.factors), "from": _device(source)},
         "unit": "ms",
     }
+    table.calibration |= dict.fromkeys(spaces, found)
     return {**report, "interval": calibration.interval, "coverage": rank / (n + 1)}
+
+
+def _device(table: LatencyTable) -> str:
+    """Return what a table is of: its target, and its CPU where that is known."""
+    cpu = table.provenance.get("device", {}).get("cpu", "")
+    return f"{table.path.parent.name} ({cpu})" if cpu else table.path.parent.name
 
 
 def _in_networks(

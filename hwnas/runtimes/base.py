@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from hwnas.figure import Figure
 from hwnas.graph import Graph
 from hwnas.metering import Energy
 from hwnas.op import OpSpec
@@ -83,3 +84,4 @@ class Judged:
     outputs: NDArray[np.float32]  #: ``(N, n_outputs)``
     timing: Timing
     energy: Energy | None  #: where the target has a meter
+    p99: Figure | None = None  #: latency of single inferences in ms, where that was asked for

@@ -14,7 +14,7 @@ from hwnas.metering import Meter
 from hwnas.metering import measure as measure_energy
 from hwnas.op import OpSpec
 from hwnas.runtimes.base import Engine, Judged, Plans, Weights
-from hwnas.timing import Sentinel, Timer, Timing, TimingConfig, measure, percentiles
+from hwnas.timing import Sentinel, Timer, Timing, TimingConfig, measure, percentiles, tail
 
 _QUICK_S = 2e-3  #: of each of three repeats, when plans are compared
 _IDLE_S, _BLOCK_S = (
@@ -29,20 +29,26 @@ class Bench:
     """Times on one device."""
 
     def __init__(
-        self, engine: Engine, config: TimingConfig, dtype: str, meter: Meter | None = None
+        self,
+        engine: Engine,
+        config: TimingConfig,
+        dtype: str,
+        meter: Meter | None = None,
+        tail: bool = False,
     ):
-        self._engine, self._config, self._meter = engine, config, meter
+        self._engine, self._config, self._meter, self._tail = engine, config, meter, tail
         work = OpSpec("conv2d+bn+relu", (32, 16, 16), (32, 16, 16), 3, dtype=dtype)
         (plan,) = engine.plans(work, 1)
         self._sentinel = Sentinel(engine.operator(work, plan), config)
 
-    def tune(self, op: OpSpec, limit: int) -> str:
-        """Return the fastest of at most ``limit`` plans.
+    def tune(self, op: OpSpec, limit: int, first: str = "") -> str:
+        """Return the fastest of at most ``limit`` plans, and of one that is tried first.
 
         Raises:
             CompileError: no plan compiles.
         """
-        plans = self._engine.plans(op, limit)
+        promising = [*filter(None, [first]), *self._engine.plans(op, limit)]
+        plans = list(dict.fromkeys(promising))
         if len(plans) == 1:
             return plans[0]
         seconds: dict[str, float] = {}
@@ -86,10 +92,11 @@ class Bench:
         loaded = self._engine.open(files)
         outputs = loaded.session.run(images)
         timing = self._sentinel.watch(lambda: [measure(loaded.timer, self._config)])[0]
+        p99 = tail(loaded.timer) if self._tail else None
         energy = None
         if self._meter is not None:
             energy = measure_energy(self._meter, loaded.timer, _IDLE_S, _BLOCK_S)
-        return Judged(outputs, timing, energy)
+        return Judged(outputs, timing, energy, p99)
 
     def run(self, files: Mapping[str, Path], images: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the outputs of a compiled network, loaded from its files, without timing it."""

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from hwnas import backends, errors
 from hwnas.errors import CompileError, ConfigError, DeviceError, HwnasError
 from hwnas.graph import Graph
+from hwnas.metrics.builtin import latency_p99
 from hwnas.op import OpSpec
 from hwnas.runtimes.base import Engine, Judged, Plans, Weights
 from hwnas.target import Remote, Target
@@ -38,9 +39,9 @@ class Worker:
         self._process: Any = None
         self._pipe: Connection | None = None
 
-    def tune(self, op: OpSpec, limit: int) -> str:
-        """Return the fastest of at most ``limit`` plans."""
-        plan: str = self._call("tune", op, limit)
+    def tune(self, op: OpSpec, limit: int, first: str = "") -> str:
+        """Return the fastest of at most ``limit`` plans, and of one that is tried first."""
+        plan: str = self._call("tune", op, limit, first)
         return plan
 
     def time_operators(self, work: Sequence[tuple[OpSpec, str]]) -> list[Timing]:
@@ -208,7 +209,8 @@ def _answer_calls(pipe: Connection, target: Target, timing: TimingConfig, remote
             from hwnas.meters import open_meter
 
             meter = open_meter(target.meter, target.meter_channel)
-        bench = Bench(_engine(target, remote), timing, target.dtype, meter)
+        tail = latency_p99.FACT in target.facts
+        bench = Bench(_engine(target, remote), timing, target.dtype, meter, tail)
         pipe.send(("ok", None))
     except Exception as error:
         pipe.send(("error", _named(error)))

@@ -8,7 +8,7 @@ from typing import TypeVar, final
 import optuna
 from optuna.exceptions import ExperimentalWarning, StorageInternalError
 from optuna.storages import RDBStorage
-from optuna.trial import FrozenTrial
+from optuna.trial import FrozenTrial, Trial
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
@@ -16,6 +16,7 @@ from hwnas import database
 from hwnas.errors import ConfigError, RunError
 from hwnas.searching.options import StudyConfig
 from hwnas.searching.storage import SQLITE, check, lock_at_begin, settle_sqlite
+from hwnas.searching.watch import Watch
 
 T = TypeVar("T")
 Retry = Callable[[optuna.Study, FrozenTrial], None]  #: queues a trial of a dead worker again
@@ -38,7 +39,7 @@ class Connection:
     """
 
     def __init__(self, url: str, config: StudyConfig, retry: Retry):
-        self._config = config
+        self._config, self._watch = config, Watch(config.patience_s)
         self.where = f"study.storage={database.public(url)}"  #: it is, in messages
         self.storage = self._opened(url, retry)
 
@@ -51,13 +52,19 @@ class Connection:
         """Let go of the database."""
         self.storage.engine.dispose()
 
+    def beat(self, trial: Trial) -> None:
+        """Give a sign of life of a trial."""
+        with self._watch.answering():
+            self.storage.record_heartbeat(trial._trial_id)
+
     def patiently(self, do: Callable[[], T]) -> T:
         """Return what something returns, trying again for a while if the database is away."""
         until = time.monotonic() + self._config.patience_s
         pause = 0.2
         while True:
             try:
-                return do()
+                with self._watch.answering():
+                    return do()
             except AWAY as error:
                 if time.monotonic() > until:
                     raise self._gone(error) from None
@@ -77,12 +84,12 @@ class Connection:
         sqlite = make_url(url).get_backend_name() == "sqlite"
         # Two connections: one for signs of life. They are asked before use: they may have ended.
         pool = {"pool_pre_ping": True, "pool_size": 2, "max_overflow": 0}
-        pool |= database.waiting(url, self._config.patience_s)
+        pool |= database.waiting(url, self._config.patience_s) | self._watch.options
         options = SQLITE if sqlite else pool
         for attempt in range(5):
             try:
-                check(url, options)
-                with warnings.catch_warnings():
+                with warnings.catch_warnings(), self._watch.answering():
+                    check(url, options)
                     warnings.simplefilter("ignore", ExperimentalWarning)
                     storage = RDBStorage(
                         url,

@@ -15,7 +15,7 @@ from sqlalchemy import DateTime, Integer, NullPool, text
 from hwnas import database
 from hwnas.errors import RunError
 from hwnas.results import Candidate
-from hwnas.searching.damage import readable
+from hwnas.searching.damage import check_whole, readable
 from hwnas.searching.options import NAME
 from hwnas.searching.proposal import Proposal, recorded
 from hwnas.searching.trials import SPACE, candidate, is_finished
@@ -57,6 +57,7 @@ class Source:
     engine: Mapping[str, Any]  #: options of SQLAlchemy's engine
     name: str
     where: str  #: in messages
+    file: Path | None = None  #: if it is one
 
     def read(self) -> Record:
         """Return all of it.
@@ -94,6 +95,8 @@ class Source:
         self, *, skip_compatibility_check: bool = False
     ) -> Iterator[tuple[RDBStorage, optuna.Study]]:
         with readable(self.where):
+            if self.file is not None:
+                check_whole(self.file)
             storage = RDBStorage(
                 self.url,
                 engine_kwargs=dict(self.engine),
@@ -134,7 +137,7 @@ def in_file(path: Path) -> Source:
     mode = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "mode=ro&immutable=1"
     address = f"{path.absolute().as_uri()}?{mode}"
     engine = {"creator": lambda: sqlite3.connect(address, uri=True), "poolclass": NullPool}
-    return Source("sqlite://", engine, NAME, str(path))
+    return Source("sqlite://", engine, NAME, str(path), path)
 
 
 def in_database(url: str, name: str) -> Source:

@@ -23,7 +23,7 @@ from optuna.exceptions import (
     UpdateFinishedTrialError,
 )
 from optuna.samplers import BaseSampler
-from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback, fail_stale_trials
+from optuna.storages import RetryHeartbeatStaleTrialCallback, fail_stale_trials
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from hwnas.errors import RunError
@@ -202,7 +202,7 @@ class SharedStudy:
                 return None
         except UpdateFinishedTrialError:
             return None  # it took so long that others thought this process dead
-        self._pulse = _Pulse(self._connection.storage, trial, self._connection.beat_s)
+        self._pulse = _Pulse(self._connection, trial)
         return trial
 
     def _counts(self, trial: FrozenTrial) -> bool:
@@ -243,9 +243,8 @@ class SharedStudy:
 class _Pulse:
     """Signs of life of a trial, until it is stopped or the process ends."""
 
-    def __init__(self, storage: RDBStorage, trial: Trial, interval_s: int):
-        self.trial = trial
-        self._storage, self._interval_s = storage, interval_s
+    def __init__(self, connection: Connection, trial: Trial):
+        self.trial, self._connection = trial, connection
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._beat, daemon=True)
         self._thread.start()
@@ -258,6 +257,6 @@ class _Pulse:
     def _beat(self) -> None:
         while True:
             with contextlib.suppress(*AWAY):  # the next one may arrive
-                self._storage.record_heartbeat(self.trial._trial_id)
-            if self._stopped.wait(self._interval_s):
+                self._connection.beat(self.trial)
+            if self._stopped.wait(self._connection.beat_s):
                 return

@@ -136,8 +136,10 @@ def is_finished(trial: FrozenTrial, objectives: Sequence[str]) -> bool:
 def candidate(trial: FrozenTrial, space: Space) -> Candidate:
     """Return the candidate of a finished trial."""
     genotype = space.genotype(trial.params)
+    if not isinstance(kept := _kept(trial, _CANDIDATE), dict):
+        raise ValueError(f"trial {trial.number} does not hold its candidate")
     per_image = base64.b64decode(_kept(trial, _PER_IMAGE) or "")
-    return Candidate.from_json(trial.number, genotype, _kept(trial, _CANDIDATE), per_image)
+    return Candidate.from_json(trial.number, genotype, kept, per_image)
 
 
 def _kept(trial: FrozenTrial, name: str) -> Any:

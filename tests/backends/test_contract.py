@@ -1,5 +1,6 @@
 from dataclasses import replace
 
+import onnxruntime
 import pytest
 
 from hwnas.target import Target
@@ -14,6 +15,13 @@ TARGETS = [
     replace(CPU, runtime="onnxruntime"),
     replace(CPU, runtime="onnxruntime", dtype="int8"),
     *(replace(CPU, runtime="openvino", dtype=dtype) for dtype in ("float32", "bfloat16", "int8")),
+    pytest.param(
+        target("cuda"),
+        marks=pytest.mark.skipif(
+            "CUDAExecutionProvider" not in onnxruntime.get_available_providers(),
+            reason="not run: the installed onnxruntime lists no CUDAExecutionProvider",
+        ),
+    ),
     target("sketch"),
     replace(target("sketch"), runtime="modelled", dtype="float16"),
     target("nvidia_t4"),

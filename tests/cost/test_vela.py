@@ -96,9 +96,36 @@ def _with_floor_division_for_addition(tflite: bytes) -> bytes:
     for operator in model.subgraphs[0].operators:
         if operator.builtinOptionsType == schema.BuiltinOptions.AddOptions:
             operator.builtinOptionsType, operator.builtinOptions = 0, None
+    return _packed(model)
+
+
+def _packed(model: schema.ModelT) -> bytes:
     builder = flatbuffers.Builder(1024)
     builder.Finish(model.Pack(builder), file_identifier=b"TFL3")
     return bytes(builder.Output())
+
+
+def test_file_that_kills_vela_is_a_compile_error_apart(npu: Target) -> None:
+    conv = OpSpec("conv2d+bn+relu6", (16, 8, 8), (16, 8, 8), kernel=3)
+    lowered = Graph.of((Node("conv", conv, (INPUT,)),))
+    model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(write(stand_in(lowered)), 0))
+    (weights,) = (t for t in model.subgraphs[0].tensors if list(t.shape) == [16, 3, 3, 16])
+    weights.type = schema.TensorType.INT4
+    with pytest.raises(CompileError, match=r"Vela died of SIG[A-Z]+ on the network"):
+        compile_tflite(_packed(model), lowered, npu, limit_s=60)
+
+
+def test_what_is_compiled_apart_is_the_same(
+    small: SearchSpace, task: Signature, npu: Target
+) -> None:
+    lowered = families.get("mbconv").lower(small, small.smallest(), task)
+    tflite = write(stand_in(lowered))
+    here, apart = (compile_tflite(tflite, lowered, npu, limit_s) for limit_s in (None, 60))
+    assert here == apart
+    with pytest.raises(CompileError, match=r"no end within 0\.01 s"):
+        compile_tflite(tflite, lowered, npu, 0.01)
+    with pytest.raises(CompileError, match="Vela refuses the network: "):
+        compile_tflite(b"not a flatbuffer", lowered, npu, 60)
 
 
 def test_operator_that_vela_refuses_is_a_compile_error(npu: Target) -> None:

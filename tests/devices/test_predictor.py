@@ -105,6 +105,13 @@ def test_file_says_the_same_again(
     path = tmp_path_factory.mktemp("device") / "device.json"
     found.save(path)
     assert file.load(path).latency(networks[300]) == found.latency(networks[300])
-    path.write_text(path.read_text()[:100])
-    with pytest.raises(TableError, match="no file of a measured device"):
-        file.load(path)
+    whole = path.read_text()
+    for damaged, words in (
+        (whole[:100], "not JSON"),
+        (whole.replace('"version": 1', '"version": 2'), "'version' is 2"),
+        (whole.replace('"measured": [[[', '"measured": [[[99, 1, 1, 1, 1], ['), r"0\]\[0\]' is 99"),
+        (whole.replace('"ms": [', '"ms": [1.0, '), "a latency for each network"),
+    ):
+        path.write_text(damaged)
+        with pytest.raises(TableError, match=f"cannot be read: .*{words}"):
+            file.load(path)

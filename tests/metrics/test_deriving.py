@@ -55,6 +55,22 @@ def test_cost_is_of_a_million_images_at_the_price(target: Target) -> None:
     assert cost.source == "measured"
 
 
+def test_p99_is_modelled_from_the_median_whatever_that_is(target: Target) -> None:
+    found = deriving(_with(target, p99_over_p50=1.5), [])(FIGURES)
+    assert found["latency_p99_ms"] == Figure(3.0, "modelled", 1.5, 6.0)
+    measured = {**FIGURES, "latency_p99_ms": Figure(2.5, "measured", 2.4, 2.9)}
+    assert deriving(_with(target, p99_over_p50=1.5), [])(measured) == measured
+
+
+def test_power_is_energy_over_latency_as_sure_as_the_less_sure(target: Target) -> None:
+    found = deriving(target, ["power_w"])(FIGURES)
+    assert found["power_w"] == Figure(18.0, "modelled", 4.5, 72.0)
+    counted = {**FIGURES, "energy_mj": Figure(36.0, "measured")}
+    assert deriving(target, ["power_w"])(counted)["power_w"].source == "measured"
+    plain = {name: Figure(f.value, f.source) for name, f in FIGURES.items()}
+    assert deriving(target, ["power_w"])(plain)["power_w"] == Figure(18.0, "modelled")
+
+
 def test_figures_without_an_interval_derive_none(target: Target) -> None:
     plain = {"latency_ms": Figure(2.0, "compiler-estimate")}
     found = deriving(target, ["throughput_ips"])(plain)

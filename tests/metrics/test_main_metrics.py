@@ -175,3 +175,27 @@ def test_help_lists_metrics_and_facts(capsys: pytest.CaptureFixture[str]) -> Non
     assert "throughput_ips  throughput, images/s; to be maximised" in shown
     assert "co2_g           CO2, g; needs target.facts.grid_g_per_kwh=NUMBER" in shown
     assert "budget.throughput_ips=" in shown
+
+
+def test_budget_of_a_datacenter_asks_for_what_only_the_user_knows(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    line = _refused(capsys, "search", "+target=npu", "budget=datacenter")
+    assert "latency_p99_ms needs target.facts.p99_over_p50" in line
+
+
+@pytest.mark.slow
+def test_front_within_the_budget_of_a_datacenter_has_its_tail_measured() -> None:
+    options = ("target.runtime=onnxruntime", "cost=measured", "target.batch=8", "n_trials=3")
+    facts = ("target.facts.price_usd_per_h=0.05", "target.facts.p99_over_p50=1.3")
+    limits = ("budget=datacenter", "budget.latency_p99_ms=10000", "budget.power_w=10000")
+    common = [option for option in QUICK if not option.startswith(("budget", "n_trials"))]
+    arguments = ("search", "+target=cpu", *common, *options, *facts, *limits, "run.dir=run")
+    assert run(arguments) == 0
+    rows = _rows("run/front.csv")
+    assert rows
+    for row in rows:
+        assert row["latency_p99_ms_source"] == "modelled"
+        assert row["verified_latency_p99_ms_source"] == "measured"
+        assert float(row["verified_latency_p99_ms_high"]) >= float(row["verified_latency_p99_ms"])
+        assert float(row["cost_usd_per_m"]) > 0 < float(row["power_w"])

@@ -82,7 +82,7 @@ class FakeWorker:
     timed: list[OpSpec] = field(default_factory=list)
     networks: list[tuple[Graph, Mapping[OpSpec, str]]] = field(default_factory=list)
 
-    def tune(self, op: OpSpec, limit: int) -> str:
+    def tune(self, op: OpSpec, limit: int, first: str = "") -> str:
         self.tuned.append(op)
         if op in self.refuses:
             raise CompileError(f"no plan for {op}")

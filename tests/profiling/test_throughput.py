@@ -31,7 +31,7 @@ class Opened:
         self.tuned: list[OpSpec] = []
         self._refuses, self._turn = refuses, 0
 
-    def tune(self, op: OpSpec, limit: int) -> str:
+    def tune(self, op: OpSpec, limit: int, first: str = "") -> str:
         assert (op.dtype, op.batch) == (self.target.dtype, self.target.batch)
         self.tuned.append(op)
         if self._refuses == "tune":

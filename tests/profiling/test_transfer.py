@@ -127,7 +127,7 @@ def _filled(
     table = device.table(path / "new", distinct(sampled))
     source = REFERENCE.table(path / "reference" / "tvm", ops)
     times = [device.network(net) for net in sampled]
-    report = transfer.transferred(table, source, sampled, times, profiled.space.name)
+    report = transfer.transferred(table, source, sampled, times, [profiled.space.name])
     return table, report
 
 
@@ -187,7 +187,7 @@ def test_second_transfer_replaces_the_first(
     twice.entries |= slower.table(tmp_path, distinct(sampled)).entries
     source = REFERENCE.table(tmp_path / "reference" / "tvm", ops)
     times = [slower.network(net) for net in sampled]
-    transfer.transferred(twice, source, sampled, times, profiled.space.name)
+    transfer.transferred(twice, source, sampled, times, [profiled.space.name])
     once, _ = _filled(slower, profiled, ops, tmp_path, 10)
     assert twice.entries == once.entries
     assert twice.calibration == once.calibration

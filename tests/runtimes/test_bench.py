@@ -157,3 +157,12 @@ def test_exported_network_is_judged_from_its_files(tmp_path: Path) -> None:
     assert np.array_equal(bench.run({".bin": tmp_path / "network.bin"}, images), judged.outputs)
     assert judged.timing.median_ms == pytest.approx(2)
     assert judged.energy is None
+    assert judged.p99 is None
+
+
+def test_tail_is_measured_where_it_is_asked_for(tmp_path: Path) -> None:
+    bench = Bench(FakeEngine({"a": 2 * MS}), CONFIG, "float32", tail=True)
+    (tmp_path / "network.bin").write_bytes(bench.export(Graph.of(NETWORK), {OP: "a"}, {})[".bin"])
+    judged = bench.judge({".bin": tmp_path / "network.bin"}, np.ones((1, 3, 2, 2), np.float32))
+    assert judged.p99 is not None
+    assert judged.p99.value == pytest.approx(2)

@@ -1,5 +1,6 @@
 """Many processes on one study: no trial is lost or doubled, whoever dies and whatever goes away."""
 
+import contextlib
 import multiprocessing
 import threading
 import time
@@ -230,6 +231,36 @@ def test_database_that_stays_away_is_one_line(postgresql: Server, tiny: SearchSp
         study.close()
     finally:
         postgresql.start()
+
+
+def test_database_that_freezes_is_one_line_in_time(postgresql: Server, tiny: SearchSpace) -> None:
+    config = StudyConfig(patience_s=3)
+    study = SharedStudy(Membership(config, postgresql.new(), "s", OBJECTIVES, DIGESTS), tiny)
+    trial = study.ask(RandomSampler(seed=0), 2)
+    assert trial is not None
+    began = time.monotonic()
+    with postgresql.frozen():
+        with pytest.raises(RunError, match=r"does not answer: .*the same command goes on"):
+            _evaluate(study, trial, tiny)
+        study.close()
+    assert time.monotonic() - began < 30
+
+
+def test_database_that_freezes_for_a_while_is_waited_for(
+    postgresql: Server, tiny: SearchSpace
+) -> None:
+    config = StudyConfig(patience_s=30)
+    study = SharedStudy(Membership(config, postgresql.new(), "s", OBJECTIVES, DIGESTS), tiny)
+    trial = study.ask(RandomSampler(seed=0), 2)
+    assert trial is not None
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(postgresql.frozen())
+        timer = threading.Timer(3.0, stack.pop_all().close)
+        timer.start()
+    _evaluate(study, trial, tiny)
+    timer.join()
+    assert [c.trial for c in study.candidates] == [0]
+    study.close()
 
 
 def test_more_workers_than_the_database_takes(postgresql: Server, tiny: SearchSpace) -> None:

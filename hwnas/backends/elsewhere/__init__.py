@@ -21,11 +21,9 @@ DESCRIPTION = Description(
     required=("power",),
     examples={
         "profile": (
-            "python -m hwnas profile +target=jetson_orin_nano kit=DIR n=20",
-            "python -m hwnas profile +target=jetson_orin_nano measured=results.csv",
+            "profile +target=jetson_orin_nano kit=DIR n=20",
+            "profile +target=jetson_orin_nano measured=results.csv",
         ),
-        "search": (
-            "python -m hwnas search +target=jetson_orin_nano cost=measured_elsewhere budget=none",
-        ),
+        "search": ("search +target=jetson_orin_nano cost=measured_elsewhere budget=none",),
     },
 )

@@ -1,6 +1,7 @@
-"""onnxruntime on this machine's CPU, measured."""
+"""onnxruntime on this machine, measured: on its CPU, or by another execution provider."""
 
 from hwnas.backends.description import Artefact, Description, Runner
+from hwnas.backends.onnxruntime.settings import OnnxRuntime
 
 _NEEDS = {"onnxruntime": "onnxruntime"}
 _OPENS = "hwnas.backends.onnxruntime.session:opened"
@@ -9,19 +10,21 @@ _INT8_ABOUT = "ONNX, quantised (QDQ), any batch size; float input and output"
 
 _CODE = """\
 file = sys.argv[2] if len(sys.argv) > 2 else "DEFAULT"
-session = onnxruntime.InferenceSession(here / file)
-(outputs,) = session.run(None, {"images": np.ascontiguousarray(x.transpose(0, 3, 1, 2))})
+SESSION(outputs,) = session.run(None, {"images": np.ascontiguousarray(x.transpose(0, 3, 1, 2))})
 """
 
 DESCRIPTION = Description(
     name="onnxruntime",
-    about="onnxruntime on this machine's CPU, measured",
+    about="onnxruntime on this machine, measured: its CPU, or another execution provider",
     works="hwnas.backends.onnxruntime.backend:backend",
     engine="hwnas.backends.onnxruntime.engine:open_engine",
     dtypes={"float32": _FP32, "int8": _INT8},
     costs=("table", "measured", "roofline"),
+    settings=OnnxRuntime,
+    later=True,
     required=("power",),
     needs={**_NEEDS, "onnx": "onnx"},
+    devices="hwnas.backends.onnxruntime.provider:devices",
     decisive=("onnxruntime",),
     artefacts=(
         Artefact(
@@ -49,6 +52,9 @@ DESCRIPTION = Description(
     columns={".onnx": "onnx"},
     examples={
         "verify": ("verify runs/export/<time>/<id> +target=cpu target.runtime=onnxruntime",),
-        "profile": ("profile +target=cpu target.runtime=onnxruntime target.dtype=int8",),
+        "profile": (
+            "profile +target=cpu target.runtime=onnxruntime target.dtype=int8",
+            "profile +target=cuda",
+        ),
     },
 )

@@ -5,12 +5,18 @@ from collections.abc import Mapping
 from hwnas.backends import portable
 from hwnas.backends.base import Bench, Trained
 from hwnas.backends.measured import MeasuredBackend
+from hwnas.backends.onnxruntime import provider
 from hwnas.cost.host import as_run
 from hwnas.target import Target
 
 
 def backend(target: Target) -> MeasuredBackend:
-    """Return the backend of a target."""
+    """Return the backend of a target.
+
+    Raises:
+        ConfigError: the installed onnxruntime does not have its provider.
+    """
+    provider.check_listed(provider.section(target))
     return MeasuredBackend(target, _write)
 
 

@@ -1,4 +1,4 @@
-"""Runs and times ONNX models on this machine's CPU. The only file that imports onnxruntime."""
+"""Runs and times ONNX models on this machine. Beside ``provider``, what imports onnxruntime."""
 
 import contextlib
 import json
@@ -14,9 +14,10 @@ import onnxruntime
 from numpy.typing import NDArray
 from onnxruntime.capi import onnxruntime_pybind11_state as errors
 
+from hwnas.backends.alone import nothing
+from hwnas.backends.onnxruntime import provider
+from hwnas.backends.onnxruntime.settings import OnnxRuntime
 from hwnas.errors import CompileError
-from hwnas.graph import INPUT, Graph, Node
-from hwnas.op import OpSpec
 from hwnas.runtimes.base import BATCH, OPERATORS
 from hwnas.timing import Timer
 
@@ -31,7 +32,9 @@ _REFUSALS = (
     errors.InvalidProtobuf,
     errors.NotImplemented,
     errors.RuntimeException,
+    RuntimeError,  # of providers
 )
+_ON_CPU = OnnxRuntime()
 _EVENT = "_kernel_time"  # what onnxruntime appends to the name of a node
 _ROUNDS = 10  # in which profiled and plain runs take turns
 _CHUNK = 64  # images of an inference, where a model reads any number
@@ -45,8 +48,8 @@ class OrtSession:
     Source: https://onnxruntime.ai.
     """
 
-    def __init__(self, model: bytes, n_threads: int = 1):
-        self._session = _load(model, _options(n_threads, spinning=False))
+    def __init__(self, model: bytes, n_threads: int = 1, chosen: OnnxRuntime = _ON_CPU):
+        self._session = _load(model, _options(n_threads, spinning=False), chosen)
         self._input, self._output = self._session.get_inputs()[0], self._session.get_outputs()[0]
 
     def run(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -82,16 +85,17 @@ def opened(contents: Mapping[str, bytes]) -> OrtSession:
     return OrtSession(contents[".onnx"])
 
 
-def timer(model: bytes, n_threads: int, batch: int = 1) -> Timer:
+def timer(model: bytes, n_threads: int, batch: int = 1, chosen: OnnxRuntime = _ON_CPU) -> Timer:
     """Return a function that does ``n`` inferences on fixed images and returns the seconds.
 
     Threads spin (wait for work without sleeping) while something is timed, and only then. A model
-    that reads any number of images reads ``batch``.
+    that reads any number of images reads ``batch``. Images and outputs lie in the machine's memory:
+    to a device that has its own they are copied, and that is timed.
 
     Raises:
         CompileError: onnxruntime refuses the model.
     """
-    session = _load(model, _options(n_threads, spinning=True))
+    session = _load(model, _options(n_threads, spinning=True), chosen)
     binding, kept = _bound(session, batch)
 
     def run(n: int) -> float:
@@ -105,7 +109,7 @@ def timer(model: bytes, n_threads: int, batch: int = 1) -> Timer:
 
 
 def node_times(model: bytes, n_threads: int, n_runs: int) -> dict[str, float]:
-    """Return the milliseconds of every operator of a model; together those of the whole model.
+    """Return the milliseconds of every operator of a model on the CPU; together of the whole model.
 
     A kernel's time is that from its start to the start of the next one: onnxruntime's profiler cuts
     to whole microseconds, which averages out over the starts of many runs but not over durations.
@@ -162,9 +166,9 @@ def _options(n_threads: int, *, spinning: bool) -> Any:
     return options
 
 
-def _load(model: bytes, options: Any) -> Any:
+def _load(model: bytes, options: Any, chosen: OnnxRuntime = _ON_CPU) -> Any:
     with _one_line():
-        session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        session = provider.created(model, options, chosen)
     for value in (*session.get_inputs(), *session.get_outputs()):
         fixed = value.shape[1:] if value.shape[:1] == [BATCH] else value.shape
         if value.type != "tensor(float)" or not all(isinstance(n, int) for n in fixed):
@@ -181,7 +185,7 @@ def _one_line() -> Iterator[None]:
     try:
         yield
     except _REFUSALS as error:
-        reason = str(error).strip().splitlines()[0].removeprefix("[ONNXRuntimeError] : ")
+        reason = provider.first_line(error)
         raise CompileError(f"onnxruntime refuses the model: {reason}") from error
 
 
@@ -204,8 +208,7 @@ def _nearly_nothing() -> bytes:
     """Return a model whose latency is what starting an inference takes."""
     from hwnas.runtimes.onnx_writer import write_fp32  # by onnx, which running a file does without
 
-    op = OpSpec("add", (1, 1, 1), (1, 1, 1), dtype="float32")
-    return write_fp32(Graph.of((Node("add", op, (INPUT, INPUT)),)), {})
+    return write_fp32(nothing(), {})
 
 
 def _operators(model: bytes) -> list[str]:

@@ -67,6 +67,9 @@ class VelaBackend:
         return path if path.is_file() else None
 
 
+_LIMIT_S = 600.0  #: of a file that may be anybody's; large networks take a minute
+
+
 @final
 class VelaArtefacts:
     """Int8 TFLite, and what Vela makes of it."""
@@ -93,8 +96,9 @@ class VelaArtefacts:
         return outputs, compile_tflite(content, lowered, self._target).cost
 
     def recost(self, files: Files, lowered: Graph, images: Floats) -> Recosted:
-        """Have Vela compile the TFLite file again."""
-        compiled = compile_tflite(files[".tflite"].read_bytes(), lowered, self._target)
+        """Have Vela compile the TFLite file again, in a process of its own: it may be anybody's."""
+        content = files[".tflite"].read_bytes()
+        compiled = compile_tflite(content, lowered, self._target, _LIMIT_S)
         return Recosted(compiled.cost, {"_vela.tflite": compiled.artefact})
 
 

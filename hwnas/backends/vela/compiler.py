@@ -9,6 +9,9 @@ Source: https://pypi.org/project/ethos-u-vela/.
 import contextlib
 import csv
 import io
+import signal
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -27,6 +30,7 @@ from hwnas.int8.tflite import write
 from hwnas.space import Genotype
 from hwnas.target import Target
 
+_VELA = "import sys; from ethosu.vela.vela import main; sys.exit(main(sys.argv[1:]))"
 _MEMORIES = ("sram", "dram", "on_chip_flash", "off_chip_flash")
 
 
@@ -45,11 +49,20 @@ class VelaCostModel:
         return compile_tflite(write(stand_in(lowered)), lowered, self._target).cost
 
 
-def compile_tflite(tflite: bytes, lowered: Graph, target: Target) -> Compiled:
+def compile_tflite(
+    tflite: bytes, lowered: Graph, target: Target, limit_s: float | None = None
+) -> Compiled:
     """Compile a TFLite file for an Ethos-U target.
 
+    Args:
+        tflite: The file.
+        lowered: The network that it holds.
+        target: The target.
+        limit_s: Of a file that is not our own: it is compiled in another process, which is ended
+            after so long. Some kill the process that Vela runs in: weights of type INT4, for one.
+
     Raises:
-        CompileError: Vela refuses the file.
+        CompileError: Vela refuses the file, or does not come to an end.
     """
     options = target.section(Vela)
     with tempfile.TemporaryDirectory(prefix="hwnas-vela-") as folder:
@@ -59,7 +72,10 @@ def compile_tflite(tflite: bytes, lowered: Graph, target: Target) -> Compiled:
         arguments += ["--accelerator-config", options.accelerator, "--config", options.config]
         arguments += ["--system-config", options.system_config]
         arguments += ["--memory-mode", options.memory_mode]
-        _run_vela(arguments)
+        if limit_s is None:
+            _run_vela(arguments)
+        else:
+            _run_apart(arguments, limit_s)
         summary = _read_csv(Path(folder, f"network_summary_{options.system_config}.csv"))[0]
         layers = _read_csv(Path(folder, "network_per-layer.csv"))
         optimised = Path(folder, "network_vela.tflite").read_bytes()
@@ -104,6 +120,20 @@ def _run_vela(arguments: list[str]) -> None:
         raise CompileError(f"Vela refuses the network: {_last_words(printed, error)}") from error
     if status:
         raise CompileError(f"Vela refuses the network: {_last_words(printed, status)}")
+
+
+def _run_apart(arguments: list[str], limit_s: float) -> None:
+    # This interpreter, without the folder that one happens to be in.
+    command = [sys.executable, "-P", "-c", _VELA, *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
+    except subprocess.TimeoutExpired:
+        raise CompileError(f"Vela refuses the network: no end within {limit_s:g} s") from None
+    if done.returncode < 0:
+        raise CompileError(f"Vela died of {signal.Signals(-done.returncode).name} on the network")
+    if done.returncode:
+        words = _last_words(io.StringIO(done.stdout + done.stderr), done.returncode)
+        raise CompileError(f"Vela refuses the network: {words}")
 
 
 def _last_words(printed: io.StringIO, error: object) -> str:

@@ -1,15 +1,19 @@
-"""What is done to files, and the commands that then read them: the cases of ``odd_files``."""
+"""Files that are damaged, or are not ours: what is done to them, and what then reads them."""
 
+import atexit
 import contextlib
+import functools
 import hashlib
 import io
 import json
 import os
 import shutil
 import sqlite3
+import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +22,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from onnx import TensorProto, helper
 
+from benchmarks.odd_inputs import runner
+from benchmarks.odd_inputs.case import Case
+from benchmarks.odd_inputs.front_door import PLANNED
+from hwnas.content import ROOT
+
 _SPACE = "family: mbconv\nchoices:\n  resolution: [8, 12]\n"
 
 Damage = Callable[[Path], object]
@@ -25,7 +34,7 @@ Contents = dict[str, str | bytes]
 
 
 @dataclass(frozen=True)
-class Case:
+class _Damaged:
     """What is done to a folder with ``run``, ``export`` and ``tiny.yaml``, and what reads it."""
 
     name: str
@@ -33,8 +42,77 @@ class Case:
     arguments: tuple[str, ...]
 
 
+#: What the line must name, of cases by how their names begin.
+_NAMED = {
+    "manifest": ("manifest.json",),
+    "front": ("front.json",),
+    "models": ("models/",),
+    "candidates": ("candidates.parquet", "study.db"),
+    "study": ("study.db",),
+    "proof": ("proof.json",),
+    "images": ("images.npz",),
+    "model.py": ("model.py",),
+    "model.": (
+        "model.py",
+        "model.safetensors",
+        "model.fp32.onnx",
+        "model.int8.onnx",
+        "model.int8.tflite",
+    ),
+    "key": ("key",),
+    "space": ("my.yaml", "'my'"),
+    "target": ("mine", "target."),
+    "table": ("t.csv",),
+    "csv": ("t.csv",),
+    "reference": ("r.yaml",),
+    "latency table": ("latency_tables", "operators.csv", "calibration.json", "provenance.json"),
+    "onnx": ("m.onnx",),
+    "genotype": ("genotype",),
+    "data": ("/proc", "/dev", "/sys", "Data set"),
+    "arrays": ("d.npz",),
+    "service": ("s.yaml", "class 'one'", "fronts", "front.csv", "load.csv"),
+    "fleet": ("f.yaml", "class 'one'", "carbon.here"),
+}
+
+
 def cases() -> Iterator[Case]:
     """Yield all cases."""
+    for of in _all():
+        kind = next(kind for kind in _NAMED if of.name.startswith(kind))
+        # verify tells by 1 that an export is not what its proof says.
+        codes = (1, 2) if of.arguments[0] == "verify" else (2,)
+        yield Case(
+            of.name, "file", of.arguments, _NAMED[kind], prepare=partial(_prepared, of.damage),
+            codes=codes,
+        )  # fmt: skip
+
+
+def _prepared(damage: Damage, here: Path) -> None:
+    ignored = shutil.ignore_patterns("supernets")
+    shutil.copytree(_base(), here, symlinks=True, dirs_exist_ok=True, ignore=ignored)
+    damage(here)
+
+
+@functools.cache
+def _base() -> Path:
+    """Return a folder with a run and its export."""
+    base = Path(tempfile.mkdtemp(prefix="odd-base-"))
+    atexit.register(shutil.rmtree, base)
+    quick = ["+target=npu", "search_space=tiny", "train.epochs=2", "n_trials=8", "finish.epochs=0"]
+    places = ["run.dir=run", "run.supernets=supernets", "study.workers=1"]
+    for arguments in (
+        ["search", *quick, *places, "trained.fidelities=[1]", "budget=none"],
+        ["export", "run=run", "pick=fastest", "dir=exports"],
+    ):
+        ran = runner.run(arguments, base, limit_s=600)
+        assert ran.code == 0, ran.err
+    (made,) = (base / "exports").glob("????????????")
+    made.rename(base / "export")
+    shutil.rmtree(base / "exports")
+    return base
+
+
+def _all() -> Iterator[_Damaged]:
     yield from _manifests()
     yield from _fronts()
     yield from _studies()
@@ -44,6 +122,7 @@ def cases() -> Iterator[Case]:
     yield from _tables()
     yield from _models()
     yield from _data()
+    yield from _plans()
 
 
 def _text(name: str, content: str | bytes) -> Damage:
@@ -103,11 +182,11 @@ _ANYTHING: Contents = {
 }  # fmt: skip
 
 
-def _manifests() -> Iterator[Case]:
+def _manifests() -> Iterator[_Damaged]:
     name = "run/manifest.json"
     for how, content in _ANYTHING.items():
         for verb in (_WHY, _COMPARE, _EXPORT, _RESUME):
-            yield Case(f"manifest {how} {verb[0]}", _text(name, content), verb)
+            yield _Damaged(f"manifest {how} {verb[0]}", _text(name, content), verb)
     changes: dict[str, Callable[[Any], object]] = {
         "newer": _put("format", value=99),
         "format of text": _put("format", value="2"),
@@ -132,19 +211,19 @@ def _manifests() -> Iterator[Case]:
     }
     for how, change in changes.items():
         for verb in (_WHY, _EXPORT):
-            yield Case(f"manifest {how} {verb[0]}", _json(name, change), verb)
+            yield _Damaged(f"manifest {how} {verb[0]}", _json(name, change), verb)
     for verb in (_WHY, _COMPARE, _EXPORT, _RESUME):
-        yield Case(f"manifest doubled {verb[0]}", _doubled(name), verb)
-        yield Case(f"manifest a folder {verb[0]}", _instead(name, Path.mkdir), verb)
-        yield Case(f"manifest a pipe {verb[0]}", _instead(name, os.mkfifo), verb)
+        yield _Damaged(f"manifest doubled {verb[0]}", _doubled(name), verb)
+        yield _Damaged(f"manifest a folder {verb[0]}", _instead(name, Path.mkdir), verb)
+        yield _Damaged(f"manifest a pipe {verb[0]}", _instead(name, os.mkfifo), verb)
         link = _instead(name, lambda path: path.symlink_to("/dev/zero"))
-        yield Case(f"manifest a device {verb[0]}", link, verb)
+        yield _Damaged(f"manifest a device {verb[0]}", link, verb)
 
 
-def _fronts() -> Iterator[Case]:
+def _fronts() -> Iterator[_Damaged]:
     name = "run/front.json"
     for how, content in _ANYTHING.items():
-        yield Case(f"front {how}", _text(name, content), _EXPORT)
+        yield _Damaged(f"front {how}", _text(name, content), _EXPORT)
     changes: dict[str, Callable[[Any], object]] = {
         "members of text": _put("members", value="x"),
         "member of nothing": _put("members", 0, value={}),
@@ -160,9 +239,9 @@ def _fronts() -> Iterator[Case]:
     }
     for how, change in changes.items():
         for verb in (_EXPORT, _COMPARE):
-            yield Case(f"front {how} {verb[0]}", _json(name, change), verb)
-    yield Case("front doubled", _doubled(name), _EXPORT)
-    yield Case("front a folder", _instead(name, Path.mkdir), _EXPORT)
+            yield _Damaged(f"front {how} {verb[0]}", _json(name, change), verb)
+    yield _Damaged("front doubled", _doubled(name), _EXPORT)
+    yield _Damaged("front a folder", _instead(name, Path.mkdir), _EXPORT)
     made = "run/models/*.json"
     for how, change in {
         "files of text": _put("files", value="x"),
@@ -170,13 +249,13 @@ def _fronts() -> Iterator[Case]:
         "figure of one number": _put("figures", "latency_ms", value=[1]),
         "no details": lambda content: content.pop("details"),
     }.items():
-        yield Case(f"models {how}", _json(made, change), _WHY)
+        yield _Damaged(f"models {how}", _json(made, change), _WHY)
     for how, content in {"text": "x", "csv": "a,b\n1,2\n"}.items():
         for verb in (_COMPARE, _EXPORT):
-            yield Case(f"candidates {how} {verb[0]}", _candidates_of(content), verb)
+            yield _Damaged(f"candidates {how} {verb[0]}", _candidates_of(content), verb)
     for column, value in {"trial": "x", "accuracy": "x", "state": 1, "latency_ms_low": "x"}.items():
-        yield Case(f"candidates {column} of others", _candidates(column, value), _EXPORT)
-    yield Case("candidates without id", _candidates("id", None), _EXPORT)
+        yield _Damaged(f"candidates {column} of others", _candidates(column, value), _EXPORT)
+    yield _Damaged("candidates without id", _candidates("id", None), _EXPORT)
 
 
 def _candidates_of(content: str) -> Damage:
@@ -200,7 +279,7 @@ def _candidates(column: str, value: object) -> Damage:
     return damage
 
 
-def _studies() -> Iterator[Case]:
+def _studies() -> Iterator[_Damaged]:
     path = "run/study.db"
 
     def cut(here: Path) -> None:
@@ -231,13 +310,13 @@ def _studies() -> Iterator[Case]:
     for how, damage in damages.items():
         # An empty one is a new one, and the space is that of the file where a search goes on.
         for verb in (_WHY,) if how in ("empty", "space of text") else (_WHY, _RESUME):
-            yield Case(f"study {how} {verb[0]}", damage, verb)
+            yield _Damaged(f"study {how} {verb[0]}", damage, verb)
 
 
-def _proofs() -> Iterator[Case]:
+def _proofs() -> Iterator[_Damaged]:
     name, verify = "export/proof.json", ("verify", "export")
     for how, content in _ANYTHING.items():
-        yield Case(f"proof {how}", _text(name, content), verify)
+        yield _Damaged(f"proof {how}", _text(name, content), verify)
     op = ("model", "operators", 0, "op")
     for how, change in {
         "earlier": _put("format", value=1),
@@ -268,26 +347,26 @@ def _proofs() -> Iterator[Case]:
         "files of numbers": _put("files", "model.py", value=1),
         "more": _put("colour", value="red"),
     }.items():
-        yield Case(f"proof {how}", _json(name, change), verify)
-    yield Case("proof doubled", _doubled(name), verify)
+        yield _Damaged(f"proof {how}", _json(name, change), verify)
+    yield _Damaged("proof doubled", _doubled(name), verify)
     archives: Contents = {"text": "x", "zip": _zip({}), "huge": _zip({"pixels": _HUGE})}
     for how, content in archives.items():
-        yield Case(f"images of {how}", _replaced("images.npz", content), verify)
+        yield _Damaged(f"images of {how}", _replaced("images.npz", content), verify)
     objects = io.BytesIO()
     np.savez(objects, pixels=np.array([{}]), targets=[0], expected=[0])
-    yield Case("images of objects", _replaced("images.npz", objects.getvalue()), verify)
+    yield _Damaged("images of objects", _replaced("images.npz", objects.getvalue()), verify)
     for how, content in {
         "exit": "import sys; sys.exit(0)", "_exit": "import os; os._exit(0)", "syntax": "def (",
         "no load": "x = 1", "killed": "import os; os.kill(os.getpid(), 9)", "text": "\x00",
         "prints": "print('ok'); import sys; sys.exit()", "answers": "def load():\n return print\n",
     }.items():  # fmt: skip
-        yield Case(f"model.py {how}", _replaced("model.py", content), verify)
+        yield _Damaged(f"model.py {how}", _replaced("model.py", content), verify)
     bad_files: Contents = {"text": "x", "empty": "", "bytes": bytes(range(256)) * 64}
     for file in ("model.safetensors", "model.fp32.onnx", "model.int8.onnx", "model.int8.tflite"):
         for how, bad in bad_files.items():
-            yield Case(f"{file} of {how}", _replaced(file, bad), verify)
-    yield Case("key of text", _text("key", "x"), ("verify", "export", "key=key"))
-    yield Case("key to sign of text", _text("key", "x"), (*_EXPORT, "sign=key"))
+            yield _Damaged(f"{file} of {how}", _replaced(file, bad), verify)
+    yield _Damaged("key of text", _text("key", "x"), ("verify", "export", "key=key"))
+    yield _Damaged("key to sign of text", _text("key", "x"), (*_EXPORT, "sign=key"))
 
 
 _HUGE = (
@@ -329,11 +408,11 @@ _YAML: Contents = {
 }  # fmt: skip
 
 
-def _spaces() -> Iterator[Case]:
+def _spaces() -> Iterator[_Damaged]:
     search = ("search", "+target=npu", "search_space=my.yaml", "run.dir=out", "n_trials=2")
     for how, content in _YAML.items():
-        yield Case(f"space {how}", _text("my.yaml", content), search)
-    tiny = Path("search_spaces/tiny.yaml").read_text()
+        yield _Damaged(f"space {how}", _text("my.yaml", content), search)
+    tiny = (ROOT / "search_spaces" / "tiny.yaml").read_text()
     changes = {
         "doubled key": f"{tiny}\nfamily: mbconv\n",
         "doubled choice": tiny.replace("choices:\n", "choices:\n  resolution: [8]\n"),
@@ -351,27 +430,27 @@ def _spaces() -> Iterator[Case]:
         "when of text": f"{tiny}\nwhen: always\n",
     }
     for how, content in changes.items():
-        yield Case(f"space {how}", _text("my.yaml", content), search)
-    yield Case("space a folder", lambda here: (here / "my.yaml").mkdir(), search)
-    yield Case("space a pipe", lambda here: os.mkfifo(here / "my.yaml"), search)
+        yield _Damaged(f"space {how}", _text("my.yaml", content), search)
+    yield _Damaged("space a folder", lambda here: (here / "my.yaml").mkdir(), search)
+    yield _Damaged("space a pipe", lambda here: os.mkfifo(here / "my.yaml"), search)
 
 
-def _targets() -> Iterator[Case]:
+def _targets() -> Iterator[_Damaged]:
     given = ("search", "--config-dir", "mine", "+target=mine", "search_space=tiny", "run.dir=out")
     for how, content in _YAML.items():
         if how not in ("empty",):
-            yield Case(f"target {how}", _text("mine/target/mine.yaml", content), given)
-    npu = Path("conf/target/npu.yaml").read_text()
+            yield _Damaged(f"target {how}", _text("mine/target/mine.yaml", content), given)
+    npu = (ROOT / "conf" / "target" / "npu.yaml").read_text()
     for how, content in {
         "doubled": f"{npu}\nname: other\n",
         "more": f"{npu}\ncolour: red\n",
         "clock of text": npu + "\nthreads: many\n",
         "tag in it": npu + "\nthreads: !!python/name:os.system x\n",
     }.items():
-        yield Case(f"target {how}", _text("mine/target/mine.yaml", content), given)
+        yield _Damaged(f"target {how}", _text("mine/target/mine.yaml", content), given)
 
 
-def _tables() -> Iterator[Case]:
+def _tables() -> Iterator[_Damaged]:
     search = (
         "search", "accuracy=table", "cost=table", "table.path=t.csv", "table.genotype=[a,b]",
         "table.accuracy=acc", "table.costs={latency_ms: ms}", "n_trials=2", "run.dir=out",
@@ -385,7 +464,7 @@ def _tables() -> Iterator[Case]:
         "twice": f"{head}1,1,0.5,1\n1,1,0.6,1\n", "ragged": f"{head}1,1\n",
     }  # fmt: skip
     for how, content in tables.items():
-        yield Case(f"table {how}", _text("t.csv", content), search)
+        yield _Damaged(f"table {how}", _text("t.csv", content), search)
     head = "accuracy,latency_ms\n"
     compare = (
         "compare", "runs=[t.csv]", "objectives={accuracy: max, latency_ms: min}", "run.dir=out"
@@ -396,21 +475,20 @@ def _tables() -> Iterator[Case]:
         "words": f"{head}x,1\n", "zero": f"{head}0.5,0\n", "below zero": f"{head}0.5,-3\n",
     }  # fmt: skip
     for how, content in fronts.items():
-        yield Case(f"csv {how}", _text("t.csv", content), compare)
-    yield Case("csv a pipe", lambda here: os.mkfifo(here / "t.csv"), compare)
+        yield _Damaged(f"csv {how}", _text("t.csv", content), compare)
+    yield _Damaged("csv a pipe", lambda here: os.mkfifo(here / "t.csv"), compare)
     for how, content in _YAML.items():
         arguments = ("compare", "runs=[run]", "reference=r.yaml", "run.dir=out")
-        yield Case(f"reference {how}", _text("r.yaml", content), arguments)
+        yield _Damaged(f"reference {how}", _text("r.yaml", content), arguments)
 
 
 def _latency_table(name: str, change: Callable[[str], str]) -> Damage:
     """Copy a latency table, change a file of it, and have its digest agree."""
 
     def damage(here: Path) -> None:
-        root = Path(os.environ["ODD_ROOT"])
         inside = "cpu/onnxruntime-float32-1t-b1"
         place = here / "latency_tables" / inside
-        shutil.copytree(root / "latency_tables" / inside, place)
+        shutil.copytree(ROOT / "latency_tables" / inside, place)
         text = change((place / name).read_text())
         (place / name).write_text(text)
         if name != "provenance.json":
@@ -422,7 +500,7 @@ def _latency_table(name: str, change: Callable[[str], str]) -> Damage:
     return damage
 
 
-def _models() -> Iterator[Case]:
+def _models() -> Iterator[_Damaged]:
     table = (
         "search", "+target=cpu", "target.runtime=onnxruntime", "search_space=mbconv_small",
         "table.accept_foreign=true", "budget=none", "run.dir=out", "n_trials=2",
@@ -438,7 +516,7 @@ def _models() -> Iterator[Case]:
         "column twice": lambda text: text.replace("stride", "kernel", 1),
         "ragged": lambda text: text + "x\n",
     }.items():
-        yield Case(f"latency table {how}", _latency_table(rows, change), table)
+        yield _Damaged(f"latency table {how}", _latency_table(rows, change), table)
     for how, text in {
         "empty": "",
         "list": "[]",
@@ -447,11 +525,11 @@ def _models() -> Iterator[Case]:
     }.items():
         for name in ("calibration.json", "provenance.json"):
             damage = _latency_table(name, lambda _, text=text: text)  # type: ignore[misc]
-            yield Case(f"latency table {name} {how}", damage, table)
-    profile = ("profile", "+target=npu", "genotype=m.onnx", "run.dir=out")
+            yield _Damaged(f"latency table {name} {how}", damage, table)
+    profile = ("profile", "+target=npu", "genotype=m.onnx")
     others: Contents = {"text": "x", "empty": "", "bytes": bytes(range(256)) * 9}
     for how, content in others.items():
-        yield Case(f"onnx {how}", _text("m.onnx", content), profile)
+        yield _Damaged(f"onnx {how}", _text("m.onnx", content), profile)
     for how, model in {
         "stride 0": _conv(strides=[0, 0]),
         "stride below zero": _conv(strides=[-1, -1]),
@@ -465,9 +543,9 @@ def _models() -> Iterator[Case]:
         "input of 0": _conv(shape=(1, 1, 0, 8)),
         "expand to 10^15": _expanded(),
     }.items():
-        yield Case(f"onnx {how}", _text("m.onnx", model), profile)
-    yield Case("onnx a device", lambda here: (here / "m.onnx").symlink_to("/dev/zero"), profile)
-    yield Case(
+        yield _Damaged(f"onnx {how}", _text("m.onnx", model), profile)
+    yield _Damaged("onnx a device", lambda here: (here / "m.onnx").symlink_to("/dev/zero"), profile)
+    yield _Damaged(
         "genotype deep", lambda here: None, ("profile", "+target=npu", 'genotype={"a": [[]]}')
     )
 
@@ -487,23 +565,23 @@ def _expanded() -> bytes:
 
 def _model(nodes: list[Any], shape: Sequence[int], tensors: list[Any]) -> bytes:
     read = helper.make_tensor_value_info("x", TensorProto.FLOAT, list(shape))
-    out = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    out = helper.make_tensor_value_info("y", TensorProto.FLOAT, [None] * 4)
     graph = helper.make_graph(nodes, "g", [read], [out], tensors)
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
     return bytes(made.SerializeToString())
 
 
-def _data() -> Iterator[Case]:
+def _data() -> Iterator[_Damaged]:
     search = ("search", "+target=npu", "search_space=tiny", "dataset=images", "run.dir=out")
     for path in ("/proc/self", "/dev", "/dev/zero", "/sys"):
-        yield Case(f"data {path}", lambda here: None, (*search, f"dataset.path={path}"))
+        yield _Damaged(f"data {path}", lambda here: None, (*search, f"dataset.path={path}"))
     arrays: Contents = {
         "text": "x",
         "huge": _zip({"images": _HUGE, "targets": _HUGE}),
         "zip": _zip({}),
     }
     for how, content in arrays.items():
-        yield Case(f"arrays {how}", _text("d.npz", content), (*search, "dataset.path=d.npz"))
+        yield _Damaged(f"arrays {how}", _text("d.npz", content), (*search, "dataset.path=d.npz"))
 
     def pipe(here: Path) -> None:
         (here / "d" / "a").mkdir(parents=True)
@@ -520,4 +598,62 @@ def _data() -> Iterator[Case]:
         pq.write_table(rows, here / "d" / "x.parquet")
 
     for how, damage in {"pipe": pipe, "loop": loop, "labels of objects": labels}.items():
-        yield Case(f"data {how}", damage, (*search, "dataset.path=d"))
+        yield _Damaged(f"data {how}", damage, (*search, "dataset.path=d"))
+
+
+def _plans() -> Iterator[_Damaged]:
+    plan = ("plan", "service=s.yaml", "fleet=f.yaml", "run.dir=out", "limit_s=5")
+
+    def written(name: str, content: str | bytes, others: Contents | None = None) -> Damage:
+        def damage(here: Path) -> None:
+            for file, said in {**PLANNED, **(others or {}), name: content}.items():
+                _text(file, said)(here)
+
+        return damage
+
+    for of in ("s.yaml", "f.yaml"):
+        kind = "service" if of == "s.yaml" else "fleet"
+        for how, content in _YAML.items():
+            yield _Damaged(f"{kind} {how}", written(of, content), plan)
+    service, fleet = PLANNED["s.yaml"], PLANNED["f.yaml"]
+    for how, changed in {
+        "limit of nan": service.replace("60", ".nan"),
+        "limit below zero": service.replace("60", "-60"),
+        "accuracy of 2": service.replace("0.8", "2"),
+        "accuracy that none has": service.replace("0.8", "0.99"),
+        "limit that none meets": service.replace("60", "0.5"),
+        "region that is nowhere": service.replace("here", "moon"),
+        "rate of infinity": service.replace("20", ".inf"),
+        "rate below zero": service.replace("20", "-1"),
+        "rate of 10^12": service.replace("20", "1000000000000"),
+        "no front": service.replace("front.csv", "gone.csv"),
+        "no classes": "fronts: [front.csv]\nclasses: {}\n",
+        "more": service + "colour: red\n",
+        "demand that is empty": service.replace("rate: 20", "csv: load.csv"),
+        "budget of nothing": service + "budgets: {cost_per_day: 0.0001}\n",
+    }.items():
+        yield _Damaged(f"service {how}", written("s.yaml", changed, {"load.csv": ""}), plan)
+    for how, changed in {
+        "price of nan": fleet.replace("0.1", ".nan"),
+        "no price": fleet.replace("price: 0.1, ", ""),
+        "quota below zero": fleet.replace("quota: 4", "quota: -4"),
+        "quota of 10^18": fleet.replace("quota: 4", "quota: 1000000000000000000"),
+        "bought by nobody": fleet.replace("on_demand", "magic"),
+        "link to itself": fleet + "links: {here-here: {rtt_ms: 5}}\n",
+        "link of text": fleet + "links: {here: 5}\n",
+        "no devices": "devices: {}\n",
+        "like itself": fleet.replace("target: cpu", "like: vm"),
+        "carbon that is gone": fleet + "carbon: {here: gone.csv}\n",
+        "more": fleet + "colour: red\n",
+    }.items():
+        yield _Damaged(f"fleet {how}", written("f.yaml", changed), plan)
+    for how, row in {
+        "latency of nan": "a,int8,0.9,cpu,1,nan,table",
+        "latency below zero": "a,int8,0.9,cpu,1,-2,table",
+        "source of nothing": "a,int8,0.9,cpu,1,2,guess",
+        "accuracy of 9": "a,int8,9,cpu,1,2,table",
+        "batch of 0": "a,int8,0.9,cpu,0,2,table",
+        "no target": "a,int8,0.9,,1,2,table",
+    }.items():
+        head = PLANNED["front.csv"].splitlines()[0]
+        yield _Damaged(f"service front with {how}", written("front.csv", f"{head}\n{row}\n"), plan)

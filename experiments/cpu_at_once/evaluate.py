@@ -1,0 +1,117 @@
+"""A search on a CPU without a table, and how well it foretold what is measured afterwards.
+
+    python -m experiments.cpu_at_once.evaluate [--n 60] [--passes 4] OUT.csv
+
+In an empty folder, on a quiet machine whose CPU is not the shipped table's: times
+``search +target=cpu n_trials=120``, then compiles random networks of the space by the same plans,
+times each some times, minutes apart, and holds the fastest against what the table foretells.
+"""
+
+import argparse
+import csv
+import json
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from hwnas.agreement import agreement
+from hwnas.api.composition import compose
+from hwnas.config import ProfileConfig
+from hwnas.cost.table import TableCostModel
+from hwnas.latency_table import load
+from hwnas.networks import Networks, read
+from hwnas.op import OpSpec
+from hwnas.progress import Silent
+from hwnas.runtimes.worker import Worker
+from hwnas.space import Genotype
+
+_SEARCH = ("search", "+target=cpu", "n_trials=120", "run.dir=run")
+
+
+def main() -> None:
+    """Search, measure, compare."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--n", type=int, default=60, help="networks measured afterwards")
+    parser.add_argument("--passes", type=int, default=4)
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        _search(Path(name))
+        (folder,) = Path(name, "latency_tables", "cpu").iterdir()
+        config: ProfileConfig = compose("profile", ["+target=cpu"])
+        networks, _ = read(config, Silent())
+        table = load(folder)
+        (space,) = config.spaces
+        model = TableCostModel(table, config.target, networks.as_run, [space], "")
+        rng = random.Random(2026)
+        drawn = [networks.space.sample(rng) for _ in range(asked.n)]
+        plans = dict(table.taken_over())
+        measured = _measured(config, networks, drawn, plans, asked.passes)
+    rows = [
+        {"genotype": json.dumps(g.to_dict()), "measured_ms": min(ms), "passes": json.dumps(ms)}
+        | _foretold(model, g)
+        for g, ms in zip(drawn, measured, strict=True)
+    ]
+    with asked.out.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    _tell(rows)
+
+
+def _search(folder: Path) -> None:
+    """Search as a user does; tell when the first candidate was costed, and when all was done."""
+    start = time.monotonic()
+    command = [sys.executable, "-m", "hwnas", *_SEARCH]
+    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL)
+    while process.poll() is None and not (folder / "run" / "manifest.json").exists():
+        time.sleep(0.1)
+    print(f"costs known after {time.monotonic() - start:.1f} s", flush=True)
+    if process.wait():
+        sys.exit("the search failed")
+    print(f"search of 120 ended after {time.monotonic() - start:.1f} s", flush=True)
+
+
+def _measured(
+    config: ProfileConfig,
+    networks: Networks,
+    drawn: Sequence[Genotype],
+    plans: Mapping[OpSpec, str],
+    n_passes: int,
+) -> list[list[float]]:
+    """Return the latencies of each network in ms, one a pass."""
+    found: list[list[float]] = [[] for _ in drawn]
+    with Worker(config.target, config.timing, config.rpc, config.tuning.limit_s) as worker:
+        for number in range(n_passes):
+            order = list(range(len(drawn)))
+            random.Random(number).shuffle(order)
+            for i in order:
+                timing = worker.time_network(networks.as_run(drawn[i]), plans)
+                found[i].append(timing.median_ms)
+    return found
+
+
+def _foretold(model: TableCostModel, genotype: Genotype) -> dict[str, float]:
+    figure = model.cost(genotype).figures["latency_ms"]
+    return {"foretold_ms": figure.value, "low_ms": figure.low, "high_ms": figure.high}
+
+
+def _tell(rows: Sequence[dict[str, object]]) -> None:
+    numbers = [
+        [float(str(row[name])) for name in ("foretold_ms", "measured_ms", "low_ms", "high_ms")]
+        for row in rows
+    ]
+    found = agreement([row[0] for row in numbers], [row[1] for row in numbers])
+    worst = max(abs(value / ms - 1) for value, ms, _, _ in numbers)
+    inside = sum(low <= ms <= high for _, ms, low, high in numbers) / len(numbers)
+    words = re.sub(r"[{}']", "", str({name: round(value, 4) for name, value in found.items()}))
+    print(f"{len(rows)} networks: {words}, worst {worst:.3f}, in their intervals {inside:.3f}")
+
+
+if __name__ == "__main__":
+    main()

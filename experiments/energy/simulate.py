@@ -1,0 +1,201 @@
+"""Energy meters: those that this machine has, and simulated files of the kernel with a known truth.
+
+python -m experiments.energy.simulate opens every meter at the system's own paths and says what
+comes of it. Then it writes trees of files as the kernel's documentation lays them out, renews them
+as often and as coarsely as the hardware does while "inferences" sleep, and has hwnas measure the
+energy of an inference as ``search`` does for the members of a front. The simulated device takes a
+known power when it is idle and when it is not. simulated.csv has a row for each.
+
+Source: https://docs.kernel.org/power/powercap/powercap.html (RAPL);
+https://docs.kernel.org/hwmon/ina2xx.html, ina3221.html and ltc2947.html.
+"""
+
+import csv
+import os
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import final
+
+from hwnas.errors import HwnasError
+from hwnas.metering import measure
+from hwnas.meters import open_meter
+
+IDLE_S, BLOCK_S = 4.0, 1.0  # as hwnas.runtimes.bench
+INFERENCE_S = 0.002
+_COUNTED = 6  # runs that hwnas.metering counts, the last of all
+RAPL_RANGE_UJ = 262_143_328_850
+RAPL_STEP_UJ = 1e6 / 2**16  # of Intel's and AMD's counters
+
+Write = Callable[[float, float], Mapping[str, float]]  # of joules and watts: numbers by file
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A meter's files."""
+
+    name: str
+    meter: str
+    channel: str
+    period_s: float  #: in which the hardware renews them
+    fixed: Mapping[str, str]  #: what never changes, by file
+    write: Write
+    idle_w: float
+    active_w: float
+    drift_w: float = 0.0  #: that idle power rises by in a second, as a device that warms up
+
+
+def _rapl(joules: float, watts: float) -> Mapping[str, float]:
+    """Return two packages with memory; the counter of one passes the end of its range."""
+    steps = int(joules * 1e6 / RAPL_STEP_UJ)
+    near_end = RAPL_RANGE_UJ - 30_000_000
+    return {
+        "intel-rapl:0/energy_uj": (near_end + int(steps * 0.7 * RAPL_STEP_UJ)) % RAPL_RANGE_UJ,
+        "intel-rapl:0:0/energy_uj": int(steps * 0.5 * RAPL_STEP_UJ),  # core: part of the package
+        "intel-rapl:0:1/energy_uj": int(steps * 0.1 * RAPL_STEP_UJ),  # dram
+        "intel-rapl:1/energy_uj": int(steps * 0.2 * RAPL_STEP_UJ),
+        "intel-rapl:2/energy_uj": int(steps * 1.5 * RAPL_STEP_UJ),  # psys holds both packages
+    }
+
+
+_ZONES = {"0": "package-0", "0:0": "core", "0:1": "dram", "1": "package-1", "2": "psys"}
+_RAPL = {f"intel-rapl:{zone}/name": name for zone, name in _ZONES.items()} | {
+    f"intel-rapl:{zone}/max_energy_range_uj": str(RAPL_RANGE_UJ) for zone in _ZONES
+}
+
+LAYOUTS = (
+    Layout("RAPL, two packages and DRAM", "rapl", "", 0.001, _RAPL, _rapl, 40.0, 95.0),
+    Layout(
+        "RAPL, idle power rising by 0.3 W/s", "rapl", "", 0.001, _RAPL, _rapl, 40.0, 95.0, 0.3
+    ),
+    Layout(
+        "hwmon, LTC2947, energy counter", "hwmon", "", 0.1,
+        {"hwmon0/name": "ltc2947"},
+        lambda joules, watts: {"hwmon0/energy1_input": int(joules * 1e6)},
+        2.0, 6.0,
+    ),
+    Layout(
+        "hwmon, INA226, power in steps of 25 mW", "hwmon", "", 0.0352,
+        {"hwmon0/name": "ina226"},
+        lambda joules, watts: {"hwmon0/power1_input": round(watts / 0.025) * 25_000},
+        2.0, 6.0,
+    ),
+    Layout(
+        "hwmon, INA3221, voltage x current, one rail of three", "hwmon", "ina3221@hwmon0/in1",
+        0.0066,
+        {"hwmon0/name": "ina3221", "hwmon0/in1_label": "VDD_GPU", "hwmon0/in2_input": "5000",
+         "hwmon0/curr2_input": "300"},
+        lambda joules, watts: {"hwmon0/in1_input": 5000, "hwmon0/curr1_input": int(watts / 5e-3)},
+        2.0, 6.0,
+    ),
+)  # fmt: skip
+
+
+@final
+@dataclass
+class Device:
+    """Keeps the files of a layout as hardware would, in a thread."""
+
+    layout: Layout
+    root: Path
+    busy: bool = False
+    took: list[float] = field(default_factory=list)  #: seconds an inference, of each run
+    _joules: float = 0.0
+    _stop: threading.Event = field(default_factory=threading.Event)
+
+    def __enter__(self) -> "Device":
+        for name, text in self.layout.fixed.items():
+            (self.root / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.root / name).write_text(f"{text}\n")
+        self._renew(self.layout.idle_w)
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def run(self, n: int) -> float:
+        """Sleep as long as ``n`` inferences take; return the seconds."""
+        start, self.busy = time.monotonic(), True
+        time.sleep(n * INFERENCE_S)
+        self.busy = False
+        seconds = time.monotonic() - start
+        self.took.append(seconds / n)
+        return seconds
+
+    def _follow(self) -> None:
+        begun = last = time.monotonic()
+        while not self._stop.wait(self.layout.period_s):
+            now = time.monotonic()
+            idle = self.layout.idle_w + self.layout.drift_w * (now - begun)
+            watts = idle + (self.layout.active_w - self.layout.idle_w) * self.busy
+            self._joules += watts * (now - last)
+            last = now
+            self._renew(watts)
+
+    def _renew(self, watts: float) -> None:
+        """Replace each file at once: a file of the kernel is never half written."""
+        for name, number in self.layout.write(self._joules, watts).items():
+            file = self.root / name
+            new = file.with_name(".new")
+            new.write_text(f"{number:.0f}\n")
+            os.replace(new, file)
+
+
+def real() -> list[str]:
+    """Return what each meter of this machine says, a line each."""
+    said = []
+    for name in ("rapl", "nvml", "hwmon"):
+        try:
+            meter = open_meter(name)
+            before = meter.read()
+            time.sleep(1)
+            said.append(f"{name}: {meter.source}: {meter.read() - before:.3f} J in a second")
+            meter.close()
+        except HwnasError as error:
+            said.append(f"{name}: {error}")
+    return said
+
+
+def simulated(layout: Layout) -> dict[str, str | float | bool]:
+    """Return what was measured of a layout, with the truth."""
+    with tempfile.TemporaryDirectory() as folder, Device(layout, Path(folder)) as device:
+        meter = open_meter(layout.meter, layout.channel, Path(folder))
+        found = measure(meter, device.run, IDLE_S, BLOCK_S)
+        meter.close()
+    seconds = statistics.fmean(device.took[-_COUNTED:])  # sleeping takes a little longer than asked
+    true_mj, figure = (layout.active_w - layout.idle_w) * seconds * 1e3, found.figure
+    return {
+        "meter": layout.name,
+        "true_mj": round(true_mj, 4),
+        "measured_mj": round(figure.value, 4),
+        "low_mj": round(figure.lower, 4),
+        "high_mj": round(figure.upper, 4),
+        "error": f"{figure.value / true_mj - 1:+.2%}",
+        "holds": figure.lower <= true_mj <= figure.upper,
+        "idle_w": round(found.idle_w, 3),
+        "n": found.n,
+    }
+
+
+def main() -> None:
+    """Try what is real, then what is simulated."""
+    print("This machine's own files:", *real(), sep="\n  ")
+    rows = []
+    for layout in LAYOUTS:
+        rows.append(simulated(layout))
+        print(rows[-1], flush=True)
+    with (Path(__file__).parent / "simulated.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+if __name__ == "__main__":
+    main()

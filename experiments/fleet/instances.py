@@ -1,0 +1,107 @@
+"""Random instances: tiny ones against every plan there is, others against a checker of files.
+
+    python -m experiments.fleet.instances tiny 50
+    python -m experiments.fleet.instances random 1000
+
+The checker (tests/planning/checker.py) reads plan.yaml, service.yaml, fleet.yaml and the CSV files
+and shares no code with what makes plans. Writes one row an instance beside this file.
+"""
+
+import csv
+import dataclasses
+import math
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hwnas.errors import HwnasError
+from hwnas.planning.arrivals import Arrivals
+from hwnas.planning.goodput import Goodputs
+from hwnas.planning.options import choices
+from hwnas.planning.plan import to_yaml
+from hwnas.planning.problem import Problem, read_problem
+from hwnas.planning.solving import solution
+from hwnas.planning.task import OBJECTIVES, Task
+from hwnas.planning.writing import as_plan
+from hwnas.progress import Silent
+from tests.planning import brute_force, checker, made
+
+HERE = Path(__file__).parent
+POISSON, GOODPUTS = Arrivals(), Goodputs(0.05)  # what was simulated once serves all instances
+
+
+def _problem(folder: Path) -> Problem:
+    problem = read_problem(folder / "service.yaml", folder / "fleet.yaml")
+    return dataclasses.replace(problem, arrivals=(POISSON,))
+
+
+def tiny(seed: int, folder: Path) -> dict[str, Any]:
+    """Return what plan and brute force find for a tiny instance."""
+    made.write_random(folder, np.random.default_rng(seed), classes=1, tiny=True)
+    problem = _problem(folder)
+    task = Task(problem, choices(problem, GOODPUTS, Silent()), "cost")
+    found = solution(task, 60, Silent())
+    value = found.value if found.serves else math.inf
+    best = brute_force.least_cost(task)
+    near = value == best or math.isclose(value, best, rel_tol=1e-6)
+    return {"seed": seed, "cost": value, "brute_force": best, "equal": near}
+
+
+def drawn(seed: int, folder: Path) -> dict[str, Any]:
+    """Return what the checker says of a plan for a random instance."""
+    rng = np.random.default_rng(seed)
+    made.write_random(folder, rng, classes=int(rng.integers(1, 4)), tiny=False)
+    made.write_answers(folder, rng)
+    problem = _problem(folder)
+    objective = OBJECTIVES[seed % 3]
+    task = Task(problem, choices(problem, GOODPUTS, Silent()), objective)
+    found = solution(task, 3, Silent())
+    if not found.serves:
+        return {"seed": seed, "outcome": "refused", "words": "a limit leaves demand unserved"}
+    (folder / "plan.yaml").write_bytes(to_yaml(as_plan(found)))
+    broken = checker.broken(folder, folder)
+    cascades = sum(r.second is not None for h in as_plan(found).hours for r in h.routes)
+    return {"seed": seed, "outcome": "broken" if broken else "holds", "objective": objective,
+            "value": found.value, "gap": as_plan(found).gap, "cascades": cascades,
+            "words": "; ".join(broken)}  # fmt: skip
+
+
+def main(kind: str, wanted: int) -> None:
+    """Try seeds until as many as wanted were tried, or of tiny ones until as many have a plan."""
+    rows: list[dict[str, Any]] = []
+    seed = 0
+    while len(rows) < wanted:
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                row = (tiny if kind == "tiny" else drawn)(seed, Path(folder))
+            except HwnasError as error:
+                row = {"seed": seed, "outcome": "refused", "words": str(error).replace(folder, "")}
+        seed += 1
+        if kind == "random" or math.isfinite(row.get("cost", math.inf)):
+            rows.append(row)
+            _write(kind, rows)
+    _tell(kind, rows, seed)
+
+
+def _write(kind: str, rows: list[dict[str, Any]]) -> None:
+    """Write the rows that there are, so that nothing is lost."""
+    names = [*dict.fromkeys(name for row in rows for name in row)]
+    with (HERE / f"{kind}.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, names, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def _tell(kind: str, rows: list[dict[str, Any]], seed: int) -> None:
+    if kind == "tiny":
+        print(f"{sum(row['equal'] for row in rows)} of {len(rows)} equal, of {seed} seeds")
+    else:
+        told = [row["outcome"] for row in rows]
+        print({name: told.count(name) for name in sorted({*told})})
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

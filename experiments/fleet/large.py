@@ -1,0 +1,40 @@
+"""10 devices x 30 models x 5 batches x 4 classes x 24 hours with cascades: how good, how soon?
+
+    python -m experiments.fleet.large SECONDS
+
+Prints what is found in about so many seconds, with both bounds.
+"""
+
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from experiments.fleet import made
+from hwnas.planning import planner
+from hwnas.planning.problem import read_problem
+from hwnas.planning.solving import solution
+from hwnas.planning.task import Task
+from hwnas.progress import Silent
+
+
+def main(limit_s: float) -> None:
+    """Plan, and print what came of it."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        made.write(folder)
+        began = time.perf_counter()
+        problem = read_problem(folder / "service.yaml", folder / "fleet.yaml")
+        choices = planner.choices_of(problem, Silent())
+        print(f"{len(choices.stations):,} stations, {len(choices.options):,} options an hour")
+        found = solution(Task(problem, choices, "cost"), limit_s, Silent())
+        took = time.perf_counter() - began
+    print(
+        f"{took:.0f} s: {found.value:.3f} $ a day, serves all: {found.serves}; bound of the kept "
+        f"columns {found.bound_kept:.3f} (gap {1 - found.bound_kept / found.value:.1%}), of all "
+        f"{found.bound_all:.3f}; {found.seconds}"
+    )
+
+
+if __name__ == "__main__":
+    main(float(sys.argv[1]))

@@ -1,0 +1,86 @@
+"""The simulator against queueing theory, and how fast it is.
+
+    python -m experiments.fleet.simulator
+
+Writes simulator.csv: the mean time in a queue over that of theory, and millions of requests that a
+second of this process simulates in a fleet of 48 replicas with cascades and failures.
+"""
+
+import csv
+import math
+import time
+from pathlib import Path
+
+import numpy as np
+
+from hwnas.planning import events
+
+HERE = Path(__file__).parent
+N, LOADS, SERVERS = 4_000_000, (0.3, 0.5, 0.7, 0.8, 0.9), (1, 2, 4, 16)
+
+
+def mean(load: float, servers: int, noise: events.Floats, seed: int) -> float:
+    """Return the simulated mean time in a queue, in service times."""
+    rng = np.random.default_rng(seed)
+    arrivals = np.cumsum(rng.exponential(1 / (load * servers), N))
+    pools, routes = events.single(np.ones(1), 0.0, servers, noise)
+    found = events.simulate(arrivals, np.zeros(N, np.int32), pools, routes, seed=seed)
+    return float(found.latency_s[N // 10 :].mean())
+
+
+def erlang_c(load: float, servers: int) -> float:
+    """Return the mean time in an M/M/c queue, in service times."""
+    a = load * servers
+    last = a**servers / math.factorial(servers) / (1 - load)
+    waits = last / (sum(a**k / math.factorial(k) for k in range(servers)) + last)
+    return 1 + waits / (servers * (1 - load))
+
+
+def speed() -> float:
+    """Return requests that a second of this process simulates."""
+    n_pools, n = 6, 3_000_000
+    service = np.stack([(np.arange(1, 9) * 0.0005 + 0.001) * (p + 1) for p in range(n_pools)])
+    eight = np.full(n_pools, 8, np.int32)
+    pools = events.Pools(service, eight, np.zeros(n_pools), eight, events.lognormal(0.1))
+    klass = np.repeat(np.arange(4), 2).astype(np.int32)
+    routes = events.Routes(
+        klass, np.full(8, 0.5), np.array([0, 1, 1, 2, 2, 3, 0, 3], np.int32),
+        np.array([4, -1, 5, -1, -1, -1, 5, 4], np.int32), np.full(8, 0.2), np.full(8, 0.002),
+        np.full(8, 0.002),
+    )  # fmt: skip
+    rng = np.random.default_rng(3)
+    arrivals, route = np.cumsum(rng.exponential(1 / 6000, n)), rng.integers(0, 8, n)
+    dead = events.Incidents(
+        np.arange(6.0) + 20, np.arange(0, 48, 8).astype(np.int32), np.zeros(6, np.int32), np.ones(6)
+    )
+    events.simulate(arrivals[:1000], route[:1000].astype(np.int32), pools, routes)  # compiles
+    began = time.process_time()
+    events.simulate(arrivals, route.astype(np.int32), pools, routes, dead)
+    return n / (time.process_time() - began)
+
+
+def main() -> None:
+    """Compare, and write the table."""
+    quantiles = (np.arange(1 << 20) + 0.5) / (1 << 20)
+    memoryless = -np.log1p(-quantiles)
+    memoryless /= memoryless.mean()
+    rows = []
+    for load in LOADS:
+        ratio = mean(load, 1, np.ones(1), 1) / (1 + load / 2 / (1 - load))
+        rows.append({"queue": "M/D/1", "load": load, "simulated_over_theory": round(ratio, 5)})
+        for servers in SERVERS:
+            ratio = mean(load, servers, memoryless, 1) / erlang_c(load, servers)
+            row = {"queue": f"M/M/{servers}", "load": load, "simulated_over_theory": ratio}
+            rows.append(row | {"simulated_over_theory": round(ratio, 5)})
+    fast = round(speed() / 1e6, 2)
+    rows.append({"queue": "48 replicas, million requests/s of CPU time", "load": "",
+                 "simulated_over_theory": fast})  # fmt: skip
+    with (HERE / "simulator.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, [*rows[0]], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    print(f"{fast} million requests a second")
+
+
+if __name__ == "__main__":
+    main()

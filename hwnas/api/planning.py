@@ -1,0 +1,185 @@
+"""Plans and their simulations: from files to a folder of results."""
+
+import importlib.metadata
+import importlib.util
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hwnas import files
+from hwnas.api.reporter import Reporter
+from hwnas.config import PlanConfig, SimulateConfig
+from hwnas.errors import ConfigError, unknown
+from hwnas.files import whole
+from hwnas.results import Row, RunFolder, begun, default_path
+
+if TYPE_CHECKING:
+    from hwnas.planning.plan import Plan
+    from hwnas.planning.simulation import Kill, Throttle
+
+_NEEDED = ("highspy", "numba")
+_RECORDED = ("hwnas", *_NEEDED, "numpy", "scipy")
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """A plan in its folder, with what simulations saw."""
+
+    path: Path
+    plan: "Plan"
+    tables: Mapping[str, Sequence[Row]]  #: rows by the name of their CSV file
+    sentences: Sequence[str]
+    files: Sequence[str]
+
+
+def check_extra(verb: str) -> None:
+    """Refuse a verb whose packages are not there.
+
+    Raises:
+        ConfigError: it says the command that installs them.
+    """
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ConfigError(f"{verb} needs {' and '.join(missing)}: pip install 'hwnas[plan]'")
+
+
+def plan(config: PlanConfig, arguments: Sequence[str], reporter: Reporter) -> PlannedRun:
+    """Plan a deployment, and write it into a folder of its own.
+
+    Args:
+        config: What is planned.
+        arguments: Of the command line, or what stands for them.
+        reporter: Hears of the work.
+
+    Raises:
+        ConfigError: a file is wrong, or no model fits a class.
+        BudgetError: a limit leaves demand unserved.
+    """
+    check_extra("plan")
+    if config.run.dir:
+        files.check_new(Path(config.run.dir), "run.dir")
+    from hwnas.planning import planner, sketches, summary
+    from hwnas.planning.problem import read_problem
+    from hwnas.planning.task import Objective
+    from hwnas.report import planned as report
+
+    problem = read_problem(Path(config.service), Path(config.fleet))
+    objective: Objective = config.objective  # type: ignore[assignment]
+    seeds = range(config.seed, config.seed + config.n_seeds)
+    found = planner.planned(sketches.real(problem), objective, config.limit_s, seeds, reporter)
+    bought = sketches.bought(problem, found, config.limit_s, reporter)
+    tables = summary.tables(found.plan, found.seen, found.killed)
+    tables |= {"sketches": bought}
+    sentences = summary.sentences(found) + sketches.sentences(bought, found.plan)
+    pictures = report.pictures(found.plan, tables)
+    page = report.page(found.plan, tables, sentences, pictures)
+    told = PlannedRun(Path(), found.plan, tables, sentences, ())
+    return _write("plan", config, arguments, told, {
+        "summary.txt": _lines(sentences),
+        "plan.yaml": summary.as_bytes(found.plan),
+        "report.html": page.encode(),
+        **{f"{name}.{kind}": drawn for name, by in pictures.items() for kind, drawn in by.items()},
+    })  # fmt: skip
+
+
+def simulate(config: SimulateConfig, arguments: Sequence[str], reporter: Reporter) -> PlannedRun:
+    """Simulate a plan, and write what was seen into a folder of its own; as ``plan``."""
+    check_extra("simulate")
+    if config.run.dir:
+        files.check_new(Path(config.run.dir), "run.dir")
+    from hwnas.planning import simulation, summary
+    from hwnas.planning.arrivals import Arrivals
+    from hwnas.planning.demand import read_gaps
+    from hwnas.planning.plan import read_plan
+
+    found = read_plan(Path(config.plan))
+    traces = {c.trace for c in found.classes.values() if c.trace and config.trace is None}
+    gaps = {name: read_gaps(_beside(name, Path(config.plan))) for name in sorted(traces)}
+    named = None if config.trace is None else read_gaps(Path(config.trace))
+    scene = simulation.Scene(
+        {n: Arrivals(gaps.get(c.trace) if named is None else named)
+         for n, c in found.classes.items()},
+        _kills(config, found), _throttles(config, found), config.detect_s, config.load,
+    )  # fmt: skip
+    seeds = range(config.seed, config.seed + config.n_seeds)
+    seen = simulation.simulate(found, scene, seeds, reporter, _hours(config, found))
+    tables = summary.tables(found, seen, {})
+    sentences = summary.seen_sentences(found, seen)
+    told = PlannedRun(Path(), found, tables, sentences, ())
+    return _write("simulate", config, arguments, told, {"summary.txt": _lines(sentences)})
+
+
+def _write(
+    verb: str,
+    config: Any,
+    arguments: Sequence[str],
+    found: PlannedRun,
+    content: Mapping[str, bytes],
+) -> PlannedRun:
+    path = Path(config.run.dir or default_path(verb))
+    there = {name: rows for name, rows in found.tables.items() if rows}
+    with whole(path, beside=config.run.dir is None) as building:
+        folder = RunFolder(building)
+        for name, data in content.items():
+            folder.write_bytes(name, data)
+        for name, rows in there.items():
+            folder.write_csv(f"{name}.csv", rows)
+        versions = {name: importlib.metadata.version(name) for name in _RECORDED}
+        manifest = begun(verb, arguments, {}, config) | {"status": "finished"}
+        folder.write_json("manifest.json", manifest | {"versions": versions})
+    names = [*content, *(f"{name}.csv" for name in there)]
+    return replace(found, path=path, tables=there, files=names)
+
+
+def _lines(sentences: Sequence[str]) -> bytes:
+    return ("\n".join(sentences) + "\n").encode()
+
+
+def _beside(name: str, folder: Path) -> Path:
+    """Return a trace that a plan names, wherever it is run from."""
+    path = Path(name)
+    if not path.exists() and not (folder / name).exists():
+        raise ConfigError(
+            f"The trace {name} of the plan is not here: start where the plan was made, or name one "
+            "with trace=FILE."
+        )
+    return path if path.exists() else folder / name
+
+
+def _kills(config: SimulateConfig, found: "Plan") -> "list[Kill]":
+    from hwnas.planning.simulation import Kill
+
+    for name in config.kills:
+        if name not in (known := [*found.devices, "spot"]):
+            raise ConfigError(f"kill: {unknown('device', name, known)}")
+    return [Kill(name) for name in config.kills]
+
+
+def _throttles(config: SimulateConfig, found: "Plan") -> "list[Throttle]":
+    from hwnas.planning.simulation import Throttle
+
+    if config.throttle is None:
+        return []
+    name, _, said = config.throttle.partition(":")
+    if name not in found.devices:
+        raise ConfigError(f"throttle: {unknown('device', name, found.devices)}")
+    try:
+        speed = float(said)
+    except ValueError:
+        speed = 0.0
+    if not 0 < speed <= 1:
+        raise ConfigError(f"throttle={config.throttle}: write DEVICE:SPEED, a speed in (0, 1].")
+    return [Throttle(name, speed)]
+
+
+def _hours(config: SimulateConfig, found: "Plan") -> list[int] | None:
+    if config.hours is None:
+        return None
+    said = config.hours if isinstance(config.hours, list) else [config.hours]
+    known = {str(hour): hour for each in found.hours for hour in each.hours}
+    for hour in said:
+        if str(hour) not in known:
+            last = max(known.values())
+            raise ConfigError(f"hours: {hour} is none of the plan, which has 0 to {last}.")
+    return [known[str(hour)] for hour in said]

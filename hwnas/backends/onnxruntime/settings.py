@@ -1,0 +1,93 @@
+"""The section ``onnxruntime`` of a target."""
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass, field
+
+from hwnas.backends.description import Settings
+from hwnas.errors import ConfigError
+
+CPU = "cpu"
+_SUFFIX = "ExecutionProvider"
+#: As onnxruntime spells them, without its suffix; others are given as they are listed.
+_SPELT = (
+    "ACL", "Azure", "CANN", "CoreML", "CPU", "CUDA", "Dml", "Dnnl", "MIGraphX", "Nnapi",
+    "NvTensorRTRTX", "OpenVINO", "QNN", "Rknpu", "Tensorrt", "VitisAI", "WebGpu", "Xnnpack",
+)  # fmt: skip
+_KNOWN = {name.lower(): name for name in _SPELT}
+_NVIDIA = ("cuda", "tensorrt", "nvtensorrtrtx")
+
+_RUNNER = """\
+options = onnxruntime.SessionOptions()
+options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+{loads}try:
+    session = onnxruntime.InferenceSession(
+        here / file, options, ["{provider}"], [{options}], enable_fallback=0
+    )
+except Exception as error:  # and never the CPU instead
+    sys.exit(f"{provider} alone does not run {{file}} here: {{error}}")
+"""
+_LOADS = "onnxruntime.preload_dlls()  # of CUDA and cuDNN that pip installed\n"
+
+
+@dataclass
+class OnnxRuntime(Settings):
+    """What of onnxruntime runs networks: its execution provider."""
+
+    #: cpu, cuda, tensorrt, openvino, or another execution provider that onnxruntime lists
+    provider: str = CPU
+    #: of the provider, as onnxruntime names them: {device_id: '0', use_tf32: '0'}
+    options: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        given = self.provider.removesuffix(_SUFFIX)
+        self.provider = given.lower() if given.lower() in _KNOWN else self.provider
+        if not re.fullmatch(r"[A-Za-z0-9]{1,60}", self.provider):
+            raise ConfigError(
+                f"target.onnxruntime.provider must be the name of an execution provider (cpu, "
+                f"cuda, tensorrt, ...), got {self.provider!r}."
+            )
+        if self.provider == CPU and self.options:
+            raise ConfigError(
+                "target.onnxruntime.options: the provider cpu has none; it was given "
+                f"{', '.join(self.options)}."
+            )
+
+    @property
+    def name(self) -> str:
+        """The provider as onnxruntime names it."""
+        spelt = _KNOWN.get(self.provider)
+        return self.provider if spelt is None else f"{spelt}{_SUFFIX}"
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether it is what every onnxruntime has."""
+        return self.provider == CPU
+
+    @property
+    def is_nvidia(self) -> bool:
+        """Whether it runs on GPUs of NVIDIA."""
+        return self.provider in _NVIDIA
+
+    @property
+    def variant(self) -> str:
+        """The provider, with a digest of its options; empty for the CPU's."""
+        if self.is_cpu:
+            return ""
+        said = json.dumps(self.options, sort_keys=True).encode()
+        return self.provider + (f".{hashlib.sha256(said).hexdigest()[:6]}" if self.options else "")
+
+    @property
+    def silent(self) -> bool:
+        """Whether it says no more than its defaults."""
+        return self.is_cpu
+
+    @property
+    def words(self) -> dict[str, str]:
+        """How the runner of an export opens a session: by the provider, or not at all."""
+        if self.is_cpu:
+            return {"SESSION": "session = onnxruntime.InferenceSession(here / file)\n"}
+        loads = _LOADS if self.is_nvidia else ""
+        opens = _RUNNER.format(loads=loads, provider=self.name, options=json.dumps(self.options))
+        return {"SESSION": opens}

@@ -1,0 +1,147 @@
+"""How many requests come in which hour, and how bursty: from rates, CSV files and traces."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hwnas.errors import ConfigError, unknown
+from hwnas.planning.fleet import Fleet
+from hwnas.planning.models import csv_rows, located
+from hwnas.planning.service import MOST_HOURS, Class, Service
+
+Array = NDArray[np.float64]
+
+DAY = 24
+#: Requests of a trace that say how bursty it is: fewer say little of the hundredth that is latest.
+LEAST_ARRIVALS = 500
+_ARRIVAL = ("timestamp", "time", "arrival", "arrived_at")
+
+
+@dataclass(frozen=True)
+class Load:
+    """What comes: rates ``(classes, hours)`` a second behind the cache, and traces by class."""
+
+    rates: Array  #: as they are expected
+    borne: Array  #: as they must be borne: spikes counted
+    traces: dict[str, Array]  #: gaps between arrivals, of mean 1, by the path of the file
+    trace_of: tuple[str, ...]  #: of each class; empty: arrivals are Poisson's
+
+    @property
+    def n_hours(self) -> int:
+        """How many hours a plan has."""
+        return len(self.rates[0])
+
+
+def read_load(service: Service, beside: Path) -> Load:
+    """Return the demand of all classes.
+
+    Raises:
+        ConfigError: a file cannot be read, is empty, or has not as many hours as others.
+    """
+    hourly = {name: _hours(name, c, beside) for name, c in service.classes.items()}
+    n = max(len(rates) for rates in hourly.values())
+    for name, rates in hourly.items():
+        if len(rates) not in (1, n):
+            raise ConfigError(f"class '{name}' has rates for {len(rates)} hours, others for {n}.")
+    rates = np.array([np.resize(r, n) for r in hourly.values()])
+    behind = rates * np.array([[1 - c.cache_hit] for c in service.classes.values()])
+    spikes = np.array([[c.demand.spike] for c in service.classes.values()])
+    if not behind.any():
+        raise ConfigError("The demand of all classes is 0 in every hour: there is nothing to plan.")
+    said = tuple(c.demand.trace or "" for c in service.classes.values())
+    traces = {name: read_gaps(located(name, beside)) for name in said if name}
+    return Load(behind, behind * spikes, traces, said)
+
+
+def _hours(name: str, asked: Class, beside: Path) -> Array:
+    demand = asked.demand
+    if demand.rate is not None:
+        return np.full(DAY, demand.rate)
+    if demand.hours is not None:
+        return np.array(demand.hours)
+    assert demand.csv is not None
+    path = located(demand.csv, beside)
+    found, column = csv_rows(path, f"demand of class '{name}'"), demand.column or name
+    if column not in found[0]:
+        raise ConfigError(f"{path}: {unknown('column', column, found[0])}")
+    if len(found) > MOST_HOURS:
+        raise ConfigError(
+            f"{path} has {len(found)} rows; allowed: one an hour, at most {MOST_HOURS}."
+        )
+    return np.array([_rate(row[column], path, i) for i, row in enumerate(found)])
+
+
+def _rate(said: str, path: Path, row: int) -> float:
+    try:
+        value = float(said)
+    except ValueError:
+        value = np.nan
+    if not 0 <= value <= 1e7:
+        raise ConfigError(f"{path}, row {row}: '{said[:40]}' is no rate; allowed: 0 to 1e7.")
+    return value
+
+
+def read_gaps(path: Path) -> Array:
+    """Return the gaps between the arrivals of a trace, scaled to a mean of 1.
+
+    Its file has a column ``TIMESTAMP`` (also ``time``, ``arrival``): dates or seconds, one row a
+    request.
+
+    Raises:
+        ConfigError: it cannot be read, has too few arrivals, or they are not in order.
+    """
+    found = csv_rows(path)
+    column = next((name for name in found[0] if name.lower() in _ARRIVAL), None)
+    if column is None:
+        raise ConfigError(
+            f"{path}: no column says when requests came ({', '.join(_ARRIVAL)}); there are "
+            f"{', '.join(found[0])}."
+        )
+    if len(found) < LEAST_ARRIVALS:
+        raise ConfigError(
+            f"{path} has {len(found)} arrivals; at least {LEAST_ARRIVALS} say how bursty it is. "
+            "Leave trace out: arrivals are then Poisson's."
+        )
+    times = np.array([_seconds(row[column], path, i) for i, row in enumerate(found)])
+    gaps = np.diff(times)
+    if (gaps < 0).any() or not gaps.sum() > 0:
+        raise ConfigError(f"{path}: its arrivals are not in the order of time.")
+    scaled: Array = gaps / gaps.mean()
+    return scaled
+
+
+def _seconds(said: str, path: Path, row: int) -> float:
+    try:
+        return float(said)
+    except ValueError:
+        pass
+    try:
+        whole, _, part = said.partition(".")
+        return datetime.fromisoformat(f"{whole}+00:00").timestamp() + float(f"0.{part or 0}")
+    except ValueError:
+        raise ConfigError(f"{path}, row {row}: '{said[:40]}' is no time.") from None
+
+
+def read_carbon(fleet: Fleet, n_hours: int, beside: Path) -> dict[str, Array]:
+    """Return kg of CO2 a kWh by region and hour; 0 where nothing is said.
+
+    Raises:
+        ConfigError: a file cannot be read, or has another number of hours.
+    """
+    found = {}
+    for region in fleet.regions:
+        said = fleet.carbon.get(region, 0.0)
+        if isinstance(said, str):
+            path = located(said, beside)
+            rows = csv_rows(path, f"carbon.{region}")
+            said = [_rate(row.get("kg_per_kwh", ""), path, i) for i, row in enumerate(rows)]
+        values = np.atleast_1d(np.array(said, np.float64))
+        if len(values) > 1 and n_hours % len(values) and len(values) % n_hours:
+            raise ConfigError(
+                f"carbon.{region} has {len(values)} hours, the demand {n_hours}: they do not fit."
+            )
+        found[region] = np.resize(values, n_hours)
+    return found

@@ -1,0 +1,179 @@
+"""``fleet.yaml``: devices with their prices and powers, links between regions, carbon."""
+
+import heapq
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+from hwnas.errors import ConfigError, unknown
+from hwnas.planning.service import Kib, Name, Service
+from hwnas.records import read_yaml
+from hwnas.records.schema import Bound, Positive
+
+Buy = Literal["bought", "reserved", "on_demand", "spot"]
+Watt = Annotated[float, Bound(0, 1e6)]
+#: kg of CO2 a kWh: a constant, a value an hour, or a CSV file with a column ``kg_per_kwh``.
+Carbon = float | list[Annotated[float, Bound(0, 10)]] | str
+
+
+@dataclass(frozen=True)
+class Device:
+    """Machines of one kind."""
+
+    region: Name
+    buy: Buy
+    quota: Annotated[int, Bound(1, 100_000)]  #: machines that there can be
+    price: Annotated[float, Bound(0, 1e6)] | None = None  #: $ of a machine an hour
+    target: Name | None = None  #: the target of fronts whose latencies hold here
+    like: Name | None = None  #: a device whose latencies hold here, over ``speed``
+    speed: Annotated[float, Bound(0, 1e6, above=True)] = 1.0
+    sketch: bool = False  #: there is none yet: what would buying one change?
+    slots: Annotated[int, Bound(1, 1024)] = 1  #: replicas that a machine has room for
+    memory_mib: Positive | None = None  #: of a machine, which its slots share
+    idle_w: Watt = 0.0
+    busy_w: Watt = 0.0
+    derate: Annotated[float, Bound(0, 1, above=True)] = 1.0  #: speed that heat leaves
+    start_s: Annotated[float, Bound(0, 3600)] = 0.0  #: from the order to the first answer
+
+    @property
+    def is_hourly(self) -> bool:
+        """Whether it is paid by the hour in which it runs."""
+        return self.buy in ("on_demand", "spot")
+
+
+@dataclass(frozen=True)
+class Link:
+    """What lies between two regions."""
+
+    rtt_ms: Annotated[float, Bound(0, 1e6)]
+    mbit_s: Positive | None = None  #: default: more than is needed
+    usd_per_gb: Annotated[float, Bound(0, 1000)] = 0.0
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """``fleet.yaml``."""
+
+    devices: Annotated[dict[Name, Device], Bound(1, 1000)]
+    links: dict[str, Link] = field(default_factory=dict)
+    carbon: dict[str, Carbon] = field(default_factory=dict)
+
+    @property
+    def regions(self) -> set[str]:
+        """All regions in which machines may be."""
+        return {device.region for device in self.devices.values()}
+
+
+@dataclass(frozen=True)
+class Way:
+    """The way between two regions."""
+
+    links: tuple[str, ...]
+    rtt_ms: float
+    usd_per_gb: float
+    kib_per_ms: float  #: of its narrowest link
+
+    def ms(self, payload_kib: float) -> float:
+        """Return how long a request is under way, there and back."""
+        return self.rtt_ms + (payload_kib / self.kib_per_ms if self.links else 0.0)
+
+    def usd(self, payload_kib: float) -> float:
+        """Return what carrying a request costs."""
+        return self.usd_per_gb * payload_kib / (1 << 20)
+
+
+def read_fleet(path: Path, service: Service) -> Fleet:
+    """Return what ``fleet.yaml`` says.
+
+    Raises:
+        ConfigError: there is none, or it contradicts itself or the service.
+    """
+    try:
+        found = read_yaml(Fleet, path, ConfigError)
+    except FileNotFoundError:
+        raise ConfigError(f"fleet={path}: there is no such file.") from None
+    for name, device in found.devices.items():
+        _check_device(found, name, device, str(path))
+    ends = [_ends(name, path) for name in found.links]
+    for i, pair in enumerate(ends):
+        if {*pair} in [{*other} for other in ends[:i]]:
+            raise ConfigError(f"{path}: link '{'-'.join(pair)}' is there twice, in two directions.")
+    for name, asked in service.classes.items():
+        if not {*asked.regions} & found.regions:
+            raise ConfigError(
+                f"{path}: no device is in a region of class '{name}' ({', '.join(asked.regions)}); "
+                f"there are devices in {', '.join(sorted(found.regions))}."
+            )
+    for region in [*service.budgets.power_w, *found.carbon]:
+        if region not in found.regions | service.regions:
+            raise ConfigError(f"{path}: {unknown('region', region, found.regions)}")
+    return found
+
+
+def _check_device(fleet: Fleet, name: str, device: Device, where: str) -> None:
+    if device.price is None:
+        near = [f"{n} has {d.price:g}" for n, d in fleet.devices.items() if d.price is not None]
+        hint = f" ({near[0]})" if near else ""
+        raise ConfigError(
+            f"{where}: device '{name}' has no price: give devices.{name}.price, $ of a machine an "
+            f"hour{hint}; 0 if it costs nothing."
+        )
+    if device.busy_w < device.idle_w:
+        raise ConfigError(
+            f"{where}: device '{name}': busy_w {device.busy_w:g} is below idle_w {device.idle_w:g}."
+        )
+    seen, at = {name}, device
+    while at.like is not None:
+        if at.like not in fleet.devices:
+            raise ConfigError(f"{where}: {unknown('device', at.like, fleet.devices)}")
+        if at.like in seen:
+            raise ConfigError(f"{where}: device '{name}' is like itself, by '{at.like}'.")
+        if fleet.devices[at.like].sketch:
+            raise ConfigError(f"{where}: device '{name}' is like '{at.like}', which is a sketch.")
+        seen.add(at.like)
+        at = fleet.devices[at.like]
+
+
+def _ends(name: str, path: Path | str) -> tuple[str, str]:
+    ends = tuple(part.strip() for part in name.split("-"))
+    if len(ends) != 2 or not all(ends):
+        raise ConfigError(f"{path}: link '{name}' must be named REGION-REGION, as edge-cloud.")
+    if ends[0] == ends[1]:
+        raise ConfigError(
+            f"{path}: link '{name}' leads from {ends[0]} to itself: within a region no link is "
+            "needed; name the other end, as edge-cloud."
+        )
+    return ends[0], ends[1]
+
+
+def ways(fleet: Fleet, source: str) -> Mapping[str, Way]:
+    """Return the fastest way from a region to each that can be reached (Dijkstra)."""
+    found: dict[str, Way] = {}
+    queue: list[tuple[float, str, Way]] = [(0.0, source, Way((), 0.0, 0.0, float("inf")))]
+    while queue:
+        _, region, way = heapq.heappop(queue)
+        if region in found:
+            continue
+        found[region] = way
+        for name, other, link in _from(fleet, region):
+            if other not in found:
+                width = float("inf") if link.mbit_s is None else link.mbit_s * 1e6 / 8 / 1024 / 1e3
+                further = Way(
+                    (*way.links, name), way.rtt_ms + link.rtt_ms,
+                    way.usd_per_gb + link.usd_per_gb, min(way.kib_per_ms, width),
+                )  # fmt: skip
+                heapq.heappush(queue, (further.rtt_ms, other, further))
+    return found
+
+
+def _from(fleet: Fleet, region: str) -> Iterator[tuple[str, str, Link]]:
+    for name, link in fleet.links.items():
+        ends = _ends(name, "fleet")
+        if region in ends:
+            yield name, ends[1 - ends.index(region)], link
+
+
+def payload_mbit(payload_kib: Kib) -> float:
+    """Return a payload in megabits."""
+    return payload_kib * 1024 * 8 / 1e6

@@ -1,0 +1,102 @@
+"""Goodput: how many requests a second a replica takes such that its pool's p99 keeps a limit.
+
+What comes of simulations in units of a batch of one serves all devices and models: the latest
+hundredth depends on the pool's size, the largest batch, which part of a batch's time is fixed, and
+the load. It is simulated on a grid of these, and read in between.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hwnas.planning import events
+from hwnas.planning.arrivals import Arrivals
+from hwnas.progress import Progress
+
+Array = NDArray[np.float64]
+
+SIZES = (1, 4, 16)  #: replicas that a pool has at least
+QUANTILE = 0.99  #: of latencies, which limits are held against
+_FIXED = np.linspace(0.0, 1.0, 4)
+_LOADS = np.concatenate(
+    [[0.001, 0.005, 0.02], np.linspace(0.06, 0.6, 7), np.linspace(0.66, 0.98, 9)]
+)
+_REQUESTS, _SEED = 20_000, 1
+
+
+def service_times(latency_ms: dict[int, float], largest: int) -> Array:
+    """Return seconds of batches of 1 to ``largest``, in between those that were timed ``(n,)``."""
+    known = sorted(latency_ms)
+    times = np.interp(np.arange(1, largest + 1), known, [latency_ms[b] for b in known])
+    found: Array = np.maximum.accumulate(times) / 1e3
+    return found
+
+
+@dataclass
+class Goodputs:
+    """Goodputs by simulation; what was simulated once is kept."""
+
+    jitter: float  #: of service times
+    _known: dict[tuple[int, int, int], Array] = field(default_factory=dict)
+
+    def curve(
+        self, arrivals: Arrivals, service_s: Array, replicas: int, wait_s: float = 0.0
+    ) -> Array:
+        """Return the late end of latencies in seconds at each of the loads of ``rates``."""
+        one, whole, batch = service_s[0], service_s[-1], service_s.size
+        each = (whole - one) / (batch - 1) if batch > 1 else one
+        fixed = float(np.clip((one - each) / one, 0.0, 1.0)) if batch > 1 else 0.0
+        grid = self._grid(arrivals, replicas, batch)
+        place = fixed * (len(_FIXED) - 1)
+        i = min(int(place), len(_FIXED) - 2)
+        unit = grid[i] + (place - i) * (grid[i + 1] - grid[i])
+        found: Array = np.maximum.accumulate(unit) * one + wait_s
+        return found
+
+    @staticmethod
+    def rates(service_s: Array) -> Array:
+        """Return the rates of one replica at which ``curve`` knows latencies."""
+        found: Array = _LOADS * (service_s.size / service_s[-1])
+        return found
+
+    def rate(self, limit_s: float, curve: Array, service_s: Array) -> float:
+        """Return the rate of one replica at which the late end reaches a limit; 0: it is above."""
+        if curve[0] > limit_s:
+            return 0.0
+        return float(np.interp(limit_s, curve, self.rates(service_s)))
+
+    def prepare(self, shapes: list[Arrivals], batches: list[int], progress: Progress) -> None:
+        """Simulate all that will be asked for."""
+        wanted = [(a, r, b) for a in shapes for r in SIZES for b in batches]
+        with progress.phase("Goodputs", len(wanted)) as advance:
+            for arrivals, replicas, batch in wanted:
+                self._grid(arrivals, replicas, batch)
+                advance(1)
+
+    def _grid(self, arrivals: Arrivals, replicas: int, batch: int) -> Array:
+        key = (id(arrivals), replicas, batch)
+        if key not in self._known:
+            kinds = _FIXED if batch > 1 else _FIXED[:1]
+            found = np.array([self._row(arrivals, replicas, batch, f) for f in kinds])
+            self._known[key] = np.broadcast_to(found, (len(_FIXED), len(_LOADS)))
+        return self._known[key]
+
+    def _row(self, arrivals: Arrivals, replicas: int, batch: int, fixed: float) -> Array:
+        service = fixed + (1 - fixed) * np.arange(1.0, batch + 1)
+        noise = events.lognormal(self.jitter)
+        return np.array([late_end(arrivals, service, replicas, load, noise) for load in _LOADS])
+
+
+def late_end(
+    arrivals: Arrivals, service_s: Array, replicas: int, load: float, noise: Array
+) -> float:
+    """Return the late end of latencies of one pool at a share of what it can take at most.
+
+    A pool that falls behind for good is seen by what its last requests wait for.
+    """
+    rate = load * replicas * service_s.size / service_s[-1]
+    times = arrivals.at(rate, _REQUESTS, np.random.default_rng(_SEED))
+    pools, routes = events.single(service_s, 0.0, replicas, noise)
+    found = events.simulate(times, np.zeros(times.size, np.int32), pools, routes, seed=_SEED)
+    return float(np.quantile(found.latency_s[_REQUESTS // 20 :], QUANTILE))

@@ -1,0 +1,286 @@
+"""Models with accuracies, and how long a batch takes on which device: all that fronts say."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, NotRequired, TypedDict
+
+from hwnas import latency_table
+from hwnas.comparison import folder
+from hwnas.errors import ConfigError, RunError
+from hwnas.export import recorded
+from hwnas.export.folder import PROOF
+from hwnas.figure import Figure, Figures, Source
+from hwnas.planning.fleet import Device, Fleet
+from hwnas.planning.service import Service
+from hwnas.records import bounded, rows
+from hwnas.records.schema import Bound, Fraction, Positive, Size, Unfit
+from hwnas.searching.member import metric_of, own
+
+MOST_BATCH = 256
+_MIB = 1024  # KiB
+
+
+@dataclass(frozen=True)
+class Model:
+    """A network at a precision: what is loaded and answers."""
+
+    id: str
+    precision: str
+    accuracy: Figure
+    memory_mib: float
+    place: str  #: the folder or file that says so
+
+    @property
+    def name(self) -> str:
+        """What it is called in plans: an id may be there in several precisions."""
+        return f"{self.id}-{self.precision}"
+
+
+@dataclass
+class Catalogue:
+    """All models, and latencies of batches by target, model and batch size."""
+
+    models: dict[str, Model] = field(default_factory=dict)
+    latency_ms: dict[tuple[str, str], dict[int, Figure]] = field(default_factory=dict)
+
+    def add(self, model: Model) -> None:
+        """Take in a model; the accuracy that is known best stays."""
+        known = self.models.get(model.name)
+        if known is None or model.accuracy.lower > known.accuracy.lower:
+            self.models[model.name] = model
+
+    def time(self, target: str, name: str, batch: int, figure: Figure) -> None:
+        """Take in how long a batch takes."""
+        self.latency_ms.setdefault((target, name), {})[batch] = figure
+
+    def on(self, fleet: Fleet, device: str, name: str) -> dict[int, Figure]:
+        """Return the latencies of a model on a device by batch size, heat and speed counted."""
+        at: Device = fleet.devices[device]
+        for where in (device, at.target):
+            if where is not None and (where, name) in self.latency_ms:
+                found = self.latency_ms[where, name]
+                return {b: _slower(f, at.derate) for b, f in sorted(found.items())}
+        if at.like is None:
+            return {}
+        scale = at.speed * at.derate / fleet.devices[at.like].derate
+        modelled = self.on(fleet, at.like, name)
+        return {b: _slower(f, scale, "modelled") for b, f in modelled.items()}
+
+
+def _slower(figure: Figure, speed: float, source: Source | None = None) -> Figure:
+    """Return a latency at another speed; what was not measured so is modelled."""
+    if speed == 1.0 and source is None:
+        return figure
+    ends = (None if end is None else end / speed for end in (figure.low, figure.high))
+    return Figure(figure.value / speed, source or figure.source, *ends)
+
+
+def read_models(service: Service, fleet: Fleet, beside: Path) -> Catalogue:
+    """Return what fronts, exports, tables and profiles say.
+
+    Args:
+        service: Names them.
+        fleet: Has devices for which there must be latencies.
+        beside: The folder that relative paths begin in, if they are not there from here.
+
+    Raises:
+        RunError: one cannot be read.
+        ConfigError: latencies are missing; it says by which command they are measured.
+    """
+    found = Catalogue()
+    for name in service.fronts:
+        _read_front(found, located(name, beside))
+    for name in service.profiles:
+        path = located(name, beside)
+        _read_table(found, path) if path.is_dir() else _read_csv(found, path)
+    if not found.models:
+        raise ConfigError(f"fronts={', '.join(service.fronts)}: no member of a front is in them.")
+    _check_latencies(found, fleet)
+    return found
+
+
+def located(name: str, beside: Path) -> Path:
+    """Return a path that a file names: from here, or from the folder of the file."""
+    return Path(name) if Path(name).exists() else beside / name
+
+
+def _read_front(found: Catalogue, path: Path) -> None:
+    if not path.exists():
+        raise ConfigError(f"fronts: {path}: there is no such folder or file.")
+    if path.is_file():
+        _read_csv(found, path)
+    elif (path / PROOF).is_file():
+        _read_export(found, path)
+    elif not (path / "manifest.json").is_file() and (parts := sorted(path.glob(f"*/{PROOF}"))):
+        for part in parts:
+            _read_export(found, part.parent)
+    else:
+        _read_run(found, path)
+
+
+def _read_export(found: Catalogue, path: Path) -> None:
+    proof = recorded.read(path)
+    figures = recorded.figures_from_json(proof["figures"])
+    target = recorded.target_of(proof)
+    ran: dict[str, Any] = {**proof["artefacts"][proof["own_artefact"]]}
+    if "accuracy" not in ran:
+        raise RunError(f"fronts: {path}: its own artefact has no accuracy; plans need one.")
+    model = Model(
+        proof["model"]["id"], target.dtype, Figure(*ran["accuracy"]), _memory(figures), str(path)
+    )
+    _take(found, model, target.name, target.batch, figures)
+
+
+def _read_run(found: Catalogue, path: Path) -> None:
+    run = folder.read(path, "fronts")
+    target = run.config.get("target", {})
+    if not run.members or "batch" not in target:
+        raise RunError(
+            f"fronts: {path} has no verified front for one target: let its search finish "
+            f"(python -m hwnas search run.resume={path}), or name its part of one target."
+        )
+    for member in run.members:
+        if member.over_budget:
+            continue
+        if metric_of(member.figures) != "accuracy":
+            raise RunError(f"fronts: {path} has no accuracies but errors; plans need accuracies.")
+        accuracy = member.figures[own("accuracy", member.figures)]
+        memory = _memory(member.figures)
+        model = Model(member.candidate.id, target["dtype"], accuracy, memory, str(path))
+        _take(found, model, target["name"], target["batch"], member.figures)
+
+
+def _take(found: Catalogue, model: Model, target: str, batch: int, figures: Figures) -> None:
+    found.add(model)
+    if "latency_ms" in figures:
+        found.time(target, model.name, batch, figures["latency_ms"])
+
+
+def _memory(figures: Figures) -> float:
+    """Return the memory in MiB that a replica takes: weights, and activations at their peak."""
+    return sum(figures[n].upper for n in ("sram_kib", "flash_kib") if n in figures) / _MIB
+
+
+class _Row(TypedDict):
+    """A row of a front or a profile of one's own; columns that it does not name are not read."""
+
+    id: Annotated[str, Bound(1, 100)]
+    precision: NotRequired[str]
+    accuracy: NotRequired[Fraction]
+    accuracy_low: NotRequired[Fraction]
+    accuracy_high: NotRequired[Fraction]
+    memory_mib: NotRequired[Annotated[float, Bound(0, 1e6)]]
+    target: NotRequired[str]
+    batch: NotRequired[Annotated[Size, Bound(1, MOST_BATCH)]]
+    latency_ms: NotRequired[Positive]
+    latency_ms_low: NotRequired[Positive]
+    latency_ms_high: NotRequired[Positive]
+    source: NotRequired[Source]
+
+
+def csv_rows(path: Path, named: str = "") -> list[dict[str, str]]:
+    """Return the rows of a CSV file.
+
+    Args:
+        path: The file.
+        named: What names it, in messages.
+
+    Raises:
+        ConfigError: it is none, or there is no row.
+    """
+    try:
+        found = rows.rows(bounded.text(path, rows.MOST))
+    except FileNotFoundError:
+        where = f"{named}: {path}" if named else str(path)
+        raise ConfigError(f"{where}: there is no such file.") from None
+    except (bounded.Damaged, Unfit) as problem:
+        raise ConfigError(f"{path} cannot be read: {problem}.") from None
+    if not found:
+        raise ConfigError(f"{path} is empty: it needs a row below its header.")
+    return found
+
+
+def _read_csv(found: Catalogue, path: Path) -> None:
+    for i, raw in enumerate(csv_rows(path)):
+        if "verified_fits_budget" in raw:
+            raise ConfigError(f"{path} is of a search: name its folder, {path.parent}.")
+        try:
+            row: _Row = rows.typed(_Row, {k: v for k, v in raw.items() if v != ""}, f"row {i}")
+            _take_row(found, row, str(path), f"row {i}")
+        except Unfit as problem:
+            raise ConfigError(f"{path} cannot be read: {problem}.") from None
+
+
+def _take_row(found: Catalogue, row: _Row, place: str, at: str) -> None:
+    precision, source = row.get("precision", "float32"), row.get("source", "modelled")
+    name = f"{row['id']}-{precision}"
+    if "accuracy" in row:
+        accuracy = _interval(row, "accuracy", source, at)
+        found.add(Model(row["id"], precision, accuracy, row.get("memory_mib", 0.0), place))
+    if "latency_ms" in row:
+        if "target" not in row:
+            raise Unfit(f"{at} has a latency, but does not say of which target")
+        figure = _interval(row, "latency_ms", source, at)
+        found.time(row["target"], name, row.get("batch", 1), figure)
+    elif "accuracy" not in row:
+        raise Unfit(f"{at} has neither an accuracy nor a latency_ms")
+
+
+def _interval(row: _Row, name: str, source: Source, at: str) -> Figure:
+    said = {**row}
+    low, value, high = (said.get(f"{name}{end}") for end in ("_low", "", "_high"))
+    figure = Figure(value, source, low, high)  # type: ignore[arg-type]
+    if not figure.lower <= figure.value <= figure.upper:
+        raise Unfit(f"{at}: the interval of {name} does not hold its value {value}")
+    return figure
+
+
+def _read_table(found: Catalogue, path: Path) -> None:
+    """Take in the whole networks of a latency table that fronts hold, too."""
+    table = latency_table.load(path)
+    setting = re.fullmatch(r".+?-(\w+)-\d+t-b(\d+)", path.name)
+    if setting is None:
+        raise RunError(f"profiles: {path} is not named as tables are: RUNTIME-DTYPE-1t-b1.")
+    dtype, batch = setting[1], int(setting[2])
+    for row in table.networks:
+        name = f"{row['id']}-{dtype}"
+        if name in found.models:
+            low, high = (float(row[f"measured_ms_{end}"]) for end in ("low", "high"))
+            figure = Figure(float(row["measured_ms"]), "measured", low, high)
+            found.time(path.parent.name, name, batch, figure)
+
+
+def _check_latencies(found: Catalogue, fleet: Fleet) -> None:
+    """Refuse a device on which no model was timed."""
+    for device, at in fleet.devices.items():
+        if not any(found.on(fleet, device, name) for name in found.models):
+            target = at.target or device
+            known = listed({target for target, _ in found.latency_ms})
+            raise ConfigError(
+                f"device '{device}': no model of the fronts has a latency on target '{target}' "
+                f"(there are some on {known}): measure with: python -m hwnas search "
+                f"+target={target}   or name its target: devices.{device}.target."
+            )
+
+
+def unmeasured(found: Catalogue, fleet: Fleet) -> Iterator[str]:
+    """Yield in words which batch sizes were not timed, and what measures them."""
+    targets: dict[str, set[int]] = {}
+    for (target, _), by_batch in found.latency_ms.items():
+        if any(figure.source in ("measured", "table") for figure in by_batch.values()):
+            targets.setdefault(target, set()).update(by_batch)
+    used = {where for n, d in fleet.devices.items() for where in (n, d.target) if where}
+    alone = [t for t, batches in targets.items() if t in used and batches == {1}]
+    if alone:
+        yield (
+            f"Only batches of one were timed on {listed(alone)}: python -m hwnas search "
+            f"+target={alone[0]} target.batch=8 times others; or name a CSV file in profiles."
+        )
+
+
+def listed(names: Iterable[str], most: int = 6) -> str:
+    """Return names, or the first of them."""
+    every: Sequence[str] = sorted(names)
+    return ", ".join(every[:most]) + (f" and {len(every) - most} more" * (len(every) > most))

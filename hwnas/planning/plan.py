@@ -1,0 +1,179 @@
+"""A plan: what is bought, which pools run in which hour, and which requests go where.
+
+``plan.yaml`` is a plan for people and programs; it holds all that a simulation needs.
+"""
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+import yaml
+
+from hwnas.errors import RunError
+from hwnas.figure import FigureRow
+from hwnas.records import check_format
+from hwnas.records.bounded import Damaged, from_yaml, text
+from hwnas.records.schema import Bound, Fraction, Positive, Size, Unfit, fitted
+
+FORMAT = 1
+FILE = "plan.yaml"
+
+_Rate = Annotated[float, Bound(0, 1e9)]
+_Ms = Annotated[float, Bound(0, 1e9)]
+_Count = Annotated[int, Bound(0, 1e9)]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A kind of machine that the plan uses."""
+
+    region: str
+    buy: str
+    price: _Rate  #: $ an hour
+    slots: Size
+    quota: Size
+    idle_w: _Rate
+    busy_w: _Rate
+    start_s: _Rate
+    bought: _Count  #: machines that are owned; 0 where they are rented by the hour
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A way to run a model on a device: what a pool is made of."""
+
+    device: str
+    model: str
+    batch: Annotated[int, Bound(1, 65_536)]
+    wait_ms: _Ms
+    limit_ms: Positive  #: of the pool's own 99th percentile
+    goodput: Positive  #: requests a second of a replica, by simulation
+    least: Size  #: replicas that it holds for, at least
+    accuracy: FigureRow | None
+    latency_ms: dict[str, FigureRow]  #: of batches, by their size
+    memory_mib: _Rate
+    place: str  #: the folder or file that the model is of
+
+
+@dataclass(frozen=True)
+class Pool:
+    """A pool in an hour."""
+
+    kind: str
+    replicas: Size
+    spread: _Count  #: replicas on one machine, at most, which are spare; 0: none is
+    goodput: Positive  #: of a replica, as it was corrected for the hour
+
+
+@dataclass(frozen=True)
+class Route:
+    """Where requests of a class go."""
+
+    klass: str
+    rate: _Rate  #: requests a second, as it must be borne
+    first: str
+    second: str | None
+    share: Fraction  #: that goes on to the second
+    threshold: float  #: of the first's confidence, below which it goes on
+    accuracy: Fraction
+    reach_ms: _Ms
+    pass_ms: _Ms
+    usd: _Rate  #: of a request
+
+
+@dataclass(frozen=True)
+class HourPlan:
+    """What runs in hours that are alike."""
+
+    hours: Annotated[list[_Count], Bound(1)]  #: of the demand: those that are alike
+    machines: dict[str, _Count]
+    pools: list[Pool]
+    routes: list[Route]
+    degraded: list[Route]  #: while all spot machines are gone
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a class asks for."""
+
+    p99_ms: Positive
+    accuracy_min: Fraction
+    degraded_accuracy: Fraction
+    regions: list[str]
+    demand: list[_Rate]  #: requests a second, by hour, behind the cache
+    borne: list[_Rate]  #: likewise, with spikes
+    trace: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """``plan.yaml``."""
+
+    format: int
+    objective: Literal["cost", "carbon", "energy"]
+    unit: str
+    value: float  #: of the objective over all hours
+    bound_kept: float  #: no plan of the options that were kept has less
+    bound_all: float  #: nor of all options
+    jitter: Annotated[float, Bound(0, 2)]
+    classes: dict[str, Asked]
+    devices: dict[str, Machine]
+    kinds: dict[str, Kind]
+    hours: list[HourPlan]
+    carbon: dict[str, list[_Rate]]
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def gap(self) -> float:
+        """How far the value may be above the best of the options that were kept."""
+        return max(0.0, 1 - self.bound_kept / self.value) if self.value > 0 else 0.0
+
+
+UNITS = {"cost": "$", "carbon": "kg of CO2", "energy": "kWh"}
+_MOST = 16 << 20  # bytes
+
+
+def to_yaml(plan: Plan) -> bytes:
+    """Return a plan as the text of its file; equal plans give equal bytes."""
+    return yaml.safe_dump(
+        asdict(plan), sort_keys=False, width=110, default_flow_style=None
+    ).encode()
+
+
+def read_plan(folder: Path) -> Plan:
+    """Return the plan in a folder.
+
+    Raises:
+        RunError: there is none, or it is damaged.
+    """
+    path = folder / FILE
+    try:
+        content = from_yaml(text(path, _MOST))
+        check_format(content, FORMAT)
+        found: Plan = fitted(Plan, content)
+        _check(found)
+    except (FileNotFoundError, NotADirectoryError):
+        raise RunError(f"plan={folder} is no plan: there is no {FILE}.") from None
+    except (Damaged, Unfit) as problem:
+        raise RunError(f"{path} cannot be read: {problem}.") from None
+    return found
+
+
+def _check(plan: Plan) -> None:
+    """Refuse names that nothing has, and hours that are there twice or not at all."""
+    said = sorted(h for each in plan.hours for h in each.hours)
+    if said != list(range(len(said))):
+        raise Unfit("'hours' do not say of each hour once what runs in it")
+    for i, each in enumerate(plan.hours):
+        names = {pool.kind for pool in each.pools}
+        for route in (*each.routes, *each.degraded):
+            if route.klass not in plan.classes or not {route.first} <= names:
+                raise Unfit(f"'hours[{i}]' has a route of '{route.klass}' to no pool of the hour")
+            if route.second is not None and route.second not in names:
+                raise Unfit(f"'hours[{i}]' has a route of '{route.klass}' to no pool of the hour")
+        for kind in names:
+            if kind not in plan.kinds or plan.kinds[kind].device not in plan.devices:
+                raise Unfit(f"'hours[{i}]' has a pool of '{kind}', which is not among the kinds")
+    for name, asked in plan.classes.items():
+        if not len(asked.demand) == len(asked.borne) == len(said):
+            raise Unfit(f"'classes.{name}' has not a demand for each of {len(said)} hours")

@@ -1,0 +1,175 @@
+"""The planner: solve, simulate, correct goodputs where answers come late, and solve again."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from hwnas.errors import BudgetError
+from hwnas.planning import explain, simulation
+from hwnas.planning.arrivals import Arrivals
+from hwnas.planning.goodput import Goodputs
+from hwnas.planning.models import unmeasured
+from hwnas.planning.options import Choices, choices
+from hwnas.planning.plan import Plan
+from hwnas.planning.problem import Problem
+from hwnas.planning.simulation import LATE, HourSeen, Kill, Scene
+from hwnas.planning.solving import Solution, again, solution
+from hwnas.planning.task import Objective, Task
+from hwnas.planning.writing import as_plan
+from hwnas.progress import Progress
+
+_ROUNDS = 12  # of corrections: each takes a twentieth at least of a goodput
+_STEP = 0.95
+_MARGIN = 0.8  # of what may be late: other seeds see other requests
+_LOOSE, _LOOSER = 0.4, 1.08  # of what may be late: below it goodputs are tried that are higher
+_LOOSER_ROUNDS, _GAIN = 6, 1e-3
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A plan, and what its simulations saw."""
+
+    plan: Plan
+    solution: Solution
+    seen: Sequence[HourSeen]
+    killed: Mapping[str, Sequence[HourSeen]]  #: by what failed
+    rounds: int  #: of corrections
+    is_late: bool = False  #: whether requests come late still, after all corrections
+
+    @property
+    def late(self) -> float:
+        """The largest share of late requests that was seen of a class in an hour."""
+        return max((c.late for seen in self.seen for c in seen.classes.values()), default=0.0)
+
+
+def planned(
+    problem: Problem, objective: Objective, limit_s: float, seeds: Sequence[int], progress: Progress
+) -> Planned:
+    """Return the best plan that is found, corrected until no class is late in any hour.
+
+    Args:
+        problem: What is asked for, and what there is.
+        objective: What is made as small as can be.
+        limit_s: Seconds that the first solution may take.
+        seeds: Of the simulations.
+        progress: Is told of phases.
+
+    Raises:
+        ConfigError: no model fits a class.
+        BudgetError: a limit leaves demand unserved; it says which.
+    """
+    found = choices(problem, Goodputs(problem.service.jitter), progress)
+    return planned_of(Task(problem, found, objective), limit_s, seeds, progress)
+
+
+def planned_of(task: Task, limit_s: float, seeds: Sequence[int], progress: Progress) -> Planned:
+    """Return the best plan for a task; as ``planned``.
+
+    Goodputs are lowered where answers come late. Where none does, and a plan is quickly solved,
+    higher ones are tried: those that tables say hold for any pool of a size.
+    """
+    best = _corrected(solution(task, limit_s, progress), limit_s, seeds, progress)
+    for _ in range(_LOOSER_ROUNDS if not best.solution.kept else 0):
+        scale = _looser(best)
+        if not scale:
+            break
+        wider = replace(best.solution.task, scale={**best.solution.task.scale, **scale})
+        found = solution(wider, limit_s, progress)
+        if found.value >= best.plan.value * (1 - _GAIN):
+            break
+        other = _corrected(found, limit_s, seeds, progress)
+        if other.plan.value >= best.plan.value or other.is_late:
+            break
+        best = replace(other, rounds=best.rounds + other.rounds + 1)
+    bound = min(best.plan.bound_kept, best.plan.value)
+    return replace(best, plan=replace(best.plan, bound_kept=bound))
+
+
+def _looser(found: Planned) -> dict[tuple[int, int], float]:
+    """Return higher goodputs of the stations of hours in which next to nothing is late."""
+    task, scale = found.solution.task, {}
+    late = {h: max(c.late for s in found.seen if s.hour == h for c in s.classes.values())
+            for h in {s.hour for s in found.seen if s.classes}}  # fmt: skip
+    for hour, share in late.items():
+        i = int(task.group[hour])
+        if share <= _LOOSE * LATE:
+            for row in found.solution.hours[i].pools:
+                where = (i, row.station)
+                scale[where] = task.scale.get(where, 1.0) * _LOOSER
+    return scale
+
+
+def _corrected(
+    found: Solution, limit_s: float, seeds: Sequence[int], progress: Progress
+) -> Planned:
+    """Return a solution as a plan, solved again with lower goodputs until nothing is late."""
+    rounds = 0
+    while True:
+        if not found.serves:
+            raise BudgetError(explain.refusal(found, progress))
+        notes = [*unmeasured(found.task.problem.catalogue, found.task.problem.fleet)]
+        plan, scene = as_plan(found, notes), Scene(arrivals(found.task.problem))
+        hours = [each.hours[0] for each in plan.hours]
+        seen = simulation.simulate(plan, scene, seeds, progress, hours)
+        late = _late(found, seen)
+        killed = {} if late else _killed(found, plan, scene, seeds[0], progress)
+        late |= {where for each in killed.values() for where in _late(found, each)}
+        if not late or rounds == _ROUNDS:
+            return Planned(plan, found, seen, killed, rounds, is_late=bool(late))
+        rounds += 1
+        scale = {**found.task.scale, **{w: found.task.scale.get(w, 1.0) * _STEP for w in late}}
+        corrected = replace(found.task, scale=scale)
+        found = again(found, corrected, sorted({i for i, _ in late}), limit_s, progress)
+
+
+def arrivals(problem: Problem) -> dict[str, Arrivals]:
+    """Return how requests of each class come."""
+    return {
+        name: problem.arrivals[process]
+        for (name, _), process in zip(problem.classes, problem.process_of, strict=True)
+    }
+
+
+def choices_of(problem: Problem, progress: Progress) -> Choices:
+    """Return what a plan chooses from."""
+    return choices(problem, Goodputs(problem.service.jitter), progress)
+
+
+def _late(found: Solution, seen: Sequence[HourSeen]) -> set[tuple[int, int]]:
+    """Return places of hours and stations whose requests come late too often."""
+    task, late = found.task, set()
+    names = [name for name, _ in task.problem.classes]
+    o = task.choices.options
+    for each in seen:
+        i = int(task.group[each.hour])
+        for name, c in each.classes.items():
+            if max(c.late, c.late_after) > LATE * _MARGIN and c.late * c.requests > 1:
+                k = names.index(name)
+                for _, option, _ in found.hours[i].flows:
+                    if o.klass[option] == k:
+                        late |= {(i, int(q)) for q in (o.first[option], o.second[option]) if q >= 0}
+    return late
+
+
+def _killed(
+    found: Solution, plan: Plan, scene: Scene, seed: int, progress: Progress
+) -> dict[str, Sequence[HourSeen]]:
+    """Return what failures do in the hours of the peaks that a plan must survive."""
+    survive, borne = found.task.problem.service.survive, found.task.problem.load.borne
+    peaks = sorted({int(row.argmax()) for row in borne})
+    whats = [*plan.devices] if survive.any_one else []
+    whats += ["spot"] * bool(survive.all_of)
+    return {
+        what: simulation.simulate(
+            plan, replace(scene, kills=[Kill(what)]), [seed], progress,
+            [h for h in peaks if _has(plan, h, what)],
+        )
+        for what in whats
+    }  # fmt: skip
+
+
+def _has(plan: Plan, hour: int, what: str) -> bool:
+    """Return whether there is in an hour what is to fail."""
+    machines = next(each for each in plan.hours if hour in each.hours).machines
+    if what == "spot":
+        return any(plan.devices[name].buy == "spot" for name in machines)
+    return what in machines

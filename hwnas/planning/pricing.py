@@ -1,0 +1,139 @@
+"""Column generation: of millions of options, those that a linear program would take.
+
+The program starts with few options; what its duals say that others would save is found in numpy.
+What none of them would save bounds the program with all options (Lagrange).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from hwnas.planning.columns import Columns, whole
+from hwnas.planning.highs import Solved, solve
+from hwnas.planning.program import Program, assemble
+from hwnas.planning.task import Array, Ints, Task, machine_values
+from hwnas.progress import Progress
+
+_TAKEN = 8  # options a scenario, hour and class that a round takes in
+_ROUNDS = 60
+_NEAR = 1e-3  # of the cost: where the bound is so near, it is good enough
+_FIRST = (0.0, 0.3, 1.0, 3.0, 10.0)  # what a point of accuracy is worth, in dear requests
+
+
+@dataclass(frozen=True)
+class Priced:
+    """What column generation found."""
+
+    columns: Columns
+    rates: Array  #: of the columns
+    reduced: Array  #: costs of all options ``(scenarios, hours, options)``, demand not counted
+    demand: Array  #: duals ``(scenarios, hours, classes)``: what a request a second more costs
+    accuracy: Array  #: duals likewise: what a point more of a class's floor costs
+    bound: float  #: over all options
+
+
+def priced(task: Task, progress: Progress) -> Priced:
+    """Return the options that the relaxed program takes, and its duals."""
+    n_s, n_i = task.n_scenarios, len(task.hours)
+    columns = Columns.of(np.unique(np.concatenate([*_first(task)]), axis=0))
+    with progress.phase("Columns", _ROUNDS) as advance:
+        for done in range(_ROUNDS):
+            program = assemble(task, columns, whole(task), relaxed=True)
+            lp = solve(program)
+            reduced, demand, accuracy = _reduced(task, program, lp)
+            rows, worst = _better(task, reduced, demand)
+            advance(1)
+            if not len(rows) or -worst < _NEAR * abs(lp.cost):
+                advance(_ROUNDS - done - 1)
+                break
+            old = np.stack([columns.scenario, columns.hour, columns.option], 1)
+            columns = Columns.of(np.unique(np.concatenate([old, rows]), axis=0))
+    assert lp.values is not None
+    rates = lp.values[: len(program.columns)]
+    shape = (n_s, n_i, -1)
+    return Priced(
+        program.columns, rates, reduced.reshape(*shape), demand, accuracy, lp.cost + worst
+    )
+
+
+def _able(task: Task, s: int) -> Array:
+    """Return infinity for options that a scenario takes away, else 0 ``(options,)``."""
+    o, alive = task.choices.options, task.alive(s)
+    device = np.array([station.device for station in task.choices.stations])
+    second = (o.second < 0) | alive[device[np.maximum(o.second, 0)]]
+    return np.where(alive[device[o.first]] & second, 0.0, np.inf)
+
+
+def _machines(task: Task) -> tuple[Array, Array, Ints]:
+    """Return machines a request takes at its stations ``(options,)`` twice, and their devices."""
+    o, stations = task.choices.options, task.choices.stations
+    devices = task.problem.devices
+    per = np.array([1 / (s.best * devices[s.device][1].slots) for s in stations])
+    device = np.array([s.device for s in stations], np.intp)
+    return per[o.first], np.where(o.second >= 0, o.share * per[o.second], 0.0), device
+
+
+def _first(task: Task) -> Iterator[Ints]:
+    """Yield options that are cheap at list prices, whatever a point of accuracy is worth."""
+    o = task.choices.options
+    one, two, device = _machines(task)
+    rent, owned = machine_values(task, "cost")
+    price = rent.max(0) + owned / task.problem.load.n_hours + 1e-9
+    cost = price[device[o.first]] * one + price[device[o.second]] * two + o.usd * 3600
+    for s in range(task.n_scenarios):
+        able = _able(task, s)
+        for k in range(len(task.problem.classes)):
+            mine = np.flatnonzero((o.klass == k) & np.isfinite(able))
+            worth = cost[mine].mean() / 0.01 if mine.size else 0.0
+            for point in _FIRST:
+                best = mine[np.argsort(cost[mine] - point * worth * o.accuracy[mine])[:_TAKEN]]
+                for i in range(len(task.hours)):
+                    yield np.stack([np.full_like(best, s), np.full_like(best, i), best], 1)
+
+
+def _reduced(task: Task, program: Program, lp: Solved) -> tuple[Array, Array, Array]:
+    """Return reduced costs without the dual of demand, and the duals of demand and accuracy."""
+    o, n_s, n_i = task.choices.options, task.n_scenarios, len(task.hours)
+    rows, shape = program.rows, (n_s, n_i, -1)
+    demand, accuracy, machines = (
+        lp.dual[rows[name]].reshape(shape) for name in ("demand", "accuracy", "slots")
+    )
+    links = [lp.dual[rows[name]] if (name := f"links.{link}") in rows else np.zeros(n_s * n_i)
+             for link in task.problem.fleet.links]  # fmt: skip
+    of_link = np.array(links).reshape(len(links), n_s, n_i)
+    money = lp.dual[rows["cost_budget"]][0] if "cost_budget" in rows else 0.0
+    one, two, device = _machines(task)
+    d1, d2 = device[o.first], device[np.maximum(o.second, 0)]
+    usd = o.usd * 3600
+    found = np.empty((n_s, n_i, len(o)))
+    for s in range(n_s):
+        margin, able = o.accuracy - task.floors(s)[o.klass], _able(task, s)
+        for i in range(n_i):
+            cost = able - machines[s, i][d1] * one - machines[s, i][d2] * two
+            cost -= accuracy[s, i][o.klass] * margin
+            if links:
+                cost -= o.links @ of_link[:, s, i]
+            if s == 0:
+                own = task.objective == "cost"
+                cost += usd * task.weight[i] * (own - money)
+            found[s, i] = cost
+    return found, demand, accuracy
+
+
+def _better(task: Task, reduced: Array, demand: Array) -> tuple[Ints, float]:
+    """Return options that would save something, and how much all would at most (below 0)."""
+    o, borne = task.choices.options, task.problem.load.borne[:, list(task.hours)]
+    rows, worst = [], 0.0
+    for k in range(len(task.problem.classes)):
+        mine = np.flatnonzero(o.klass == k)
+        for s, i in np.ndindex(reduced.shape[0], reduced.shape[1]):
+            own = reduced[s, i, mine] - demand[s, i, k]
+            best = np.argpartition(own, min(_TAKEN, own.size - 1))[:_TAKEN] if own.size else mine
+            if not best.size:
+                continue
+            worst += min(0.0, float(own[best].min())) * borne[k, i]
+            best = best[own[best] < -1e-9 * max(1.0, abs(demand[s, i, k]))]
+            row = [np.full(best.size, s), np.full(best.size, i), mine[best]]
+            rows.append(np.stack(row, 1).astype(np.intp))
+    return np.concatenate(rows), worst

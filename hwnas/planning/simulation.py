@@ -1,0 +1,301 @@
+"""A plan simulated: its hours with arrivals, failures and retries, over several seeds."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hwnas.figure import NORMAL_95, Figure
+from hwnas.planning import events
+from hwnas.planning.arrivals import Arrivals
+from hwnas.planning.goodput import service_times
+from hwnas.planning.plan import HourPlan, Plan, Route
+from hwnas.progress import Progress
+
+Array = NDArray[np.float64]
+
+LATE = 0.01  #: share of requests that may be late
+_WARM = 0.05  # of the time: what comes first finds empty queues
+_LEAST, _MOST = 4_000, 300_000  # requests of the rarest class and of all, in an hour's simulation
+_SECONDS = (20.0, 3600.0)  # that an hour's simulation takes, at least and at most
+_AFTER = 60.0  # seconds that are looked at after a failure
+
+
+@dataclass(frozen=True)
+class Kill:
+    """Machines that fail: one of a kind, or all spot machines (``spot``)."""
+
+    what: str
+    at: float = 1 / 3  #: when, as a part of the time that is simulated
+    back: float | None = None  #: when they are there again
+
+
+@dataclass(frozen=True)
+class Throttle:
+    """Machines of a kind that become slower by heat."""
+
+    device: str
+    factor: float  #: of their speed
+    at: float = 1 / 3
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What is simulated."""
+
+    arrivals: Mapping[str, Arrivals]  #: by class
+    kills: Sequence[Kill] = ()
+    throttles: Sequence[Throttle] = ()
+    detect_s: float = 0.5  #: until what a machine held that failed is sent again
+    load: float = 1.0  #: times the demand
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a simulation of an hour saw of a class."""
+
+    requests: int
+    late: float  #: share of requests that were late or lost
+    late_after: float  #: likewise, of those within a minute of a failure
+    lost: int
+    p50_ms: float
+    p99_ms: float
+
+
+@dataclass(frozen=True)
+class HourSeen:
+    """What a simulation of an hour saw."""
+
+    hour: int
+    seed: int
+    seconds: float
+    classes: Mapping[str, Seen]
+    retried: int
+    usd: float  #: of the hour
+    kwh: float
+    kg: float
+    busy: Mapping[str, float] = field(default_factory=dict)  #: share of time, by pool
+
+
+def simulate_hour(plan: Plan, hour: int, scene: Scene, seed: int) -> HourSeen:
+    """Return what a simulation of one hour of a plan sees; the same seed sees the same.
+
+    It lasts as long as it takes to see enough of the rarest class, an hour at most.
+    """
+    of = next(each for each in plan.hours if hour in each.hours)
+    rates = {name: c.demand[hour] * scene.load for name, c in plan.classes.items()}
+    seconds = _seconds([rate for rate in rates.values() if rate > 0])
+    if scene.kills:
+        seconds = max(seconds, _AFTER / (1 - max(kill.at for kill in scene.kills)))
+    return _Hour(plan, of, hour, scene, seconds, seed).seen(rates)
+
+
+def simulate(
+    plan: Plan, scene: Scene, seeds: Sequence[int], progress: Progress,
+    hours: Sequence[int] | None = None,
+) -> list[HourSeen]:  # fmt: skip
+    """Return what simulations of hours see, for each seed; default: of all hours that differ."""
+    chosen = [each.hours[0] for each in plan.hours] if hours is None else hours
+    found = []
+    with progress.phase("Simulation", len(chosen) * len(seeds)) as advance:
+        for hour in chosen:
+            for seed in seeds:
+                found.append(simulate_hour(plan, hour, scene, seed))
+                advance(1)
+    return found
+
+
+def over_seeds(values: Sequence[float]) -> Figure:
+    """Return the mean over seeds with its 95 % interval, as a modelled figure."""
+    mean = float(np.mean(values))
+    if len(values) < 2:
+        return Figure(mean, "modelled")
+    half = NORMAL_95 * float(np.std(values, ddof=1)) / len(values) ** 0.5
+    return Figure(mean, "modelled", mean - half, mean + half)
+
+
+def _seconds(rates: Sequence[float]) -> float:
+    if not rates:
+        return _SECONDS[0]
+    wanted = max(_SECONDS[0], _LEAST / min(rates))
+    return max(1.0, min(wanted, _SECONDS[1], max(_MOST / sum(rates), _SECONDS[0])))
+
+
+class _Hour:
+    """One hour of a plan, as the simulator takes it."""
+
+    def __init__(
+        self, plan: Plan, of: HourPlan, hour: int, scene: Scene, seconds: float, seed: int
+    ):
+        self.plan, self.of, self.hour, self.scene = plan, of, hour, scene
+        self.seconds, self.seed = seconds, seed
+        self.names = [*plan.classes]
+        self.pool = {pool.kind: i for i, pool in enumerate(of.pools)}
+        self.first_replica = np.cumsum([0, *(pool.replicas for pool in of.pools)])
+
+    def seen(self, rates: Mapping[str, float]) -> HourSeen:
+        """Return what is seen of it."""
+        rng = np.random.default_rng([self.seed, self.hour])
+        scene, routes = self.scene, self._routes()
+        parts = [
+            scene.arrivals[n].within(rates[n], self.seconds, rng) if n in routes.reached else
+            np.zeros(0) for n in self.names
+        ]  # fmt: skip
+        times = np.concatenate(parts)
+        klass = np.repeat(np.arange(len(parts)), [part.size for part in parts])
+        order = np.argsort(times, kind="stable")
+        times, klass = times[order], klass[order]
+        route = routes.draw(klass, rng)
+        found = events.simulate(
+            times, route, self._pools(), routes.table, self._incidents(), self.seed
+        )
+        latency = np.where(np.isnan(found.latency_s), np.inf, found.latency_s) * 1e3
+        return HourSeen(
+            self.hour, self.seed, self.seconds,
+            {n: self._class(n, times[klass == k], latency[klass == k])
+             for k, n in enumerate(self.names) if n in routes.reached and rates[n] > 0},
+            found.retried, *self._spent(found, rates), self._busy(found),
+        )  # fmt: skip
+
+    def _class(self, name: str, times: Array, latency_ms: Array) -> Seen:
+        limit, warm = self.plan.classes[name].p99_ms, times >= _WARM * self.seconds
+        late = latency_ms > limit
+        after = np.zeros(times.size, np.bool_)
+        for kill in self.scene.kills:
+            at = kill.at * self.seconds
+            after |= (times >= at - limit / 1e3) & (times < at + _AFTER)
+        if not warm.any():
+            return Seen(0, 0.0, 0.0, 0, 0.0, 0.0)
+        p50, p99 = np.quantile(latency_ms[warm], [0.5, 0.99], method="higher")
+        return Seen(
+            int(warm.sum()), float(late[warm].mean()),
+            float(late[after].mean()) if after.any() else 0.0,
+            int(np.isinf(latency_ms).sum()), float(p50), float(p99),
+        )  # fmt: skip
+
+    def _pools(self) -> events.Pools:
+        kinds = [self.plan.kinds[pool.kind] for pool in self.of.pools]
+        largest = max((kind.batch for kind in kinds), default=1)
+        times = np.zeros((len(kinds), largest))
+        for i, kind in enumerate(kinds):
+            # Pools are simulated at the upper ends of latencies, as limits are held.
+            upper = {int(b): row[0] if row[3] is None else row[3]
+                     for b, row in kind.latency_ms.items()}  # fmt: skip
+            times[i, : kind.batch] = service_times(upper, kind.batch)
+        return events.Pools(
+            times,
+            np.array([kind.batch for kind in kinds], np.int32),
+            np.array([kind.wait_ms / 1e3 for kind in kinds]),
+            np.array([pool.replicas for pool in self.of.pools], np.int32),
+            events.lognormal(self.plan.jitter),
+        )
+
+    def _routes(self) -> "_Routes":
+        return _Routes(self.of.routes, self.of.degraded, self.names, self.pool)
+
+    def _incidents(self) -> events.Incidents:
+        """Return what kills and throttles do to replicas."""
+        rows: list[tuple[float, int, int, float]] = []
+        for kill in self.scene.kills:
+            for r in self._hit(kill.what):
+                rows.append((kill.at * self.seconds, r, events.FAIL, 1.0))
+                if kill.back is not None:
+                    rows.append((kill.back * self.seconds, r, events.RETURN, 1.0))
+        for throttle in self.scene.throttles:
+            for r in self._of_device(throttle.device):
+                rows.append((throttle.at * self.seconds, r, events.SLOW, 1 / throttle.factor))
+        rows.sort()
+        columns = np.array(rows, np.float64).reshape(-1, 4).T
+        return events.Incidents(
+            columns[0].copy(), columns[1].astype(np.int32), columns[2].astype(np.int32),
+            columns[3].copy(), self.scene.detect_s,
+        )  # fmt: skip
+
+    def _of_device(self, device: str) -> list[int]:
+        """Return the replicas on machines of a kind, pool by pool."""
+        return [
+            r
+            for i, pool in enumerate(self.of.pools)
+            if self.plan.kinds[pool.kind].device == device
+            for r in range(self.first_replica[i], self.first_replica[i + 1])
+        ]
+
+    def _hit(self, what: str) -> list[int]:
+        """Return the replicas that a failure takes away.
+
+        Replicas are dealt to machines in turn, so that a pool has as few on one as can be; of
+        machines of a kind the first fails, which has the most.
+        """
+        if what == "spot":
+            spot = [n for n, device in self.plan.devices.items() if device.buy == "spot"]
+            return [r for name in spot for r in self._of_device(name)]
+        n = max(1, self.of.machines.get(what, 0))
+        return self._of_device(what)[::n]
+
+    def _spent(
+        self, found: events.Outcome, rates: Mapping[str, float]
+    ) -> tuple[float, float, float]:
+        """Return $, kWh and kg of CO2 of the hour."""
+        usd = kwh = kg = 0.0
+        devices, n_hours = self.plan.devices, len(next(iter(self.plan.classes.values())).demand)
+        for name, device in devices.items():
+            n = self.of.machines.get(name, 0)
+            owned = device.bought if device.bought else n
+            usd += device.price * owned
+            busy = found.busy_s[self._of_device(name)].sum() / self.seconds / device.slots
+            hours = (device.idle_w * n + (device.busy_w - device.idle_w) * min(busy, n)) / 1e3
+            kwh += hours
+            kg += hours * self.plan.carbon[device.region][self.hour % n_hours]
+        for route in self.of.routes:
+            demand = self.plan.classes[route.klass].borne[self.hour]
+            usd += route.usd * route.rate / demand * rates[route.klass] * 3600 if demand else 0.0
+        return usd, kwh, kg
+
+    def _busy(self, found: events.Outcome) -> dict[str, float]:
+        ends = self.first_replica
+        return {
+            pool.kind: float(found.busy_s[ends[i] : ends[i + 1]].mean() / self.seconds)
+            for i, pool in enumerate(self.of.pools)
+        }
+
+
+class _Routes:
+    """Routes of an hour; those of the degraded state serve what finds its pool gone."""
+
+    def __init__(
+        self,
+        normal: Sequence[Route],
+        degraded: Sequence[Route],
+        names: Sequence[str],
+        pool: Mapping[str, int],
+    ):
+        every = [*normal, *degraded]
+        of = {name: k for k, name in enumerate(names)}
+        rate = np.array([r.rate for r in normal] + [0.0] * len(degraded))
+        klass = np.array([of[r.klass] for r in every], np.int32)
+        total = np.zeros(len(names))
+        np.add.at(total, klass, rate)
+        chance = np.divide(rate, total[klass], out=np.zeros(rate.size), where=total[klass] > 0)
+        self.reached = {name for k, name in enumerate(names) if total[k] > 0}
+        self.table = events.Routes(
+            klass,
+            chance,
+            np.array([pool[r.first] for r in every], np.int32),
+            np.array([-1 if r.second is None else pool[r.second] for r in every], np.int32),
+            np.array([r.share for r in every]),
+            np.array([r.reach_ms for r in every]) / 1e3,
+            np.array([r.pass_ms for r in every]) / 1e3,
+        )
+        self.weight = np.array([r.rate for r in degraded])
+
+    def draw(self, klass: NDArray[np.intp], rng: np.random.Generator) -> events.Ints:
+        """Return a route for each request of those classes."""
+        route = np.zeros(klass.size, np.int32)
+        for k in np.unique(klass):
+            own = np.flatnonzero((self.table.klass == k) & (self.table.chance > 0))
+            mine = klass == k
+            ends = np.cumsum(self.table.chance[own])
+            drawn = np.searchsorted(ends / ends[-1], rng.random(int(mine.sum())), side="right")
+            route[mine] = own[np.minimum(drawn, own.size - 1)]
+        return route

@@ -1,0 +1,310 @@
+"""From a task to a solution: small ones whole, large ones hour by hour and then polished.
+
+Large: column generation says which stations are worth having in each hour. The hours of the peaks
+together say what is bought; each hour is solved alone, and more is bought where that is not enough.
+Then the whole day is polished from there.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from hwnas.planning.columns import Columns, Part, whole
+from hwnas.planning.highs import Solved, solve
+from hwnas.planning.hours import Hour, PoolRow, rounded
+from hwnas.planning.pricing import Priced, priced
+from hwnas.planning.program import Program, assemble
+from hwnas.planning.task import Array, Task, machine_values
+from hwnas.progress import Progress
+
+#: Programs that are solved whole: so many options in hours, and candidates for pools.
+MOST_COLUMNS, MOST_POOLS = 6_000, 700
+#: Stations that are kept for an hour, at least and at most, and for all hours that differ.
+_STATIONS = (30, 90, 720)
+_KEPT = 1_000  # options that are kept for a class in an hour and scenario
+_HOUR_GAP, _HOUR_S = 0.01, (1.0, 8.0)
+_EXACT = 1e-7
+_UNSERVED = 1e-6  # a part of a demand that is none
+
+
+@dataclass
+class Solution:
+    """What is bought, and what runs in which hour."""
+
+    task: Task
+    hours: list[Hour]  #: those of the task
+    owned: Array  #: ``(devices,)``
+    bound_kept: float  #: no plan of the options that were kept is cheaper
+    bound_all: float  #: nor of all options
+    seconds: dict[str, float] = field(default_factory=dict)
+    n_columns: int = 0
+    kept: list[Columns] = field(default_factory=list)  #: options by hour; empty: solved whole
+
+    @property
+    def value(self) -> float:
+        """What it comes to, in the unit of the objective; with what breaks ties left out."""
+        task, total = self.task, 0.0
+        rent, owned = machine_values(task, task.objective)
+        for i, hour in enumerate(self.hours):
+            total += float(rent[i] @ hour.machines) * task.weight[i]
+            if task.objective == "cost":
+                usd = sum(task.choices.options.usd[o] * x for s, o, x in hour.flows if s == 0)
+                total += usd * 3600 * task.weight[i]
+        return total + float(owned @ self.owned)
+
+    @property
+    def unserved(self) -> Array:
+        """The largest part of a demand that is not served, by class."""
+        found: Array = np.max([hour.unserved.max(0) for hour in self.hours], 0)
+        return found
+
+    @property
+    def serves(self) -> bool:
+        """Whether all demands are served."""
+        return bool((self.unserved < _UNSERVED).all())
+
+
+def solution(task: Task, limit_s: float, progress: Progress) -> Solution:
+    """Return the best solution that is found in so many seconds; it may leave demands unserved."""
+    n_all = len(task.choices.options) * task.n_scenarios * len(task.hours)
+    if n_all <= MOST_COLUMNS:
+        columns = _all_columns(task)
+        program = assemble(task, columns, whole(task))
+        if len(program.pools or ()) <= MOST_POOLS:
+            return _whole(task, program, limit_s, progress)
+    return min(_tried(task, limit_s, progress), key=lambda found: (not found.serves, found.value))
+
+
+def _tried(task: Task, limit_s: float, progress: Progress) -> Iterator[Solution]:
+    """Yield a solution by hours, and where it is small enough one of single models alone."""
+    found = _by_hours(task, limit_s, progress)
+    yield found
+    o = task.choices.options
+    single = np.flatnonzero(o.second < 0)
+    if single.size < len(o) and single.size * task.n_scenarios * len(task.hours) <= MOST_COLUMNS:
+        alone = replace(task, choices=replace(task.choices, options=o.only(single)))
+        program = assemble(alone, _all_columns(alone), whole(alone))
+        if len(program.pools or ()) <= MOST_POOLS:
+            other = _whole(alone, program, limit_s / 2, progress)
+            other.bound_kept = min(found.bound_kept, other.bound_kept)
+            other.bound_all = found.bound_all
+            yield other
+
+
+def _all_columns(task: Task) -> Columns:
+    """Return every option in every scenario that leaves it, and every hour."""
+    o, rows = task.choices.options, []
+    device = np.array([station.device for station in task.choices.stations])
+    for s in range(task.n_scenarios):
+        alive = task.alive(s)
+        second = (o.second < 0) | alive[device[np.maximum(o.second, 0)]]
+        able = np.flatnonzero(alive[device[o.first]] & second)
+        for i in range(len(task.hours)):
+            rows.append(np.stack([np.full_like(able, s), np.full_like(able, i), able], 1))
+    return Columns.of(np.concatenate(rows))
+
+
+def _whole(task: Task, program: Program, limit_s: float, progress: Progress) -> Solution:
+    with progress.phase("Program", 1) as advance:
+        found = solve(program, limit_s=limit_s, gap=_EXACT)
+        advance(1)
+    part = whole(task)
+    hours, owned = _read(task, program, found, part)
+    seconds = {"program": found.seconds}
+    return Solution(task, hours, owned, found.bound, found.bound, seconds, len(program.columns))
+
+
+def _read(task: Task, program: Program, found: Solved, part: Part) -> tuple[list[Hour], Array]:
+    """Return what values of variables say, by hour, and what is bought."""
+    n_s, n_i, n_k = task.n_scenarios, len(part.hours), len(task.problem.classes)
+    b, v = program.begin, found.values
+    if v is None:  # not even what leaves all demands unserved: there was no time
+        v = np.zeros(b["end"])
+        v[b["z"] : b["m"]] = 1.0
+    unserved = v[b["z"] : b["m"]].reshape(n_s, n_i, n_k)
+    machines = v[b["m"] : b["r"]].reshape(n_i, -1).round()
+    hours = [Hour(machines[i], [], [], unserved[:, i]) for i in range(n_i)]
+    c, p = program.columns, program.pools
+    for j in np.flatnonzero(v[: b["z"]] > 1e-9):
+        hours[c.hour[j]].flows.append((int(c.scenario[j]), int(c.option[j]), float(v[j])))
+    assert p is not None
+    for j in np.flatnonzero(v[b["y"] :] > 0.5):
+        n = round(v[b["u"] + j]) + int(p.spread[j])
+        if n > p.spread[j]:
+            row = PoolRow(int(p.station[j]), int(p.variant[j]), int(p.spread[j]), n)
+            hours[p.hour[j]].pools.append(row)
+    return hours, v[b["r"] : b["u"]].round()
+
+
+def _by_hours(task: Task, limit_s: float, progress: Progress) -> Solution:
+    began = time.perf_counter()
+    guide = priced(task, progress)
+    kept = [_kept(task, guide, i) for i in range(len(task.hours))]
+    firsts = [rounded(task, guide, i) for i in range(len(task.hours))]
+    seconds = {"columns": time.perf_counter() - began}
+    owned, hours = _bought(task, kept, firsts, limit_s / 3, progress)
+    seconds["hours"] = time.perf_counter() - began - seconds["columns"]
+    found = Solution(task, hours, owned, guide.bound, guide.bound, seconds, kept=kept)
+    found.n_columns = sum(len(each) for each in kept)
+    left = max(5.0, limit_s - (time.perf_counter() - began))
+    _polish(found, kept, left, progress)
+    seconds["polish"] = time.perf_counter() - began - sum(seconds.values())
+    return found
+
+
+def _kept(task: Task, guide: Priced, i: int) -> Columns:
+    """Return the options of an hour that need only stations that are worth having in it."""
+    o, score = task.choices.options, np.full(len(task.choices.stations), np.inf)
+    for s in range(task.n_scenarios):
+        for k in range(len(task.problem.classes)):
+            mine = np.flatnonzero((o.klass == k) & np.isfinite(guide.reduced[s, i]))
+            cost = guide.reduced[s, i, mine] / max(abs(guide.demand[s, i, k]), 1e-12)
+            top = np.argsort(cost)[:400]
+            for side in (o.first[mine[top]], o.second[mine[top]]):
+                there = side >= 0
+                np.minimum.at(score, side[there], cost[top][there])
+    used = guide.columns.option[(guide.columns.hour == i) & (guide.rates > 1e-6)]
+    for side in (o.first[used], o.second[used]):
+        score[side[side >= 0]] = -np.inf
+    least, most, of_all = _STATIONS
+    n = max(min(most, of_all // len(task.hours)), least, int(np.isneginf(score).sum()))
+    chosen = np.zeros(score.size, np.bool_)
+    chosen[np.argsort(score)[:n]] = True
+    chosen &= score < np.inf
+    able = chosen[o.first] & ((o.second < 0) | chosen[np.maximum(o.second, 0)])
+    rows = []
+    for s in range(task.n_scenarios):
+        for k in range(len(task.problem.classes)):
+            fits = able & (o.klass == k) & np.isfinite(guide.reduced[s, i])
+            mine = np.flatnonzero(fits)
+            mine = mine[np.argsort(guide.reduced[s, i, mine], kind="stable")[:_KEPT]]
+            rows.append(np.stack([np.full_like(mine, s), np.zeros_like(mine), mine], 1))
+    return Columns.of(np.concatenate(rows))
+
+
+def _joined(kept: Sequence[Columns], hours: Sequence[int]) -> Columns:
+    """Return the options of some hours together."""
+    parts = [
+        np.stack([kept[h].scenario, np.full_like(kept[h].hour, i), kept[h].option], 1)
+        for i, h in enumerate(hours)
+    ]
+    return Columns.of(np.concatenate(parts))
+
+
+def _bought(
+    task: Task,
+    kept: Sequence[Columns],
+    firsts: Sequence[Hour],
+    limit_s: float,
+    progress: Progress,
+) -> tuple[Array, list[Hour]]:
+    """Return what is bought, by the hours of the peaks, and each hour with that."""
+    borne = task.problem.load.borne[:, list(task.hours)]
+    peaks, n = sorted({int(row.argmax()) for row in borne}), len(task.hours)
+    weight = task.weight[peaks] * (task.weight.sum() / task.weight[peaks].sum())
+    part = Part(tuple(peaks), weight)
+    program = assemble(task, _joined(kept, peaks), part)
+    with progress.phase("Peaks", 1) as advance:
+        most = np.max([firsts[i].machines for i in peaks], 0)
+        start = _values(program, [firsts[i] for i in peaks], most)
+        joint = solve(program, limit_s=limit_s / 2, gap=_HOUR_GAP, start=start)
+        advance(1)
+    _, owned = _read(task, program, joint, part)
+    hours = []
+    with progress.phase("Hours", n) as advance:
+        for i in range(n):
+            hour, owned = _served(task, kept[i], i, owned, (limit_s / 2 / n, firsts[i]))
+            hours.append(hour)
+            advance(1)
+    return owned, hours
+
+
+def _served(
+    task: Task, kept: Columns, i: int, owned: Array, begin: tuple[float, Hour]
+) -> tuple[Hour, Array]:
+    """Return an hour with what is bought; where that is not enough, with more.
+
+    Args:
+        task: What is solved.
+        kept: The options of the hour.
+        i: Its place.
+        owned: What is bought.
+        begin: Seconds that it may take, and a way to serve the hour.
+    """
+    limit_s, first = min(max(begin[0], _HOUR_S[0]), _HOUR_S[1]), begin[1]
+    for part in (Part((i,), task.weight[[i]], owned), Part((i,), task.weight[[i]])):
+        program = assemble(task, kept, part)
+        fits = part.owned is None or (first.machines <= owned + _hourly(task)).all()
+        start = _values(program, [first], first.machines) if fits else None
+        found = solve(program, limit_s=limit_s, gap=_HOUR_GAP, start=start)
+        (hour,), more = _read(task, program, found, part)
+        if not (hour.unserved > _UNSERVED).any():
+            return hour, owned if part.owned is not None else np.maximum(owned, more)
+        limit_s *= 2
+    return hour, owned
+
+
+def _hourly(task: Task) -> Array:
+    """Return infinity for devices that are rented by the hour, else 0."""
+    return np.array([np.inf if d.is_hourly else 0.0 for _, d in task.problem.devices])
+
+
+def again(
+    found: Solution, task: Task, hours: Sequence[int], limit_s: float, progress: Progress
+) -> Solution:
+    """Return a solution of a task whose goodputs were corrected in some hours since.
+
+    Where hours were solved one by one, these are solved again, with what is bought; if that is not
+    enough, more is.
+    """
+    if not found.kept:
+        return solution(task, limit_s, progress)
+    new = replace(found, task=task, hours=[*found.hours], owned=found.owned.copy())
+    with progress.phase("Hours again", len(hours)) as advance:
+        for i in hours:
+            new.hours[i], new.owned = _served(
+                task, found.kept[i], i, new.owned, (_HOUR_S[1], new.hours[i])
+            )
+            advance(1)
+    return new
+
+
+def _polish(found: Solution, kept: Sequence[Columns], limit_s: float, progress: Progress) -> None:
+    """Solve the whole day, begun at what was found; keep what is better, and its bound."""
+    task, part = found.task, whole(found.task)
+    program = assemble(task, _joined(kept, part.hours), part)
+    with progress.phase("Polish", 1) as advance:
+        start = _values(program, found.hours, found.owned)
+        better = solve(program, limit_s=limit_s, gap=1e-3, start=start)
+        advance(1)
+    found.bound_kept = max(found.bound_kept, better.bound)
+    if start is None or better.values is None:
+        return
+    if better.cost <= float(program.cost @ start) + 1e-9:
+        found.hours, found.owned = _read(task, program, better, part)
+
+
+def _values(program: Program, hours: Sequence[Hour], owned: Array) -> Array | None:
+    """Return hours as values of the variables; ``None``: a pool or an option is not of them."""
+    b, c, p = program.begin, program.columns, program.pools
+    assert p is not None
+    v = np.zeros(b["end"])
+    at = {key: j for j, key in enumerate(zip(c.hour, c.scenario, c.option, strict=True))}
+    of = {key: j for j, key in enumerate(zip(p.hour, p.station, p.variant, p.spread, strict=True))}
+    n_s, n_k = hours[0].unserved.shape
+    unserved = v[b["z"] : b["m"]].reshape(n_s, len(hours), n_k)
+    machines = v[b["m"] : b["r"]].reshape(len(hours), -1)
+    try:
+        for i, hour in enumerate(hours):
+            for s, o, x in hour.flows:
+                v[at[i, s, o]] = x
+            for row in hour.pools:
+                j = of[i, row.station, row.variant, row.spread]
+                v[b["u"] + j], v[b["y"] + j] = row.replicas - row.spread, 1
+            unserved[:, i], machines[i] = hour.unserved, hour.machines
+    except KeyError:
+        return None
+    v[b["r"] : b["u"]] = owned
+    return v

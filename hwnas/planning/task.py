@@ -1,0 +1,109 @@
+"""What is solved: a problem in the hours that differ, with what machines are worth in them."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hwnas.planning.options import Choices
+from hwnas.planning.problem import Problem
+
+Array = NDArray[np.float64]
+Ints = NDArray[np.intp]
+Objective = Literal["cost", "carbon", "energy"]
+
+OBJECTIVES = ("cost", "carbon", "energy")
+TIE = 1e-6  #: of a machine's price, where money is not what is asked for
+_DEAR = 100.0  # times what serving costs: what it counts that something is not served
+_LEAST_RATE = 1e-9
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is solved: a problem with the hours that differ, and how goodputs were corrected."""
+
+    problem: Problem
+    choices: Choices
+    objective: Objective
+    #: of goodputs, by place of the hour and station
+    scale: dict[tuple[int, int], float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        keys = np.concatenate([self.problem.load.borne, *_carbon_rows(self.problem)]).T
+        _, first, group, count = np.unique(
+            keys.round(9), axis=0, return_index=True, return_inverse=True, return_counts=True
+        )
+        order = np.argsort(first)
+        place = np.argsort(order)
+        object.__setattr__(self, "hours", tuple(int(first[i]) for i in order))
+        object.__setattr__(self, "weight", count[order].astype(np.float64))
+        object.__setattr__(self, "group", place[group.ravel()])
+
+    hours: tuple[int, ...] = field(init=False)  #: one of each group of equal hours
+    weight: Array = field(init=False)  #: how many hours are like it
+    group: Ints = field(init=False)  #: of each hour, the place of its like in ``hours``
+
+    @property
+    def n_scenarios(self) -> int:
+        """How many scenarios there are."""
+        return 1 + bool(self.problem.service.survive.all_of)
+
+    @property
+    def spares(self) -> bool:
+        """Whether any one machine may die."""
+        return self.problem.service.survive.any_one is not None
+
+    def alive(self, s: int) -> NDArray[np.bool_]:
+        """Return which devices there are in a scenario ``(devices,)``."""
+        spot = np.array([device.buy == "spot" for _, device in self.problem.devices])
+        return ~spot if s else np.ones_like(spot)
+
+    def floors(self, s: int) -> Array:
+        """Return the accuracies that are asked for ``(classes,)``."""
+        return np.array([c.floor(degraded=s > 0) for _, c in self.problem.classes])
+
+    def goodput(self, hour: int, station: int, rate: float) -> float:
+        """Return a goodput of a station as it was corrected for an hour."""
+        return rate * self.scale.get((hour, station), 1.0)
+
+
+def _carbon_rows(problem: Problem) -> list[Array]:
+    return [problem.carbon[region][None] for region in sorted(problem.carbon)]
+
+
+def machine_values(task: Task, objective: Objective) -> tuple[Array, Array]:
+    """Return what a machine is worth in an hour ``(hours, devices)`` and for good ``(devices,)``.
+
+    An hour of a machine that is rented counts the time that it takes to start. Power is that of a
+    busy machine: the upper end.
+    """
+    problem = task.problem
+    total = float(problem.load.n_hours)
+    price = np.array([d.price or 0.0 for _, d in problem.devices])
+    starts = np.array([1 + d.start_s / 3600 for _, d in problem.devices])
+    hourly = np.array([d.is_hourly for _, d in problem.devices])
+    rent = np.tile(np.where(hourly, price * starts, 0.0), (len(task.hours), 1))
+    owned = np.where(hourly, 0.0, price * total)
+    if objective == "cost":
+        return rent, owned
+    kw = np.array([d.busy_w / 1e3 for _, d in problem.devices])
+    carbon = np.array([problem.carbon[d.region][list(task.hours)] for _, d in problem.devices]).T
+    used = np.tile(kw, (len(task.hours), 1)) * (carbon if objective == "carbon" else 1.0)
+    return used, np.zeros_like(owned)
+
+
+def penalty(task: Task, wanted: Array) -> Array:
+    """Return what it counts that a demand is not served at all: far more than serving it may cost.
+
+    Args:
+        task: What is solved.
+        wanted: Demands in requests a second ``(n,)``.
+    """
+    rent, owned = machine_values(task, task.objective)
+    money, bought = machine_values(task, "cost")
+    hour = rent.max(0) * task.weight.max() + owned + TIE * (money.max(0) + bought) + TIE
+    per = [hour[s.device] / max(s.best, _LEAST_RATE) for s in task.choices.stations]
+    sent = task.choices.options.usd.max(initial=0.0) * 3600 * task.weight.max()
+    found: Array = _DEAR * (2 * hour.max() + wanted * (float(np.median(per)) + sent))
+    return found

@@ -1,0 +1,105 @@
+"""The simulator against queueing theory, and what failures do in it."""
+
+import numpy as np
+import pytest
+
+from experiments.fleet.simulator import erlang_c, mean
+from hwnas.planning import events
+
+N = 1_500_000
+POOLS, ROUTES = events.single(np.ones(1), 0.0, 1, np.ones(1))
+
+
+def _exponential() -> events.Floats:
+    """Return quantiles of the exponential distribution, which have no noise of draws."""
+    n = 1 << 18
+    found: events.Floats = -np.log1p(-(np.arange(n) + 0.5) / n)
+    found /= found.mean()
+    return found
+
+
+@pytest.mark.parametrize("load", [0.5, 0.8])
+def test_means_are_those_of_queueing_theory(load: float) -> None:
+    memoryless = _exponential()
+    assert mean(load, 1, memoryless, 1) == pytest.approx(1 / (1 - load), rel=0.02)  # M/M/1
+    constant = 1 + load / 2 / (1 - load)  # M/D/1, Pollaczek and Khinchine
+    assert mean(load, 1, np.ones(1), 1) == pytest.approx(constant, rel=0.02)
+    for servers in (4, 16):
+        assert mean(load, servers, memoryless, 1) == pytest.approx(
+            erlang_c(load, servers), rel=0.02
+        )
+
+
+def _fleet() -> tuple[events.Pools, events.Routes]:
+    """Return two pools of two replicas; the first escalates a part to the second."""
+    service = np.array([[0.010, 0.015], [0.030, 0.040]])
+    ints = np.full(2, 2, np.int32)
+    pools = events.Pools(service, ints, np.array([0.004, 0.0]), ints, events.lognormal(0.1))
+    zero = np.zeros(2, np.int32)
+    routes = events.Routes(
+        zero, np.array([0.8, 0.2]), np.array([0, 1], np.int32), np.array([1, -1], np.int32),
+        np.array([0.3, 0.0]), np.full(2, 0.005), np.full(2, 0.002),
+    )  # fmt: skip
+    return pools, routes
+
+
+def _run(incidents: events.Incidents | None = None, seed: int = 3) -> events.Outcome:
+    rng = np.random.default_rng(0)
+    arrivals = np.cumsum(rng.exponential(1 / 60, 20_000))
+    route = (rng.random(arrivals.size) < 0.2).astype(np.int32)
+    return events.simulate(arrivals, route, *_fleet(), incidents, seed)
+
+
+def test_the_same_seed_gives_the_same_bytes_and_another_others() -> None:
+    assert _run().latency_s.tobytes() == _run().latency_s.tobytes()
+    assert _run().latency_s.tobytes() != _run(seed=4).latency_s.tobytes()
+
+
+def test_nothing_is_faster_than_its_way_and_its_service() -> None:
+    found = _run().latency_s
+    assert np.isfinite(found).all()
+    assert found.min() > 0.005 + 0.010 * 0.6
+
+
+def _fails(*replicas: int, back: bool = False) -> events.Incidents:
+    at = [100.0] * len(replicas) + [130.0] * len(replicas) * back
+    kind = [events.FAIL] * len(replicas) + [events.RETURN] * len(replicas) * back
+    who = np.array([*replicas] * (1 + back), np.int32)
+    return events.Incidents(np.array(at), who, np.array(kind, np.int32), np.ones(len(at)))
+
+
+def test_what_a_dead_replica_held_is_answered_by_another() -> None:
+    at = np.arange(10.0, 300.0, 5.0)  # it fails and returns in turn
+    kinds = np.resize(np.array([events.FAIL, events.RETURN], np.int32), at.size)
+    often = events.Incidents(at, np.zeros(at.size, np.int32), kinds, np.ones(at.size))
+    found = _run(often)
+    assert found.retried > 0
+    assert np.isfinite(found.latency_s).all()
+    assert found.busy_s[0] < 0.8 * _run().busy_s[0]
+
+
+def test_a_dead_pool_is_avoided_and_without_another_requests_are_lost() -> None:
+    """Without the first pool its requests take the route by the second; without both, none."""
+    assert np.isfinite(_run(_fails(0, 1)).latency_s).all()
+    lost = np.isnan(_run(_fails(0, 1, 2, 3)).latency_s)
+    assert 0 < lost.sum() < lost.size
+    again = np.isnan(_run(_fails(0, 1, 2, 3, back=True)).latency_s)
+    assert 0 < again.sum() < lost.sum()
+    assert not again[-1000:].any()
+
+
+def test_a_batch_waits_for_its_oldest_request_alone() -> None:
+    """Two requests within the wait go together, a third alone when its time is over."""
+    pools, routes = events.single(np.array([1.0, 1.0]), 0.5, 1, np.ones(1))
+    arrivals = np.array([0.0, 0.3, 10.0])
+    found = events.simulate(arrivals, np.zeros(3, np.int32), pools, routes)
+    np.testing.assert_allclose(found.latency_s, [1.3, 1.0, 1.5])
+
+
+def test_heat_slows_what_begins_after_it() -> None:
+    slow = events.Incidents(
+        np.array([5.0]), np.zeros(1, np.int32), np.full(1, events.SLOW, np.int32), np.array([2.0])
+    )
+    arrivals = np.array([0.0, 10.0])
+    found = events.simulate(arrivals, np.zeros(2, np.int32), POOLS, ROUTES, slow)
+    np.testing.assert_allclose(found.latency_s, [1.0, 2.0])

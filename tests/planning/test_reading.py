@@ -1,0 +1,114 @@
+"""Services and fleets as files: what is read, and what is refused in which words."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hwnas.errors import HwnasError
+from hwnas.figure import Figure
+from hwnas.planning.arrivals import Arrivals
+from hwnas.planning.demand import read_gaps
+from hwnas.planning.problem import Problem, read_problem
+from tests.planning import made
+
+
+def _read(folder: Path, asked: made.Content, there: made.Content) -> Problem:
+    made.write(folder, asked, there)
+    return read_problem(folder / "service.yaml", folder / "fleet.yaml")
+
+
+def _changed(content: made.Content, path: str, value: Any) -> made.Content:
+    *parts, last = path.split(".")
+    at = content
+    for part in parts:
+        at = at.setdefault(part, {})
+    if value is None:
+        del at[last]
+    else:
+        at[last] = value
+    return content
+
+
+@pytest.mark.parametrize(
+    ("where", "path", "value", "words"),
+    [
+        ("fleet", "devices.cpu.price", None, "devices.cpu.price, $ of a machine an hour"),
+        ("fleet", "devices.cpu.quota", 0, "'devices.cpu.quota' is 0; allowed: at least 1"),
+        ("fleet", "devices.cpu.busy_w", 1, "busy_w 1 is below idle_w 60"),
+        ("fleet", "devices.cpu.target", "gpu", None),
+        ("fleet", "devices.cpu.like", "cpu", "like itself"),
+        ("fleet", "links", {"site-site": {"rtt_ms": 1}}, "leads from site to itself"),
+        ("fleet", "links", {"a-b": {"rtt_ms": 1}, "b-a": {"rtt_ms": 1}}, "there twice"),
+        ("fleet", "links", {"site": {"rtt_ms": 1}}, "must be named REGION-REGION"),
+        ("fleet", "carbon", {"sight": 0.3}, "Did you mean 'site'?"),
+        ("service", "classes.web.regions", ["moon"], "no device is in a region of class 'web'"),
+        ("service", "classes.web.demand", {}, "demand needs one of rate, hours and csv"),
+        ("service", "classes.web.demand", {"hours": [0]}, "there is nothing to plan"),
+        ("service", "classes.web.demand", {"csv": "no.csv"}, "there is no such file"),
+        ("service", "classes.web.degraded_accuracy", 0.9, "is above accuracy_min"),
+        ("service", "classes.web.p99", 3, "Did you mean 'p99_ms'?"),
+        ("service", "fronts", ["nothing"], "there is no such folder or file"),
+        ("service", "profiles", ["empty.csv"], "there is no such file"),
+    ],
+)
+def test_what_is_wrong_is_one_line(
+    tmp_path: Path, where: str, path: str, value: Any, words: str | None
+) -> None:
+    asked, there = made.service(), made.fleet()
+    _changed(asked if where == "service" else there, path, value)
+    if words is None:
+        _read(tmp_path, asked, there)
+        return
+    with pytest.raises(HwnasError) as refused:
+        _read(tmp_path, asked, there)
+    assert words in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_device_without_latencies_names_the_command_that_measures_them(tmp_path: Path) -> None:
+    there = made.fleet()
+    there["devices"]["tpu"] = {**there["devices"]["cpu"], "target": "tpu_v9"}
+    with pytest.raises(HwnasError, match=r"python -m hwnas search \+target=tpu_v9"):
+        _read(tmp_path, made.service(), there)
+
+
+def test_a_trace_says_bursts_and_an_empty_one_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text("TIMESTAMP,x\n")
+    with pytest.raises(HwnasError, match="is empty"):
+        read_gaps(path)
+    path.write_text("TIMESTAMP\n2023-11-16 18:17:03.9799600\n")
+    with pytest.raises(HwnasError, match="has 1 arrivals; at least 500"):
+        read_gaps(path)
+    seconds = np.cumsum(np.tile([0.0, 0.0, 3.0], 300))
+    path.write_text("time\n" + "\n".join(map(str, seconds)))
+    gaps = read_gaps(path)
+    assert gaps.mean() == pytest.approx(1.0)
+    times = Arrivals(gaps).at(10.0, 50_000, np.random.default_rng(0))
+    assert times[-1] == pytest.approx(5000, rel=0.01)
+    path.write_text("time\n" + "\n".join(map(str, seconds[::-1])))
+    with pytest.raises(HwnasError, match="not in the order of time"):
+        read_gaps(path)
+
+
+def test_latencies_are_slower_by_heat_and_modelled_on_a_device_like_another(tmp_path: Path) -> None:
+    there = made.fleet()
+    there["devices"]["cpu"]["derate"] = 0.8
+    there["devices"]["dream"] = {**there["devices"]["cpu"], "like": "cpu", "speed": 2.0,
+                                 "derate": 1.0, "sketch": True}  # fmt: skip
+    found = _read(tmp_path, made.service(), there)
+    timed = found.catalogue.on(found.fleet, "cpu", "small-int8")
+    assert timed == {1: Figure(10.0, "modelled"), 4: Figure(25.0, "modelled")}  # not said
+    dreamt = found.catalogue.on(found.fleet, "dream", "small-int8")[1]
+    assert dreamt.value == pytest.approx(4.0)
+    assert dreamt.source == "modelled"
+
+
+def test_a_cache_takes_requests_away_and_a_spike_adds_them(tmp_path: Path) -> None:
+    asked = made.service()
+    asked["classes"]["web"] |= {"cache_hit": 0.25, "demand": {"hours": [40], "spike": 2.0}}
+    load = _read(tmp_path, asked, made.fleet()).load
+    assert load.rates.tolist() == [[30.0]]
+    assert load.borne.tolist() == [[60.0]]

@@ -1,0 +1,179 @@
+"""Plans against all plans there are, and against a checker that reads their files alone."""
+
+import math
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from hwnas.errors import HwnasError
+from hwnas.planning import explain, planner
+from hwnas.planning.arrivals import Arrivals
+from hwnas.planning.goodput import Goodputs
+from hwnas.planning.options import choices
+from hwnas.planning.plan import read_plan, to_yaml
+from hwnas.planning.problem import Problem, read_problem
+from hwnas.planning.solving import Solution, solution
+from hwnas.planning.task import Objective, Task
+from hwnas.planning.writing import as_plan
+from hwnas.progress import Silent
+from tests.planning import brute_force, checker, made
+
+POISSON, GOODPUTS = Arrivals(), Goodputs(0.05)  # what was simulated once serves all tests
+
+
+def _problem(folder: Path) -> Problem:
+    found = read_problem(folder / "service.yaml", folder / "fleet.yaml")
+    return replace(found, arrivals=(POISSON,))
+
+
+def _solved(folder: Path, objective: Objective = "cost") -> Solution:
+    problem = _problem(folder)
+    return solution(Task(problem, choices(problem, GOODPUTS, Silent()), objective), 20, Silent())
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_cost_is_the_least_of_all_plans(tmp_path: Path, seed: int) -> None:
+    made.write_random(tmp_path, np.random.default_rng(seed), classes=1, tiny=True)
+    found = _solved(tmp_path)
+    best = brute_force.least_cost(found.task)
+    assert found.serves is math.isfinite(best)
+    if found.serves:
+        assert found.value == pytest.approx(best, rel=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_random_plans_keep_what_files_ask_for(tmp_path: Path, seed: int) -> None:
+    rng = np.random.default_rng(1000 + seed)
+    made.write_random(tmp_path, rng, classes=int(rng.integers(1, 4)), tiny=False)
+    made.write_answers(tmp_path, rng)
+    try:
+        found = _solved(tmp_path, ("cost", "carbon", "energy")[seed % 3])
+    except HwnasError as refused:
+        pytest.skip(str(refused))  # no model fits a class of what was drawn
+    if found.serves:
+        (tmp_path / "plan.yaml").write_bytes(to_yaml(as_plan(found)))
+        assert checker.broken(tmp_path, tmp_path) == []
+
+
+@pytest.fixture
+def planned(tmp_path: Path) -> Path:
+    """Return a folder with a service, a fleet and a plan that must survive failures."""
+    asked = made.service(survive={"any_one": "device", "all_of": ["spot"]})
+    there = made.fleet()
+    there["devices"]["spot"] = {**there["devices"]["cpu"], "buy": "spot", "price": 0.05,
+                                "target": "cpu"}  # fmt: skip
+    there["devices"]["cpu"]["quota"] = 6
+    models = [(n, a, {**t, "spot": t["cpu"]}) for n, a, t in made.MODELS]
+    made.write(tmp_path, asked, there, models)
+    (tmp_path / "plan.yaml").write_bytes(to_yaml(as_plan(_solved(tmp_path))))
+    return tmp_path
+
+
+def _one(content: Any, path: list[Any], change: Any) -> None:
+    for key in path[:-1]:
+        content = content[key]
+    content[path[-1]] = change(content[path[-1]])
+
+
+@pytest.mark.parametrize(
+    "path_and_change",
+    [
+        (["hours", 0, "routes", 0, "rate"], lambda rate: rate * 0.9),
+        (["hours", 0, "pools", 0, "replicas"], lambda n: n - 1),
+        (["hours", 0, "pools", 0, "replicas"], lambda n: n + 50),
+        (["hours", 0, "degraded", 0, "rate"], lambda rate: rate * 1.1),
+        (["value"], lambda value: value * 0.99),
+        (["hours", 0, "hours"], lambda _: [0, 1]),
+    ],
+    ids=["unserved", "no spare", "no room", "degraded", "cost", "hours"],
+)
+def test_the_checker_sees_what_is_changed(planned: Path, path_and_change: Any) -> None:
+    assert checker.broken(planned, planned) == []
+    content = yaml.safe_load((planned / "plan.yaml").read_text())
+    _one(content, *path_and_change)
+    (planned / "plan.yaml").write_text(yaml.safe_dump(content))
+    assert checker.broken(planned, planned)
+
+
+def test_a_plan_is_read_as_it_was_written_and_refused_where_it_was_not(planned: Path) -> None:
+    found = read_plan(planned)
+    assert to_yaml(found) == (planned / "plan.yaml").read_bytes()
+    content = yaml.safe_load((planned / "plan.yaml").read_text())
+    content["hours"][0]["routes"][0]["first"] = "nothing"
+    (planned / "plan.yaml").write_text(yaml.safe_dump(content))
+    with pytest.raises(HwnasError, match="to no pool of the hour"):
+        read_plan(planned)
+    shutil.rmtree(planned)
+    with pytest.raises(HwnasError, match=r"there is no plan\.yaml"):
+        read_plan(planned)
+
+
+@pytest.mark.parametrize(
+    ("more", "there", "words"),
+    [
+        ({"budgets": {"cost_per_day": 0.01}}, {}, "budgets.cost_per_day=0.01 binds: the best plan"),
+        ({"budgets": {"power_w": {"site": 1}}}, {}, "budgets.power_w binds: site="),
+        ({}, {"cpu": 1, "box": 1}, "Quotas bind: "),
+    ],
+)
+def test_the_limit_that_binds_is_named(
+    tmp_path: Path, more: Any, there: dict[str, int], words: str
+) -> None:
+    asked, fleet = made.service(**more), made.fleet()
+    asked["classes"]["web"]["demand"]["hours"] = [40.0, 120.0]
+    for name, quota in there.items():
+        fleet["devices"][name]["quota"] = quota
+    made.write(tmp_path, asked, fleet)
+    found = _solved(tmp_path)
+    assert not found.serves
+    told = explain.refusal(found, Silent())
+    assert words in told
+    assert "% of the demand of class 'web' can be served" in told
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("accuracy_min", 0.9, "accuracy_min=0.7800 would do"),
+        ("p99_ms", 15.0, "p99_ms binds; the nearest is large-int8 on cpu, 20 ms"),
+    ],
+)
+def test_a_class_that_no_model_fits_is_told_the_nearest(
+    tmp_path: Path, name: str, value: float, words: str
+) -> None:
+    asked = made.service()
+    asked["classes"]["web"] |= {"accuracy_min": 0.75, name: value}
+    made.write(tmp_path, asked, made.fleet())
+    with pytest.raises(HwnasError, match=words):
+        _solved(tmp_path)
+
+
+def test_plans_are_simulated_until_nothing_is_late(planned: Path) -> None:
+    problem = _problem(planned)
+    task = Task(problem, choices(problem, GOODPUTS, Silent()), "cost")
+    found = planner.planned_of(task, 20, [0, 1], Silent())
+    assert found.late <= 0.01
+    for runs in found.killed.values():
+        for run in runs:
+            assert all(c.lost == 0 and c.late_after <= 0.01 for c in run.classes.values())
+
+
+def test_hour_by_hour_is_near_what_is_solved_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made.write_random(tmp_path, np.random.default_rng(1006), classes=2, tiny=False)
+    made.write_answers(tmp_path, np.random.default_rng(0))
+    exact = _solved(tmp_path)
+    monkeypatch.setattr("hwnas.planning.solving.MOST_COLUMNS", 0)
+    found = _solved(tmp_path)
+    assert exact.serves
+    assert found.serves
+    assert exact.value * (1 - 1e-6) <= found.value <= exact.value * 1.1 + 1e-9
+    assert found.bound_all <= exact.value * (1 + 1e-6) + 1e-9
+    (tmp_path / "plan.yaml").write_bytes(to_yaml(as_plan(found)))
+    assert checker.broken(tmp_path, tmp_path) == []

@@ -1,0 +1,113 @@
+import math
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hwnas.cost.table import TableCostModel
+from hwnas.latency_table import LatencyTable, is_transferred, load
+from hwnas.op import Signature
+from hwnas.profiling import borrowing
+from hwnas.profiling.borrowing import Effort, Source
+from hwnas.profiling.subject import Subject
+from hwnas.progress import Silent
+from hwnas.space import SearchSpace
+from tests.profiling.fakes import CPU, Device, FakeWorker, pool, subject
+
+REFERENCE = Device()
+FLAGS = ("avx2", "avx512f", "sse2")
+
+
+@pytest.fixture(scope="module")
+def profiled(small: SearchSpace, task: Signature) -> Subject:
+    return subject(small, task)
+
+
+@pytest.fixture
+def other(profiled: Subject, tmp_path: Path) -> LatencyTable:
+    """The table of another CPU, whose plans have a name of their own."""
+    found = REFERENCE.table(tmp_path / "shipped" / "cpu" / "s", profiled.operators(0))
+    found.provenance = {"device": {"cpu": "theirs", "flags": [*FLAGS]}}
+    return found
+
+
+def _source(table: LatencyTable, flags: Sequence[str] = FLAGS) -> Source:
+    return Source.of(table, {"device": {"flags": flags}})
+
+
+def _errors(table: LatencyTable, profiled: Subject, device: Device) -> Any:
+    model = TableCostModel(table, CPU, profiled.lower, [profiled.space.name], "")
+    quiet = Device(device.factors, operator_ms=device.operator_ms)
+    nets = [profiled.lower(genotype) for genotype in profiled.sample(100, 77)]
+    found = [model.latency(net, profiled.space.name).value for net in nets]
+    return np.abs(np.array(found) / [quiet.network(net) for net in nets] - 1)
+
+
+@pytest.mark.parametrize("factor", [0.3, 1.0, 4.0])
+def test_all_networks_are_foretold_from_few(
+    other: LatencyTable, profiled: Subject, tmp_path: Path, factor: float
+) -> None:
+    device = Device({"depthwise": 1.3 * factor, "pointwise": factor}, operator_ms=1e-4, noise=0.01)
+    worker, table = FakeWorker(device), LatencyTable(tmp_path / "own")
+    borrowing.borrow(table, _source(other), [profiled], pool(worker), Effort(16, 4), Silent())
+    assert worker.tuned == worker.timed == []
+    assert len({id(net) for net, _ in worker.networks}) == 16
+    errors = _errors(table, profiled, device)
+    assert np.mean(errors <= 0.05) >= 0.9
+    assert errors.max() < 0.1
+    kept = load(table.path)
+    assert kept.plans() == {}
+    assert kept.taken_over() == other.plans()
+    assert all(is_transferred(entry.plan) for entry in kept.entries.values())
+    said = borrowing.words(kept, profiled.space.name)
+    assert "shipped" not in said
+    assert "cpu (theirs) and 16 networks measured here" in said
+    assert borrowing.words(other, profiled.space.name) == ""
+
+
+def test_more_is_measured_where_few_tell_little(
+    other: LatencyTable, profiled: Subject, tmp_path: Path
+) -> None:
+    worker = FakeWorker(Device(noise=0.2))
+    table = LatencyTable(tmp_path / "own")
+    borrowing.borrow(table, _source(other), [profiled], pool(worker), Effort(12, 4), Silent())
+    assert len(table.networks) == 48
+    assert table.calibration[profiled.space.name]["coefficients"]["interval"] > 0.1
+
+
+def test_plans_for_other_vectors_are_tuned(
+    other: LatencyTable, profiled: Subject, tmp_path: Path
+) -> None:
+    worker, table = FakeWorker(Device()), LatencyTable(tmp_path / "own")
+    source = _source(other, ["avx2"])
+    borrowing.borrow(table, source, [profiled], pool(worker), Effort(12, 4), Silent())
+    networks = [net for net, _ in worker.networks]
+    assert {node.op for net in networks for node in net} == set(worker.tuned)
+    assert set(load(table.path).taken_over()) == set(worker.tuned) & set(table.entries)
+
+
+def test_networks_reach_from_the_fastest_to_the_slowest(
+    other: LatencyTable, profiled: Subject
+) -> None:
+    def ms(n: int) -> list[float]:
+        nets = [profiled.lower(g) for g in borrowing.covered(other, profiled, n)]
+        return [REFERENCE.network(net) for net in nets]
+
+    found, rng = ms(16), random.Random(1)
+    drawn = [REFERENCE.network(profiled.lower(profiled.space.sample(rng))) for _ in range(200)]
+    assert min(found) < min(drawn) * 1.05
+    assert max(found) > max(drawn) * 0.95
+    gaps = np.diff(np.log(sorted(found)))
+    assert gaps.max() < 4 * math.log(max(found) / min(found)) / 15
+    assert ms(32)[:16] == found
+
+
+def test_a_space_that_the_other_table_does_not_know_is_not_covered(
+    other: LatencyTable, profiled: Subject
+) -> None:
+    assert _source(other).covers(profiled, 16)
+    few = LatencyTable(other.path, dict([*other.entries.items()][:3]), provenance=other.provenance)
+    assert not _source(few).covers(profiled, 16)

@@ -1,0 +1,99 @@
+"""``plan`` and ``simulate`` as their users meet them."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+import hwnas
+from hwnas.__main__ import run
+from tests.planning import made
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a service, a fleet, and a plan for them."""
+    found = tmp_path_factory.mktemp("fleet")
+    asked, there = made.service(survive={"any_one": "device"}), made.fleet()
+    there["devices"]["cpu"]["quota"] = 6
+    there["devices"]["dream"] = {**there["devices"]["cpu"], "like": "cpu", "speed": 4.0,
+                                 "price": 0.02, "sketch": True}  # fmt: skip
+    made.write(found, asked, there)
+    files = [f"service={found / 'service.yaml'}", f"fleet={found / 'fleet.yaml'}"]
+    assert run(["plan", *files, f"run.dir={found / 'plan'}"]) == 0
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _in_a_fresh_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["hwnas"])
+
+
+def test_a_plan_is_files_that_others_read(folder: Path) -> None:
+    there = {path.name for path in (folder / "plan").iterdir()}
+    tables = {f"{name}.csv" for name in ("classes", "pools", "hours", "costs", "models")}
+    assert {"plan.yaml", "report.html", "serving.png", "manifest.json"} | tables <= there
+    page = (folder / "plan" / "report.html").read_text()
+    assert "Buying dream would save" in page
+    assert "<script src" not in page
+
+
+def test_the_same_input_gives_the_same_bytes(folder: Path) -> None:
+    other = hwnas.plan(folder / "service.yaml", folder / "fleet.yaml", run__dir="again")
+    for name in ("plan.yaml", "classes.csv", "pools.csv", "serving.svg", "report.html"):
+        assert (other.path / name).read_bytes() == (folder / "plan" / name).read_bytes(), name
+
+
+def test_simulations_say_what_failures_do(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = f"plan={folder / 'plan'}"
+    assert run(["simulate", plan, "kill=cpu", "n_seeds=2", "run.dir=a"]) == 0
+    assert "0 requests are lost" in capsys.readouterr().out
+    found = hwnas.simulate(folder / "plan", kill=["cpu"], n_seeds=2, run__dir="b")
+    assert Path("a/classes.csv").read_bytes() == Path("b/classes.csv").read_bytes()
+    rows = found.table().to_pylist()
+    assert {row["class"] for row in rows} == {"web"}
+    assert all(row["late_low"] <= row["late"] <= row["late_high"] for row in rows)
+    slow = hwnas.simulate(folder / "plan", throttle="cpu:0.05", n_seeds=2, run__dir="c")
+    late = max(row["late"] for row in slow.table().to_pylist())
+    assert late > max(row["late"] for row in rows)
+
+
+@pytest.mark.parametrize("said", ["hours=1", "hours=[1]", "hours=[0,1]"])
+def test_hours_are_simulated_as_asked_for(folder: Path, said: str) -> None:
+    assert run(["simulate", f"plan={folder / 'plan'}", said, "n_seeds=1", "run.dir=h"]) == 0
+    lines = Path("h/classes.csv").read_text().splitlines()[1:]
+    assert [line.partition(",")[0] for line in lines] == (["0", "1"] if "0" in said else ["1"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["plan"], "plan needs service=FILE"),
+        (["plan", "service=no.yaml", "fleet=no.yaml"], "service=no.yaml: there is no such file"),
+        (["plan", "service=a", "fleet=b", "objective=money"], "Unknown objective 'money'"),
+        (["simulate"], "simulate needs plan=DIR"),
+        (["simulate", "plan=no"], "there is no plan.yaml"),
+        (["simulate", "plan=PLAN", "kill=gpu"], "Unknown device 'gpu'"),
+        (["simulate", "plan=PLAN", "hours=9"], "9 is none of the plan, which has 0 to 1"),
+        (["simulate", "plan=PLAN", "throttle=cpu"], "write DEVICE:SPEED"),
+        (["simulate", "plan=PLAN", "trace=no.csv"], "there is no such file"),
+    ],
+)
+def test_what_is_wrong_is_one_line(
+    folder: Path, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([a.replace("PLAN", str(folder / "plan")) for a in arguments]) == 2
+    said = capsys.readouterr().err.strip()
+    assert words in said
+    assert "\n" not in said
+    assert not Path("runs").exists()
+
+
+def test_without_its_packages_a_verb_names_the_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    assert run(["plan", "service=a", "fleet=b"]) == 2
+    said = capsys.readouterr().err
+    assert "plan needs highspy and numba: pip install 'hwnas[plan]'" in said
