@@ -21,6 +21,7 @@ from hwnas.searching.watch import Watch
 T = TypeVar("T")
 Retry = Callable[[optuna.Study, FrozenTrial], None]  #: queues a trial of a dead worker again
 
+_OPENING_S = 30.0  #: many questions, and one waits for others that make the same tables
 AWAY = (StorageInternalError, SQLAlchemyError)  #: what a database that is away raises
 
 
@@ -88,7 +89,7 @@ class Connection:
         options = SQLITE if sqlite else pool
         for attempt in range(5):
             try:
-                with warnings.catch_warnings(), self._watch.answering():
+                with warnings.catch_warnings(), self._watch.answering(_OPENING_S):
                     check(url, options)
                     warnings.simplefilter("ignore", ExperimentalWarning)
                     storage = RDBStorage(

@@ -21,7 +21,7 @@ class Watch:
     """
 
     def __init__(self, patience_s: float):
-        self._patience_s = max(_LEAST_S, patience_s)
+        self._patience_s = patience_s
         self._open: weakref.WeakSet[Any] = weakref.WeakSet()
 
     @property
@@ -30,9 +30,9 @@ class Watch:
         return {"pool_events": [(self._opened, "connect")]}
 
     @contextmanager
-    def answering(self) -> Iterator[None]:
-        """Give the database time to answer what is asked meanwhile."""
-        late = threading.Timer(self._patience_s, self._end)
+    def answering(self, least_s: float = _LEAST_S) -> Iterator[None]:
+        """Give the database time to answer what is asked meanwhile, at least so many seconds."""
+        late = threading.Timer(max(least_s, self._patience_s), self._end)
         late.daemon = True
         late.start()
         try:

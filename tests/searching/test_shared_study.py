@@ -28,7 +28,8 @@ from tests.postgresql import Server
 from tests.searching.fakes import SizeAccuracy, SizeCost
 
 OBJECTIVES = ("accuracy", "latency_ms")
-CONFIG = StudyConfig(grace_s=1, patience_s=1)
+CONFIG = StudyConfig(grace_s=1, patience_s=30)
+IMPATIENT = StudyConfig(grace_s=1, patience_s=1)
 DIGESTS = {"search_space": "a", "seed": "b"}
 
 
@@ -221,7 +222,7 @@ def test_database_that_goes_away_is_waited_for(postgresql: Server, tiny: SearchS
 
 
 def test_database_that_stays_away_is_one_line(postgresql: Server, tiny: SearchSpace) -> None:
-    study = SharedStudy(Membership(CONFIG, postgresql.new(), "s", OBJECTIVES, DIGESTS), tiny)
+    study = SharedStudy(Membership(IMPATIENT, postgresql.new(), "s", OBJECTIVES, DIGESTS), tiny)
     trial = study.ask(RandomSampler(seed=0), 2)
     assert trial is not None
     postgresql.stop()
@@ -264,7 +265,7 @@ def test_database_that_freezes_for_a_while_is_waited_for(
 
 
 def test_more_workers_than_the_database_takes(postgresql: Server, tiny: SearchSpace) -> None:
-    membership = Membership(CONFIG, postgresql.new(), "s", OBJECTIVES, DIGESTS)
+    membership = Membership(IMPATIENT, postgresql.new(), "s", OBJECTIVES, DIGESTS)
     postgresql.stop()
     postgresql.start("max_connections=5", "superuser_reserved_connections=0")
     found: list[SharedStudy] = []
@@ -280,7 +281,7 @@ def test_more_workers_than_the_database_takes(postgresql: Server, tiny: SearchSp
 
 def test_what_cannot_be_opened_is_one_line(tiny: SearchSpace) -> None:
     def joined(url: str) -> None:
-        SharedStudy(Membership(CONFIG, url, "s", OBJECTIVES, DIGESTS), tiny)
+        SharedStudy(Membership(IMPATIENT, url, "s", OBJECTIVES, DIGESTS), tiny)
 
     with pytest.raises(RunError, match=r"postgresql://me@127.0.0.1:1/x does not answer"):
         joined("postgresql://me:secret@127.0.0.1:1/x")
