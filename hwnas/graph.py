@@ -9,6 +9,7 @@ from typing import overload
 from hwnas.op import OpSpec
 
 INPUT = "input"  #: the name of the images
+NATIVE_BITS = 8  #: of weights in int8
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,7 @@ class Node:
     name: str
     op: OpSpec
     inputs: tuple[str, ...]
+    weight_bits: int = NATIVE_BITS  #: in int8: of which grid its weights are
 
 
 @dataclass(frozen=True)
@@ -83,10 +85,10 @@ def fuse(lowered: Graph, dtype: str, batch: int = 1) -> Graph:
         if op.base == "add" and last is not None and _takes_sum(last, inputs[0], reads, steps):
             kind = "+".join([last.op.kind, "add", *op.fused])
             fused = replace(last.op, kind=kind)
-            found[last.name] = Node(last.name, fused, (*last.inputs, inputs[0]))
+            found[last.name] = replace(last, op=fused, inputs=(*last.inputs, inputs[0]))
             renamed[node.name] = last.name
         else:
-            found[node.name] = Node(node.name, op, inputs)
+            found[node.name] = replace(node, op=op, inputs=inputs)
             steps[node.name] = step
     return Graph(tuple(found.values()), tuple(renamed.get(n, n) for n in lowered.outputs))
 

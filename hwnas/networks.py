@@ -4,17 +4,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from hwnas import backends as descriptions
 from hwnas import supernets
 from hwnas.backends import base as backends
 from hwnas.backends import writable
 from hwnas.backends.base import Backend
 from hwnas.config import ProfileConfig, SearchConfig
 from hwnas.cost.host import as_run
+from hwnas.errors import ConfigError
+from hwnas.families import weight_bits
 from hwnas.families.base import Family
 from hwnas.graph import Graph
 from hwnas.op import Signature
 from hwnas.progress import Progress
-from hwnas.space import Genotype, Space
+from hwnas.space import Genotype, SearchSpace, Space
 from hwnas.target import Target
 from hwnas.training.data import ImageData
 
@@ -25,6 +28,7 @@ class Networks:
 
     Raises:
         CompileError: none of a space can be written for the target.
+        ConfigError: a space chooses bits of weights, and the target does not pack them.
     """
 
     target: Target
@@ -34,7 +38,18 @@ class Networks:
 
     def __post_init__(self) -> None:
         for member in self.space.members:
+            self._check_bits(member)
             writable.check_space(member, self.lower, self.target, self.backend)
+
+    def _check_bits(self, space: SearchSpace) -> None:
+        names, target = weight_bits.names(space), self.target
+        if names and not descriptions.get(target.runtime).packs:
+            packing = [each.name for each in descriptions.known() if each.packs]
+            raise ConfigError(
+                f"Space '{space.name}' chooses '{names[0]}', which gains nothing on target "
+                f"'{target.name}' ({target.runtime}): leave it out, or take a target of "
+                f"{' or '.join(packing)}."
+            )
 
     @cached_property
     def backend(self) -> Backend:
@@ -43,7 +58,8 @@ class Networks:
 
     def lower(self, genotype: Genotype) -> Graph:
         """Return the operators of a genotype."""
-        return self._family(genotype).lower(self.space.member(genotype), genotype, self.signature)
+        family, member = self._family(genotype), self.space.member(genotype)
+        return weight_bits.lower(family, member, genotype, self.signature)
 
     def resolution(self, genotype: Genotype) -> int:
         """Return the height and width of the images that a genotype reads."""

@@ -15,8 +15,11 @@ from hwnas import families, space
 from hwnas.accuracy.options import ScoringConfig
 from hwnas.accuracy.supernet import SupernetEvaluator
 from hwnas.errors import RunError
+from hwnas.families import weight_bits
 from hwnas.families.base import Family, Recipe, Supernet
+from hwnas.graph import Graph
 from hwnas.identity import digest
+from hwnas.int8.grid import Grids, grids, put_on
 from hwnas.progress import Progress
 from hwnas.results import RunFolder
 from hwnas.space import Genotype, SearchSpace, Space
@@ -79,6 +82,14 @@ class TrainingSetup:
     def resolution(self, genotype: Genotype) -> int:
         """Return the height and width of the images that a genotype reads."""
         return self.family.resolution(self.space, genotype)
+
+    def lowered(self, genotype: Genotype) -> Graph:
+        """Return the operators of a genotype."""
+        return weight_bits.lower(self.family, self.space, genotype, self.data.signature)
+
+    def grids(self, network: nn.Module, genotype: Genotype) -> Grids:
+        """Return what the weights of the plain network of a genotype lie on."""
+        return grids(network, self.lowered(genotype)) if weight_bits.names(self.space) else {}
 
     def checkpoint(self) -> Checkpoint:
         """Return where the supernet of this space, data, training and seed is kept."""
@@ -213,6 +224,7 @@ class TrainingSetup:
     def glance(self, network: nn.Module, genotype: Genotype) -> float:
         """Return the metric of a network, which is spent by it, on a part of validation."""
         resolution, some = self.resolution(genotype), torch.arange(_GLANCE_CALIBRATION)
+        put_on(network, self.grids(network, genotype))
         images = self.data.train.take(some[: len(self.data.train)]).images
         recalibrate(network.cpu(), self.data.prepare(images, resolution))
         part = self.data.validation.take(torch.arange(min(_GLANCE, len(self.data.validation))))
@@ -314,6 +326,7 @@ class TrainingJob:
             setup.resolution(self.genotype),
             self.recipe,
             measure=lambda: {metric: setup.glance(copy.deepcopy(network), self.genotype)},
+            grids=setup.grids(network, self.genotype),
         )
         return network, setup.teach(student, self.options, self.checkpoint(), progress, log)
 

@@ -7,8 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from hwnas.accuracy.options import ScoringConfig
+from hwnas.families import weight_bits
 from hwnas.families.base import Family, Supernet
 from hwnas.families.blocks import fold_batch_norm
+from hwnas.int8.grid import grids, put_on
 from hwnas.space import Genotype, SearchSpace
 from hwnas.tasks.base import Found, Index
 from hwnas.tasks.score import Incumbent, Score
@@ -74,6 +76,10 @@ class SupernetEvaluator:
     def extracted(self, genotype: Genotype) -> nn.Module:
         """Return the plain network of a genotype, recalibrated; it can be trained on."""
         network = self._supernet.extract(genotype)
+        if weight_bits.names(self._space):
+            signature = self._data.signature
+            lowered = weight_bits.lower(self._family, self._space, genotype, signature)
+            put_on(network, grids(network, lowered))
         recalibrate(network, self.calibration_images(genotype))
         return network
 

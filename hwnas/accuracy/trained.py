@@ -139,7 +139,8 @@ class TrainedEvaluator:
         if i and checkpoint.n_steps() == 0:
             network.load_state_dict(self._checkpoint(setup, genotype, i - 1).weights())
         recipe = setup.train.recipe(setup.family.recipe)
-        student = Student(network, setup.resolution(genotype), recipe)
+        grids = setup.grids(network, genotype)
+        student = Student(network, setup.resolution(genotype), recipe, grids=grids)
         setup.teach(student, options, checkpoint, self._progress)
         return network
 

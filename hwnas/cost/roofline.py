@@ -16,7 +16,7 @@ from typing import Literal, final
 from hwnas.cost.base import Cost, LayerCost
 from hwnas.errors import ConfigError
 from hwnas.figure import Figure
-from hwnas.graph import Graph, n_macs, n_params
+from hwnas.graph import NATIVE_BITS, Graph, n_macs, n_params
 from hwnas.memory import (
     activation_bytes,
     parameter_bytes,
@@ -61,7 +61,12 @@ class Bound:
         return "compute" if self.compute_ms >= self.memory_ms else "memory"
 
 
-def operator_bound(op: OpSpec, roofline: Roofline, weights_off_chip: bool = True) -> Bound:
+def operator_bound(
+    op: OpSpec,
+    roofline: Roofline,
+    weights_off_chip: bool = True,
+    weight_bits: int = NATIVE_BITS,
+) -> Bound:
     """Return what an operator takes, for its whole batch.
 
     Raises:
@@ -77,7 +82,7 @@ def operator_bound(op: OpSpec, roofline: Roofline, weights_off_chip: bool = True
     elements_ms = 0.0
     if roofline.element_gops is not None:
         elements_ms = _n_elements(op) / roofline.element_gops * giga_to_ms
-    on_chip, off_chip = traffic_bytes(op, roofline, weights_off_chip)
+    on_chip, off_chip = traffic_bytes(op, roofline, weights_off_chip, weight_bits)
     return Bound(
         compute_ms=max(macs_ms, elements_ms),
         on_chip_ms=on_chip / roofline.on_chip_gbps * giga_to_ms,
@@ -86,12 +91,14 @@ def operator_bound(op: OpSpec, roofline: Roofline, weights_off_chip: bool = True
     )
 
 
-def traffic_bytes(op: OpSpec, roofline: Roofline, weights_off_chip: bool) -> tuple[int, int]:
+def traffic_bytes(
+    op: OpSpec, roofline: Roofline, weights_off_chip: bool, weight_bits: int = NATIVE_BITS
+) -> tuple[int, int]:
     """Return the bytes that an operator moves to or from on-chip and off-chip memory.
 
     Activations that do not fit on chip together also pass through off-chip memory.
     """
-    activations, weights = activation_bytes(op), parameter_bytes(op)
+    activations, weights = activation_bytes(op), parameter_bytes(op, weight_bits)
     spilled = activations if activations > roofline.on_chip_kib * 1024 else 0
     if weights_off_chip:
         return activations, spilled + weights
@@ -166,9 +173,9 @@ def network_cost(lowered: Graph, target: Target, roofline: Roofline) -> Cost:
     """
     peak, weights = peak_activation_bytes(lowered), weight_bytes(lowered)
     stay = roofline.weights_stay and peak + weights <= roofline.on_chip_kib * 1024
-    bounds = [operator_bound(node.op, roofline, weights_off_chip=not stay) for node in lowered]
+    bounds = [operator_bound(node.op, roofline, not stay, node.weight_bits) for node in lowered]
     latency = Figure(sum(bound.latency_ms for bound in bounds), "modelled")
-    traffic = [traffic_bytes(node.op, roofline, weights_off_chip=not stay) for node in lowered]
+    traffic = [traffic_bytes(node.op, roofline, not stay, node.weight_bits) for node in lowered]
     on_chip, off_chip = (sum(column) for column in zip(*traffic, strict=True))
     energy, components = _energy(lowered, target, latency, (on_chip, off_chip))
     details = {f"{limit}_bound_ms": 0.0 for limit in ("compute", "memory", "launch")}

@@ -10,7 +10,7 @@ from hwnas.export.folder import PROOF
 from hwnas.export.proof import Check
 from hwnas.export.running import kinds
 from hwnas.figure import Figure, FigureRow, Figures
-from hwnas.graph import INPUT, Graph, Node
+from hwnas.graph import INPUT, NATIVE_BITS, Graph, Node
 from hwnas.op import ACTIVATIONS, BASES, OpSpec
 from hwnas.records import bounded, check_format
 from hwnas.records.schema import OPEN, Bound, Count, Positive, Size, Unfit, fitted
@@ -43,6 +43,7 @@ class Operator(TypedDict):
     name: str
     op: Op
     inputs: Annotated[list[str], Bound(1, 3)]
+    weight_bits: NotRequired[Annotated[int, Bound(2, NATIVE_BITS)]]  #: where they are fewer
 
 
 class Model(TypedDict):
@@ -238,12 +239,23 @@ def target_of(recorded: Proof) -> Target:
 
 def operators_to_json(lowered: Graph) -> list[dict[str, Any]]:
     """Return operators as JSON."""
-    return [asdict(node) for node in lowered]
+    return [
+        {k: v for k, v in asdict(node).items() if (k, v) != ("weight_bits", NATIVE_BITS)}
+        for node in lowered
+    ]
 
 
 def operators_from_json(rows: list[Operator]) -> Graph:
     """Return the operators that ``operators_to_json`` described."""
-    return Graph.of(Node(row["name"], OpSpec(**row["op"]), tuple(row["inputs"])) for row in rows)
+    return Graph.of(
+        Node(
+            row["name"],
+            OpSpec(**row["op"]),
+            tuple(row["inputs"]),
+            row.get("weight_bits", NATIVE_BITS),
+        )
+        for row in rows
+    )
 
 
 def figures_to_json(figures: Figures) -> dict[str, Any]:

@@ -76,8 +76,8 @@ class Origin:
         return self.weights.calibration_images(self.genotype)
 
     def lowered(self) -> Graph:
-        """Return the operators of the network as the family lowers them."""
-        return self.setup.family.lower(self.setup.space, self.genotype, self.setup.data.signature)
+        """Return the operators of the network."""
+        return self.setup.lowered(self.genotype)
 
     @property
     def task(self) -> Task:
@@ -260,7 +260,12 @@ class _Finishing:
         teacher = None
         if origin.tutor is not None and config.alpha:
             teacher = origin.tutor.teacher(setup, options, config.alpha)
-        student = Student(network, origin.resolution, recipe, teacher, phase=training.phase)
+        # What is simulated in int8 knows of its grids.
+        simulated = isinstance(network, Simulated)
+        grids = {} if simulated else setup.grids(network, origin.genotype)
+        student = Student(
+            network, origin.resolution, recipe, teacher, phase=training.phase, grids=grids
+        )
         summary = setup.teach(student, options, checkpoint, self._progress)
         return summary.seconds if summary.n_steps else 0.0
 

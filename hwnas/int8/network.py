@@ -66,6 +66,11 @@ class QuantisedNetwork:
     ops: tuple[QuantisedOp, ...]
 
 
+def largest(bits: int) -> int:
+    """Return the largest integer that a weight of so many bits is; the least is as far below 0."""
+    return (1 << bits - 1) - 1
+
+
 def needs_inner(op: OpSpec) -> bool:
     """Return whether an operator computes an activation from int8."""
     return bool(op.activation) and op.activation not in CLIPS
@@ -96,7 +101,8 @@ def stand_in(lowered: Graph) -> QuantisedNetwork:
             n_scales = 1 if node.op.base == "linear" else c_out
             draw = np.take(pool, np.arange(used, used + n), mode="wrap").reshape(n_scales, -1)
             peaks = np.abs(draw).max(axis=1, keepdims=True)
-            weight = np.round(draw * (127 / peaks)).astype(np.int8).reshape(shape)
+            limit = largest(node.weight_bits)
+            weight = np.round(draw * (limit / peaks)).astype(np.int8).reshape(shape)
             steps = np.full(n_scales, 0.01, np.float32)
             weights = Weights(weight, steps, np.zeros(c_out, np.int32))
             used += n

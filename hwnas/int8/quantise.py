@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from hwnas.families.blocks import layer_of
 from hwnas.graph import INPUT, Graph, Node
+from hwnas.int8 import grid
 from hwnas.int8.network import (
     QuantisedNetwork,
     QuantisedOp,
@@ -94,15 +95,12 @@ class Rounded:
 def round_weights(network: nn.Module, node: Node, in_scale: Scale) -> Rounded:
     """Return the integers that an operator's weights become."""
     weight, bias = (tensor.detach() for tensor in real_weights(network, node))
-    peaks = weight.abs().flatten(1).amax(1)
-    if node.op.base == "linear":
-        peaks = peaks.max()[None]
     # A channel of (nearly) no weight still has a bias to hold in 31 bits.
     floor = bias.abs().max() / in_scale.scale / 2.0**30
-    steps = (peaks / 127.0).clamp(min=max(float(floor), 1e-9)).float()
-    by_channel = steps.double().view(-1, *[1] * (weight.dim() - 1))
+    steps = grid.steps(weight, node.weight_bits, by_channel=node.op.base != "linear")
+    steps = steps.clamp(min=max(float(floor), 1e-9)).float()
     return Rounded(
-        (weight / by_channel).round().clamp(-127, 127),
+        grid.integers(weight, steps.double(), node.weight_bits),
         steps,
         (bias / (steps.double() * in_scale.scale)).round(),
     )

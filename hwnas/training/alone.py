@@ -1,14 +1,16 @@
 """Training of one plain network, from scratch or on from the weights it has."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import final
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from hwnas.errors import ConfigError
 from hwnas.families.base import Recipe
+from hwnas.int8.grid import Grids, put_on
 from hwnas.progress import Progress
 from hwnas.training import loop, parallel
 from hwnas.training.batches import Batch, Material, StepContext
@@ -53,6 +55,7 @@ class Student:
     teacher: Teacher | None = None
     #: for the log: gives figures by name, with the weights that the network holds just then
     measure: Callable[[], Row] | None = None
+    grids: Grids = field(default_factory=dict)  #: that its weights are trained for, and end on
     phase: str = "Train network"  #: what progress calls it
 
 
@@ -81,9 +84,10 @@ def train_alone(
     if student.teacher is not None:
         student.teacher.network.to(loop.device(config)).eval()
     student.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    step = _Alone(student.network, student.resolution, student.teacher, config)
+    step = _Alone(student, config)
     trainee = Trainee(student.network, step, student.recipe, student.phase, student.measure)
     summary = loop.train(trainee, material, config, seed, saving, progress)
+    put_on(student.network, student.grids)
     train = material.data.train
     order = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))
     images = train.take(order[:_N_RECALIBRATION]).images
@@ -96,17 +100,24 @@ def train_alone(
 class _Alone:
     """One step of one network."""
 
-    network: nn.Module
-    resolution: int
-    teacher: Teacher | None
+    student: Student
     config: TrainingConfig
 
     def __call__(self, batch: Batch, step_context: StepContext) -> Outcome:
-        images = batch.at(self.resolution)
-        outputs = forward(lambda: self.network(images), images, self.config.dtype)
+        images = batch.at(self.student.resolution)
+        outputs = forward(lambda: self._outputs(images), images, self.config.dtype)
         loss = batch.loss(outputs, self.config.label_smoothing)
-        if (teacher := self.teacher) is not None:
+        if (teacher := self.student.teacher) is not None:
             goals = teacher.goals(batch, step_context, self.config.dtype)
             loss = torch.lerp(loss, batch.data.task.loss(outputs, goals), teacher.alpha)
         torch.autograd.backward(loss)
         return Outcome({"loss": float(loss.detach())}, batch.total(outputs), 1)
+
+    def _outputs(self, images: Tensor) -> Tensor:
+        network = self.student.network
+        weights = {
+            name: grid.rounded(network.get_parameter(name))
+            for name, grid in self.student.grids.items()
+        }
+        found: Tensor = functional_call(network, weights, (images,))
+        return found

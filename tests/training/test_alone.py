@@ -8,6 +8,7 @@ from torch import nn
 from hwnas import families
 from hwnas.errors import ConfigError
 from hwnas.families.base import Recipe
+from hwnas.int8.grid import Grid
 from hwnas.progress import Progress, Silent
 from hwnas.space import SearchSpace
 from hwnas.training import parallel
@@ -98,3 +99,25 @@ def test_a_share_of_the_loss_is_on_the_answers_of_a_teacher_that_sees_the_same_i
     student.train(tmp_path / "c.safetensors", config=config)
     assert student.rows[0]["loss"] == pytest.approx((1 - alpha) * own + alpha * soft, rel=1e-5)
     assert same(before, teacher.state_dict())
+
+
+def test_network_of_few_bits_learns_and_ends_on_its_grid(
+    tiny: SearchSpace, digits: ImageData, tmp_path: Path
+) -> None:
+    learner = Learner(tiny, digits)
+    names = ["stem.conv.weight", "head.conv.weight", "classifier.weight"]
+    grids = {name: Grid(3, by_channel=True) for name in names}
+    learner.student = replace(learner.student, grids=grids)
+    longer = replace(CONFIG, epochs=10, batch_size=64)
+    learner.train(tmp_path / "c.safetensors", config=longer)
+    assert learner.accuracy > 0.4
+    for name, grid in grids.items():
+        weight = learner.network.get_parameter(name)
+        assert max(len(channel.unique()) for channel in weight) <= 7
+        torch.testing.assert_close(grid.rounded(weight), weight)
+    rounded = Learner(tiny, digits)  # what was kept are the weights that learn
+    rounded.student = replace(rounded.student, grids=grids)
+    rounded.train(tmp_path / "c.safetensors", config=longer)
+    assert same(rounded.network.state_dict(), learner.network.state_dict())
+    kept = Checkpoint(tmp_path / "c.safetensors").weights()["head.conv.weight"]
+    assert max(len(channel.unique()) for channel in kept) > 7

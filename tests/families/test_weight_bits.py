@@ -1,0 +1,122 @@
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from hwnas import families
+from hwnas.backends.vela.compiler import compile_tflite
+from hwnas.errors import ConfigError, SpaceError
+from hwnas.families import weight_bits
+from hwnas.graph import Graph
+from hwnas.int8.network import stand_in
+from hwnas.int8.tflite import write
+from hwnas.networks import Networks
+from hwnas.op import Signature
+from hwnas.space import Option, SearchSpace
+from hwnas.target import Target
+from tests.conftest import target
+
+
+def _with(space: SearchSpace, **said: Any) -> SearchSpace:
+    """Return a space that says more: lists are choices, ``_`` in names stands for a dot."""
+    choices, fixed = dict(space.choices), dict(space.fixed)
+    for name, value in said.items():
+        place = name.replace("_", ".").removesuffix("bits")
+        if isinstance(value, tuple):
+            choices[f"{place}weight_bits"] = value
+        else:
+            fixed[f"{place}weight_bits"] = value
+    return replace(space, choices=choices, fixed=fixed)
+
+
+def _lowered(space: SearchSpace, task: Signature, **options: Option) -> Graph:
+    family = families.of(space)
+    largest = {name: values[-1] for name, values in space.choices.items()}
+    return weight_bits.lower(family, space, space.genotype({**largest, **options}), task)
+
+
+def _bits(lowered: Graph) -> dict[str, int]:
+    return {node.name: node.weight_bits for node in lowered}
+
+
+def test_what_stands_closest_counts(tiny: SearchSpace, task: Signature) -> None:
+    space = _with(tiny, bits=(4, 8), stages_0_blocks_1_bits=5, classifier_bits=6)
+    block = "stages.0.blocks"
+    assert _bits(_lowered(space, task, weight_bits=4)) == {
+        "stem": 4,
+        f"{block}.0.expand": 4, f"{block}.0.depthwise": 8, f"{block}.0.project": 4,
+        f"{block}.1.expand": 5, f"{block}.1.depthwise": 8, f"{block}.1.project": 5,
+        f"{block}.1.add": 8, "head": 4, "pool": 8, "classifier": 6,
+    }  # fmt: skip
+
+
+def test_a_stage_says_it_for_its_blocks(tiny: SearchSpace, task: Signature) -> None:
+    found = _bits(_lowered(_with(tiny, stages_0_bits=(3, 4)), task))
+    assert found["stages.0.blocks.1.project"] == 4
+    assert found["stem"] == found["head"] == 8
+
+
+def test_bits_of_a_block_that_is_not_there_make_no_other_network(tiny: SearchSpace) -> None:
+    space = _with(tiny, stages_0_blocks_1_bits=(4, 8))
+    some = {name: options[0] for name, options in space.choices.items()}
+    name = "stages.0.blocks.1.weight_bits"
+    assert space.genotype({**some, name: 4}).id == space.genotype({**some, name: 8}).id
+
+
+@pytest.mark.parametrize("name", ["tiny", "resnet_small", "vit_small"])
+def test_without_bits_nothing_changes(name: str, task: Signature) -> None:
+    space = families_space(name)
+    family, largest = families.of(space), space.largest()
+    assert weight_bits.lower(family, space, largest, task) == family.lower(space, largest, task)
+    bits = {n.weight_bits for n in _lowered(_with(space, bits=5), task) if n.op.weight_shape}
+    assert bits <= {5, 8}
+    assert 5 in bits
+
+
+def families_space(name: str) -> SearchSpace:
+    from hwnas import space
+
+    return space.load(space.find(name))
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"bits": (2, 4)}, "'weight_bits' is 2; allowed: whole numbers from 3 to 8"),
+        ({"bits": 4.5}, "'weight_bits' is 4.5; allowed"),
+        ({"bits": "few"}, "'weight_bits' is few; allowed"),
+        ({"stages_7_bits": 4}, "Unknown name 'stages.7.weight_bits'"),
+        ({"tail_bits": 4}, "Unknown name 'tail.weight_bits'"),
+        (
+            {"stages_0_bits": 4, "stages_0_blocks_0_bits": 5, "stages_0_blocks_1_bits": 5},
+            "nothing reads 'stages.0.weight_bits'",
+        ),
+    ],
+)
+def test_bits_that_make_no_sense_are_refused(
+    tiny: SearchSpace, said: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(SpaceError, match=message) as error:
+        families.of(_with(tiny, **said))
+    assert "\n" not in str(error.value)
+
+
+def test_vela_packs_weights_of_fewer_bits(npu: Target, task: Signature) -> None:
+    space = families_space("dense_packed")
+    nets = [_lowered(space, task, weight_bits=bits) for bits in (3, 4, 5, 8)]
+    costs = [compile_tflite(write(stand_in(net)), net, npu).cost.figures for net in nets]
+    flash = [cost["flash_kib"].value for cost in costs]
+    assert flash == sorted(flash)
+    assert flash[1] < 0.55 * flash[3]
+    assert costs[1]["latency_ms"].value <= costs[3]["latency_ms"].value
+    kept = [write(stand_in(net)) for net in nets]
+    assert len({len(content) for content in kept}) == 1  # in int8 all the same
+
+
+@pytest.mark.parametrize("name", ["cpu", "sketch", "raspi4"])
+def test_targets_that_pack_nothing_refuse_bits(
+    name: str, tiny: SearchSpace, task: Signature
+) -> None:
+    space = _with(tiny, bits=(4, 8))
+    with pytest.raises(ConfigError, match=r"'weight_bits', which gains nothing on .* of vela\."):
+        Networks(target(name), space, {space.name: families.of(space)}, task)

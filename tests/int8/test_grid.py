@@ -1,0 +1,86 @@
+import copy
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from hwnas import families, space
+from hwnas.backends.vela.litert import LiteRTSession
+from hwnas.families import weight_bits
+from hwnas.families.blocks import fold_batch_norm
+from hwnas.graph import Graph
+from hwnas.int8.grid import Grid, grids, put_on, steps
+from hwnas.int8.quantise import calibrate, in_int8
+from hwnas.int8.simulated import Simulated
+from hwnas.int8.tflite import write
+from hwnas.op import Signature
+from hwnas.training.inference import recalibrate
+
+
+def _network(task: Signature, seed: int = 0) -> tuple[torch.nn.Module, Graph, torch.Tensor]:
+    """Return a network of four bits with random weights, its operators, and images."""
+    found = space.load(space.find("dense_packed"))
+    family = families.of(found)
+    genotype = found.sample(random.Random(seed))
+    genotype = found.genotype({**found.assignment(genotype), "weight_bits": 4})
+    torch.manual_seed(seed)
+    network, lowered = (
+        family.build(found, genotype, task),
+        weight_bits.lower(family, found, genotype, task),
+    )
+    images = torch.randn(64, 1, lowered[0].op.in_shape[1], lowered[0].op.in_shape[2])
+    recalibrate(network, images)
+    return network, lowered, images
+
+
+@pytest.mark.parametrize("bits", [3, 4, 5, 6, 7])
+@pytest.mark.parametrize("by_channel", [True, False])
+def test_what_is_on_a_grid_stays(bits: int, by_channel: bool) -> None:
+    weight = torch.randn(16, 8, 3, 3, generator=torch.Generator().manual_seed(bits))
+    grid = Grid(bits, by_channel)
+    found = grid.rounded(weight)
+    each = found if by_channel else found.reshape(1, -1)
+    assert max(len(channel.unique()) for channel in each) <= 2**bits - 1
+    torch.testing.assert_close(grid.rounded(found), found)
+    coarser = Grid(bits - 1, by_channel).rounded(weight)
+    assert (found - weight).abs().mean() < (coarser - weight).abs().mean()
+
+
+def test_ends_of_a_grid_are_where_the_error_is_least() -> None:
+    weight = torch.cat([torch.linspace(-1, 1, 199), torch.tensor([8.0])])[None]
+    assert steps(weight, 8, by_channel=True) * 127 == pytest.approx(8.0)
+    assert float(steps(weight, 4, by_channel=True)[0]) * 7 < 8.0
+
+
+def test_gradients_pass_rounding() -> None:
+    weight = torch.randn(4, 4, requires_grad=True)
+    torch.autograd.backward(Grid(4, by_channel=True).rounded(weight).square().sum())
+    assert weight.grad is not None
+    torch.testing.assert_close(weight.grad, 2 * Grid(4, by_channel=True).rounded(weight).detach())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_int8_holds_the_grid_whatever_batch_norm_does(seed: int, task: Signature) -> None:
+    network, lowered, images = _network(task, seed)
+    put_on(network, grids(network, lowered))
+    for module in network.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            torch.nn.init.uniform_(module.weight, 0.5, 2.0)
+    folded = fold_batch_norm(network)
+    scales = calibrate(folded, lowered, images)
+    int8 = in_int8(folded, lowered, scales)
+    for op in int8.ops:
+        if op.weights is not None and op.node.weight_bits < 8:
+            assert np.abs(op.weights.weight).max() == 7
+    # The float network is what int8 computes: nothing is rounded a second time.
+    real = copy.deepcopy(folded)
+    put_on(real, grids(real, lowered))
+    for name, weight in real.named_parameters():
+        torch.testing.assert_close(weight, folded.get_parameter(name), rtol=1e-5, atol=1e-7)
+    with torch.no_grad():
+        simulated = Simulated(folded, lowered, scales).eval()(images).numpy()
+    found = LiteRTSession(write(int8)).run(images.numpy())
+    apart = np.abs(found - simulated) / int8.ops[-1].out.scale  # ties add up from layer to layer
+    assert apart.mean() < 0.2
+    assert apart.max() < 3
