@@ -111,3 +111,20 @@ def test_a_space_that_the_other_table_does_not_know_is_not_covered(
     assert _source(other).covers(profiled, 16)
     few = LatencyTable(other.path, dict([*other.entries.items()][:3]), provenance=other.provenance)
     assert not _source(few).covers(profiled, 16)
+
+
+def test_spaces_that_are_borrowed_together_are_all_foretold(
+    other: LatencyTable, profiled: Subject, tiny: SearchSpace, task: Signature, tmp_path: Path
+) -> None:
+    """Operators that two spaces share have one latency: that of a fit of both."""
+    second = subject(tiny, task)
+    for op, entry in REFERENCE.table(tmp_path / "x", second.operators(0)).entries.items():
+        other.entries.setdefault(op, entry)
+    device = Device({"depthwise": 1.6, "pointwise": 0.8}, operator_ms=1e-4, noise=0.01)
+    table = LatencyTable(tmp_path / "own")
+    both = [profiled, second]
+    borrowing.borrow(table, _source(other), both, pool(FakeWorker(device)), Effort(16, 4), Silent())
+    for each in both:
+        errors = _errors(table, each, device)
+        assert np.mean(errors <= 0.05) >= 0.9
+        assert errors.max() < 0.1

@@ -1,0 +1,96 @@
+"""Weights of few bits, from the search to what is delivered."""
+
+import csv
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from ai_edge_litert.interpreter import Interpreter
+
+from hwnas import space
+from hwnas.__main__ import run
+from tests.conftest import space_yaml
+
+OPTIONS = (
+    "+target=npu", "accuracy=trained", "trained.fidelities=[1,2]", "train.epochs=2",
+    "finish.n_least=3", "finish.epochs=2", "finish.max_int8_drop=100", "n_trials=10",
+    "study.workers=1", "budget=none",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a search in ``run`` over bits of weights, and its space."""
+    folder = tmp_path_factory.mktemp("bits")
+    raw = space_yaml(space.load(space.find("tiny")))
+    raw["choices"]["weight_bits"] = [3, 4]
+    raw["fixed"]["classifier.weight_bits"] = 8
+    (folder / "packed.yaml").write_text(yaml.safe_dump(raw))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["hwnas"])
+        assert run(["search", *OPTIONS, *_places(folder)]) == 0
+    return folder
+
+
+def _places(folder: Path) -> list[str]:
+    return [
+        f"search_space={folder / 'packed.yaml'}", f"run.dir={folder / 'run'}",
+        f"run.supernets={folder / 'networks'}",
+    ]  # fmt: skip
+
+
+def _weights(content: bytes) -> dict[int, int]:
+    """Return how many values a channel of each convolution has; depthwise ones below zero."""
+    interpreter = Interpreter(model_content=content)
+    interpreter.allocate_tensors()
+    found = {}
+    for tensor in interpreter.get_tensor_details():
+        if tensor["dtype"] == np.int8 and len(tensor["quantization_parameters"]["scales"]) > 1:
+            weight = interpreter.get_tensor(tensor["index"])
+            if weight.ndim != 4:
+                continue  # the classifier
+            depthwise = tensor["quantization_parameters"]["quantized_dimension"] == 3
+            channels = np.moveaxis(weight, -1, 0) if depthwise else weight
+            n = max(len(np.unique(channel)) for channel in channels)
+            found[tensor["index"]] = -n if depthwise else n
+    return found
+
+
+def test_search_delivers_weights_of_the_bits_that_it_chose(root: Path) -> None:
+    with (root / "run" / "front.csv").open(encoding="utf-8", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["tflite"]]
+    assert len(rows) >= 3
+    for row in rows:
+        dense = [n for n in _weights((root / "run" / row["tflite"]).read_bytes()).values() if n > 0]
+        assert dense
+        assert max(dense) <= 2 ** int(row["weight_bits"]) - 1
+        # What was searched with stand-in weights is what trained ones take.
+        assert float(row["verified_flash_kib"]) == pytest.approx(float(row["flash_kib"]), rel=0.1)
+
+
+def test_export_says_the_bits_and_is_verified(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["hwnas"])
+    out = root / "out"
+    assert run(["export", f"run={root / 'run'}", f"dir={out}", "pick=fastest"]) == 0
+    (proof,) = out.rglob("proof.json")
+    found = json.loads(proof.read_text())
+    bits = {row["name"]: row.get("weight_bits", 8) for row in found["model"]["operators"]}
+    assert bits["stem"] == found["model"]["genotype"]["weight_bits"] < 8
+    assert bits["classifier"] == 8
+    assert run(["verify", str(proof.parent)]) == 0
+
+
+def test_a_cpu_refuses_bits(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["hwnas"])
+    places = [place for place in _places(root) if not place.startswith("run.dir")]
+    assert run(["search", "+target=cpu", f"run.dir={root / 'refused'}", *places]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "'weight_bits', which gains nothing on target 'cpu'" in line
+    assert not (root / "refused").exists()
