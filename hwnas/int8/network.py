@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hwnas.graph import INPUT, Graph, Node
+from hwnas.graph import INPUT, NATIVE_BITS, Graph, Node
 from hwnas.op import OpSpec, Shape
 
 #: Activations that are a limit of the range, and so part of quantising to it. ``hardsigmoid(x)`` is
@@ -89,6 +89,20 @@ def fixed_scale(node: Node, scales: Mapping[str, Scale]) -> Scale | None:
 _POOL_SIZE = 1 << 16
 
 
+def _on_grid(draw: NDArray[np.float32], bits: int) -> NDArray[np.float32]:
+    """Return the integers that rows of weights become, as quantisation chooses them."""
+    if bits == NATIVE_BITS:
+        peaks = np.abs(draw).max(axis=1, keepdims=True)
+        return np.asarray(np.round(draw * (largest(bits) / peaks)))
+    import torch  # costs of networks of eight bits start without it
+
+    from hwnas.int8 import grid
+
+    weight = torch.from_numpy(draw)
+    found = grid.integers(weight, grid.steps(weight, bits, by_channel=True), bits)
+    return np.asarray(found)
+
+
 def stand_in(lowered: Graph) -> QuantisedNetwork:
     """Return an int8 network of the right shape with stand-in weights and scales."""
     pool = np.random.default_rng(0).normal(size=_POOL_SIZE).astype(np.float32)
@@ -100,9 +114,7 @@ def stand_in(lowered: Graph) -> QuantisedNetwork:
             n, c_out = math.prod(shape), shape[0]
             n_scales = 1 if node.op.base == "linear" else c_out
             draw = np.take(pool, np.arange(used, used + n), mode="wrap").reshape(n_scales, -1)
-            peaks = np.abs(draw).max(axis=1, keepdims=True)
-            limit = largest(node.weight_bits)
-            weight = np.round(draw * (limit / peaks)).astype(np.int8).reshape(shape)
+            weight = _on_grid(draw, node.weight_bits).astype(np.int8).reshape(shape)
             steps = np.full(n_scales, 0.01, np.float32)
             weights = Weights(weight, steps, np.zeros(c_out, np.int32))
             used += n
