@@ -57,6 +57,11 @@ class Graph(Sequence[Node]):
         return len(self.nodes)
 
 
+def largest(bits: int) -> int:
+    """Return the largest integer that a weight of so many bits is; the least is as far below 0."""
+    return (1 << bits - 1) - 1
+
+
 def n_macs(lowered: Graph) -> int:
     """Return the multiply-accumulates of a network for one image."""
     return sum(node.op.n_macs for node in lowered)

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from hwnas.families.blocks import layer_of
-from hwnas.graph import NATIVE_BITS, Graph
-from hwnas.int8.network import largest
+from hwnas.graph import NATIVE_BITS, Graph, largest
 
 #: Fractions of the largest weight that the grid may end at, the largest first.
 _SHRINK = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5)

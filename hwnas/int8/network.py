@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hwnas.graph import INPUT, NATIVE_BITS, Graph, Node
+from hwnas.graph import INPUT, NATIVE_BITS, Graph, Node, largest
 from hwnas.op import OpSpec, Shape
 
 #: Activations that are a limit of the range, and so part of quantising to it. ``hardsigmoid(x)`` is
@@ -64,11 +64,6 @@ class QuantisedNetwork:
     input_shape: Shape
     input: Scale
     ops: tuple[QuantisedOp, ...]
-
-
-def largest(bits: int) -> int:
-    """Return the largest integer that a weight of so many bits is; the least is as far below 0."""
-    return (1 << bits - 1) - 1
 
 
 def needs_inner(op: OpSpec) -> bool:

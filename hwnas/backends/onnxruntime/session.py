@@ -16,7 +16,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as errors
 
 from hwnas.backends.alone import nothing
 from hwnas.backends.onnxruntime import provider
-from hwnas.backends.onnxruntime.settings import OnnxRuntime
+from hwnas.backends.onnxruntime.settings import EXACT, OnnxRuntime
 from hwnas.errors import CompileError
 from hwnas.runtimes.base import BATCH, OPERATORS
 from hwnas.timing import Timer
@@ -163,6 +163,7 @@ def _options(n_threads: int, *, spinning: bool) -> Any:
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
     options.log_severity_level = 4  # errors come as exceptions
     options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spinning)))
+    options.add_session_config_entry(*EXACT)
     return options
 
 

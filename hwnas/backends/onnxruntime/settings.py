@@ -15,6 +15,9 @@ _SPELT = (
     "ACL", "Azure", "CANN", "CoreML", "CPU", "CUDA", "Dml", "Dnnl", "MIGraphX", "Nnapi",
     "NvTensorRTRTX", "OpenVINO", "QNN", "Rknpu", "Tensorrt", "VitisAI", "WebGpu", "Xnnpack",
 )  # fmt: skip
+#: x86 CPUs without VNNI add products of int8 in 16 bits, which overflow; by this they do not.
+#: Source: onnxruntime_session_options_config_keys.h, kOrtSessionOptionsAvx2PrecisionMode.
+EXACT = ("session.x64quantprecision", "1")
 _KNOWN = {name.lower(): name for name in _SPELT}
 _NVIDIA = ("cuda", "tensorrt", "nvtensorrtrtx")
 
@@ -27,6 +30,11 @@ options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     )
 except Exception as error:  # and never the CPU instead
     sys.exit(f"{provider} alone does not run {{file}} here: {{error}}")
+"""
+_ON_CPU = f"""\
+options = onnxruntime.SessionOptions()
+options.add_session_config_entry("{EXACT[0]}", "{EXACT[1]}")  # int8 without VNNI
+session = onnxruntime.InferenceSession(here / file, options)
 """
 _LOADS = "onnxruntime.preload_dlls()  # of CUDA and cuDNN that pip installed\n"
 
@@ -87,7 +95,7 @@ class OnnxRuntime(Settings):
     def words(self) -> dict[str, str]:
         """How the runner of an export opens a session: by the provider, or not at all."""
         if self.is_cpu:
-            return {"SESSION": "session = onnxruntime.InferenceSession(here / file)\n"}
+            return {"SESSION": _ON_CPU}
         loads = _LOADS if self.is_nvidia else ""
         opens = _RUNNER.format(loads=loads, provider=self.name, options=json.dumps(self.options))
         return {"SESSION": opens}
