@@ -148,7 +148,7 @@ def test_weights_are_finished_first(searched: Path, exported: Path, tmp_path: Pa
 def test_what_is_trained_for_int8_is_held_against_itself(
     searched: Path, exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hwnas.finishing.finish.calibrate", partial(coarsely, times=4))
+    monkeypatch.setattr("hwnas.finishing.finish.calibrate", partial(coarsely, times=12))
     options = [f"id={exported.name}", "epochs=6", "max_int8_drop=0", f"dir={tmp_path}"]
     assert run(["export", f"run={searched}", *options]) == 0
     folder = tmp_path / exported.name

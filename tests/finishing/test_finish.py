@@ -122,11 +122,11 @@ def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("coarse")
 def test_training_for_int8_wins_back_what_int8_loses(origin: Origin, tmp_path: Path) -> None:
-    finished = finish(elsewhere(origin, tmp_path), FinishingConfig(epochs=3), litert, Silent())
+    finished = finish(elsewhere(origin, tmp_path), FinishingConfig(epochs=8), litert, Silent())
     found = accuracies(finished)
     assert found["int8"] < found["fine-tuned"] - 0.03
     assert found["int8-trained"] > found["int8"]
-    assert finished.record["int8"].startswith("trained for int8, 3 epochs")
+    assert finished.record["int8"].startswith("trained for int8, 8 epochs")
     assert finished.int8 is not None
     assert finished.simulated is not None
     data = origin.setup.data
