@@ -71,9 +71,7 @@ def test_search_delivers_weights_of_the_bits_that_it_chose(root: Path) -> None:
         assert float(row["verified_flash_kib"]) == pytest.approx(float(row["flash_kib"]), rel=0.1)
 
 
-def test_export_says_the_bits_and_is_verified(
-    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_export_says_the_bits_and_is_verified(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["hwnas"])
     out = root / "out"
     assert run(["export", f"run={root / 'run'}", f"dir={out}", "pick=fastest"]) == 0

@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 
 from hwnas import families
+from hwnas import space as spaces
 from hwnas.backends.vela.compiler import compile_tflite
 from hwnas.errors import ConfigError, SpaceError
 from hwnas.families import weight_bits
@@ -15,6 +16,10 @@ from hwnas.op import Signature
 from hwnas.space import Option, SearchSpace
 from hwnas.target import Target
 from tests.conftest import target
+
+
+def _shipped(name: str) -> SearchSpace:
+    return spaces.load(spaces.find(name))
 
 
 def _with(space: SearchSpace, **said: Any) -> SearchSpace:
@@ -65,18 +70,12 @@ def test_bits_of_a_block_that_is_not_there_make_no_other_network(tiny: SearchSpa
 
 @pytest.mark.parametrize("name", ["tiny", "resnet_small", "vit_small"])
 def test_without_bits_nothing_changes(name: str, task: Signature) -> None:
-    space = families_space(name)
+    space = _shipped(name)
     family, largest = families.of(space), space.largest()
     assert weight_bits.lower(family, space, largest, task) == family.lower(space, largest, task)
     bits = {n.weight_bits for n in _lowered(_with(space, bits=5), task) if n.op.weight_shape}
     assert bits <= {5, 8}
     assert 5 in bits
-
-
-def families_space(name: str) -> SearchSpace:
-    from hwnas import space
-
-    return space.load(space.find(name))
 
 
 @pytest.mark.parametrize(
@@ -102,7 +101,7 @@ def test_bits_that_make_no_sense_are_refused(
 
 
 def test_vela_packs_weights_of_fewer_bits(npu: Target, task: Signature) -> None:
-    space = families_space("dense_packed")
+    space = _shipped("dense_packed")
     nets = [_lowered(space, task, weight_bits=bits) for bits in (3, 4, 5, 8)]
     costs = [compile_tflite(write(stand_in(net)), net, npu).cost.figures for net in nets]
     flash = [cost["flash_kib"].value for cost in costs]
