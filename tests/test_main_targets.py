@@ -51,6 +51,51 @@ def test_arguments_of_a_target_are_for_it_alone() -> None:
         for_targets(["target=[npu,npu]"])
 
 
+def test_cascades_go_on_here_or_over_a_link(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    link = ("link.to=sketch", "link.latency_ms=0.002", "link.usd_per_m=3")
+    assert run(["search", BOTH, *QUICK, *link, "run.dir=run", "finish.epochs=0"]) == 0
+    shown = "".join(capsys.readouterr().out.split())
+    with Path("run/npu/cascades.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    over = [row for row in rows if row["second_target"] == "sketch"]
+    assert over
+    for row in over:
+        later = json.loads(Path(f"run/sketch/models/{row['second']}.json").read_text())
+        first = json.loads(Path(f"run/npu/models/{row['first']}.json").read_text())
+        a, b = (made["figures"]["latency_ms"][0] for made in (first, later))
+        share = float(row["verified_share"])
+        assert float(row["latency_ms"]) == pytest.approx(a + b + 0.002)
+        assert float(row["verified_expected_latency_ms"]) == pytest.approx(a + share * (b + 0.002))
+        assert float(row["verified_expected_usd_per_m"]) == pytest.approx(3 * share)
+        assert float(row["flash_kib"]) == first["figures"]["flash_kib"][0]
+    ahead = [row for row in rows if row["verified_on_front"] == "True"]
+    assert f"{len(ahead)}cascade" in shown
+    assert "Cascades beside single networks" in Path("run/npu/report.html").read_text()
+    # The same again says the same, from what was kept.
+    kept = Path("run/npu/cascades.csv").read_bytes()
+    Path("run/npu/cascades.csv").unlink()
+    assert run(["search", "run.resume=run"]) == 0
+    assert Path("run/npu/cascades.csv").read_bytes() == kept
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([BOTH, "link.to=cpu"], "from one target of a search to another; this one's: npu, sketch"),
+        (["+target=npu", "link.to=npu"], "this one's: npu"),
+        ([BOTH, "link.latency_ms=3"], "need link.to=TARGET"),
+        ([BOTH, "link.to=sketch", "link.latency_ms=nan"], "link.latency_ms must be"),
+    ],
+)
+def test_links_that_lead_nowhere_are_refused(
+    arguments: Sequence[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert words in _refused(capsys, [*arguments, *QUICK, "run.dir=run"])
+    assert not Path("run").exists()
+
+
 def test_each_target_has_a_front_and_all_have_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

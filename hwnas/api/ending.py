@@ -1,8 +1,9 @@
 """The end of a search: what may be on a front is finished, verified on its target, and written."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from hwnas.api import baseline, context, finishing, for_all
+from hwnas.api import baseline, cascades, context, finishing, for_all
 from hwnas.api.baseline import Baseline
 from hwnas.api.context import TargetContext
 from hwnas.api.finishing import Finish
@@ -32,6 +33,8 @@ def end(
     found = finishing.finish(fitted, context.views(contexts), candidates, reporter)
     manifest |= found.facts()
     fronts = [_front(s, contexts, folder, found, reporter, baselines) for s in fitted]
+    with reporter.timed("Count cascades"):
+        fronts = _with_cascades(fronts)
     if len(contexts) == 1:
         (front,) = fronts
         with reporter.timed("Write reports"):
@@ -62,6 +65,19 @@ def _fitted(
         except BudgetError as error:
             missed.append(f"{view.name}: {error}" if view.name else str(error))
     return fitted, missed
+
+
+def _with_cascades(fronts: Sequence[Front]) -> list[Front]:
+    """Return fronts with the cascades of their members, on the target or to the one of a link."""
+    stages = {f.context.target: cascades.stages(f.folder, f.members) for f in fronts}
+    found = []
+    for front in fronts:
+        config, target = front.context.config, front.context.target
+        to = config.link.to
+        server = [] if to is None or to == target else stages.get(to, [])
+        counted = cascades.of(config, stages[target], server)
+        found.append(replace(front, cascades=counted))
+    return found
 
 
 def _front(

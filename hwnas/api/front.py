@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from hwnas.api.baseline import Against
+from hwnas.api.cascades import Cascades
 from hwnas.api.context import TargetContext
 from hwnas.api.reporter import Reporter
 from hwnas.energy import EnergyModel, PowerModel
@@ -33,6 +34,7 @@ class Front:
     candidates: list[Candidate]  #: as a search for this target alone would see them
     members: list[Member]
     against: Against | None
+    cascades: Cascades = field(default_factory=Cascades)
 
     @property
     def beside(self) -> Beside | None:
@@ -72,6 +74,7 @@ def write_front(front: Front, manifest: Row) -> None:
     candidates, members = front.candidates, front.members
     config = parts.config
     write_baseline(folder, against)
+    front.cascades.write(folder)
     if against is not None:
         manifest["baseline"] = told(against)
     rows = [member.row(parts.space) for member in members]
@@ -110,11 +113,10 @@ def write_front(front: Front, manifest: Row) -> None:
     ]
     found = searched.Front(candidates, members, config.objectives, config.allowed, front.beside)
     page = searched.single(f"hwnas: {title}", found, facts)
-    page = (
-        page
-        if against is None
-        else searched.with_baseline(page, against.sentences, [against.table()])
-    )
+    if against is not None:
+        page = searched.with_more(page, against.sentences, [against.table()])
+    more = front.cascades
+    page = searched.with_more(page, more.sentences, more.tables, more.pictures)
     folder.write_bytes("report.html", render(page).encode())
     folder.write_json("manifest.json", manifest)
 

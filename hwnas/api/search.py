@@ -17,6 +17,7 @@ from hwnas.api.front import Outcome
 from hwnas.api.own import Own
 from hwnas.api.reporter import Reporter
 from hwnas.config import SearchConfig
+from hwnas.config.several import check_link
 from hwnas.device import notes, table_facts
 from hwnas.results import Row, RunFolder, begun, check_resumed, opened, plain
 from hwnas.searching import engine
@@ -39,6 +40,7 @@ def search(
         own: Objects that stand in for parts of the search.
     """
     config = configs[0]
+    check_link(configs)
     shared = config.study.storage is not None
     files.check_place(Path(config.run.supernets), "run.supernets")
     with contextlib.ExitStack() as stack:

@@ -7,6 +7,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from hwnas.api.cascades import FILE as CASCADES
 from hwnas.api.front import BASELINE, FILES, Front, Outcome, energy_words, n_images_read
 from hwnas.commands.console import print_files, print_lines
 from hwnas.config import SearchConfig
@@ -24,7 +25,7 @@ def print_front(console: Console, outcome: Outcome) -> None:
     """Print the front, how it stands against its baseline, and where the files are."""
     (front,) = outcome.fronts
     print_members(console, front, outcome.manifest, "Verified front, fastest first")
-    own = [BASELINE] if front.against is not None else []
+    own = [BASELINE] * (front.against is not None) + [CASCADES] * bool(front.cascades.found)
     storage = front.context.config.study.storage
     print_files(console, storage, front.folder, [*FILES, *own, "models/"])
 
@@ -43,6 +44,7 @@ def print_members(console: Console, front: Front, manifest: Row, title: str) -> 
     lines = [
         f"{len(members) - len(listed)} more members in front.csv." * (len(listed) < len(members)),
         *([] if against is None else against.sentences),
+        *front.cascades.sentences,
         f"{len(candidates)} candidates, {infeasible} infeasible; {_verified_words(members)}",
         *_reading_words(front),
         _finishing_words(candidates, task.metric, finishing),

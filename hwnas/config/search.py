@@ -37,6 +37,20 @@ def too_many(n: int, metric: str) -> str:
 
 
 @dataclass
+class LinkConfig:
+    """The way from other targets to one, where cascades go on."""
+
+    to: str | None = None  #: the target of this search that it leads to
+    latency_ms: float = within("[0, 1e9]", 0.0)  #: there and back, of an image and its answer
+    usd_per_m: float = within("[0, 1e9]", 0.0)  #: price of a million images on the way
+
+    def __post_init__(self) -> None:
+        check(self, "link.")
+        if self.to is None and (self.latency_ms or self.usd_per_m):
+            raise ConfigError("link.latency_ms and link.usd_per_m need link.to=TARGET.")
+
+
+@dataclass
 class SearchConfig:
     """What ``python -m hwnas search`` accepts."""
 
@@ -54,6 +68,7 @@ class SearchConfig:
     rpc: Remote = field(default_factory=Remote)
     trained: TrainedConfig = field(default_factory=TrainedConfig)
     finish: FinishConfig = field(default_factory=FinishConfig)
+    link: LinkConfig = field(default_factory=LinkConfig)
     #: what says it: trained (each candidate alone), supernet, or table (a benchmark's); default:
     #: trained where an epoch has at most 100 million pixels, else supernet
     accuracy: str | None = None

@@ -36,6 +36,20 @@ def check_common(configs: Sequence[object]) -> None:
         raise ConfigError(too_many(n, first.metric))
 
 
+def check_link(configs: Sequence[SearchConfig]) -> None:
+    """Refuse a link that leads nowhere.
+
+    Raises:
+        ConfigError: it names the targets that there are.
+    """
+    to, names = configs[0].link.to, [config.target.name for config in configs]
+    if to is not None and (to not in names or len(names) < 2):
+        raise ConfigError(
+            f"link.to={to}: a link leads from one target of a search to another; this one's: "
+            f"{', '.join(names)}. Search for both: +target=[A,B]."
+        )
+
+
 def agreed(configs: Sequence[SearchConfig]) -> list[SearchConfig]:
     """Return the configurations of a search's targets with one ``search_space``, spelt out.
 

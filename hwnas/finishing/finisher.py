@@ -1,7 +1,8 @@
 """Networks of a search, finished for its target and made ready to be verified."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 
 from hwnas import build
 from hwnas.accuracy.trained import TrainedEvaluator
@@ -19,6 +20,7 @@ from hwnas.searching.verify import Verifier
 from hwnas.space import Genotype
 from hwnas.training.batches import steps_per_epoch
 from hwnas.training.checkpoint import Checkpoint
+from hwnas.training.data import Batch, Split
 from hwnas.weights import Accuracies
 
 
@@ -105,11 +107,14 @@ class Finisher:
 def verifier(parts: Parts, finisher: Finisher, device: Device | None) -> Verifier:
     """Return what verification needs; the only place that hands out the test split."""
     data = parts.data
+
+    def batches(split: Split, genotype: Genotype) -> Iterator[Batch]:
+        return data.batches(split, parts.networks.resolution(genotype), rounded=True)
+
     return Verifier(
         finished=finisher.finished,
-        test=lambda genotype: data.batches(
-            data.test, parts.networks.resolution(genotype), rounded=True
-        ),
+        test=partial(batches, data.test),
+        validation=partial(batches, data.validation),
         artefacts=build.artefacts(parts, device),
         task=data.task,
         dtype=parts.config.target.dtype,

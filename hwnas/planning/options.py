@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from hwnas.answers import SHARES
 from hwnas.errors import ConfigError
-from hwnas.planning.answers import SHARES
 from hwnas.planning.fleet import payload_mbit
 from hwnas.planning.goodput import Goodputs
 from hwnas.planning.problem import Problem

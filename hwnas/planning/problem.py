@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from hwnas.answers import Answers, read_answers
 from hwnas.errors import ConfigError
-from hwnas.planning.answers import Answers, read_answers
 from hwnas.planning.arrivals import Arrivals
 from hwnas.planning.demand import Load, read_carbon, read_load
 from hwnas.planning.fleet import Device, Fleet, Way, read_fleet, ways

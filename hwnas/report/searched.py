@@ -9,7 +9,7 @@ from hwnas.budget import Budget
 from hwnas.figure import Figures
 from hwnas.metrics import Metric, column, paid, quality
 from hwnas.report.decisions import decisions, different
-from hwnas.report.explorer import Beside, Explorer, Page, Point, RunData, Table
+from hwnas.report.explorer import Beside, Explorer, Page, Picture, Point, RunData, Table
 from hwnas.results import Candidate
 from hwnas.searching.for_all import MemberForAll
 from hwnas.searching.member import Member
@@ -54,9 +54,19 @@ def notes(metric: str) -> tuple[str, ...]:
     return tuple(note.format(label=of.label, best=best) for note in _NOTES)
 
 
-def with_baseline(page: Page, findings: Sequence[str], tables: Sequence[Table]) -> Page:
-    """Return a page that says, too, how its front stands against a baseline."""
-    return replace(page, findings=[*page.findings, *findings], tables=[*page.tables, *tables])
+def with_more(
+    page: Page,
+    findings: Sequence[str],
+    tables: Sequence[Table] = (),
+    pictures: Sequence[Picture] = (),
+) -> Page:
+    """Return a page that says, too, what is known beside its front."""
+    return replace(
+        page,
+        findings=[*page.findings, *findings],
+        tables=[*page.tables, *tables],
+        pictures=[*page.pictures, *pictures],
+    )
 
 
 def for_all(

@@ -4,11 +4,13 @@ import dataclasses
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hwnas import metrics
+from hwnas.answers import FILES, Heard, packed
 from hwnas.backends.base import Artefacts, Trained
 from hwnas.budget import Budget
 from hwnas.cost.base import LayerCost
@@ -20,7 +22,7 @@ from hwnas.progress import Progress
 from hwnas.results import Candidate, RunFolder
 from hwnas.searching.member import Member
 from hwnas.space import Genotype
-from hwnas.tasks.base import Task
+from hwnas.tasks.base import Targets, Task
 from hwnas.training.data import Batch
 from hwnas.training.inference import per_sample
 from hwnas.verified import figures_of, read_made
@@ -34,6 +36,8 @@ class Verifier:
     #: normalised test images and their targets, at the genotype's resolution, in batches
     test: Callable[[Genotype], Iterable[Batch]]
     artefacts: Artefacts
+    #: likewise those of the validation split, for cascades
+    validation: Callable[[Genotype], Iterable[Batch]]
     task: Task
     dtype: str  #: in which the artefact computes
     phase: str = "Verify front"  #: what the progress bar says
@@ -60,7 +64,7 @@ def _verify_once(candidate: Candidate, bench: Verifier, folder: RunFolder) -> Me
     if (known := read_made(folder.path, candidate.id)) is not None:
         figures = figures_of(known["figures"])
         return Member(candidate, figures, known["details"], known["files"])
-    member, layers = _verify(candidate, bench, folder)
+    member, layers = _verify(candidate, bench, folder)  # the next file says that it is done
     content = {
         "genotype": candidate.genotype.to_dict(),
         "figures": {name: figure.to_json() for name, figure in member.figures.items()},
@@ -83,17 +87,27 @@ def _verify(
         suffix: folder.write_bytes(f"models/{candidate.id}{suffix}", content)
         for suffix, content in files.items()
     }
-    targets, found_fp32, task = [], [], bench.task
+    targets, others, found_fp32, task = list[Any](), list[Any](), [], bench.task
 
     def images() -> Iterator[NDArray[np.float32]]:
-        """Yield test images; keep on the way what is known of them."""
+        """Yield test images, then those for cascades; keep on the way what is known of them."""
         for batch in bench.test(genotype):
             targets.append(batch[1].numpy())
             found_fp32.append(per_sample(task, network, *batch))
             yield batch[0].numpy()
+        for batch in bench.validation(genotype) if task.confidence is not None else ():
+            others.append(batch[1].numpy())
+            yield batch[0].numpy()
 
     outputs, cost = bench.artefacts.judge(paths, lowered, images())
-    found = task.per_sample(outputs, np.concatenate(targets))
+    n = sum(map(len, targets))
+    found = task.per_sample(outputs[:n], np.concatenate(targets))
+    if task.confidence is not None:
+        heard = {
+            "validation": _heard(task, outputs[n:], np.concatenate(others)),
+            "test": _heard(task, outputs[:n], np.concatenate(targets)),
+        }
+        folder.write_bytes(FILES.format(candidate.id), packed(candidate.id, heard))
     dtype = "int8" if bench.dtype == "int8" else "fp32"
     figures = {
         f"{task.metric}_fp32": task.score(np.concatenate(found_fp32)),
@@ -102,6 +116,11 @@ def _verify(
     }
     digests = {suffix: hashlib.sha256(content).hexdigest() for suffix, content in files.items()}
     return Member(candidate, figures, cost.details, digests), cost.layers
+
+
+def _heard(task: Task, outputs: NDArray[np.float32], targets: Targets) -> Heard:
+    assert task.confidence is not None
+    return Heard(task.per_sample(outputs, targets).astype(np.bool_), task.confidence(outputs))
 
 
 def _judge(members: list[Member], budget: Budget, objectives: Sequence[str]) -> list[Member]:

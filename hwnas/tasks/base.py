@@ -116,6 +116,14 @@ class Task(Protocol):
         """Return the metric with its 95 % interval, from what was found of all images."""
         ...
 
+    @property
+    def confidence(self) -> Callable[[Found], Found] | None:
+        """Return what says how sure outputs ``(N, n_outputs)`` are, ``(N,)``, where they say it.
+
+        A cascade passes on the images whose answers are the least sure.
+        """
+        ...
+
     def of_mean(self, mean: float, n: int) -> Figure:
         """Return the metric of ``n`` images of which its value alone is known."""
         ...

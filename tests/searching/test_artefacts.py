@@ -171,7 +171,7 @@ class Wrong:
     def judge(
         self, files: Files, lowered: Graph, batches: Iterable[NDArray[np.float32]]
     ) -> tuple[NDArray[np.float32], Cost]:
-        assert sum(map(len, batches)) == len(self._labels)
+        assert sum(map(len, batches)) == 2 * len(self._labels)  # test and validation
         assert {suffix: path.read_bytes() for suffix, path in files.items()} == {
             ".so": b"s",
             ".onnx": b"o",
@@ -180,9 +180,8 @@ class Wrong:
         classes = self._labels.numpy().copy()
         classes[: self._n_wrong] = (classes[: self._n_wrong] + 1) % 10
         names = ("latency_ms", "energy_mj", "sram_kib", "flash_kib", "macs_m", "params_m")
-        return np.eye(10, dtype=np.float32)[classes], Cost(
-            {name: Figure(1.0, "measured") for name in names}
-        )
+        outputs = np.eye(10, dtype=np.float32)[np.tile(classes, 2)]
+        return outputs, Cost({name: Figure(1.0, "measured") for name in names})
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
@@ -196,15 +195,17 @@ def test_accuracy_is_that_of_the_artefact_not_of_the_network(
         side = family.resolution(tiny, genotype)
         return torch.zeros(40, 1, side, side)  # the network says the same of all
 
+    def batches(genotype: Genotype) -> Iterable[tuple[Tensor, Tensor]]:
+        return zip(torch.split(images(genotype), 25), torch.split(labels, 25), strict=True)
+
     bench = Verifier(
         finished=lambda genotype: Finished(
             fold_batch_norm(family.build(tiny, genotype, task).eval()),
             family.lower(tiny, genotype, task),
             None,
         ),
-        test=lambda genotype: zip(
-            torch.split(images(genotype), 25), torch.split(labels, 25), strict=True
-        ),
+        test=batches,
+        validation=batches,
         artefacts=Wrong(labels, 8),
         task=Classes(tuple("0123456789")),
         dtype=dtype,

@@ -101,6 +101,11 @@ class Classes:
         """Return the share of right answers, with its Wilson interval."""
         return proportion(int(found.sum()), len(found))
 
+    @property
+    def confidence(self) -> Callable[[Found], Found]:
+        """Return what says the largest probability that a network gives a class."""
+        return _largest_probability
+
     def of_mean(self, mean: float, n: int) -> Figure:
         """Return a share of right answers with its Wilson interval."""
         return proportion(round(mean * n), n)
@@ -161,3 +166,9 @@ class Classes:
     def printing(self) -> str:
         """Return Python that prints a label for each image."""
         return _PRINTING
+
+
+def _largest_probability(logits: Found) -> Found:
+    exponents = np.exp(logits - logits.max(axis=1, keepdims=True).astype(np.float64))
+    probabilities: Found = 1 / exponents.sum(axis=1)
+    return probabilities

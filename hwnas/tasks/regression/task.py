@@ -146,6 +146,11 @@ class Values:
         """Return the mean absolute error, with its interval by Student's t."""
         return mean(found)
 
+    @property
+    def confidence(self) -> None:
+        """Return nothing: values don't say how sure they are."""
+        return
+
     def of_mean(self, mean: float, n: int) -> Figure:
         """Return a mean error without an interval: how errors vary is not known."""
         return Figure(mean, "measured")

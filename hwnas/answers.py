@@ -1,0 +1,165 @@
+"""What networks answer to the same images, and how sure they are: cascades are counted on them.
+
+A search writes a file for each network that it verifies, ``models/ID.answers.npz``, of the artefact
+itself: ``models`` (n,), ``correct`` and ``confidence`` ``(n, images)`` of the validation split, and
+``test_correct`` and ``test_confidence`` of the test split.
+"""
+
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hwnas.errors import ConfigError, RunError
+from hwnas.figure import Figure
+from hwnas.records.arrays import read_npz
+from hwnas.records.bounded import Damaged
+from hwnas.tasks.classification.task import Classes
+
+#: Shares of requests that a cascade may escalate.
+SHARES = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6)
+_LEAST = 50  # images: fewer say next to nothing
+_TASK = Classes(("wrong", "right"))  # which classes there are is all the same here
+FILES = "models/{}.answers.npz"  #: of a network by its id, in the folder of a run
+_PREFIXES = {"validation": "", "test": "test_"}  # of arrays, by split
+_MOST = 1 << 30  # bytes of a file's arrays
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Whether models are right, and how sure, image by image."""
+
+    models: tuple[str, ...]  #: their names
+    correct: NDArray[np.bool_]  #: ``(models, images)``
+    confidence: NDArray[np.float64]  #: ``(models, images)``; only its order counts
+
+    def cascade(self, first: str, second: str, share: float) -> tuple[Figure, float] | None:
+        """Return accuracy where the least sure ``share`` is escalated, and the threshold.
+
+        ``None`` where the answers of one are not known.
+        """
+        if first not in self.models or second not in self.models:
+            return None
+        a, b = self.models.index(first), self.models.index(second)
+        order = np.argsort(self.confidence[a], kind="stable")
+        n = order.size
+        cut = round(share * n)
+        right = np.concatenate([self.correct[b, order[:cut]], self.correct[a, order[cut:]]])
+        return rated(right), float(self.confidence[a, order[min(cut, n - 1)]])
+
+
+@dataclass(frozen=True)
+class Heard:
+    """What one network answered to the images of one split."""
+
+    correct: NDArray[np.bool_]  #: ``(images,)``
+    confidence: NDArray[np.float64]  #: ``(images,)``
+
+
+def rated(flags: NDArray[np.bool_]) -> Figure:
+    """Return the share of images that something is true of, with its 95 % interval."""
+    return _TASK.score(flags)
+
+
+def packed(model: str, splits: Mapping[str, Heard]) -> bytes:
+    """Return what a network answered as the bytes of a file.
+
+    Args:
+        model: Its id.
+        splits: By ``validation`` and ``test``.
+    """
+    arrays = {"models": np.array([model])}
+    for split, heard in splits.items():
+        arrays[f"{_PREFIXES[split]}correct"] = heard.correct[None]
+        arrays[f"{_PREFIXES[split]}confidence"] = heard.confidence.astype(np.float32)[None]
+    file = io.BytesIO()
+    np.savez_compressed(file, allow_pickle=False, **arrays)
+    return file.getvalue()
+
+
+def read_heard(run: Path, model: str) -> dict[str, Heard] | None:
+    """Return what a network of a run answered, by split; ``None`` where it was not kept.
+
+    Raises:
+        RunError: the file is damaged.
+    """
+    path = run / FILES.format(model)
+    try:
+        return {
+            split: Heard(found.correct[0], found.confidence[0])
+            for split in _PREFIXES
+            for found in [_arrays(path, _PREFIXES[split])]
+        }
+    except FileNotFoundError:
+        return None
+    except Damaged as problem:
+        raise RunError(f"{path} cannot be read: {problem}; delete it to do without.") from None
+
+
+def read_answers(paths: list[Path]) -> Answers:
+    """Return what files of answers say, or the files of runs: of their validation images.
+
+    Raises:
+        ConfigError: one cannot be read, or files are not of the same images.
+    """
+    parts = [_read(file) for path in paths for file in _files(path)]
+    if not parts:
+        return Answers((), np.zeros((0, 0), np.bool_), np.zeros((0, 0)))
+    sizes = {part.correct.shape[1] for part in parts}
+    if len(sizes) > 1:
+        raise ConfigError(f"answers: files are of {sorted(sizes)} images; all must be the same.")
+    names = tuple(name for part in parts for name in part.models)
+    if len({*names}) < len(names):
+        raise ConfigError("answers: a model is there twice.")
+    return Answers(
+        names,
+        np.concatenate([part.correct for part in parts]),
+        np.concatenate([part.confidence for part in parts]),
+    )
+
+
+def _files(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    pattern = FILES.format("*")
+    if not (found := sorted(path.glob(pattern))):
+        raise ConfigError(f"answers: {path} has no {pattern}: it is no run that kept answers.")
+    return found
+
+
+def _read(path: Path) -> Answers:
+    try:
+        found = _arrays(path, "")
+    except FileNotFoundError:
+        raise ConfigError(f"answers: {path}: there is no such file.") from None
+    except Damaged as problem:
+        raise ConfigError(f"answers: {path} cannot be read: {problem}.") from None
+    if found.correct.shape[1] < _LEAST:
+        raise ConfigError(f"answers: {path}: plans need {_LEAST} images or more.")
+    return found
+
+
+def _arrays(path: Path, prefix: str) -> Answers:
+    """Return what a file says of one split.
+
+    Raises:
+        FileNotFoundError: there is none.
+        Damaged: it says something else.
+    """
+    names = ("models", f"{prefix}correct", f"{prefix}confidence")
+    arrays = read_npz(path, names, _MOST)
+    if missing := [name for name in names if name not in arrays]:
+        raise Damaged(f"it has no array '{missing[0]}'")
+    models = tuple(map(str, np.atleast_1d(arrays["models"])))
+    correct, confidence = (arrays[name] for name in names[1:])
+    if correct.ndim != 2 or correct.shape != confidence.shape or len(correct) != len(models):
+        raise Damaged(f"{names[1]} and {names[2]} must be (models, images)")
+    if correct.dtype.kind not in "biu" or confidence.dtype.kind not in "fiu":
+        raise Damaged(f"{names[1]} must be true or false, {names[2]} numbers")
+    confidence = confidence.astype(np.float64)
+    if not np.isfinite(confidence).all():
+        raise Damaged(f"{names[2]} must be finite")
+    return Answers(models, correct.astype(np.bool_), confidence)

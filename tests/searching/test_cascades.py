@@ -1,0 +1,147 @@
+"""Cascades of verified networks: what they come to, and which are listed."""
+
+import numpy as np
+import pytest
+
+from hwnas.answers import Heard
+from hwnas.budget import Budget
+from hwnas.figure import Figure
+from hwnas.pareto import non_dominated
+from hwnas.searching import cascades
+from hwnas.searching.cascades import Cascade, Stage, Way
+
+N = 2000
+
+
+def stage(name: str, latency_ms: float, skill: float, seed: int, **more: float) -> Stage:
+    """Return a network that is right, and sure, where images are easier than its skill."""
+    heard = {}
+    for split, offset in (("validation", 0), ("test", 1)):
+        rng = np.random.default_rng(offset)  # the same images for all networks
+        hardness = rng.uniform(0, 1, N)
+        noise = np.random.default_rng([seed, offset]).normal(0, 0.1, N)
+        margin = skill - hardness + noise
+        heard[split] = Heard(margin > 0, 1 / (1 + np.exp(-8 * np.abs(margin))))
+    costs = {"latency_ms": latency_ms, "energy_mj": 2 * latency_ms, **more}
+    return Stage(name, {n: Figure(v, "compiler-estimate") for n, v in costs.items()}, heard)
+
+
+@pytest.fixture
+def three() -> list[Stage]:
+    return [
+        stage("small", 1.0, 0.7, 1, sram_kib=9, flash_kib=10),
+        stage("middle", 3.0, 0.8, 2, sram_kib=5, flash_kib=30),
+        stage("large", 10.0, 0.95, 3, sram_kib=20, flash_kib=100),
+    ]
+
+
+def test_figures_are_those_of_images_counted_one_by_one(three: list[Stage]) -> None:
+    found = cascades.found(three, Budget())
+    assert len(found) > 5
+    for cascade in found:
+        first, second = cascade.first.heard["test"], cascade.second.heard["test"]
+        right, spent, n_on = 0, 0.0, 0
+        for i in range(N):
+            goes_on = first.confidence[i] < cascade.threshold
+            right += int((second if goes_on else first).correct[i])
+            spent += cascade.first.latency_ms + goes_on * cascade.second.latency_ms
+            n_on += int(goes_on)
+        seen = cascade.verified
+        assert seen.accuracy.value == pytest.approx(right / N)
+        assert seen.share.value == pytest.approx(n_on / N)
+        expected = seen.costs["expected_latency_ms"]
+        assert expected.value == pytest.approx(spent / N)
+        assert expected.low is not None
+        assert expected.high is not None
+        assert expected.low < expected.value < expected.high
+        assert seen.costs["expected_energy_mj"].value == pytest.approx(2 * spent / N)
+
+
+def test_what_is_foreseen_comes_true(three: list[Stage]) -> None:
+    """The half that chose no threshold foresees the test split without a bias."""
+    found = cascades.found(three, Budget())
+    foreseen = np.array([c.predicted.costs["expected_latency_ms"].value for c in found])
+    came = np.array([c.verified.costs["expected_latency_ms"].value for c in found])
+    assert np.abs(foreseen / came - 1).max() < 0.15
+    assert abs((foreseen / came).mean() - 1) < 0.04
+
+
+def test_the_other_half_chooses(three: list[Stage]) -> None:
+    before = [(c.first.id, c.second.id, c.threshold) for c in cascades.found(three, Budget())]
+    for each in three:  # what is foreseen, and the test split, change nothing of the choice
+        each.heard["validation"].correct[1::2] = False
+        each.heard["test"].correct[:] = False
+    after = cascades.found(three, Budget())
+    assert {(c.first.id, c.second.id, c.threshold) for c in after} == {*before}
+    assert {c.predicted.accuracy.value for c in after} == {0.0}
+
+
+def test_front_is_of_single_networks_too(three: list[Stage]) -> None:
+    found = cascades.found(three, Budget())
+    points = [(s.heard["test"].correct.mean(), s.latency_ms) for s in three]
+    seen = [c.verified for c in found]
+    points += [(s.accuracy.value, s.costs["expected_latency_ms"].value) for s in seen]
+    mask = non_dominated(np.array(points), [True, False])
+    assert [c.on_front for c in found] == mask[3:].tolist()
+    ratios = cascades.speedups(three, found)
+    assert ratios
+    assert min(ratios) >= 1  # on the front: nothing as accurate is faster
+    costs = [c.predicted.costs["expected_latency_ms"].value for c in found]
+    assert costs == sorted(costs)
+
+
+def test_worst_case_is_of_both_and_must_fit(three: list[Stage]) -> None:
+    worst = Cascade(three[0], three[2], 0.5).worst
+    assert {name: figure.value for name, figure in worst.items()} == {
+        "latency_ms": 11.0, "energy_mj": 22.0, "sram_kib": 20, "flash_kib": 110,
+    }  # fmt: skip
+    for limits, allowed in (
+        ({"latency_ms": 5.0}, {("small", "middle")}),
+        ({"flash_kib": 120.0}, {("small", "middle"), ("small", "large")}),
+        ({"latency_ms": 3.5}, set()),
+    ):
+        found = cascades.found(three, Budget(limits))
+        pairs = {(c.first.id, c.second.id) for c in found}
+        assert pairs <= allowed
+        assert bool(pairs) == bool(allowed)
+
+
+def test_unsure_networks_that_know_better_make_no_cascade() -> None:
+    """Where the slow network is wrong wherever the fast one is, nothing is gained."""
+    fast = stage("fast", 1.0, 0.8, 1)
+    slow = Stage("slow", {**fast.costs, "latency_ms": Figure(2.0, "measured")}, fast.heard)
+    assert cascades.found([fast, slow], Budget()) == []
+
+
+def test_too_few_images_say_nothing(three: list[Stage]) -> None:
+    few = [
+        Stage(
+            s.id, s.costs, {n: Heard(h.correct[:99], h.confidence[:99]) for n, h in s.heard.items()}
+        )
+        for s in three
+    ]
+    assert cascades.found(few, Budget()) == []
+    assert cascades.found([], Budget()) == []
+    mixed = [few[0], three[1]]  # not of the same images
+    assert cascades.found(mixed, Budget()) == []
+
+
+def test_second_network_on_another_target(three: list[Stage]) -> None:
+    small, _, large = three
+    way = Way("server", latency_ms=20.0, usd_per_m=3.0)
+    budget = Budget({"flash_kib": 12.0, "latency_ms": 31.0})
+    found = cascades.found([small], budget, [large], way)
+    assert found  # what is elsewhere takes no flash here
+    for cascade in found:
+        assert cascade.worst["latency_ms"].value == 31.0
+        assert cascade.worst["flash_kib"].value == 10
+        share, costs = cascade.verified.share.value, cascade.verified.costs
+        assert costs["expected_latency_ms"].value == pytest.approx(1 + 30 * share)
+        assert costs["expected_usd_per_m"].value == pytest.approx(3 * share)
+        assert "expected_energy_mj" not in costs  # what the radio takes is not known
+        assert cascade.row()["second_target"] == "server"
+    assert cascades.found([small], Budget({"latency_ms": 30.9}), [large], way) == []
+    priced = Stage("large", {**large.costs, "cost_usd_per_m": Figure(2.0, "modelled")}, large.heard)
+    (first, *_) = cascades.found([small], budget, [priced], way)
+    seen = first.verified
+    assert seen.costs["expected_usd_per_m"].value == pytest.approx(5 * seen.share.value)

@@ -1,0 +1,99 @@
+"""What networks answered, in files: written by searches, read by them and by plans."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hwnas.answers import FILES, Heard, packed, read_answers, read_heard
+from hwnas.errors import ConfigError, RunError
+
+
+def _heard(seed: int, n: int) -> Heard:
+    rng = np.random.default_rng(seed)
+    return Heard(rng.random(n) < 0.8, rng.random(n).astype(np.float32).astype(np.float64))
+
+
+def _written(run: Path, model: str, seed: int = 0) -> dict[str, Heard]:
+    splits = {"validation": _heard(seed, 60), "test": _heard(seed + 1, 70)}
+    path = run / FILES.format(model)
+    path.parent.mkdir(exist_ok=True, parents=True)
+    path.write_bytes(packed(model, splits))
+    return splits
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    splits = _written(tmp_path, "abc")
+    read = read_heard(tmp_path, "abc")
+    assert read is not None
+    assert read.keys() == splits.keys()
+    for split, heard in splits.items():
+        assert (read[split].correct == heard.correct).all()
+        assert (read[split].confidence == heard.confidence).all()
+    assert read_heard(tmp_path, "other") is None
+
+
+def test_few_images_are_enough_for_a_search_and_not_for_a_plan(tmp_path: Path) -> None:
+    path = tmp_path / FILES.format("a")
+    path.parent.mkdir()
+    path.write_bytes(packed("a", {"validation": _heard(0, 49), "test": _heard(1, 3)}))
+    read = read_heard(tmp_path, "a")
+    assert read is not None
+    assert len(read["test"].correct) == 3
+    with pytest.raises(ConfigError, match="50 images or more"):
+        read_answers([path])
+
+
+def test_equal_answers_are_equal_bytes() -> None:
+    splits = {"validation": _heard(0, 60)}
+    assert packed("a", splits) == packed("a", splits)
+
+
+def test_a_plan_reads_a_run(tmp_path: Path) -> None:
+    first, second = _written(tmp_path, "a"), _written(tmp_path, "b", seed=5)
+    answers = read_answers([tmp_path])
+    assert answers.models == ("a", "b")
+    for i, splits in enumerate((first, second)):
+        assert (answers.correct[i] == splits["validation"].correct).all()
+    counted = answers.cascade("a", "b", 0.25)
+    assert counted is not None
+    order = np.argsort(first["validation"].confidence, kind="stable")
+    right = first["validation"].correct.copy()
+    right[order[:15]] = second["validation"].correct[order[:15]]
+    assert counted[0].value == pytest.approx(right.mean())
+
+
+def test_a_run_without_answers_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"has no models/\*\.answers\.npz"):
+        read_answers([tmp_path])
+
+
+@pytest.mark.parametrize(
+    ("arrays", "words"),
+    [
+        ({"models": np.array(["a"])}, "no array 'correct'"),
+        ({"correct": np.ones((2, 60), bool)}, "must be"),
+        ({"correct": np.ones((1, 60))}, "true or false"),
+        ({"confidence": np.full((1, 60), np.nan)}, "finite"),
+        ({"confidence": np.full((1, 60), "x")}, "numbers"),
+    ],
+)
+def test_damaged_answers_are_refused_in_a_line(
+    tmp_path: Path, arrays: dict[str, np.ndarray], words: str
+) -> None:
+    whole = {
+        "models": np.array(["a"]),
+        "correct": np.ones((1, 60), bool),
+        "confidence": np.ones((1, 60)),
+    }
+    path = tmp_path / FILES.format("a")
+    path.parent.mkdir()
+    written = arrays if "models" in arrays else {**whole, **arrays}
+    np.savez(path, allow_pickle=False, **written)
+    with pytest.raises(RunError, match=words):
+        read_heard(tmp_path, "a")
+    with pytest.raises(ConfigError, match=words):
+        read_answers([path])
+    path.write_bytes(b"no archive")
+    with pytest.raises(RunError, match="delete it to do without"):
+        read_heard(tmp_path, "a")
