@@ -35,6 +35,11 @@ class Graph(Sequence[Node]):
         found = tuple(nodes)
         return Graph(found, (found[-1].name,))
 
+    def with_bits(self, bits: Mapping[str, int]) -> "Graph":
+        """Return the graph with weights of other bits, by the names of operators."""
+        nodes = (replace(n, weight_bits=bits.get(n.name, n.weight_bits)) for n in self.nodes)
+        return replace(self, nodes=tuple(nodes))
+
     @property
     def output(self) -> Node:
         """The node that is answered, where there is one."""

@@ -2,10 +2,9 @@
 
 import contextlib
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hwnas import build, files
 from hwnas.api import context, finished
@@ -32,9 +31,6 @@ from hwnas.searching import explanation
 from hwnas.space import Genotype
 from hwnas.union import stem
 from hwnas.verified import read_front
-
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 _ID = re.compile(r"[0-9a-f]{1,12}")
 
@@ -65,19 +61,62 @@ def export(
     Raises:
         ProofError: an export does not hold what it should; its folder is marked as failed.
     """
-    key = None if config.sign is None else signing.private_key(config.sign)
+    failed: list[str] = []
+    order = Order(config, arguments, Path(config.dir or default_path("export")))
+    with picked(order, reporter) as picks, reporter.phase("Export", len(picks)) as advance:
+        for name, pick in picks.items():
+            done = written(pick, name, order)
+            told(done)
+            failed += failures(done, order.root)
+            advance(1)
+    refuse(failed)
+
+
+def failures(done: Exported, root: Path) -> list[str]:
+    """Return what does not hold of a model, with the name of its folder."""
+    return [f"{done.path.relative_to(root)}: {check}" for check in done.evidence.failed]
+
+
+def refuse(failed: Sequence[str]) -> None:
+    """Say what does not hold.
+
+    Raises:
+        ProofError: something does not.
+    """
+    if failed:
+        raise ProofError(f"Not as it should be: {'; '.join(failed)}. The files are kept.")
+
+
+@contextlib.contextmanager
+def picked(
+    order: Order, reporter: Reporter, budget: Row | None = None
+) -> Iterator[Mapping[str, Pick]]:
+    """Give the networks of an order that are not exported yet, by the names of their folders.
+
+    Args:
+        order: What is exported, of which search.
+        reporter: Hears of the work.
+        budget: That they are held against instead of the search's.
+
+    Raises:
+        ConfigError: nothing is as it was asked for.
+        RunError: the search has no front, its networks are gone, or all is there.
+    """
+    config = order.config
+    if config.sign is not None:
+        signing.private_key(config.sign)  # refused now, not after the work
     source, searches = RunFolder(Path(config.run)), with_networks(config.run)
     manifest = read_manifest(source.path, "run")
     searches = _for(config, searches, manifest)
+    if budget is not None:
+        searches = [replace(search, budget=budget) for search in searches]
     candidates = _candidates(source, searches[0])
     genotypes = _picked(config, source, candidates)
-    order = Order(config, arguments, manifest, Path(config.dir or default_path("export")))
     names = {
         (search.target.name, g.id): f"{search.target.name}/{g.id}" if len(searches) > 1 else g.id
         for search in searches
         for g in genotypes
     }
-    failed: list[str] = []
     with contextlib.ExitStack() as stack:
         output = RunFolder(order.root)
         output.create("dir")
@@ -92,18 +131,10 @@ def export(
         }
         finished.check_kept(finishers[contexts[0].target], genotypes, manifest)
         known, targets = {g.id: g for g in genotypes}, {s.target: s for s in contexts}
-        with reporter.phase("Export", len(names)) as advance:
-            for (target, genotype_id), name in names.items():
-                pick = Pick(targets[target], known[genotype_id], finishers[target])
-                done = _export(pick, name, order, key)
-                told(done)
-                failed += [
-                    f"{done.path.relative_to(order.root)}: {check}"
-                    for check in done.evidence.failed
-                ]
-                advance(1)
-    if failed:
-        raise ProofError(f"Not as it should be: {'; '.join(failed)}. The files are kept.")
+        yield {
+            name: Pick(targets[target], known[genotype_id], finishers[target], manifest)
+            for (target, genotype_id), name in names.items()
+        }
 
 
 def _left(
@@ -184,8 +215,8 @@ def _picked(
     return [known[genotype_id] for genotype_id in ids]
 
 
-def _export(pick: Pick, name: str, order: Order, key: "Ed25519PrivateKey | None") -> Exported:
-    """Make one folder."""
+def written(pick: Pick, name: str, order: Order) -> Exported:
+    """Finish a network, write it into a folder of its own, and prove what it does."""
     of, genotype, finisher = pick.of, pick.genotype, pick.finisher
     ready = finisher.in_int8(genotype)
     with folders.building(order.root, name) as folder:
@@ -216,7 +247,7 @@ def _export(pick: Pick, name: str, order: Order, key: "Ed25519PrivateKey | None"
         files.write(folder / folders.CARD, card(row).encode())
         row["files"] = folders.digests(folder)
         files.write(folder / folders.PROOF, as_json(row))
-        if key is not None:
-            signing.sign(folder, key)
+        if order.config.sign is not None:
+            signing.sign(folder, signing.private_key(order.config.sign))
         place = folders.keep(folder, order.root, final)
     return Exported(place, row, evidence)

@@ -74,6 +74,32 @@ def export(
     return [Export(each.path) for each in found]
 
 
+def compress(
+    run: str | os.PathLike[str],
+    *,
+    pick: str = "knee",
+    progress: Progress | None = None,
+    **options: Any,
+) -> Export:
+    """Fit a network of a search into another budget, and write it as ``export`` does.
+
+    Args:
+        run: The search, or its folder.
+        pick: Which network: an id, or as for ``export``.
+        progress: Is told of phases.
+        options: Of ``python -m hwnas compress``: ``budget={"flash_kib": 20}``.
+
+    Raises:
+        BudgetError: nothing makes it fit.
+        ProofError: a file does not do what it should; its folder is kept.
+    """
+    host.tune()
+    from hwnas.api.compressing import compress as fit
+
+    given = as_arguments({"run": run, "id": pick, **options})
+    return Export(fit(compose("compress", given), given, Quiet(progress)).done.path)
+
+
 def verify(
     export: str | os.PathLike[str], *, progress: Progress | None = None, **options: Any
 ) -> list[str]:

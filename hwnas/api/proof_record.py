@@ -38,13 +38,13 @@ class Order:
 
     config: ExportConfig
     arguments: Sequence[str]
-    manifest: Manifest
     root: Path  #: where the folders go
+    verb: str = "export"
 
     @property
     def command(self) -> str:
         """What is run, for people to run it again."""
-        return f"python -m hwnas export {shlex.join(public_arguments(self.arguments))}"
+        return f"python -m hwnas {self.verb} {shlex.join(public_arguments(self.arguments))}"
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,7 @@ class Pick:
     of: TargetContext
     genotype: Genotype
     finisher: Finisher
+    manifest: Manifest  #: of the search
 
 
 def title(of: TargetContext, genotype: Genotype) -> str:
@@ -68,8 +69,8 @@ def record(pick: Pick, ready: Finished, evidence: Evidence, order: Order, place:
     parts, config, lowered = of.parts, of.config, ready.lowered
     space = parts.space.member(genotype)
     data, verify = parts.data, f"python -m hwnas verify {shlex.quote(str(place))}"
-    position = list(order.manifest.get("targets", [of.target])).index(of.target)
-    costs = shlex.join(of_target(order.manifest["arguments"], position))
+    position = list(pick.manifest.get("targets", [of.target])).index(of.target)
+    costs = shlex.join(of_target(pick.manifest["arguments"], position))
     figures = evidence.cost.figures
     return {
         "format": recorded.FORMAT,
@@ -96,8 +97,8 @@ def record(pick: Pick, ready: Finished, evidence: Evidence, order: Order, place:
         "source": {
             "run": str(order.config.run),
             "pick": order.config.wanted,
-            "command": order.manifest["command"],
-            **_weights(pick, order.manifest),
+            "command": pick.manifest["command"],
+            **_weights(pick, pick.manifest),
             "search_space_digest": space.digest,
         },
         "seed": config.seed,
@@ -163,7 +164,7 @@ def reported(order: Order, pick: Pick, files: Mapping[str, str]) -> Row | None:
     if (known := read_made(where, pick.genotype.id)) is None:
         return None
     weights = "these weights"
-    if "finishing" not in order.manifest:
+    if "finishing" not in pick.manifest:
         weights = "the weights in the supernet"
     elif pick.finisher.other is not None:
         weights = "the weights as the search finished them"

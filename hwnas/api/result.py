@@ -113,6 +113,21 @@ class SearchResult(os.PathLike[str]):
 
         return export(self, pick=pick, **options)
 
+    def compress(self, pick: str = "knee", **options: Any) -> "Export":
+        """Fit a network into another budget: weights of few bits, fewer channels.
+
+        Args:
+            pick: As for ``export``.
+            options: Of ``python -m hwnas compress``, as ``budget={"flash_kib": 20}``.
+
+        Raises:
+            BudgetError: nothing makes it fit.
+            ProofError: a file does not do what it should; its folder is kept.
+        """
+        from hwnas.api.exports import compress
+
+        return compress(self, pick=pick, **options)
+
     def _repr_html_(self) -> str:
         manifest = self.manifest
         count = f"{manifest.get('n_candidates', 'some')} candidates"

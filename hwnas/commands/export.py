@@ -27,7 +27,7 @@ def run(config: ExportConfig, arguments: Sequence[str]) -> None:
     with Phases(console) as phases:
         failure: ProofError | None = None
         try:
-            export(config, arguments, phases, lambda done: _print(console, done))
+            export(config, arguments, phases, lambda done: print_export(console, done))
         except ProofError as error:
             failure = error
     print_phases(console, phases)
@@ -35,7 +35,7 @@ def run(config: ExportConfig, arguments: Sequence[str]) -> None:
         raise failure
 
 
-def _print(console: Console, done: Exported) -> None:
+def print_export(console: Console, done: Exported) -> None:
     """Print what was found of an export, and where it is."""
     place, row, evidence = done.path, done.proof, done.evidence
     task = tasks.from_json(row["task"])

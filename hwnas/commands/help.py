@@ -54,6 +54,7 @@ _FIRST = {
     "audit": "run=DIR ",
     "compare": "runs='[DIR,DIR]' ",
     "export": "run=DIR ",
+    "compress": "run=DIR id=GENOTYPE budget.METRIC=LIMIT ",
     "verify": "DIR ",
     "plan": "service=FILE fleet=FILE ",
     "simulate": "plan=DIR ",
@@ -96,6 +97,12 @@ _ABOUT = {
         "< <= > >= == != and or not ( ); columns are the verified figures (accuracy, latency_ms,",
         "energy_mj, ..., see search --help; npu.latency_ms with several targets).",
     ],
+    "compress": [
+        "Fits a network of a finished search into another budget without a new search: weights of",
+        "few bits where they gain most and lose least, as the target's compiler and the network",
+        "say layer by layer, and fewer channels where that does not suffice. Trains it for that,",
+        "and writes runs/compress/<time>/<id>/ as export does, with the proof.",
+    ],
     "verify": [
         "Repeats the proof of an export with the runtimes at hand: files, outputs against torch's",
         "(which the export holds: torch is not needed), the accuracy on the test split where torch",
@@ -125,6 +132,10 @@ _ABOUT = {
     ],
 }
 _EXAMPLES = {
+    "compress": [
+        "compress run=runs/search/<time> id=3f2a budget.flash_kib=20",
+        "compress run=runs/search/<time> id=most_accurate budget.latency_ms=0.1 prune=[0]",
+    ],
     "export": [
         "export run=runs/search/<time> pick=knee      # or most_accurate, fastest, smallest, all",
         "export run=runs/search/<time> pick=3f2a      # an id, or how it begins",

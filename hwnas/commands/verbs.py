@@ -10,6 +10,7 @@ from hwnas import config
 _ALONE = {config.WhyConfig: "why", config.AuditConfig: "audit"}
 _OTHERS = {
     config.ExportConfig: "export",
+    config.CompressConfig: "compress",
     config.CompareConfig: "compare",
     config.ProfileConfig: "profile",
     config.TrainConfig: "train",

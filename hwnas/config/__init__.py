@@ -3,7 +3,13 @@
 from hwnas.config.common import RunConfig
 from hwnas.config.networks import ProfileConfig, TrainConfig
 from hwnas.config.planning import PlanConfig, SimulateConfig
-from hwnas.config.runs import AuditConfig, CompareConfig, ExportConfig, WhyConfig
+from hwnas.config.runs import (
+    AuditConfig,
+    CompareConfig,
+    CompressConfig,
+    ExportConfig,
+    WhyConfig,
+)
 from hwnas.config.search import SearchConfig, TabularConfig
 from hwnas.config.several import agreed, check_common
 from hwnas.export.options import VerifyConfig
@@ -12,6 +18,7 @@ __all__ = [
     "SCHEMAS",
     "AuditConfig",
     "CompareConfig",
+    "CompressConfig",
     "ExportConfig",
     "PlanConfig",
     "ProfileConfig",
@@ -36,6 +43,7 @@ SCHEMAS: dict[str, type] = {
     "audit": AuditConfig,
     "compare": CompareConfig,
     "export": ExportConfig,
+    "compress": CompressConfig,
     "verify": VerifyConfig,
     "plan": PlanConfig,
     "simulate": SimulateConfig,

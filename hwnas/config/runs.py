@@ -4,7 +4,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hwnas.accuracy.options import MIN_NETWORKS
-from hwnas.bounds import SEED, check, within
+from hwnas.bounds import SEED, check, limits, within
+from hwnas.budget import Budget
 from hwnas.errors import ConfigError, unknown
 from hwnas.finishing.options import FinishingConfig
 
@@ -92,6 +93,57 @@ class ExportConfig:
     def wanted(self) -> str:
         """What is picked."""
         return self.id or self.pick
+
+
+@dataclass
+class CompressConfig:
+    """What ``python -m hwnas compress`` accepts."""
+
+    run: str = ""  #: the folder of a search
+    id: str = "knee"  #: of a candidate, or how it begins; or what export's pick takes
+    only: str | None = None  #: of a search for several targets: one of them
+    budget: dict[str, Any] = field(default_factory=dict)  #: limits by metric, and a ``name``
+    #: that weights may have, where the target packs them; []: they stay
+    weight_bits: list[int] = field(default_factory=lambda: [3, 4, 5, 6], metadata=limits("[3, 7]"))
+    #: fractions of the channels that may be taken out, where bits do not suffice
+    prune: list[float] = field(
+        default_factory=lambda: [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7], metadata=limits("[0, 1)")
+    )
+    dir: str | None = None  #: where the folder is made; default: runs/compress/<time>
+    #: of each training: after pruning, for few bits, for int8; default: as the search's
+    epochs: int | None = within("[1, 100_000]", None)
+    #: share of the loss on what a teacher answers; default: likewise
+    alpha: float | None = within("[0, 1]", None)
+    #: points that int8 may lose; trained for it if more; default: likewise
+    max_int8_drop: float | None = within("[0, 1000]", None)
+    sign: str | None = None  #: a private key (Ed25519, PEM) that signs the proof: see verify key=
+    license: str = "unknown"  #: of the model, as Hugging Face names it: apache-2.0, mit, ...
+
+    def __post_init__(self) -> None:
+        check(self)
+        if not self.run:
+            raise ConfigError("compress needs run=DIR, the folder of a finished search.")
+        if not self.allowed.limits:
+            raise ConfigError(
+                "compress needs limits: budget.latency_ms=NUMBER, budget.flash_kib=NUMBER, ..."
+            )
+        if not self.weight_bits and not self.prune:
+            raise ConfigError("weight_bits=[] and prune=[] leave nothing to be done.")
+
+    @property
+    def allowed(self) -> Budget:
+        """The budget.
+
+        Raises:
+            ConfigError: a limit is of no metric, is not a number or not positive.
+        """
+        return Budget.of(self.budget)
+
+    @property
+    def export(self) -> ExportConfig:
+        """How the compressed network is written."""
+        names = ("run", "id", "only", "dir", "alpha", "max_int8_drop", "sign", "license")
+        return ExportConfig(**{name: getattr(self, name) for name in names})
 
 
 @dataclass

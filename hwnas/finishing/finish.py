@@ -1,6 +1,7 @@
 """The weights of one network get ready for the device: fine-tuned, pruned, quantised."""
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -16,6 +17,7 @@ from hwnas.finishing.options import FinishingConfig
 from hwnas.finishing.teachers import Tutor
 from hwnas.graph import Graph
 from hwnas.int8.finished import Finished
+from hwnas.int8.grid import grids, put_on
 from hwnas.int8.network import QuantisedNetwork
 from hwnas.int8.quantise import calibrate, in_int8
 from hwnas.int8.simulated import Simulated
@@ -39,7 +41,8 @@ Load = Callable[[QuantisedNetwork], Session]  #: an int8 network into the runtim
 class Step:
     """What one step of finishing came to."""
 
-    #: inherited, fine-tuned, narrowed (pruned, not yet trained), pruned, int8 or int8-trained
+    #: inherited, fine-tuned, narrowed (pruned, not yet trained), pruned, rounded (to few bits, not
+    #: yet trained), bits-trained, int8 or int8-trained
     name: str
     metric: str
     figure: Figure  #: of the metric after it, on the validation split
@@ -111,14 +114,15 @@ def finish(
     Raises:
         ConfigError: the network cannot be pruned so.
     """
-    lowered = origin.lowered()
     if config.prune:
-        pruning.check(config.prune, lowered)
+        pruning.check(config.prune, origin.lowered())
     finishing = _Finishing(origin, config, progress)
     network = finishing.tuned()
     if config.prune:
-        network, lowered = finishing.prune(network, lowered)
-    network = fold_batch_norm(network)
+        network = finishing.prune(network)
+    if config.bits:
+        finishing.lower_bits(network)
+    network, lowered = fold_batch_norm(network), finishing.lowered
     if load is None:
         return Finished(network, lowered, None, None, finishing.record(None))
     try:
@@ -151,12 +155,18 @@ class _Training:
 
     name: str  #: of the step
     phase: str  #: what progress calls it
+    is_first: bool = False
     gentleness: float = 1.0  #: fraction of the finishing's rate
 
+    def epochs(self, config: FinishingConfig) -> int:
+        """Return for how long."""
+        return config.epochs if self.is_first else config.later
 
-_FINE_TUNED = _Training("fine-tuned", "Fine-tune")
+
+_FINE_TUNED = _Training("fine-tuned", "Fine-tune", is_first=True)
 _PRUNED = _Training("pruned", "Fine-tune the pruned")
-_FOR_INT8 = _Training("int8-trained", "Train for int8", 0.3)
+_OF_FEW_BITS = _Training("bits-trained", "Train for few bits")
+_FOR_INT8 = _Training("int8-trained", "Train for int8", gentleness=0.3)
 
 
 @final
@@ -166,6 +176,7 @@ class _Finishing:
     def __init__(self, origin: Origin, config: FinishingConfig, progress: Progress):
         self._origin, self._config, self._progress = origin, config, progress
         self.steps: list[Step] = []
+        self.lowered = origin.lowered()  #: what the network computes by now
         # All that decides the weights, beside the setup.
         self._past: list[str] = [origin.weights.origin(origin.genotype)]
 
@@ -191,16 +202,28 @@ class _Finishing:
     def train(self, network: nn.Module, training: _Training) -> None:
         """Train a network in place, and append the step."""
         seconds = self._learn(network, training)
-        self.note(training.name, network, self._config.epochs, seconds)
+        self.note(training.name, network, training.epochs(self._config), seconds)
 
-    def prune(self, network: nn.Module, lowered: Graph) -> tuple[nn.Module, Graph]:
-        """Return a narrower network, trained again, and its operators; append the steps."""
-        network, lowered = pruning.prune(network, lowered, self._config.prune)
+    def prune(self, network: nn.Module) -> nn.Module:
+        """Return a narrower network, trained again; append the steps."""
+        network, self.lowered = pruning.prune(network, self.lowered, self._config.prune)
         recalibrate(network, self._origin.images)
         self._past.append(f"pruned by {self._config.prune}")
         self.note("narrowed", network)
         self.train(network, _PRUNED)
-        return network, lowered
+        return network
+
+    def lower_bits(self, network: nn.Module) -> None:
+        """Put weights on their grids, and train them for it; append the steps."""
+        self.lowered = self.lowered.with_bits(self._config.bits)
+        self._past.append(f"bits {dict(sorted(self._config.bits.items()))}")
+        rounded = copy.deepcopy(network)
+        put_on(rounded, grids(rounded, self.lowered))
+        self.note("rounded", rounded)
+        if self._config.later:
+            self.train(network, _OF_FEW_BITS)
+        else:
+            put_on(network, grids(network, self.lowered))
 
     def in_int8(
         self, network: nn.Module, lowered: Graph, load: Load
@@ -212,18 +235,18 @@ class _Finishing:
         task, plain = self._origin.task, self._in_int8(int8, load)
         self.steps.append(Step("int8", task.metric, plain))
         drop = task.points(real, plain.value)
-        if drop <= self._config.max_int8_drop or not self._config.epochs:
+        if drop <= self._config.max_int8_drop or not self._config.later:
             return int8, None, f"post-training, {how}"
         self._past.append(how)
         simulated = Simulated(network, lowered, scales)
         seconds = self._learn(simulated, _FOR_INT8)
         trained = simulated.quantised()
         figure = self._in_int8(trained, load)
-        epochs = self._config.epochs
+        epochs = self._config.later
         self.steps.append(Step("int8-trained", task.metric, figure, epochs, seconds))
         if not better(task.metric, figure.value, plain.value):
             return int8, None, f"post-training, {how}; training for int8 did not pay"
-        return trained, simulated.eval(), f"trained for int8, {self._config.epochs} epochs, {how}"
+        return trained, simulated.eval(), f"trained for int8, {epochs} epochs, {how}"
 
     def record(self, int8: str | None, no_int8: str | None = None) -> Row:
         """Return what was done, as JSON.
@@ -234,9 +257,12 @@ class _Finishing:
         """
         config, done = self._config, {step.name for step in self.steps}
         tuned = f"fine-tuned for {config.epochs} epochs"
+        again = f"fine-tuned for {config.later} epochs"
         words = [self._past[0] + ", batch norm recalibrated" * (self._past[0] == "supernet")]
         words += [tuned] * ("fine-tuned" in done)
-        words += [f"{config.prune:.0%} of the channels pruned, {tuned}"] * ("pruned" in done)
+        words += [f"{config.prune:.0%} of the channels pruned, {again}"] * ("pruned" in done)
+        if "rounded" in done:
+            words.append(_told(config.bits, config.later))
         steps = [step.row() for step in self.steps]
         found: Row = {"weights": ", ".join(words), "int8": int8, "steps": steps}
         return found if no_int8 is None else {**found, "no_int8": no_int8}
@@ -252,7 +278,7 @@ class _Finishing:
     def _learn(self, network: nn.Module, training: _Training) -> float:
         """Train a network in place; return the seconds that it took."""
         origin, config, setup = self._origin, self._config, self._origin.setup
-        options = _options(setup, config)
+        options = _options(setup, training.epochs(config))
         recipe = setup.train.recipe(setup.family.recipe)
         recipe = replace(recipe, lr=recipe.lr * config.rate * training.gentleness)
         self._past.append(_words(training, origin, config))
@@ -262,9 +288,9 @@ class _Finishing:
             teacher = origin.tutor.teacher(setup, options, config.alpha)
         # What is simulated in int8 knows of its grids.
         simulated = isinstance(network, Simulated)
-        grids = {} if simulated else setup.grids(network, origin.genotype)
+        on = {} if simulated else grids(network, self.lowered)
         student = Student(
-            network, origin.resolution, recipe, teacher, phase=training.phase, grids=grids
+            network, origin.resolution, recipe, teacher, phase=training.phase, grids=on
         )
         summary = setup.teach(student, options, checkpoint, self._progress)
         return summary.seconds if summary.n_steps else 0.0
@@ -279,19 +305,28 @@ def checkpoint(origin: Origin, config: FinishingConfig) -> Checkpoint:
 def prepare(origin: Origin, config: FinishingConfig) -> None:
     """Have what teaches a network at hand before its training, or that of others, begins."""
     if origin.tutor is not None and config.epochs and config.alpha:
-        origin.tutor.teacher(origin.setup, _options(origin.setup, config), config.alpha)
+        origin.tutor.teacher(origin.setup, _options(origin.setup, config.epochs), config.alpha)
 
 
-def _options(setup: TrainingSetup, config: FinishingConfig) -> TrainingConfig:
+def _options(setup: TrainingSetup, epochs: int) -> TrainingConfig:
     """Return how finishing trains; what the family's recipe leaves open is in the student."""
     left_open: dict[str, Any] = dict.fromkeys(("optimiser", "lr", "weight_decay"))
-    return replace(setup.train, epochs=config.epochs, **left_open)
+    return replace(setup.train, epochs=epochs, **left_open)
+
+
+def _told(bits: Mapping[str, int], epochs: int) -> str:
+    """Return in words which weights were put on grids of few bits."""
+    fewest, most = min(bits.values()), max(bits.values())
+    span = f"{fewest} bits" if fewest == most else f"{fewest} to {most} bits"
+    n = len(bits)
+    words = f"weights of {n} operator{'s' * (n != 1)} in {span}"
+    return f"{words}, trained for {epochs} epochs" if epochs else words
 
 
 def _words(training: _Training, origin: Origin, config: FinishingConfig) -> str:
     """Return what decides the outcome of a training, beside the setup and what was before."""
     rate = config.rate * training.gentleness
-    words = f"{training.name}: {config.epochs} epochs, rate x {rate:g}"
+    words = f"{training.name}: {training.epochs(config)} epochs, rate x {rate:g}"
     if origin.tutor is not None and config.alpha:
         words += f", alpha {config.alpha}{origin.tutor.words}"
     return words

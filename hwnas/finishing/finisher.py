@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 
+from torch import nn
+
 from hwnas import build
 from hwnas.accuracy.trained import TrainedEvaluator
 from hwnas.backends import base as backends
@@ -56,6 +58,10 @@ class Finisher:
     def tuned(self, genotype: Genotype) -> Figure:
         """Train a network, or go on; return its metric on the validation split."""
         return finish.tuned(self._origin(genotype), self.config, self.progress).figure
+
+    def network(self, genotype: Genotype) -> nn.Module:
+        """Return the same with its batch norm."""
+        return finish.tuned(self._origin(genotype), self.config, self.progress).network
 
     def finished(self, genotype: Genotype) -> Finished:
         """Return a network that is ready for the target; train what is not trained yet."""

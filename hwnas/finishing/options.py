@@ -1,8 +1,8 @@
 """How the weights of one network are finished."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from hwnas.bounds import check, within
+from hwnas.bounds import check, limits, within
 from hwnas.errors import ConfigError
 
 
@@ -18,11 +18,20 @@ class FinishingConfig:
     #: int8 may lose before it is trained for
     max_int8_drop: float = within("[0, 1000]", 0.5)
     rate: float = within("(0, 1000]", 0.1)  #: of the learning rate that trains from scratch
+    #: of weights, by operator, where they are fewer
+    bits: dict[str, int] = field(default_factory=dict, metadata=limits("[2, 8]"))
+    #: of the trainings after fine-tuning; default: as many
+    later_epochs: int | None = within("[0, 100_000]", None)
 
     def __post_init__(self) -> None:
         check(self)
-        if self.prune and not self.epochs:
+        if self.prune and not self.later:
             raise ConfigError("prune needs training afterwards: set epochs, which is 0.")
+
+    @property
+    def later(self) -> int:
+        """Epochs of each training after fine-tuning."""
+        return self.epochs if self.later_epochs is None else self.later_epochs
 
 
 @dataclass

@@ -1,0 +1,180 @@
+"""A network of a search for another budget, without a new search: bits, channels, then training."""
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import torch
+
+from hwnas import backends, build
+from hwnas.api.exporting import Exported, failures, picked, refuse, written
+from hwnas.api.proof_record import Order, Pick
+from hwnas.api.reporter import Reporter
+from hwnas.backends import base
+from hwnas.backends.base import Trained
+from hwnas.budget import Budget
+from hwnas.config import CompressConfig
+from hwnas.cost.base import Cost
+from hwnas.errors import BudgetError, ConfigError
+from hwnas.families.blocks import weights_of
+from hwnas.figure import Figures
+from hwnas.finishing import compression
+from hwnas.finishing.compression import Compression, Fitter, Means, Sample
+from hwnas.graph import NATIVE_BITS, Graph
+from hwnas.results import default_path
+
+_N_SAMPLE = 1024  # training images that say what bits lose
+#: Shares of a limit that are kept for what trained weights take more than the stand-in weights that
+#: estimates are of. Where one does not suffice, the network is trained again for the next.
+_SPARES = (0.02, 0.05, 0.12)
+
+
+@dataclass(frozen=True)
+class Compressed:
+    """A network before and after."""
+
+    done: Exported
+    before: Figures  #: as the compiler estimates it
+    compression: Compression
+
+
+def compress(config: CompressConfig, arguments: Sequence[str], reporter: Reporter) -> Compressed:
+    """Fit a network of a search into a budget, train it for that, and write it as an export.
+
+    Raises:
+        BudgetError: nothing that may be done makes it fit.
+        ConfigError: it fits already, or the target only measures.
+        ProofError: the export does not hold what it should; its folder is marked as failed.
+    """
+    if unreachable := compression.check(config.allowed):
+        raise ConfigError(f"budget.{unreachable[0]}: compress works towards upper limits alone.")
+    root = Path(config.dir or default_path("compress"))
+    order = Order(config.export, arguments, root, "compress")
+    with picked(order, reporter, config.budget) as picks:
+        if len(picks) > 1:
+            raise ConfigError(
+                f"compress takes one network for one target at a time, of {', '.join(picks)}: say "
+                "id=GENOTYPE, and of a search for several targets only=TARGET."
+            )
+        ((name, pick),) = picks.items()
+        work = _Work(config, pick, reporter)
+        found = work.found()
+        done = written(work.made(found), name, order)
+    refuse(failures(done, order.root))
+    return Compressed(done, work.before, found)
+
+
+@dataclass(frozen=True)
+class _Work:
+    """One network that is to fit."""
+
+    config: CompressConfig
+    pick: Pick
+    reporter: Reporter
+
+    @cached_property
+    def before(self) -> Figures:
+        """What the network costs as it is."""
+        return self.estimate(self.lowered).figures
+
+    @cached_property
+    def lowered(self) -> Graph:
+        """Its operators."""
+        return self.pick.of.parts.networks.lower(self.pick.genotype)
+
+    def found(self) -> Compression:
+        """Return what makes its compiled files fit, or comes nearest.
+
+        Raises:
+            BudgetError: nothing does.
+            ConfigError: it fits already.
+        """
+        allowed, name = self.config.allowed, self.pick.genotype.id
+        if missing := [limit for limit in allowed.limits if limit not in self.before]:
+            raise ConfigError(f"budget.{missing[0]}: the target's compiler does not say it.")
+        if not allowed.exceeded(self.before):
+            raise ConfigError(f"{name} fits the budget as it is: {_told(self.before, allowed)}.")
+        best = None
+        for spare in _SPARES:
+            limits = {limit: (1 - spare) * value for limit, value in allowed.limits.items()}
+            if (found := self._fitter(Budget(limits)).fitted(self._network, self.lowered)) is None:
+                break
+            best = found
+            if not allowed.exceeded(self._compiled(found)):
+                break
+        if best is None:
+            raise BudgetError(
+                f"{name} cannot be made to fit: it has {_told(self.before, allowed)}, and weights "
+                f"of {min(self._means.bits, default=NATIVE_BITS)} bits with "
+                f"{max(self._means.prune):.0%} of the channels taken out do not suffice. Begin "
+                "with a smaller member of the front."
+            )
+        return best
+
+    def made(self, found: Compression) -> Pick:
+        """Return the network as it is finished then."""
+        finisher = self.pick.finisher
+        other = replace(
+            finisher.config, bits={**found.bits}, prune=found.prune, later_epochs=self.config.epochs
+        )
+        return replace(self.pick, finisher=replace(finisher, other=other))
+
+    def estimate(self, lowered: Graph) -> Cost:
+        """Return what the target's compiler says of operators, and what is derived of it.
+
+        Raises:
+            ConfigError: the target is measured instead.
+        """
+        config = self.pick.of.config
+        cost = base.of(config.target).estimate(lowered)
+        if cost is None:
+            raise ConfigError(
+                f"Target '{config.target.name}' is measured, network by network; compress needs "
+                "one whose compiler estimates costs. export prune=FRACTION narrows networks."
+            )
+        return replace(cost, figures=config.derives(cost.figures))
+
+    @cached_property
+    def _means(self) -> Means:
+        packs = backends.get(self.pick.of.config.target.runtime).packs
+        bits = self.config.weight_bits if packs else []
+        return Means(bits, sorted({*self.config.prune}) or [0.0])
+
+    def _fitter(self, budget: Budget) -> Fitter:
+        return Fitter(self._sample, budget, self.estimate, self._means, self.reporter)
+
+    @cached_property
+    def _network(self) -> torch.nn.Module:
+        return self.pick.finisher.network(self.pick.genotype)
+
+    @cached_property
+    def _sample(self) -> Sample:
+        setup = self.pick.of.parts.setup_of(self.pick.genotype)
+        data, resolution = setup.data, setup.resolution(self.pick.genotype)
+        order = torch.randperm(len(data.train), generator=torch.Generator().manual_seed(0))
+        part = data.train.take(order[:_N_SAMPLE])
+        images = data.prepare(part.images, resolution)
+        return Sample(images, data.task.goals(part.targets), data.task)
+
+    def _compiled(self, found: Compression) -> Figures:
+        """Return what the compiler says of the network with the weights that it is trained to."""
+        of, pick = self.pick.of, self.made(found)
+        ready = pick.finisher.in_int8(pick.genotype)
+        artefacts = build.artefacts(of.parts, of.device)
+        trained = Trained(ready.lowered, weights_of(ready.network, ready.lowered), ready.int8)
+        with tempfile.TemporaryDirectory() as folder:
+            files = {}
+            for suffix, content in artefacts.build(trained).items():
+                files[suffix] = Path(folder, f"model{suffix}")
+                files[suffix].write_bytes(content)
+            images = self._sample.images[:1].numpy()
+            cost = artefacts.recost(files, ready.lowered, images).cost
+        return of.config.derives(cost.figures)
+
+
+def _told(figures: Figures, allowed: Budget) -> str:
+    return ", ".join(
+        f"{name} {figures[name].upper:.4g} of {limit:g}" for name, limit in allowed.limits.items()
+    )

@@ -1,0 +1,203 @@
+"""One trained network is fitted into a budget: weights of fewer bits, then fewer channels.
+
+What bits gain is asked of the target's compiler layer by layer, and what they lose of the network
+itself: the loss with that layer alone on its grid. Gains of single layers add up (within a per cent
+on Ethos-U), so an integer program chooses bits for all; the compiler checks the whole.
+
+Source of the choice: Yao et al., "HAWQ-V3", ICML 2021, https://arxiv.org/abs/2011.10680, with the
+measured loss in place of the Hessian's trace.
+"""
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.optimize import Bounds, LinearConstraint, milp
+from torch import Tensor, nn
+
+from hwnas.budget import Budget
+from hwnas.cost.base import Cost
+from hwnas.families.blocks import fold_batch_norm, layer_of
+from hwnas.figure import Figures
+from hwnas.finishing import pruning
+from hwnas.graph import NATIVE_BITS, Graph
+from hwnas.int8.grid import grids, put_on
+from hwnas.metrics import column
+from hwnas.progress import Progress
+from hwnas.tasks.base import Task
+from hwnas.training.inference import recalibrate
+
+_ROUNDS = 8  # of tightening limits, where gains did not quite add up
+_SPARE = 1e-3  # of a limit: what is kept off it in the program
+Array = NDArray[np.float64]
+Estimate = Callable[[Graph], Cost]  #: what the target's compiler says of operators
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Images that say what bits lose."""
+
+    images: Tensor  #: ``(N, C, R, R)``, normalised; training images
+    goals: Tensor  #: of the task, ``(N, ...)``
+    task: Task
+
+    def loss(self, network: nn.Module) -> float:
+        """Return the loss of a network in evaluation mode."""
+        with torch.no_grad():
+            return float(self.task.loss(network(self.images), self.goals))
+
+
+@dataclass(frozen=True)
+class Compression:
+    """What makes a network fit."""
+
+    prune: float  #: fraction of the channels that is taken out
+    bits: Mapping[str, int]  #: of weights, by operator; others stay
+    figures: Figures  #: as the compiler estimates them with stand-in weights
+
+
+@dataclass(frozen=True)
+class Means:
+    """What may be done to a network."""
+
+    bits: Sequence[int]  #: that weights may have, fewer than eight
+    prune: Sequence[float]  #: fractions of the channels, from 0 on
+
+
+@dataclass(frozen=True)
+class Fitter:
+    """Fits trained networks into a budget."""
+
+    sample: Sample  #: says what bits lose
+    budget: Budget  #: limits of costs, the less the better
+    estimate: Estimate  #: asked for each layer with each number of bits
+    means: Means  #: what may be done
+    progress: Progress  #: is told of the layers
+
+    def fitted(self, network: nn.Module, lowered: Graph) -> Compression | None:
+        """Return the mildest compression that fits; ``None`` where none does.
+
+        As few channels as possible are taken out, and then bits where they lose least.
+
+        Args:
+            network: Trained, with its batch norm.
+            lowered: Its operators.
+
+        Raises:
+            ConfigError: bits do not suffice, and channels cannot be taken out.
+        """
+        for fraction in self.means.prune:
+            narrower, operators = network, lowered
+            if fraction:
+                pruning.check(fraction, lowered)
+                narrower, operators = pruning.prune(network, lowered, fraction)
+                recalibrate(narrower, self.sample.images)
+            whole = self.estimate(operators).figures
+            if not self.budget.exceeded(whole):
+                return Compression(fraction, {}, whole)
+            lowest = self._lowest(operators)
+            if not lowest or self._exceeds(operators.with_bits(lowest)):
+                continue
+            plain = fold_batch_norm(copy.deepcopy(narrower).eval())
+            bits = self._chosen(plain, operators, whole)
+            return Compression(fraction, bits, self.estimate(operators.with_bits(bits)).figures)
+        return None
+
+    def _lowest(self, lowered: Graph) -> dict[str, int]:
+        return {name: min(self.means.bits) for name in _layers(lowered, self.means.bits)}
+
+    def _exceeds(self, lowered: Graph) -> bool:
+        return bool(self.budget.exceeded(self.estimate(lowered).figures))
+
+    def _chosen(self, network: nn.Module, lowered: Graph, whole: Figures) -> dict[str, int]:
+        """Return bits by operator that fit the budget and are expected to lose least."""
+        names, limits = list(self.budget.limits), np.array([*self.budget.limits.values()])
+        tried, gains, losses = self._asked(network, lowered, whole)
+        current, aim = _values(whole, names), limits * (1 - _SPARE)
+        for _ in range(_ROUNDS):
+            bits = _program(tried, gains, losses, current - aim)
+            if bits is None:
+                break
+            found = self.estimate(lowered.with_bits(bits)).figures
+            if not self.budget.exceeded(found):
+                return bits
+            aim -= np.maximum(0.0, _values(found, names) - limits) + limits * _SPARE
+        return self._lowest(lowered)  # which fits, as was seen before
+
+    def _asked(
+        self, network: nn.Module, lowered: Graph, whole: Figures
+    ) -> tuple[list[tuple[str, int]], Array, Array]:
+        """Return layers with bits, what each alone gains ``(n, limits)``, and loses ``(n,)``."""
+        names, before = list(self.budget.limits), self.sample.loss(network)
+        tried = list(_single(lowered, self.means.bits))
+        gains, losses = np.zeros((len(tried), len(names))), np.zeros(len(tried))
+        with self.progress.phase("Ask what bits gain", len(tried)) as advance:
+            for i, (name, bits) in enumerate(tried):
+                one = lowered.with_bits({name: bits})
+                gains[i] = _values(whole, names) - _values(self.estimate(one).figures, names)
+                losses[i] = max(0.0, self.sample.loss(rounded(network, name, one)) - before)
+                advance(1)
+        return tried, gains, losses
+
+
+def _values(figures: Figures, names: Sequence[str]) -> Array:
+    """Return the ends of figures that limits are held against."""
+    return np.array([figures[name].upper for name in names])
+
+
+def _layers(lowered: Graph, bits: Sequence[int]) -> list[str]:
+    """Return the operators whose weights may have fewer bits: depthwise ones have few weights."""
+    fewest = min(bits, default=NATIVE_BITS)
+    readers = (n for n in lowered if n.op.weight_shape and not n.op.depthwise)
+    return [node.name for node in readers if node.weight_bits > fewest]
+
+
+def _single(lowered: Graph, options: Sequence[int]) -> Iterator[tuple[str, int]]:
+    known = {node.name: node.weight_bits for node in lowered}
+    for name in _layers(lowered, options):
+        yield from ((name, bits) for bits in options if bits < known[name])
+
+
+def rounded(network: nn.Module, name: str, lowered: Graph) -> nn.Module:
+    """Return a copy with the weights of one layer on their grid."""
+    copied = copy.deepcopy(network)
+    module = layer_of(copied, name)
+    of_one = {n: grid for n, grid in grids(copied, lowered).items() if _is_of(copied, n, module)}
+    put_on(copied, of_one)
+    return copied
+
+
+def _is_of(network: nn.Module, parameter: str, module: nn.Module) -> bool:
+    return network.get_submodule(parameter.rpartition(".")[0]) is module
+
+
+def _program(
+    tried: Sequence[tuple[str, int]], gains: Array, losses: Array, needed: Array
+) -> dict[str, int] | None:
+    """Return at most one number of bits for each layer: the least loss for the gains needed."""
+    layers = list(dict.fromkeys(name for name, _ in tried))
+    once = np.array([[float(name == layer) for name, _ in tried] for layer in layers])
+    # Of layers that lose nothing as far as the sample shows, as few as possible are changed.
+    spread = float(losses.max()) or 1.0
+    costs = losses / spread + 1e-4 * np.array([NATIVE_BITS - bits for _, bits in tried])
+    scale = np.maximum(np.abs(needed), 1e-12)
+    found = milp(
+        costs,
+        integrality=np.ones(len(tried)),
+        bounds=Bounds(0, 1),
+        constraints=[
+            LinearConstraint(once, -np.inf, 1),
+            LinearConstraint((gains / scale).T, needed / scale, np.inf),
+        ],
+    )
+    if not found.success:
+        return None
+    return {name: bits for (name, bits), x in zip(tried, found.x, strict=True) if x > 0.5}
+
+
+def check(budget: Budget) -> list[str]:
+    """Return the limits that this cannot work towards: what is to be maximised."""
+    return [name for name in budget.limits if column(name).maximise]

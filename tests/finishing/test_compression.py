@@ -1,0 +1,171 @@
+"""Which bits and channels make a network fit a budget."""
+
+import itertools
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from hwnas import families, space
+from hwnas.backends import base
+from hwnas.budget import Budget
+from hwnas.cost.base import Cost
+from hwnas.errors import ConfigError
+from hwnas.families.blocks import fold_batch_norm
+from hwnas.figure import Figure
+from hwnas.finishing.compression import Fitter, Means, Sample, check, rounded
+from hwnas.graph import Graph
+from hwnas.memory import parameter_bytes
+from hwnas.op import Signature
+from hwnas.progress import Silent
+from hwnas.target import Target
+from hwnas.tasks.classification.task import Classes
+
+TASK = Classes(tuple("0123456789"))
+
+
+def _network(name: str = "tiny", seed: int = 0) -> tuple[nn.Module, Graph]:
+    torch.manual_seed(seed)
+    known = space.load(space.find(name))
+    family, genotype = families.get(known.family), known.sample(random.Random(seed))
+    signature = Signature(1, 10)
+    return family.build(known, genotype, signature).eval(), family.lower(known, genotype, signature)
+
+
+def _sample(lowered: Graph) -> Sample:
+    generator = torch.Generator().manual_seed(1)
+    images = torch.randn(24, *lowered[0].op.in_shape, generator=generator)
+    return Sample(images, torch.arange(24) % 10, TASK)
+
+
+def _bytes(lowered: Graph) -> Cost:
+    """Return the flash of weights as stored, which gains of layers add up to."""
+    return Cost({"flash_kib": Figure(_kib(lowered), "modelled")})
+
+
+def _kib(lowered: Graph) -> float:
+    each = (parameter_bytes(replace(n.op, dtype="int8"), n.weight_bits) for n in lowered)
+    return sum(each) / 1024
+
+
+@pytest.mark.parametrize("share", [0.95, 0.85, 0.8])
+def test_bits_lose_least_of_all_that_fit(share: float) -> None:
+    """Against all combinations, by what single layers gain and lose."""
+    network, lowered = _network()
+    sample = _sample(lowered)
+    options, whole = (4, 6), _kib(lowered)
+    budget = Budget({"flash_kib": share * whole})
+    fitter = Fitter(sample, budget, _bytes, Means(options, [0.0]), Silent())
+    found = fitter.fitted(network, lowered)
+    assert found is not None
+    assert found.prune == 0
+    assert found.figures["flash_kib"].value <= share * whole
+    plain = fold_batch_norm(network)
+    before = sample.loss(plain)
+
+    def lost(bits: dict[str, int]) -> float:
+        each = (lowered.with_bits({name: n}) for name, n in bits.items())
+        found = (
+            sample.loss(rounded(plain, name, one)) for name, one in zip(bits, each, strict=True)
+        )
+        return sum(max(0.0, loss - before) for loss in found)
+
+    layers = [n.name for n in lowered if n.op.weight_shape and not n.op.depthwise]
+    assert 2 <= len(layers) <= 8
+    losses = {(layer, n): lost({layer: n}) for layer in layers for n in options}
+    best = min(
+        sum(losses.get((layer, n), 0.0) for layer, n in zip(layers, bits, strict=True))
+        for bits in itertools.product((4, 6, 8), repeat=len(layers))
+        if _bytes(lowered.with_bits(dict(zip(layers, bits, strict=True))))
+        .figures["flash_kib"]
+        .value
+        <= 0.997 * share * whole  # a thousandth of a limit is kept off the program
+    )
+    own = sum(losses[layer, n] for layer, n in found.bits.items())
+    worst = max(losses.values())
+    assert own <= best + 1e-4 * worst * 4 * len(layers)  # what breaks ties
+
+
+def test_nothing_is_done_to_what_fits() -> None:
+    network, lowered = _network()
+    fitter = Fitter(
+        _sample(lowered), Budget({"flash_kib": 1e6}), _bytes, Means((4,), [0.0]), Silent()
+    )
+    found = fitter.fitted(network, lowered)
+    assert found is not None
+    assert (found.prune, dict(found.bits)) == (0.0, {})
+
+
+def test_channels_are_taken_out_where_bits_do_not_suffice() -> None:
+    network, lowered = _network("dense_small")
+    lowest = {n.name: 3 for n in lowered if n.op.weight_shape and not n.op.depthwise}
+    limit = 0.7 * _bytes(lowered.with_bits(lowest)).figures["flash_kib"].value
+    means = Means((3, 5), [0.0, 0.1, 0.3, 0.5])
+    fitter = Fitter(_sample(lowered), Budget({"flash_kib": limit}), _bytes, means, Silent())
+    found = fitter.fitted(network, lowered)
+    assert found is not None
+    assert found.prune == 0.3  # 10 % are too few: 0.9**2 of the weights would be left
+    assert found.figures["flash_kib"].value <= limit
+    impossible = Fitter(
+        _sample(lowered), Budget({"flash_kib": limit / 100}), _bytes, means, Silent()
+    )
+    assert impossible.fitted(network, lowered) is None
+
+
+def test_gains_that_do_not_add_up_are_met_all_the_same() -> None:
+    """The compiler of this test gives back a tenth of what two layers gain together."""
+    network, lowered = _network()
+    whole = _kib(lowered)
+
+    def estimate(graph: Graph) -> Cost:
+        n = sum(node.weight_bits < 8 for node in graph)
+        gained = whole - _kib(graph)
+        value = whole - gained * (1 if n <= 1 else 0.9)
+        return Cost({"flash_kib": Figure(value, "modelled")})
+
+    budget = Budget({"flash_kib": 0.85 * whole})
+    fitter = Fitter(_sample(lowered), budget, estimate, Means((3, 4, 6), [0.0]), Silent())
+    found = fitter.fitted(network, lowered)
+    assert found is not None
+    assert not budget.exceeded(found.figures)
+    assert estimate(lowered.with_bits(found.bits)).figures == found.figures
+
+
+def test_layers_of_few_bits_get_no_more(npu: Target) -> None:
+    network, lowered = _network("dense_small")
+    backend = base.of(npu)
+    already = [n.name for n in lowered if n.op.weight_shape and not n.op.depthwise][:2]
+    lowered = lowered.with_bits(dict.fromkeys(already, 3))
+
+    def estimate(graph: Graph) -> Cost:
+        found = backend.estimate(graph)
+        assert found is not None
+        return found
+
+    flash = estimate(lowered).figures["flash_kib"].value
+    budget = Budget({"flash_kib": 0.8 * flash})
+    fitter = Fitter(_sample(lowered), budget, estimate, Means((4, 5), [0.0]), Silent())
+    found = fitter.fitted(network, lowered)
+    assert found is not None
+    assert not {*already} & found.bits.keys()
+    assert found.figures["flash_kib"].value <= 0.8 * flash
+
+
+def test_transformers_are_refused_where_bits_do_not_suffice() -> None:
+    network, lowered = _network("vit_small")
+    fitter = Fitter(
+        _sample(lowered), Budget({"flash_kib": 0.001}), _bytes, Means((), [0.0, 0.3]), Silent()
+    )
+    with pytest.raises(ConfigError, match="are not pruned"):
+        fitter.fitted(network, lowered)
+
+
+@pytest.mark.parametrize(("limits", "expected"), [(["latency_ms"], []), (["throughput_ips"], None)])
+def test_only_upper_limits_are_worked_towards(
+    limits: Sequence[str], expected: list[str] | None
+) -> None:
+    budget = Budget(dict.fromkeys(limits, 1.0))
+    assert check(budget) == (limits if expected is None else expected)
