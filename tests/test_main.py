@@ -74,6 +74,8 @@ def test_help_has_a_line_for_each_target_budget_space_and_data_set(
     [
         (["serch"], "Unknown verb 'serch'. Did you mean 'search'?"),
         (["search"], "No target. Give one with +target=<name>: cpu, cuda, ethos_u55_256"),
+        (["train", "+target=npu"], "'train' takes no target: leave it out"),
+        (["search", "target=npu"], "The target has no default: write +target=<name>"),
         (["search", "+target=npuu"], "Unknown target 'npuu'. Did you mean 'npu'?"),
         (["search", "target=npu"], "write +target=<name>"),
         (["search", "+target=npu", "dataset=digit"], "Did you mean 'digits'?"),

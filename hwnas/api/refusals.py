@@ -33,6 +33,8 @@ def explain(error: Exception, verb: str, arguments: Sequence[str]) -> str:
     if "missing mandatory value: target" in str(error):
         return f"No target. Give one with +target=<name>: {targets}."
     key = _key(error, text)
+    if key == "target" and not any(name.startswith("target.") for name in options):
+        return f"'{verb}' takes no target: leave it out."
     if key == "target":
         return f"The target has no default: write +target=<name>, one of {targets}."
     if key in options and not _KEY.search(text):
