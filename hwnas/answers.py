@@ -1,8 +1,9 @@
 """What networks answer to the same images, and how sure they are: cascades are counted on them.
 
 A search writes a file for each network that it verifies, ``models/ID.answers.npz``, of the artefact
-itself: ``models`` (n,), ``correct`` and ``confidence`` ``(n, images)`` of the validation split, and
-``test_correct`` and ``test_confidence`` of the test split.
+itself: ``models`` (n,), named ``ID-int8`` or ``ID-float32`` as in plans, ``correct`` and
+``confidence`` ``(n, images)`` of the validation split, and ``test_correct`` and ``test_confidence``
+of the test split.
 """
 
 import io
@@ -68,7 +69,7 @@ def packed(model: str, splits: Mapping[str, Heard]) -> bytes:
     """Return what a network answered as the bytes of a file.
 
     Args:
-        model: Its id.
+        model: Its name, as ``ID-int8``.
         splits: By ``validation`` and ``test``.
     """
     arrays = {"models": np.array([model])}
@@ -80,13 +81,13 @@ def packed(model: str, splits: Mapping[str, Heard]) -> bytes:
     return file.getvalue()
 
 
-def read_heard(run: Path, model: str) -> dict[str, Heard] | None:
+def read_heard(run: Path, genotype_id: str) -> dict[str, Heard] | None:
     """Return what a network of a run answered, by split; ``None`` where it was not kept.
 
     Raises:
         RunError: the file is damaged.
     """
-    path = run / FILES.format(model)
+    path = run / FILES.format(genotype_id)
     try:
         return {
             split: Heard(found.correct[0], found.confidence[0])

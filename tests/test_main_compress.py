@@ -11,6 +11,7 @@ from safetensors import safe_open
 
 import hwnas
 from hwnas.__main__ import run
+from hwnas.planning.problem import read_problem
 
 OPTIONS = (
     "accuracy=trained", "trained.fidelities=[1,1]", "train.epochs=2", "finish.n_least=2",
@@ -95,6 +96,7 @@ def test_network_fits_another_budget_and_is_proven(
     assert steps[:4] == ["inherited", "fine-tuned", "rounded", "bits-trained"]
     assert "trained for 3 epochs" in proof["finishing"]["weights"]
     assert run(["verify", str(folder), "+target=npu"]) == 0
+    _check_in_a_plan(searched, folder, tmp_path)
     # The library does the same, from what was trained.
     again = hwnas.load(searched).compress(
         str(member["id"]), budget={"flash_kib": limit}, dir=tmp_path / "again"
@@ -102,6 +104,27 @@ def test_network_fits_another_budget_and_is_proven(
     assert (again.path / "model.int8.tflite").read_bytes() == (
         folder / "model.int8.tflite"
     ).read_bytes()
+
+
+def _check_in_a_plan(searched: Path, export: Path, place: Path) -> None:
+    """A plan knows the compressed network from what it was, and what the run's networks answer."""
+    (place / "service.yaml").write_text(f"""
+fronts: [{searched}, {export}]
+answers: [{searched}]
+classes:
+  all: {{p99_ms: 5, accuracy_min: 0.01, regions: [here], origin: here, demand: {{rate: 10}}}}
+""")
+    (place / "fleet.yaml").write_text("""
+devices:
+  board: {region: here, buy: bought, price: 1, quota: 2, idle_w: 1, busy_w: 2, target: npu}
+""")
+    problem = read_problem(place / "service.yaml", place / "fleet.yaml")
+    known = problem.catalogue
+    (own,) = [name for name in known.models if name.startswith(f"{export.name}+")]
+    latencies = [known.latency_ms["npu", n][1].value for n in (own, f"{export.name}-int8")]
+    assert latencies[0] < latencies[1]
+    assert f"{export.name}-int8" in problem.answers.models
+    assert {*problem.answers.models} <= known.models.keys()
 
 
 def test_channels_go_where_bits_do_not_suffice(searched: Path, tmp_path: Path) -> None:

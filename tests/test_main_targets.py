@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hwnas.__main__ import run
+from hwnas.answers import read_answers
 from hwnas.api.arguments import for_targets
 from hwnas.errors import ConfigError
 from tests.conftest import SHARED_WEIGHTS
@@ -70,6 +71,8 @@ def test_cascades_go_on_here_or_over_a_link(
         assert float(row["verified_expected_latency_ms"]) == pytest.approx(a + share * (b + 0.002))
         assert float(row["verified_expected_usd_per_m"]) == pytest.approx(3 * share)
         assert float(row["flash_kib"]) == first["figures"]["flash_kib"][0]
+    answered = read_answers([Path("run/npu")])  # as plans call networks
+    assert {row["first"] for row in rows} <= {n.removesuffix("-int8") for n in answered.models}
     ahead = [row for row in rows if row["verified_on_front"] == "True"]
     assert f"{len(ahead)}cascade" in shown
     assert "Cascades beside single networks" in Path("run/npu/report.html").read_text()

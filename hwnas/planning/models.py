@@ -1,5 +1,7 @@
 """Models with accuracies, and how long a batch takes on which device: all that fronts say."""
 
+import hashlib
+import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +13,7 @@ from hwnas.comparison import folder
 from hwnas.errors import ConfigError, RunError
 from hwnas.export import recorded
 from hwnas.export.folder import PROOF
+from hwnas.export.recorded import Proof
 from hwnas.figure import Figure, Figures, Source
 from hwnas.planning.fleet import Device, Fleet
 from hwnas.planning.service import Service
@@ -128,9 +131,18 @@ def _read_export(found: Catalogue, path: Path) -> None:
     if "accuracy" not in ran:
         raise RunError(f"fronts: {path}: its own artefact has no accuracy; plans need one.")
     model = Model(
-        proof["model"]["id"], target.dtype, Figure(*ran["accuracy"]), _memory(figures), str(path)
+        _named(proof), target.dtype, Figure(*ran["accuracy"]), _memory(figures), str(path)
     )
     _take(found, model, target.name, target.batch, figures)
+
+
+def _named(proof: Proof) -> str:
+    """Return a network's id; what was pruned, or has fewer bits, is told from what it was."""
+    name, steps = str(proof["model"]["id"]), proof["finishing"]["steps"]
+    if not {"narrowed", "rounded"} & {step["step"] for step in steps}:
+        return name
+    operators = json.dumps(proof["model"]["operators"], sort_keys=True)
+    return f"{name}+{hashlib.sha256(operators.encode()).hexdigest()[:6]}"
 
 
 def _read_run(found: Catalogue, path: Path) -> None:

@@ -107,7 +107,9 @@ def _verify(
             "validation": _heard(task, outputs[n:], np.concatenate(others)),
             "test": _heard(task, outputs[:n], np.concatenate(targets)),
         }
-        folder.write_bytes(FILES.format(candidate.id), packed(candidate.id, heard))
+        folder.write_bytes(
+            FILES.format(candidate.id), packed(f"{candidate.id}-{bench.dtype}", heard)
+        )
     dtype = "int8" if bench.dtype == "int8" else "fp32"
     figures = {
         f"{task.metric}_fp32": task.score(np.concatenate(found_fp32)),
