@@ -54,7 +54,7 @@ def test_every_command_composes(
         assert run(arguments) == 2
         assert "there is no such folder" in (error := capsys.readouterr().err) or "matches" in error
         return
-    if arguments[:1] in (["audit"], ["export"], ["verify"]):
+    if arguments[:1] in (["audit"], ["export"], ["compress"], ["verify"]):
         assert run(arguments) == 2
         missing = "proof.json" if arguments[0] == "verify" else "manifest.json"
         assert f"no {missing}" in capsys.readouterr().err
