@@ -190,7 +190,8 @@ def _runner(of: Target) -> str:
 
 
 def test_runner_of_the_cpu_is_as_short_as_before() -> None:
-    assert "\nsession = onnxruntime.InferenceSession(here / file)\n(outputs,) = " in _runner(CPU)
+    text = _runner(CPU)
+    assert "\nsession = onnxruntime.InferenceSession(here / file, options)\n(outputs,) = " in text
     assert _runner(target("npu")).count("InferenceSession") == 1
 
 
