@@ -102,6 +102,8 @@ class _Work:
             if (found := self._fitter(Budget(limits)).fitted(self._network, self.lowered)) is None:
                 break
             best = found
+            if not self._packs:  # what it costs is not up to the weights
+                break
             if not allowed.exceeded(self._compiled(found)):
                 break
         if best is None:
@@ -136,10 +138,13 @@ class _Work:
             )
         return replace(cost, figures=config.derives(cost.figures))
 
+    @property
+    def _packs(self) -> bool:
+        return backends.get(self.pick.of.config.target.runtime).packs
+
     @cached_property
     def _means(self) -> Means:
-        packs = backends.get(self.pick.of.config.target.runtime).packs
-        bits = self.config.weight_bits if packs else []
+        bits = self.config.weight_bits if self._packs else []
         return Means(bits, sorted({*self.config.prune}) or [0.0])
 
     def _fitter(self, budget: Budget) -> Fitter:
