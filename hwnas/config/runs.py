@@ -100,7 +100,7 @@ class CompressConfig:
     """What ``python -m hwnas compress`` accepts."""
 
     run: str = ""  #: the folder of a search
-    id: str = "knee"  #: of a candidate, or how it begins; or what export's pick takes
+    id: str = ""  #: of a candidate, or how it begins; or what export's pick takes; default: knee
     only: str | None = None  #: of a search for several targets: one of them
     budget: dict[str, Any] = field(default_factory=dict)  #: limits by metric, and a ``name``
     #: that weights may have, where the target packs them; []: they stay
