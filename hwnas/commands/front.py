@@ -44,8 +44,8 @@ def print_members(console: Console, front: Front, manifest: Row, title: str) -> 
     lines = [
         f"{len(members) - len(listed)} more members in front.csv." * (len(listed) < len(members)),
         *([] if against is None else against.sentences),
-        *front.cascades.sentences,
         f"{len(candidates)} candidates, {infeasible} infeasible; {_verified_words(members)}",
+        *front.cascades.sentences,
         *_reading_words(front),
         _finishing_words(candidates, task.metric, finishing),
         f"{_SHORT[target.dtype]}: {column(task.metric).title} of the compiled file on the whole "
