@@ -110,7 +110,9 @@ def finish(
         state.finished |= _finished(state.finisher, [teacher], phases, "Train the teacher")
     for _ in range(_ROUNDS):
         left = [c.genotype for c in band.spread(look())]
-        if not left or is_late():
+        if is_late():  # what is trained already costs no time
+            left = [genotype for genotype in left if state.finisher.is_kept(genotype)]
+        if not left:
             break
         state.finished |= _finished(state.finisher, left, phases, "Finish members", is_late)
     look()
@@ -151,7 +153,7 @@ def _finished(
         else:
             figures = []
             for i, genotype in enumerate(genotypes, 1):
-                if late():
+                if late() and not finisher.is_kept(genotype):
                     break
                 figures.append(finisher.tuned(genotype))
                 advance(max(0, i * n_steps - before))
