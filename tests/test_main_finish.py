@@ -108,6 +108,15 @@ def test_several_processes_find_a_front_within_minutes(tmp_path: Path) -> None:
     assert manifest["n_front"] >= 1
 
 
+def test_what_is_trained_already_is_finished_however_late(
+    searched: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _forbid_training(monkeypatch)
+    given = [f"run.dir={tmp_path / 'run'}", f"run.supernets={searched.parent / 'networks'}"]
+    assert run(["search", *QUICK, *given, "finish.minutes=1e-6"]) == 0
+    assert (tmp_path / "run" / "front.csv").read_bytes() == (searched / "front.csv").read_bytes()
+
+
 def test_nothing_is_trained_for_a_budget_that_nothing_meets(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
