@@ -66,11 +66,8 @@ def of(config: SearchConfig, here: Sequence[Stage], server: Sequence[Stage]) -> 
         here: The members.
         server: Those on the target that ``link.to`` names, if that is another one.
     """
-    found = cascades.found(here, config.allowed)
-    if server:
-        way = Way(str(config.link.to), config.link.latency_ms, config.link.usd_per_m)
-        found += cascades.found(here, config.allowed, server, way)
-    return Cascades(here, found)
+    way = Way(str(config.link.to), config.link.latency_ms, config.link.usd_per_m)
+    return Cascades(here, cascades.found(here, config.allowed, server, way))
 
 
 def stages(folder: RunFolder, members: Sequence[Member]) -> list[Stage]:

@@ -1,7 +1,7 @@
 """A network of a search for another budget, without a new search: bits, channels, then training."""
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -40,8 +40,19 @@ class Compressed:
     compression: Compression
 
 
-def compress(config: CompressConfig, arguments: Sequence[str], reporter: Reporter) -> Compressed:
+def compress(
+    config: CompressConfig,
+    arguments: Sequence[str],
+    reporter: Reporter,
+    told: Callable[[Compressed], None],
+) -> None:
     """Fit a network of a search into a budget, train it for that, and write it as an export.
+
+    Args:
+        config: Which network of which search, and what it must fit.
+        arguments: Of the command line, or what stands for them.
+        reporter: Hears of the work.
+        told: Is given what came of it, also where it does not hold.
 
     Raises:
         BudgetError: nothing that may be done makes it fit.
@@ -62,8 +73,8 @@ def compress(config: CompressConfig, arguments: Sequence[str], reporter: Reporte
         work = _Work(config, pick, reporter)
         found = work.found()
         done = written(work.made(found), name, order)
+    told(Compressed(done, work.before, found))
     refuse(failures(done, order.root))
-    return Compressed(done, work.before, found)
 
 
 @dataclass(frozen=True)
@@ -99,7 +110,7 @@ class _Work:
         best = None
         for spare in _SPARES:
             limits = {limit: (1 - spare) * value for limit, value in allowed.limits.items()}
-            if (found := self._fitter(Budget(limits)).fitted(self._network, self.lowered)) is None:
+            if (found := self._fitter.fitted(Budget(limits))) is None:
                 break
             best = found
             if not self._packs:  # what it costs is not up to the weights
@@ -147,12 +158,12 @@ class _Work:
         bits = self.config.weight_bits if self._packs else []
         return Means(bits, sorted({*self.config.prune}) or [0.0])
 
-    def _fitter(self, budget: Budget) -> Fitter:
-        return Fitter(self._sample, budget, self.estimate, self._means, self.reporter)
-
     @cached_property
-    def _network(self) -> torch.nn.Module:
-        return self.pick.finisher.network(self.pick.genotype)
+    def _fitter(self) -> Fitter:
+        network = self.pick.finisher.network(self.pick.genotype)
+        return Fitter(
+            network, self.lowered, self._sample, self.estimate, self._means, self.reporter
+        )
 
     @cached_property
     def _sample(self) -> Sample:

@@ -94,10 +94,12 @@ def compress(
         ProofError: a file does not do what it should; its folder is kept.
     """
     host.tune()
+    from hwnas.api.compressing import Compressed
     from hwnas.api.compressing import compress as fit
 
-    given = as_arguments({"run": run, "id": pick, **options})
-    return Export(fit(compose("compress", given), given, Quiet(progress)).done.path)
+    given, found = as_arguments({"run": run, "id": pick, **options}), list[Compressed]()
+    fit(compose("compress", given), given, Quiet(progress), found.append)
+    return Export(found[0].done.path)
 
 
 def verify(

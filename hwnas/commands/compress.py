@@ -9,10 +9,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from hwnas.api.compressing import Compressed, compress
-from hwnas.commands.console import Phases, print_lines, print_phases
-from hwnas.commands.export import print_export
+from hwnas.commands.console import print_lines
+from hwnas.commands.export import print_export, timed
 from hwnas.config import CompressConfig
-from hwnas.errors import ProofError
 from hwnas.figure import Figure
 from hwnas.metrics import column
 
@@ -24,18 +23,12 @@ def run(config: CompressConfig, arguments: Sequence[str]) -> None:
         ProofError: the export does not hold what it should; its folder is marked as failed.
     """
     console = Console()
-    with Phases(console) as phases:
-        failure: ProofError | None = None
-        try:
-            done = compress(config, arguments, phases)
-        except ProofError as error:
-            failure = error
-    if failure is not None:
-        print_phases(console, phases)
-        raise failure
-    print_export(console, done.done)
-    _print(console, config, done)
-    print_phases(console, phases)
+
+    def told(done: Compressed) -> None:
+        print_export(console, done.done)
+        _print(console, config, done)
+
+    timed(console, lambda phases: compress(config, arguments, phases, told))
 
 
 def _print(console: Console, config: CompressConfig, done: Compressed) -> None:

@@ -1,6 +1,7 @@
 """``python -m hwnas export``: what the terminal shows of exports."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from rich import box
@@ -24,10 +25,16 @@ def run(config: ExportConfig, arguments: Sequence[str]) -> None:
         ProofError: an export does not hold what it should; its folder is marked as failed.
     """
     console = Console()
+    told = partial(print_export, console)
+    timed(console, lambda phases: export(config, arguments, phases, told))
+
+
+def timed(console: Console, work: Callable[[Phases], None]) -> None:
+    """Do work that ends with a proof, and print how long it took, whether that holds or not."""
     with Phases(console) as phases:
         failure: ProofError | None = None
         try:
-            export(config, arguments, phases, lambda done: print_export(console, done))
+            work(phases)
         except ProofError as error:
             failure = error
     print_phases(console, phases)

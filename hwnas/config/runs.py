@@ -1,6 +1,6 @@
 """What verbs accept that read runs: ``audit``, ``why``, ``export`` and ``compare``."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from hwnas.accuracy.options import MIN_NETWORKS
@@ -48,25 +48,31 @@ class WhyConfig:
 
 
 @dataclass
-class ExportConfig:
-    """What ``python -m hwnas export`` accepts."""
+class DeliveryConfig:
+    """What is said of a model that is taken out of a search."""
 
     run: str = ""  #: the folder of a search
-    #: knee, most_accurate, fastest, smallest, all, an id or how it begins, or an expression
-    pick: str = "knee"
-    id: str = ""  #: of a candidate, or how it begins; the same as pick=ID
+    id: str = ""  #: of a candidate, or how it begins; the same as export's pick=ID; default: knee
     only: str | None = None  #: of a search for several targets: one of them; default: all
-    dir: str | None = None  #: where folders are made; default: runs/export/<time>
-    #: of each training: fine-tuning, after pruning, for int8; 0: none; default: as the search
-    #: finished its networks, which costs no training of those
+    dir: str | None = None  #: where folders are made; default: runs/<verb>/<time>
+    #: of each training: fine-tuning (by export), after pruning, for few bits, for int8; 0: none;
+    #: default: as the search finished its networks, which costs no training of those
     epochs: int | None = within("[0, 100_000]", None)
     #: share of the loss on what a teacher answers; default: likewise
     alpha: float | None = within("[0, 1]", None)
-    prune: float = within("[0, 1)", 0.0)  #: fraction of the channels that is taken out; 0: none
     #: points that int8 may lose; trained for it if more; default: likewise
     max_int8_drop: float | None = within("[0, 1000]", None)
     sign: str | None = None  #: a private key (Ed25519, PEM) that signs the proof: see verify key=
     license: str = "unknown"  #: of the model, as Hugging Face names it: apache-2.0, mit, ...
+
+
+@dataclass
+class ExportConfig(DeliveryConfig):
+    """What ``python -m hwnas export`` accepts."""
+
+    #: knee, most_accurate, fastest, smallest, all, an id or how it begins, or an expression
+    pick: str = "knee"
+    prune: float = within("[0, 1)", 0.0)  #: fraction of the channels that is taken out; 0: none
 
     def __post_init__(self) -> None:
         check(self)
@@ -96,12 +102,9 @@ class ExportConfig:
 
 
 @dataclass
-class CompressConfig:
-    """What ``python -m hwnas compress`` accepts."""
+class CompressConfig(DeliveryConfig):
+    """What ``python -m hwnas compress`` accepts; its ``id`` may be what export's pick takes."""
 
-    run: str = ""  #: the folder of a search
-    id: str = ""  #: of a candidate, or how it begins; or what export's pick takes; default: knee
-    only: str | None = None  #: of a search for several targets: one of them
     budget: dict[str, Any] = field(default_factory=dict)  #: limits by metric, and a ``name``
     #: that weights may have, where the target packs them; []: they stay
     weight_bits: list[int] = field(default_factory=lambda: [3, 4, 5, 6], metadata=limits("[3, 7]"))
@@ -109,20 +112,13 @@ class CompressConfig:
     prune: list[float] = field(
         default_factory=lambda: [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7], metadata=limits("[0, 1)")
     )
-    dir: str | None = None  #: where the folder is made; default: runs/compress/<time>
-    #: of each training: after pruning, for few bits, for int8; default: as the search's
-    epochs: int | None = within("[1, 100_000]", None)
-    #: share of the loss on what a teacher answers; default: likewise
-    alpha: float | None = within("[0, 1]", None)
-    #: points that int8 may lose; trained for it if more; default: likewise
-    max_int8_drop: float | None = within("[0, 1000]", None)
-    sign: str | None = None  #: a private key (Ed25519, PEM) that signs the proof: see verify key=
-    license: str = "unknown"  #: of the model, as Hugging Face names it: apache-2.0, mit, ...
 
     def __post_init__(self) -> None:
         check(self)
         if not self.run:
             raise ConfigError("compress needs run=DIR, the folder of a finished search.")
+        if self.epochs == 0:
+            raise ConfigError("epochs must be 1 or more: compress trains for what it changes.")
         if not self.allowed.limits:
             raise ConfigError(
                 "compress needs limits: budget.latency_ms=NUMBER, budget.flash_kib=NUMBER, ..."
@@ -142,8 +138,8 @@ class CompressConfig:
     @property
     def export(self) -> ExportConfig:
         """How the compressed network is written."""
-        names = ("run", "id", "only", "dir", "alpha", "max_int8_drop", "sign", "license")
-        return ExportConfig(**{name: getattr(self, name) for name in names})
+        given = {f.name: getattr(self, f.name) for f in fields(DeliveryConfig)}
+        return ExportConfig(**given | {"epochs": None})  # the search's fine-tuning stays
 
 
 @dataclass

@@ -10,7 +10,7 @@ measured loss in place of the Hessian's trace.
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -68,70 +68,79 @@ class Means:
 
 
 @dataclass(frozen=True)
-class Fitter:
-    """Fits trained networks into a budget."""
+class _Asked:
+    """What bits of single layers gain and lose."""
 
+    tried: list[tuple[str, int]]  #: operators with bits
+    gains: Array  #: ``(tried, limits)``
+    losses: Array  #: ``(tried,)``
+
+
+@dataclass(frozen=True)
+class Fitter:
+    """Fits one trained network into budgets of the same limits."""
+
+    network: nn.Module  #: trained, with its batch norm
+    lowered: Graph  #: its operators
     sample: Sample  #: says what bits lose
-    budget: Budget  #: limits of costs, the less the better
     estimate: Estimate  #: asked for each layer with each number of bits
     means: Means  #: what may be done
     progress: Progress  #: is told of the layers
+    _asked: dict[float, _Asked] = field(default_factory=dict)  #: by the fraction taken out
 
-    def fitted(self, network: nn.Module, lowered: Graph) -> Compression | None:
+    def fitted(self, budget: Budget) -> Compression | None:
         """Return the mildest compression that fits; ``None`` where none does.
 
         As few channels as possible are taken out, and then bits where they lose least.
 
         Args:
-            network: Trained, with its batch norm.
-            lowered: Its operators.
+            budget: Limits of costs, the less the better.
 
         Raises:
             ConfigError: bits do not suffice, and channels cannot be taken out.
         """
         for fraction in self.means.prune:
-            narrower, operators = network, lowered
+            narrower, operators = self.network, self.lowered
             if fraction:
-                pruning.check(fraction, lowered)
-                narrower, operators = pruning.prune(network, lowered, fraction)
+                pruning.check(fraction, operators)
+                narrower, operators = pruning.prune(narrower, operators, fraction)
                 recalibrate(narrower, self.sample.images)
             whole = self.estimate(operators).figures
-            if not self.budget.exceeded(whole):
+            if not budget.exceeded(whole):
                 return Compression(fraction, {}, whole)
             lowest = self._lowest(operators)
-            if not lowest or self._exceeds(operators.with_bits(lowest)):
+            if not lowest:
                 continue
-            plain = fold_batch_norm(copy.deepcopy(narrower).eval())
-            bits = self._chosen(plain, operators, whole)
+            if budget.exceeded(self.estimate(operators.with_bits(lowest)).figures):
+                continue
+            if fraction not in self._asked:
+                plain = fold_batch_norm(copy.deepcopy(narrower).eval())
+                self._asked[fraction] = self._ask(plain, operators, [*budget.limits])
+            bits = self._chosen(self._asked[fraction], operators, budget)
             return Compression(fraction, bits, self.estimate(operators.with_bits(bits)).figures)
         return None
 
     def _lowest(self, lowered: Graph) -> dict[str, int]:
         return {name: min(self.means.bits) for name in _layers(lowered, self.means.bits)}
 
-    def _exceeds(self, lowered: Graph) -> bool:
-        return bool(self.budget.exceeded(self.estimate(lowered).figures))
-
-    def _chosen(self, network: nn.Module, lowered: Graph, whole: Figures) -> dict[str, int]:
-        """Return bits by operator that fit the budget and are expected to lose least."""
-        names, limits = list(self.budget.limits), np.array([*self.budget.limits.values()])
-        tried, gains, losses = self._asked(network, lowered, whole)
-        current, aim = _values(whole, names), limits * (1 - _SPARE)
+    def _chosen(self, asked: _Asked, lowered: Graph, budget: Budget) -> dict[str, int]:
+        """Return bits by operator that fit a budget and are expected to lose least."""
+        names, limits = list(budget.limits), np.array([*budget.limits.values()])
+        current = _values(self.estimate(lowered).figures, names)
+        aim = limits * (1 - _SPARE)
         for _ in range(_ROUNDS):
-            bits = _program(tried, gains, losses, current - aim)
+            bits = _program(asked, current - aim)
             if bits is None:
                 break
             found = self.estimate(lowered.with_bits(bits)).figures
-            if not self.budget.exceeded(found):
+            if not budget.exceeded(found):
                 return bits
             aim -= np.maximum(0.0, _values(found, names) - limits) + limits * _SPARE
         return self._lowest(lowered)  # which fits, as was seen before
 
-    def _asked(
-        self, network: nn.Module, lowered: Graph, whole: Figures
-    ) -> tuple[list[tuple[str, int]], Array, Array]:
-        """Return layers with bits, what each alone gains ``(n, limits)``, and loses ``(n,)``."""
-        names, before = list(self.budget.limits), self.sample.loss(network)
+    def _ask(self, network: nn.Module, lowered: Graph, names: Sequence[str]) -> _Asked:
+        """Return what each layer alone gains of named costs, and loses."""
+        before, whole = self.sample.loss(network), self.estimate(lowered).figures
         tried = list(_single(lowered, self.means.bits))
         gains, losses = np.zeros((len(tried), len(names))), np.zeros(len(tried))
         with self.progress.phase("Ask what bits gain", len(tried)) as advance:
@@ -140,7 +149,7 @@ class Fitter:
                 gains[i] = _values(whole, names) - _values(self.estimate(one).figures, names)
                 losses[i] = max(0.0, self.sample.loss(rounded(network, name, one)) - before)
                 advance(1)
-        return tried, gains, losses
+        return _Asked(tried, gains, losses)
 
 
 def _values(figures: Figures, names: Sequence[str]) -> Array:
@@ -174,10 +183,9 @@ def _is_of(network: nn.Module, parameter: str, module: nn.Module) -> bool:
     return network.get_submodule(parameter.rpartition(".")[0]) is module
 
 
-def _program(
-    tried: Sequence[tuple[str, int]], gains: Array, losses: Array, needed: Array
-) -> dict[str, int] | None:
+def _program(asked: _Asked, needed: Array) -> dict[str, int] | None:
     """Return at most one number of bits for each layer: the least loss for the gains needed."""
+    tried, gains, losses = asked.tried, asked.gains, asked.losses
     layers = list(dict.fromkeys(name for name, _ in tried))
     once = np.array([[float(name == layer) for name, _ in tried] for layer in layers])
     # Of layers that lose nothing as far as the sample shows, as few as possible are changed.

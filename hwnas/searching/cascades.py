@@ -2,7 +2,7 @@
 
 Thresholds are chosen on one half of the validation split, and what they come to is predicted from
 the other half; the test split, which chose nothing, says what became of it. Both networks are on
-the device, one of them runs at a time.
+the device and run one after the other, or the second one is on another target, behind a link.
 
 Source: Viola and Jones, "Rapid object detection using a boosted cascade of simple features", 2001,
 https://doi.org/10.1109/CVPR.2001.990517; by the largest probability: Wang et al., "IDK cascades",
@@ -26,6 +26,7 @@ from hwnas.results import Row
 from hwnas.tasks.classification.task import METRIC
 
 LATENCY, ENERGY = "latency_ms", "energy_mj"
+_WAITED = (LATENCY, "latency_p99_ms")  # for an answer, wherever it comes from
 EXPECTED = f"expected_{LATENCY}"
 _PRICE = "cost_usd_per_m"
 _SHARES = np.arange(1, 40) / 40  # of images that may go on
@@ -83,9 +84,12 @@ class Cascade:
     def worst(self) -> dict[str, Figure]:
         """What an image costs the device that goes on, and what the networks on it hold."""
         a, b = self.first.costs, self.second.costs
-        if self.way is not None:  # of what happens elsewhere, the device waits for the answer
-            return {**a, LATENCY: _together(LATENCY, a[LATENCY], self._later(LATENCY))}
-        return {n: _together(n, a[n], b[n]) for n in costs() if n in a and n in b}
+        both = [n for n in costs() if n in a and n in b]
+        if self.way is None:
+            return {n: _together(n, a[n], b[n]) for n in both}
+        # Of what happens elsewhere, the device waits for the answer.
+        own = {n: figure for n, figure in a.items() if n not in _WAITED}
+        return own | {n: _together(n, a[n], self._later(n)) for n in both if n in _WAITED}
 
     @property
     def predicted(self) -> Seen:
@@ -135,7 +139,7 @@ class Cascade:
     def _later(self, name: str) -> Figure:
         """Return what the second network takes, and reaching it."""
         figure = self.second.costs[name]
-        if name != LATENCY or self.way is None:
+        if name not in _WAITED or self.way is None:
             return figure
         more = self.way.latency_ms
         low, high = (None if end is None else end + more for end in (figure.low, figure.high))
@@ -156,7 +160,7 @@ def found(
     Args:
         stages: Networks that each fit the budget, with answers to the same images.
         budget: Of the device that they are on.
-        others: Networks on another target that images may go on to, instead of a slower one here.
+        others: Networks on another target that images may go on to, too.
         way: To it.
     """
     sizes = {len(stage.heard["validation"].correct) for stage in (*stages, *others)}
@@ -201,12 +205,12 @@ def _pairs(
     stages: Sequence[Stage], budget: Budget, others: Sequence[Stage], way: Way | None
 ) -> Iterator[Cascade]:
     """Yield pairs that fit the budget when both networks run; they have no threshold yet."""
-    here = permutations(stages, 2) if way is None else product(stages, others)
-    for first, second in here:
-        both = Cascade(first, second, 0.0, way)
-        slower = way is not None or first.latency_ms < second.latency_ms
-        if slower and not budget.exceeded(both.worst):
-            yield both
+    here = (p for p in permutations(stages, 2) if p[0].latency_ms < p[1].latency_ms)
+    pairs = [Cascade(*pair, 0.0) for pair in here]
+    pairs += [Cascade(*pair, 0.0, way) for pair in product(stages, others)]
+    for pair in pairs:
+        if budget.limits.keys() <= pair.worst.keys() and not budget.exceeded(pair.worst):
+            yield pair
 
 
 def _swept(pair: Cascade) -> Iterator[tuple[Cascade, tuple[float, float]]]:

@@ -58,8 +58,8 @@ def test_bits_lose_least_of_all_that_fit(share: float) -> None:
     sample = _sample(lowered)
     options, whole = (4, 6), _kib(lowered)
     budget = Budget({"flash_kib": share * whole})
-    fitter = Fitter(sample, budget, _bytes, Means(options, [0.0]), Silent())
-    found = fitter.fitted(network, lowered)
+    fitter = Fitter(network, lowered, sample, _bytes, Means(options, [0.0]), Silent())
+    found = fitter.fitted(budget)
     assert found is not None
     assert found.prune == 0
     assert found.figures["flash_kib"].value <= share * whole
@@ -91,10 +91,8 @@ def test_bits_lose_least_of_all_that_fit(share: float) -> None:
 
 def test_nothing_is_done_to_what_fits() -> None:
     network, lowered = _network()
-    fitter = Fitter(
-        _sample(lowered), Budget({"flash_kib": 1e6}), _bytes, Means((4,), [0.0]), Silent()
-    )
-    found = fitter.fitted(network, lowered)
+    fitter = Fitter(network, lowered, _sample(lowered), _bytes, Means((4,), [0.0]), Silent())
+    found = fitter.fitted(Budget({"flash_kib": 1e6}))
     assert found is not None
     assert (found.prune, dict(found.bits)) == (0.0, {})
 
@@ -104,15 +102,12 @@ def test_channels_are_taken_out_where_bits_do_not_suffice() -> None:
     lowest = {n.name: 3 for n in lowered if n.op.weight_shape and not n.op.depthwise}
     limit = 0.7 * _bytes(lowered.with_bits(lowest)).figures["flash_kib"].value
     means = Means((3, 5), [0.0, 0.1, 0.3, 0.5])
-    fitter = Fitter(_sample(lowered), Budget({"flash_kib": limit}), _bytes, means, Silent())
-    found = fitter.fitted(network, lowered)
+    fitter = Fitter(network, lowered, _sample(lowered), _bytes, means, Silent())
+    found = fitter.fitted(Budget({"flash_kib": limit}))
     assert found is not None
     assert found.prune == 0.3  # 10 % are too few: 0.9**2 of the weights would be left
     assert found.figures["flash_kib"].value <= limit
-    impossible = Fitter(
-        _sample(lowered), Budget({"flash_kib": limit / 100}), _bytes, means, Silent()
-    )
-    assert impossible.fitted(network, lowered) is None
+    assert fitter.fitted(Budget({"flash_kib": limit / 100})) is None
 
 
 def test_gains_that_do_not_add_up_are_met_all_the_same() -> None:
@@ -127,8 +122,9 @@ def test_gains_that_do_not_add_up_are_met_all_the_same() -> None:
         return Cost({"flash_kib": Figure(value, "modelled")})
 
     budget = Budget({"flash_kib": 0.85 * whole})
-    fitter = Fitter(_sample(lowered), budget, estimate, Means((3, 4, 6), [0.0]), Silent())
-    found = fitter.fitted(network, lowered)
+    means = Means((3, 4, 6), [0.0])
+    fitter = Fitter(network, lowered, _sample(lowered), estimate, means, Silent())
+    found = fitter.fitted(budget)
     assert found is not None
     assert not budget.exceeded(found.figures)
     assert estimate(lowered.with_bits(found.bits)).figures == found.figures
@@ -147,8 +143,8 @@ def test_layers_of_few_bits_get_no_more(npu: Target) -> None:
 
     flash = estimate(lowered).figures["flash_kib"].value
     budget = Budget({"flash_kib": 0.8 * flash})
-    fitter = Fitter(_sample(lowered), budget, estimate, Means((4, 5), [0.0]), Silent())
-    found = fitter.fitted(network, lowered)
+    fitter = Fitter(network, lowered, _sample(lowered), estimate, Means((4, 5), [0.0]), Silent())
+    found = fitter.fitted(budget)
     assert found is not None
     assert not {*already} & found.bits.keys()
     assert found.figures["flash_kib"].value <= 0.8 * flash
@@ -156,11 +152,27 @@ def test_layers_of_few_bits_get_no_more(npu: Target) -> None:
 
 def test_transformers_are_refused_where_bits_do_not_suffice() -> None:
     network, lowered = _network("vit_small")
-    fitter = Fitter(
-        _sample(lowered), Budget({"flash_kib": 0.001}), _bytes, Means((), [0.0, 0.3]), Silent()
-    )
+    fitter = Fitter(network, lowered, _sample(lowered), _bytes, Means((), [0.0, 0.3]), Silent())
     with pytest.raises(ConfigError, match="are not pruned"):
-        fitter.fitted(network, lowered)
+        fitter.fitted(Budget({"flash_kib": 0.001}))
+
+
+def test_layers_are_asked_once_whatever_the_budget() -> None:
+    network, lowered = _network()
+    n_asked = 0
+
+    def estimate(graph: Graph) -> Cost:
+        nonlocal n_asked
+        n_asked += 1
+        return _bytes(graph)
+
+    fitter = Fitter(network, lowered, _sample(lowered), estimate, Means((4, 6), [0.0]), Silent())
+    assert fitter.fitted(Budget({"flash_kib": 0.9 * _kib(lowered)}))
+    first, n_asked = n_asked, 0
+    tighter = fitter.fitted(Budget({"flash_kib": 0.85 * _kib(lowered)}))
+    assert n_asked <= first - 2 * 5  # two numbers of bits in five layers
+    anew = Fitter(network, lowered, _sample(lowered), _bytes, Means((4, 6), [0.0]), Silent())
+    assert tighter == anew.fitted(Budget({"flash_kib": 0.85 * _kib(lowered)}))
 
 
 @pytest.mark.parametrize(("limits", "expected"), [(["latency_ms"], []), (["throughput_ips"], None)])

@@ -126,6 +126,14 @@ def test_too_few_images_say_nothing(three: list[Stage]) -> None:
     assert cascades.found(mixed, Budget()) == []
 
 
+def test_cascades_here_and_over_a_link_share_a_front(three: list[Stage]) -> None:
+    small, middle, large = three
+    way = Way("server", latency_ms=0.0, usd_per_m=0.0)
+    fast = Stage("fast", {**large.costs, "latency_ms": Figure(0.1, "measured")}, large.heard)
+    found = cascades.found([small, middle], Budget(), [fast], way)
+    assert {c.second.id for c in found} == {"fast"}  # nothing here is as good as what it reaches
+
+
 def test_second_network_on_another_target(three: list[Stage]) -> None:
     small, _, large = three
     way = Way("server", latency_ms=20.0, usd_per_m=3.0)
@@ -141,6 +149,12 @@ def test_second_network_on_another_target(three: list[Stage]) -> None:
         assert "expected_energy_mj" not in costs  # what the radio takes is not known
         assert cascade.row()["second_target"] == "server"
     assert cascades.found([small], Budget({"latency_ms": 30.9}), [large], way) == []
+    # A limit of what one of them is not known by is not met; p99 is waited for like the mean.
+    assert cascades.found([small], Budget({"latency_p99_ms": 1e9}), [large], way) == []
+    slow = Figure(40.0, "measured")
+    late = [Stage(s.id, {**s.costs, "latency_p99_ms": slow}, s.heard) for s in (small, large)]
+    assert cascades.found(late[:1], Budget({"latency_p99_ms": 99.0}), late[1:], way) == []
+    assert cascades.found(late[:1], Budget({"latency_p99_ms": 100.0}), late[1:], way)
     priced = Stage("large", {**large.costs, "cost_usd_per_m": Figure(2.0, "modelled")}, large.heard)
     (first, *_) = cascades.found([small], budget, [priced], way)
     seen = first.verified
