@@ -88,6 +88,8 @@ class Target:
     #: what metrics are derived with, by name (see ``hwnas.metrics``): a price, a grid's intensity
     facts: dict[str, float] = field(default_factory=dict, metadata=limits("(0, 1e12]"))
     spaces: list[str] = field(default_factory=list)  #: search spaces that suit it: the default
+    #: those that suit it and other runtimes, too: the default where such are searched for as well
+    shared_spaces: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         where = f"Target '{self.name}'"
@@ -145,7 +147,7 @@ def facts(target: Target) -> dict[str, Any]:
     digests stay.
     """
     unsaid = {name for name in backends.later() if _says_nothing(getattr(target, name, None))}
-    absent = {"spaces", *unsaid} | ({"facts"} if not target.facts else set())
+    absent = {"spaces", "shared_spaces", *unsaid} | ({"facts"} if not target.facts else set())
     return {name: value for name, value in asdict(target).items() if name not in absent}
 
 

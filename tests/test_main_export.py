@@ -574,7 +574,7 @@ def test_search_for_several_targets_is_exported_for_each_or_for_one(
 ) -> None:
     both, out = tmp_path / "run", tmp_path / "out"
     shared = f"run.supernets={searched.parent / 'supernets'}"
-    arguments = ["+target=[npu,sketch]", *QUICK[1:3], "n_trials=8", "budget=none", shared]
+    arguments = ["+target=[npu,sketch]", *QUICK[1:-2], "n_trials=8", "budget=none", shared]
     assert run(["search", *arguments, f"run.dir={both}"]) == 0
     pick = "pick=accuracy max where npu.latency_ms < 10 and sketch.latency_ms < 10"
     assert run(["export", "epochs=0", f"run={both}", pick, f"dir={out}"]) == 0

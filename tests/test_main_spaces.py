@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from hwnas import space
+from hwnas import content, space
 from hwnas.__main__ import run
 from hwnas.space import SearchSpace
 from tests.conftest import SHARED_WEIGHTS, space_yaml
@@ -180,6 +180,7 @@ def test_targets_say_which_spaces_suit_them(tmp_path: Path, tiny: SearchSpace) -
 
     one, two, none = target("npu"), target("sketch"), target("cpu")
     one.spaces, two.spaces, none.spaces = ["tiny", "resnet_small"], ["resnet_small", "x"], []
+    one.shared_spaces = []
     configs = [SearchConfig(target=t, dataset=DatasetConfig("digits")) for t in (one, two)]
     both = agreed(configs)
     assert [c.search_space for c in both] == [["tiny", "resnet_small", "x"]] * 2
@@ -188,6 +189,33 @@ def test_targets_say_which_spaces_suit_them(tmp_path: Path, tiny: SearchSpace) -
     (only,) = agreed([SearchConfig(target=none, dataset=DatasetConfig("digits"))])
     assert only.search_space == "mbconv_small"
     assert space.find(only.search_space).is_file()
+
+
+def test_spaces_that_other_runtimes_refuse_are_not_taken_beside_them() -> None:
+    from hwnas.config import SearchConfig, agreed
+    from hwnas.training.data import DatasetConfig
+    from tests.conftest import target
+
+    def searched(*names: str) -> str:
+        targets = [target(name) for name in names]
+        configs = [SearchConfig(target=t, dataset=DatasetConfig("digits")) for t in targets]
+        return agreed(configs)[0].searched
+
+    assert searched("npu") == searched("npu", "ethos_u85_256") == "dense_packed"
+    assert searched("npu", "cpu") == "dense_small + mbconv_small"
+
+
+def test_run_keeps_its_spaces_although_others_suit_its_target_by_now(tmp_path: Path) -> None:
+    file = tmp_path / "mine" / "target" / "own.yaml"
+    file.parent.mkdir(parents=True)
+    text = (content.ROOT / "conf" / "target" / "npu.yaml").read_text()
+    file.write_text(text.replace("spaces: [dense_packed]", "spaces: [tiny]"))
+    options = ["+target=own", "--config-dir", str(tmp_path / "mine"), *QUICK[1:]]
+    assert run(["search", *options, "run.dir=run"]) == 0
+    file.write_text(text)
+    assert run(["search", "run.resume=run", "n_trials=13"]) == 0
+    assert json.loads(Path("run", "manifest.json").read_text())["n_candidates"] == 13
+    assert run(["export", "run=run", "pick=fastest", "epochs=0", "dir=out"]) == 0
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,17 @@ def _is(key: str, option: str) -> bool:
     return key.lstrip("+") == option
 
 
+def flags_first(arguments: Sequence[str]) -> list[str]:
+    """Return Hydra's own flags and their values, then the options: argparse takes no mixture."""
+    behind = [False, *(a in _TAKE_A_VALUE for a in arguments)]
+    is_option = [
+        not after and not a.startswith("-") and ("=" in a or a.startswith("~"))
+        for a, after in zip(arguments, behind, strict=False)
+    ]
+    split = list(zip(arguments, is_option, strict=True))
+    return [a for a, option in split if not option] + [a for a, option in split if option]
+
+
 def named(arguments: Sequence[str], option: str) -> list[str]:
     """Return arguments of which the folder without a name is the value of an option.
 

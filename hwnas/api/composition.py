@@ -19,8 +19,9 @@ from hwnas.api.literal import quoted
 from hwnas.api.options import options
 from hwnas.config import SCHEMAS, agreed
 from hwnas.errors import ConfigError, unknown
-from hwnas.manifest import read_manifest, weights_of
+from hwnas.manifest import Manifest, read_manifest, weights_of
 from hwnas.records import read_yaml
+from hwnas.union import named
 
 _FOLDER = str(content.ROOT / "conf")
 
@@ -128,14 +129,23 @@ def with_resumed(arguments: Sequence[str]) -> list[str]:
         return argument.partition("=")[0].lstrip("+~")
 
     renewed = {key(argument) for argument in arguments} | {"run.dir", "run.resume"}
-    recorded = read_manifest(Path(resume))["arguments"]
-    return [str(old) for old in recorded if key(str(old)) not in renewed] + list(arguments)
+    recorded = _searched(read_manifest(Path(resume)))
+    return [old for old in recorded if key(old) not in renewed] + list(arguments)
+
+
+def _searched(manifest: Manifest) -> list[str]:
+    """Return a run's arguments, with its search spaces: which ones suit a target may change."""
+    arguments = [str(argument) for argument in manifest["arguments"]]
+    spaces = manifest.get("config", {}).get("search_space")
+    if spaces is None or last_text(arguments, "search_space") is not None:
+        return arguments
+    return [*arguments, f"search_space=[{','.join(map(quoted, named(spaces)))}]"]
 
 
 def searches(folder: str) -> list[Any]:
     """Return the configurations of a search that trained networks, one for each target."""
     manifest = read_manifest(Path(folder), "run")
-    arguments = [str(a) for a in manifest["arguments"] if not str(a).startswith("run.resume=")]
+    arguments = [a for a in _searched(manifest) if not a.startswith("run.resume=")]
     composed = [compose("search", own) for own in for_targets(arguments)]
     accuracy = weights_of(manifest)
     return agreed([replace(config, accuracy=accuracy) for config in composed])

@@ -26,6 +26,7 @@ from hwnas.space import Genotype
 Searches = Callable[[str], Sequence[SearchConfig]]
 
 _OWN_TARGET = ("target", "cost", "search_space")  # of a configuration: what decides costs
+_NO_COST = ("spaces", "shared_spaces")  # of a target: earlier versions did not record them
 
 
 @dataclass(frozen=True)
@@ -79,9 +80,9 @@ def _differ(first: Front, second: Front) -> bool:
 def _key(front: Front) -> str:
     """Return what decides the costs of a run."""
     found = {name: front.run.config.get(name) for name in _OWN_TARGET}
-    # Which spaces suit a target changes no cost; earlier versions did not record it, nor facts.
+    # Earlier versions did not record facts, either.
     target = (found["target"] or {}).items()
-    found["target"] = {n: v for n, v in target if n != "spaces" and (n != "facts" or v)}
+    found["target"] = {n: v for n, v in target if n not in _NO_COST and (n != "facts" or v)}
     return json.dumps(found, sort_keys=True)
 
 

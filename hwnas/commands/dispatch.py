@@ -11,7 +11,7 @@ import hydra
 from omegaconf import DictConfig
 
 from hwnas import config, content, host
-from hwnas.api.arguments import for_hydra, for_targets, named
+from hwnas.api.arguments import flags_first, for_hydra, for_targets, named
 from hwnas.api.composition import (
     check_folders,
     checked,
@@ -34,7 +34,7 @@ def run_verb(verb: str, arguments: Sequence[str]) -> None:
     """
     if verb == "verify":
         arguments = named(arguments, "export")
-    arguments = with_resumed(arguments)
+    arguments = flags_first(with_resumed(arguments))
     tabular = verb == "search" and says(arguments, "accuracy", "table")
     name = "tabular" if tabular else verb
     host.tune()
@@ -48,7 +48,7 @@ def run_verb(verb: str, arguments: Sequence[str]) -> None:
             )
         if len(own) > 1:
             raise ConfigError("-m starts searches for one target each: write +target=npu,cpu.")
-        _sweep(verb, name, ["--multirun", *swept])  # in front: between others, argparse errs
+        _sweep(verb, name, ["--multirun", *swept])
     else:
         configs = [config for each in own for config in _composed(verb, name, each)]
         if configs:

@@ -53,11 +53,21 @@ def check_link(configs: Sequence[SearchConfig]) -> None:
 def agreed(configs: Sequence[SearchConfig]) -> list[SearchConfig]:
     """Return the configurations of a search's targets with one ``search_space``, spelt out.
 
-    It is what was given, else all spaces that suit one of the targets, each once.
+    It is what was given, else all spaces that suit one of the targets, each once; where runtimes
+    differ, such that suit others, too: one may take what another refuses.
 
     Raises:
         SpaceError: two spaces have the same name.
     """
+    if len({config.target.runtime for config in configs}) > 1:
+        configs = [_sharing(config) for config in configs]
     names = named(list(dict.fromkeys(name for config in configs for name in config.spaces)))
     only = names[0] if len(names) == 1 else names
     return [replace(config, search_space=only) for config in configs]
+
+
+def _sharing(config: SearchConfig) -> SearchConfig:
+    shared = config.target.shared_spaces
+    if not shared or config.search_space is not None:
+        return config
+    return replace(config, search_space=shared)

@@ -47,8 +47,9 @@ from tests.export.blocked import LARGE, run_file, run_snippet
 from tests.export.fakes import Lent
 from tests.runtimes.emulator import CROSS, emulate, needs_cross_compiler, needs_emulator
 
-#: Spaces with the number of networks that are exported of each.
 SPACES = ("tiny", "mbconv_mixed", "resnet_small", "vit_small")
+#: How many networks of each are exported.
+FEW_OR_MANY = (3, pytest.param(20, marks=pytest.mark.slow))
 
 
 def network(where: SearchSpace, genotype: Genotype, task: Signature) -> tuple[nn.Module, Graph]:
@@ -86,6 +87,7 @@ def write(files: dict[str, bytes], folder: Path) -> None:
         (folder / name).write_bytes(content)
 
 
+@pytest.mark.parametrize("n", FEW_OR_MANY)
 @pytest.mark.parametrize(
     ("name", "made_for"),
     [
@@ -97,14 +99,14 @@ def write(files: dict[str, bytes], folder: Path) -> None:
     ],
 )
 def test_artefacts_of_random_networks_agree_with_torch(
-    name: str, made_for: str, tmp_path: Path
+    name: str, made_for: str, n: int, tmp_path: Path
 ) -> None:
     where, task, rng = space.load(space.find(name)), Signature(3, 7), random.Random(name)
     device = target(made_for)
     if name == "vit_small":
         device = dataclasses.replace(device, dtype="float32")
     torch.manual_seed(0)
-    genotypes = {g.id: g for g in (where.sample(rng) for _ in range(20))}
+    genotypes = {g.id: g for g in (where.sample(rng) for _ in range(n))}
     for genotype in genotypes.values():
         module, lowered = network(where, genotype, task)
         side = lowered[0].op.in_shape[1]
@@ -152,11 +154,12 @@ def _of(device: Target, made: Lent | None) -> Artefacts:
     return base.of(device).artefacts(made)
 
 
+@pytest.mark.parametrize("n", FEW_OR_MANY)
 @pytest.mark.parametrize("name", SPACES)
-def test_libraries_of_random_networks_agree_with_torch(name: str, tmp_path: Path) -> None:
+def test_libraries_of_random_networks_agree_with_torch(name: str, n: int, tmp_path: Path) -> None:
     where, task, rng = space.load(space.find(name)), Signature(1, 10), random.Random(name)
     torch.manual_seed(0)
-    genotypes = {g.id: g for g in (where.sample(rng) for _ in range(20))}
+    genotypes = {g.id: g for g in (where.sample(rng) for _ in range(n))}
     device = target("cpu")
     with library(device) as made:
         for genotype in genotypes.values():
