@@ -1,5 +1,6 @@
 """Small real things that tests share."""
 
+import signal
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -21,6 +22,8 @@ from tests.postgresql import Server, binaries, running
 
 pytest.register_assert_rewrite("hwnas.testing")
 host.tune()  # tests run beside other work
+# A shell that starts them in the background has them ignore it, and what they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 

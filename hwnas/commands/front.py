@@ -113,7 +113,7 @@ def _verified_words(members: Sequence[Member]) -> str:
     """Return how many members stayed on the front."""
     labels = Counter(map(_label, members))
     told = {
-        "near front": "within their interval of it",
+        "near front": "not told from it by their intervals",
         "left front": "off it",
         "over budget": "over budget",
     }

@@ -59,7 +59,7 @@ class Member:
             return "; ".join(f"{side(name)} budget.{name}" for name in self.over_budget)
         if self.on_front:
             return ""
-        return "within its interval of the front" if self.near_front else "left the front"
+        return "not told from the front" if self.near_front else "left the front"
 
     def row(self, space: Space) -> Row:
         """Return searched and verified figures as one row."""

@@ -1,6 +1,7 @@
 import hashlib
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -118,6 +119,29 @@ def test_member_over_budget_does_not_push_out_one_that_fits() -> None:
 
     judged = _judge([member(0.9, 131.0), member(0.8, 100.0)], Budget({"sram_kib": 128}), OBJECTIVES)
     assert [m.label for m in judged] == ["over budget.sram_kib", ""]
+
+
+@pytest.mark.parametrize(
+    ("right", "label"), [(349, "not told from the front"), (338, "left the front")]
+)
+def test_member_that_chance_may_have_put_behind_is_told_from_one_that_left(
+    right: int, label: str
+) -> None:
+    from hwnas.figure import Figure
+    from hwnas.searching.member import Member
+    from hwnas.searching.verify import _judge
+    from hwnas.space import Genotype
+    from hwnas.tasks.classification.task import Classes
+
+    def member(right: int, latency: float) -> Member:
+        figures = {"accuracy_int8": Classes(("a", "b")).score(np.arange(360) < right)}
+        figures |= {name: Figure(latency, "measured") for name in ("latency_ms", "sram_kib")}
+        return Member(Candidate(0, Genotype("s", ()), {}), figures, {}, {})
+
+    # Newcombe's interval of the difference of 355 and 349 of 360 is -0.006 to 0.041; of 355 and
+    # 338, 0.020 to 0.078. Both are outside the other's own interval.
+    faster, slower = _judge([member(355, 1.0), member(right, 2.0)], Budget(), OBJECTIVES)
+    assert (faster.label, slower.label) == ("", label)
 
 
 def test_search_never_reads_the_test_split(parts: build.Parts, tmp_path: Path) -> None:
