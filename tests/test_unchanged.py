@@ -23,15 +23,21 @@ COSTS = ("latency_ms", "energy_mj", "sram_kib", "flash_kib", "macs_m", "params_m
 _FOREIGN = ("search_space=mbconv_small", "table.accept_foreign=true")
 #: By backend. What is drawn, and what it costs, is the same on all machines.
 DRAWN = {
-    "vela": ("+target=npu",),
+    "vela": ("+target=npu", "search_space=dense_small"),
     "tvm": ("+target=cpu", *_FOREIGN),
     "onnxruntime": ("+target=cpu", "target.runtime=onnxruntime", *_FOREIGN),
     "modelled": ("+target=sketch",),
 }
 #: What the sampler proposes rests on accuracies, whose last digits depend on the CPU.
 PROPOSED = {
-    "default": ("+target=npu", "study.workers=1", "train.epochs=4", "finish.epochs=1"),
-    "supernet": ("+target=npu", *SHARED_WEIGHTS, "train.epochs=2"),
+    "default": (
+        "+target=npu",
+        "search_space=dense_small",
+        "study.workers=1",
+        "train.epochs=4",
+        "finish.epochs=1",
+    ),
+    "supernet": ("+target=npu", "search_space=dense_small", *SHARED_WEIGHTS, "train.epochs=2"),
 }
 
 
