@@ -62,7 +62,6 @@ def plan(config: PlanConfig, arguments: Sequence[str], reporter: Reporter) -> Pl
     from hwnas.planning import planner, sketches, summary
     from hwnas.planning.problem import read_problem
     from hwnas.planning.task import Objective
-    from hwnas.report import planned as report
 
     problem = read_problem(Path(config.service), Path(config.fleet))
     objective: Objective = config.objective  # type: ignore[assignment]
@@ -72,15 +71,23 @@ def plan(config: PlanConfig, arguments: Sequence[str], reporter: Reporter) -> Pl
     tables = summary.tables(found.plan, found.seen, found.killed)
     tables |= {"sketches": bought}
     sentences = summary.sentences(found) + sketches.sentences(bought, found.plan)
-    pictures = report.pictures(found.plan, tables)
-    page = report.page(found.plan, tables, sentences, pictures)
     told = PlannedRun(Path(), found.plan, tables, sentences, ())
-    return _write("plan", config, arguments, told, {
-        "summary.txt": _lines(sentences),
+    return written("plan", config, arguments, told, files_of(told))
+
+
+def files_of(found: PlannedRun) -> dict[str, bytes]:
+    """Return the files of a plan, but for its tables."""
+    from hwnas.planning import summary
+    from hwnas.report import planned as report
+
+    pictures = report.pictures(found.plan, found.tables)
+    page = report.page(found.plan, found.tables, found.sentences, pictures)
+    return {
+        "summary.txt": lines(found.sentences),
         "plan.yaml": summary.as_bytes(found.plan),
         "report.html": page.encode(),
         **{f"{name}.{kind}": drawn for name, by in pictures.items() for kind, drawn in by.items()},
-    })  # fmt: skip
+    }
 
 
 def simulate(config: SimulateConfig, arguments: Sequence[str], reporter: Reporter) -> PlannedRun:
@@ -107,16 +114,17 @@ def simulate(config: SimulateConfig, arguments: Sequence[str], reporter: Reporte
     tables = summary.tables(found, seen, {})
     sentences = summary.seen_sentences(found, seen)
     told = PlannedRun(Path(), found, tables, sentences, ())
-    return _write("simulate", config, arguments, told, {"summary.txt": _lines(sentences)})
+    return written("simulate", config, arguments, told, {"summary.txt": lines(sentences)})
 
 
-def _write(
+def written(
     verb: str,
     config: Any,
     arguments: Sequence[str],
     found: PlannedRun,
     content: Mapping[str, bytes],
 ) -> PlannedRun:
+    """Write a plan or a simulation into a folder of its own; return it with its files."""
     path = Path(config.run.dir or default_path(verb))
     there = {name: rows for name, rows in found.tables.items() if rows}
     with whole(path, beside=config.run.dir is None) as building:
@@ -132,7 +140,8 @@ def _write(
     return replace(found, path=path, tables=there, files=names)
 
 
-def _lines(sentences: Sequence[str]) -> bytes:
+def lines(sentences: Sequence[str]) -> bytes:
+    """Return sentences as the bytes of a file."""
     return ("\n".join(sentences) + "\n").encode()
 
 

@@ -1,6 +1,6 @@
 """Hours of a solution; and one that is quickly found: the relaxed program's, rounded up."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -34,15 +34,12 @@ def rounded(task: Task, guide: Priced, i: int) -> Hour:
 
     It may have more machines than there can be.
     """
-    c, flows = guide.columns, []
-    rates = np.zeros((task.n_scenarios, len(task.choices.stations)))
-    o = task.choices.options
-    for j in np.flatnonzero((c.hour == i) & (guide.rates > 1e-9)):
-        s, option, rate = int(c.scenario[j]), int(c.option[j]), float(guide.rates[j])
-        flows.append((s, option, rate))
-        rates[s, o.first[option]] += rate
-        if o.second[option] >= 0:
-            rates[s, o.second[option]] += rate * o.share[option]
+    c = guide.columns
+    flows = [
+        (int(c.scenario[j]), int(c.option[j]), float(guide.rates[j]))
+        for j in np.flatnonzero((c.hour == i) & (guide.rates > 1e-9))
+    ]
+    rates = _sent(task, flows)
     machines, pools = np.zeros(len(task.problem.devices)), []
     for d in range(machines.size):
         own = [
@@ -55,6 +52,48 @@ def rounded(task: Task, guide: Priced, i: int) -> Hour:
     return Hour(machines, pools, flows, unserved)
 
 
+def grown(task: Task, i: int, hour: Hour, factors: Array) -> Hour:
+    """Return an hour that serves so many times the rates of its classes ``(classes,)``.
+
+    Its pools are what they were, with as many replicas or more; so are its machines, of which there
+    may be more than there can be.
+    """
+    klass = task.choices.options.klass
+    flows = [(s, o, rate * float(factors[klass[o]])) for s, o, rate in hour.flows]
+    rates, machines = _sent(task, flows), hour.machines.copy()
+    pools = [replace(row, replicas=max(row.replicas, _needed(task, rates, i, row)))
+             for row in hour.pools]  # fmt: skip
+    for d, (_, device) in enumerate(task.problem.devices):
+        own = [row for row in pools if task.choices.stations[row.station].device == d]
+        machines[d] = max(machines[d], _machines(own, device.slots))
+    return Hour(machines, pools, flows, np.zeros_like(hour.unserved))
+
+
+def _sent(task: Task, flows: list[tuple[int, int, float]]) -> Array:
+    """Return the requests a second that flows send to stations ``(scenarios, stations)``."""
+    rates, o = np.zeros((task.n_scenarios, len(task.choices.stations))), task.choices.options
+    for s, option, rate in flows:
+        rates[s, o.first[option]] += rate
+        if o.second[option] >= 0:
+            rates[s, o.second[option]] += rate * o.share[option]
+    return rates
+
+
+def _needed(task: Task, rates: Array, i: int, row: PoolRow) -> int:
+    """Return how many replicas a pool needs for the requests that are sent to it."""
+    variant = task.choices.stations[row.station].variants[row.variant]
+    goodput, spread = task.goodput(i, row.station, variant.goodput), row.spread
+    busy = rates[:, row.station] / goodput
+    most = max(busy[0], busy[1:].max(initial=0.0) - spread)
+    return max(int(np.ceil(most * (1 - 1e-9))), variant.least) + spread
+
+
+def _machines(rows: list[PoolRow], slots: int) -> float:
+    """Return how many machines pools need of which one holds no more than they have to spare."""
+    wide = [np.ceil(row.replicas / row.spread) for row in rows if row.spread]
+    return float(max([np.ceil(sum(row.replicas for row in rows) / slots), *wide]))
+
+
 def _spreads(task: Task, d: int) -> list[int]:
     return spreads(task.problem.devices[d][1].slots) if task.spares else [0]
 
@@ -63,16 +102,7 @@ def _packed(
     task: Task, rates: Array, i: int, own: list[int], spread: int
 ) -> tuple[float, list[PoolRow]]:
     """Return how many machines stations need if each has so many replicas to spare."""
-    rows = []
-    for q in own:
-        station = task.choices.stations[q]
-        variant = station.variants[0]
-        goodput = task.goodput(i, q, variant.goodput)
-        busy = max(rates[0, q] / goodput, rates[1:, q].max(initial=0.0) / goodput - spread)
-        n = max(int(np.ceil(busy * (1 - 1e-9))), variant.least) + spread
-        rows.append(PoolRow(q, 0, spread, n))
+    rows = [PoolRow(q, 0, spread, 0) for q in own]
+    rows = [replace(row, replicas=_needed(task, rates, i, row)) for row in rows]
     slots = task.problem.devices[task.choices.stations[own[0]].device][1].slots if own else 1
-    need = np.ceil(sum(row.replicas for row in rows) / slots)
-    if spread:
-        need = max([need, *(np.ceil(row.replicas / spread) for row in rows)])
-    return float(need), rows
+    return _machines(rows, slots), rows

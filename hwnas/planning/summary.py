@@ -45,7 +45,7 @@ def _classes(plan: Plan, seen: Sequence[HourSeen]) -> Iterable[Row]:
                 continue
             yield {
                 "hour": hour,
-                "like": _spelt(_like(plan, hour).hours),
+                "like": spelt(_like(plan, hour).hours),
                 "class": name,
                 "demand_per_s": asked.demand[hour],
                 **_columns("p50_ms", [c.p50_ms for c in own]),
@@ -73,8 +73,8 @@ def _accuracy(of: HourPlan, name: str) -> float:
     return sum(r.rate * r.accuracy for r in routes) / rate if rate else 0.0
 
 
-def _spelt(hours: Sequence[int]) -> str:
-    """Return hours as ``0-3 5``."""
+def spelt(hours: Sequence[int]) -> str:
+    """Return ascending hours as ``0-3 5``."""
     parts: list[list[int]] = []
     for hour in hours:
         if parts and hour == parts[-1][-1] + 1:
@@ -98,7 +98,7 @@ def _pools(plan: Plan, seen: Sequence[HourSeen]) -> Iterable[Row]:
             spare = pool.replicas - pool.spread - used / pool.goodput
             busy = over_seeds([run.busy[pool.kind] for run in own]) if own else None
             yield {
-                "hours": _spelt(of.hours), "device": kind.device, "model": kind.model,
+                "hours": spelt(of.hours), "device": kind.device, "model": kind.model,
                 "batch": kind.batch, "wait_ms": kind.wait_ms, "limit_ms": kind.limit_ms,
                 "replicas": pool.replicas, "spread": pool.spread, "requests_per_s": used,
                 "goodput_per_s": pool.goodput, "spare_replicas": spare,
@@ -111,7 +111,7 @@ def _hours(plan: Plan, seen: Sequence[HourSeen]) -> Iterable[Row]:
     for hour, runs in _by_hour(seen).items():
         machines = _like(plan, hour).machines
         yield {
-            "hour": hour, "like": _spelt(_like(plan, hour).hours),
+            "hour": hour, "like": spelt(_like(plan, hour).hours),
             **{f"machines_{name}": machines.get(name, 0) for name in plan.devices},
             **_columns("usd", [run.usd for run in runs]),
             **_columns("kwh", [run.kwh for run in runs]),
