@@ -59,7 +59,7 @@ def plan(config: PlanConfig, arguments: Sequence[str], reporter: Reporter) -> Pl
     check_extra("plan")
     if config.run.dir:
         files.check_new(Path(config.run.dir), "run.dir")
-    from hwnas.planning import planner, sketches, summary
+    from hwnas.planning import fronts, planner, sketches, summary
     from hwnas.planning.problem import read_problem
     from hwnas.planning.task import Objective
 
@@ -69,8 +69,10 @@ def plan(config: PlanConfig, arguments: Sequence[str], reporter: Reporter) -> Pl
     found = planner.planned(sketches.real(problem), objective, config.limit_s, seeds, reporter)
     bought = sketches.bought(problem, found, config.limit_s, reporter)
     tables = summary.tables(found.plan, found.seen, found.killed)
-    tables |= {"sketches": bought}
+    beside = fronts.swept(found, config.front, config.front_s, reporter) if config.front else None
+    tables |= {"sketches": bought, "plans": beside.rows if beside else []}
     sentences = summary.sentences(found) + sketches.sentences(bought, found.plan)
+    sentences += beside.sentences if beside else []
     told = PlannedRun(Path(), found.plan, tables, sentences, ())
     return written("plan", config, arguments, told, files_of(told))
 

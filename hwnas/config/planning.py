@@ -19,6 +19,9 @@ class PlanConfig:
     objective: str = "cost"  #: what is made least: cost, carbon or energy
     #: of the first solution; corrections by simulation come on top
     limit_s: float = within("[1, 86_400]", 120.0)
+    #: plans beside it, over cost, carbon, accuracy and latency, that are looked for; 0: none
+    front: int = within("[0, 100]", 9)
+    front_s: float = within("[1, 86_400]", 60.0)  #: seconds that they may take
     n_seeds: int = within("[1, 100]", 4)  #: simulations of each hour
     seed: int = within(SEED, 0)  #: of the first simulation
     run: OutputConfig = field(default_factory=OutputConfig)

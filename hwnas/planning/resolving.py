@@ -21,7 +21,7 @@ from hwnas.planning.solving import (
     read,
     values,
 )
-from hwnas.planning.task import Array, Ints, Task, machine_values
+from hwnas.planning.task import Array, Ints, Objective, Task, machine_values
 from hwnas.progress import Progress
 
 _GAP, _LEAST_S = 1e-3, 1.0
@@ -117,9 +117,10 @@ def _resolve(found: Solution, some: Sequence[int], before: Before, limit_s: floa
 
 def _spent(found: Solution, others: set[int]) -> dict[str, float]:
     """Return what hours take of the budgets of days, but for what is bought."""
-    task, taken = found.task, {}
-    for name, objective in (("cost", "cost"), ("carbon", "carbon")):
-        rent, _ = machine_values(task, objective)  # type: ignore[arg-type]
+    task, taken = found.task, dict[str, float]()
+    budgets: tuple[Objective, ...] = ("cost", "carbon")
+    for name in budgets:
+        rent, _ = machine_values(task, name)
         taken[name] = sum(float(rent[i] @ found.hours[i].machines) * task.weight[i] for i in others)
     usd = task.choices.options.usd
     taken["cost"] += sum(

@@ -60,12 +60,16 @@ def scales(task: Task, plan: Plan, names: Named) -> dict[tuple[int, int], float]
 
 def restored(task: Task, plan: Plan, names: Named) -> list[Hour | None]:
     """Return the hours of a task as a plan has them; ``None``: it could not be planned so now."""
-    options = _options(task)
-    hours, found = by_hour(plan), []
-    for i, hour in enumerate(task.hours):
-        back = _hour(task, hours[hour], names, options)
-        found.append(back if back and _is_same(task, back, i, plan) else None)
-    return found
+    return [
+        hour if hour and _is_same(task, hour, i, plan) else None
+        for i, hour in enumerate(translated(task, plan, names))
+    ]
+
+
+def translated(task: Task, plan: Plan, names: Named) -> list[Hour | None]:
+    """Return the hours of a task as a plan has them; ``None``: what it names is not there."""
+    options, hours = _options(task), by_hour(plan)
+    return [_hour(task, hours[hour], names, options) for hour in task.hours]
 
 
 def _options(task: Task) -> _Options:

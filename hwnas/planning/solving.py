@@ -16,7 +16,7 @@ from hwnas.planning.highs import Solved, solve
 from hwnas.planning.hours import Hour, PoolRow, rounded
 from hwnas.planning.pricing import Priced, priced
 from hwnas.planning.program import Program, assemble
-from hwnas.planning.task import Array, Task, machine_values
+from hwnas.planning.task import Array, Objective, Task, machine_values
 from hwnas.progress import Progress
 
 #: Programs that are solved whole: so many options in hours, and candidates for pools.
@@ -45,11 +45,15 @@ class Solution:
     @property
     def value(self) -> float:
         """What it comes to, in the unit of the objective; with what breaks ties left out."""
+        return self.taken(self.task.objective)
+
+    def taken(self, objective: Objective) -> float:
+        """Return what it comes to in the unit of an objective, its own or another."""
         task, total = self.task, 0.0
-        rent, owned = machine_values(task, task.objective)
+        rent, owned = machine_values(task, objective)
         for i, hour in enumerate(self.hours):
             total += float(rent[i] @ hour.machines) * task.weight[i]
-            if task.objective == "cost":
+            if objective == "cost":
                 usd = sum(task.choices.options.usd[o] * x for s, o, x in hour.flows if s == 0)
                 total += usd * 3600 * task.weight[i]
         return total + float(owned @ self.owned)
@@ -66,10 +70,23 @@ class Solution:
         return bool((self.unserved < UNSERVED).all())
 
 
-def solution(task: Task, limit_s: float, progress: Progress) -> Solution:
-    """Return the best solution that is found in so many seconds; it may leave demands unserved."""
+def solution(
+    task: Task,
+    limit_s: float,
+    progress: Progress,
+    start: tuple[Sequence[Hour], Array] | None = None,
+) -> Solution:
+    """Return the best solution that is found in so many seconds; it may leave demands unserved.
+
+    Args:
+        task: What is solved.
+        limit_s: Seconds that it may take.
+        progress: Is told of phases.
+        start: Hours and what is bought, to begin with where the whole is solved at once.
+    """
     if (program := small(task)) is not None:
-        return _whole(task, program, limit_s, progress)
+        begun = None if start is None else values(program, *start)
+        return _whole(task, program, limit_s, progress, begun)
     return min(_tried(task, limit_s, progress), key=lambda found: (not found.serves, found.value))
 
 
@@ -116,9 +133,11 @@ def _all_columns(task: Task) -> Columns:
     return Columns.of(np.concatenate(rows))
 
 
-def _whole(task: Task, program: Program, limit_s: float, progress: Progress) -> Solution:
+def _whole(
+    task: Task, program: Program, limit_s: float, progress: Progress, start: Array | None = None
+) -> Solution:
     with progress.phase("Program", 1) as advance:
-        found = solve(program, limit_s=limit_s, gap=_EXACT)
+        found = solve(program, limit_s=limit_s, gap=_EXACT, start=start)
         advance(1)
     part = whole(task)
     hours, owned = read(task, program, found, part)
