@@ -96,7 +96,7 @@ class ReplanConfig:
     begin: str | None = None  #: when hour 0 began: a date; default: midnight in UTC, on Mondays
     query: QueryConfig = field(default_factory=QueryConfig)
     in_place: bool = False  #: whether the plan's own folder takes the new plan
-    limit_s: float = within("[1, 86_400]", 40.0)  #: of a solution; corrections come on top
+    limit_s: float = within("[1, 86_400]", 30.0)  #: of a solution; corrections come on top
     n_seeds: int = within("[1, 100]", 4)  #: simulations of each hour
     seed: int = within(SEED, 0)  #: of the first simulation
     run: OutputConfig = field(default_factory=OutputConfig)

@@ -99,8 +99,8 @@ def sentences(old: Plan, found: Replanned, table: Sequence[Row]) -> list[str]:
     ]
     said += [_stayed(old, new), _worth(old, found)]
     told = sorted((row for row in table if row["unit"] == "replicas"), key=_size)
-    return [*said, *(_sentence(row) for row in told[:_SHOWN]),
-            *([f"{len(told) - _SHOWN} more moves are in decisions.csv."] * (len(told) > _SHOWN))]  # fmt: skip
+    more = [f"{len(told) - _SHOWN} more moves are in decisions.csv."] * (len(told) > _SHOWN)
+    return [*said, *map(_sentence, told[:_SHOWN]), *more]
 
 
 def _joined(found: Replanned) -> Iterator[Cause]:

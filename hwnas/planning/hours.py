@@ -52,21 +52,25 @@ def rounded(task: Task, guide: Priced, i: int) -> Hour:
     return Hour(machines, pools, flows, unserved)
 
 
-def grown(task: Task, i: int, hour: Hour, factors: Array) -> Hour:
-    """Return an hour that serves so many times the rates of its classes ``(classes,)``.
+def grown(task: Task, i: int, hour: Hour) -> Hour:
+    """Return an hour that serves the demands of another, at a place of a task.
 
     Its pools are what they were, with as many replicas or more; so are its machines, of which there
     may be more than there can be.
     """
+    wanted, served = task.problem.load.borne[:, task.hours[i]], np.zeros_like(hour.unserved)
     klass = task.choices.options.klass
-    flows = [(s, o, rate * float(factors[klass[o]])) for s, o, rate in hour.flows]
+    for s, o, rate in hour.flows:
+        served[s, klass[o]] += rate
+    factors = np.divide(wanted, served, out=np.zeros_like(served), where=served > 0)
+    flows = [(s, o, rate * float(factors[s, klass[o]])) for s, o, rate in hour.flows]
     rates, machines = _sent(task, flows), hour.machines.copy()
     pools = [replace(row, replicas=max(row.replicas, _needed(task, rates, i, row)))
              for row in hour.pools]  # fmt: skip
     for d, (_, device) in enumerate(task.problem.devices):
         own = [row for row in pools if task.choices.stations[row.station].device == d]
         machines[d] = max(machines[d], _machines(own, device.slots))
-    return Hour(machines, pools, flows, np.zeros_like(hour.unserved))
+    return Hour(machines, pools, flows, np.where((served == 0) & (wanted > 0), 1.0, 0.0))
 
 
 def _sent(task: Task, flows: list[tuple[int, int, float]]) -> Array:

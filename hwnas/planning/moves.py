@@ -23,6 +23,7 @@ class Before:
     """What ran until now, and what it counts to move it."""
 
     running: Mapping[int, Running]  #: by hour of the demand
+    owned: Array  #: machines that are bought ``(devices,)``
     cost: float  #: of a replica that is started or stopped in an hour, as the objective counts
     most: float  #: share of an hour's replicas that may be stopped
     broken: frozenset[str] = frozenset()  #: devices whose replicas stop anyway

@@ -17,7 +17,7 @@ from hwnas.planning.resolving import columns_of, holds, resolved
 from hwnas.planning.restoring import Named
 from hwnas.planning.simulation import Scene
 from hwnas.planning.solving import Solution, bound
-from hwnas.planning.task import Array, Task
+from hwnas.planning.task import Task
 from hwnas.planning.telemetry import Telemetry
 from hwnas.planning.writing import as_plan, classes_of
 from hwnas.progress import Progress
@@ -83,7 +83,7 @@ def replanned(
         return Replanned(same, [], 0.0)
     was = {hour: back[int(task.group[hour])] for hour in range(problem.load.n_hours)}
     task = _task(task, plan, names, found, anew)
-    before = _before(plan, problem, causes, manner)
+    before = _before(plan, task, causes, manner)
     begun = _begun(task, plan, was, anew)
     places = sorted({int(task.group[hour]) for hour in anew})
 
@@ -164,12 +164,13 @@ def _task(task: Task, plan: Plan, names: Named, found: Changes, anew: set[int]) 
     return replace(task, scale=scale)
 
 
-def _before(plan: Plan, problem: Problem, causes: Sequence[Cause], manner: Manner) -> Before:
+def _before(plan: Plan, task: Task, causes: Sequence[Cause], manner: Manner) -> Before:
     """Return what ran, and what a move counts: a part of what a replica takes on the mean."""
     running = {h: restoring.running(plan, of) for h, of in restoring.by_hour(plan).items()}
     hours = sum(n for of in running.values() for n in of.values())
     return Before(
         running,
+        restoring.owned(task, plan),
         manner.move_cost * plan.value / max(hours, 1),
         manner.most_moved,
         frozenset(cause.name for cause in causes if cause.what == "down"),
@@ -182,19 +183,11 @@ def _begun(task: Task, plan: Plan, was: dict[int, Hour | None], anew: set[int]) 
     for i, hour in enumerate(task.hours):
         old = was[hour]
         if old is not None and hour in anew:
-            old = grown(task, i, old, _growth(plan, task.problem, hour))
+            old = grown(task, i, old)
         hours.append(old or _empty(task))
     found = _solution(task, plan, hours)
     there = [hour for hour in was.values() if hour is not None]
     found.kept = [columns_of(task, i, there) for i in range(len(task.hours))]
-    return found
-
-
-def _growth(plan: Plan, problem: Problem, hour: int) -> Array:
-    """Return how many times the demand that was planned for there is now, by class."""
-    was = np.array([asked.borne[hour] for asked in plan.classes.values()])
-    now = problem.load.borne[:, hour]
-    found: Array = np.divide(now, was, out=np.ones_like(now), where=was > 0)
     return found
 
 

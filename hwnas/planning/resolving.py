@@ -1,5 +1,6 @@
 """Hours of a solution solved again, near what ran before; the others stay as they are."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -64,7 +65,8 @@ def resolved(
 ) -> Solution:
     """Return a solution with some hours solved again; what is bought stays so.
 
-    They are solved together where that is small enough, and one by one else. Where demand would be
+    They are solved together where that is small enough; else one by one, and what time is left all
+    together from there. Where demand would be
     left unserved because too few replicas may be stopped, more are.
 
     Args:
@@ -75,43 +77,66 @@ def resolved(
         limit_s: Seconds that it may take.
         progress: Is told of phases.
     """
-    new = replace(found, task=task, hours=[*found.hours], owned=found.owned.copy())
-    parts = _parts(new, hours)
+    new = replace(found, task=task, hours=[*found.hours])
+    parts, began = _parts(new, hours, before), time.perf_counter()
+    settled = {*range(len(new.hours))} - {*hours}
     with progress.phase("Hours again", len(hours)) as advance:
         for some in parts:
-            seconds = max(_LEAST_S, limit_s / len(parts))
+            seconds = max(_LEAST_S, limit_s / len(parts) / 2)
             for near in (before, replace(before, most=1.0)):
-                _resolve(new, some, near, seconds)
+                _resolve(new, some, settled, near, seconds)
                 if all((new.hours[i].unserved < UNSERVED).all() for i in some):
                     break
+            settled |= {*some}
             advance(len(some))
+    if len(parts) > 1:
+        left = max(_LEAST_S, limit_s - (time.perf_counter() - began))
+        with progress.phase("Polish", 1) as advance:
+            _resolve(new, hours, settled - {*hours}, before, left)
+            advance(1)
+    new.owned = _bought(new, {*range(len(new.hours))}, before)
     return new
 
 
-def _parts(found: Solution, hours: Sequence[int]) -> list[list[int]]:
+def _parts(found: Solution, hours: Sequence[int], before: Before) -> list[list[int]]:
     """Return places of hours that are solved together."""
     together = [*hours]
     if sum(len(found.kept[i]) for i in together) <= MOST_COLUMNS:
-        program = _program(found, together)[0]
+        program = _program(found, together, set(), before)[0]
         if len(program.pools or ()) <= MOST_POOLS:
             return [together]
     return [[i] for i in together]
 
 
-def _program(found: Solution, some: Sequence[int]) -> tuple[Program, Part]:
-    """Return the program of some hours, which the others leave what they leave."""
+def _bought(found: Solution, hours: set[int], before: Before) -> Array:
+    """Return the machines that are bought, or must be for hours ``(devices,)``."""
+    hourly = np.array([device.is_hourly for _, device in found.task.problem.devices])
+    used = [np.where(hourly, 0.0, found.hours[i].machines) for i in hours]
+    most: Array = np.max([before.owned, *used], 0)
+    return most
+
+
+def _program(
+    found: Solution, some: Sequence[int], settled: set[int], before: Before
+) -> tuple[Program, Part]:
+    """Return the program of some hours: with what settled ones have bought, and others leave."""
     spent = _spent(found, {*range(len(found.hours))} - {*some})
-    part = Part(tuple(some), found.task.weight[[*some]], bought=found.owned, spent=spent)
+    bought = _bought(found, settled, before)
+    part = Part(tuple(some), found.task.weight[[*some]], bought=bought, spent=spent)
     return assemble(found.task, joined(found.kept, some), part), part
 
 
-def _resolve(found: Solution, some: Sequence[int], before: Before, limit_s: float) -> None:
-    plain, part = _program(found, some)
+def _resolve(
+    found: Solution, some: Sequence[int], settled: set[int], before: Before, limit_s: float
+) -> None:
+    plain, part = _program(found, some, settled, before)
     program = moves.added(plain, found.task, before, part)
-    start = moves.filled(program, values(program, [found.hours[i] for i in some], found.owned))
+    owned = _bought(found, settled | {*some}, before)
+    start = moves.filled(program, values(program, [found.hours[i] for i in some], owned))
     solved: Solved = solve(program, limit_s=limit_s, gap=_GAP, start=start)
-    hours, found.owned = read(found.task, program, solved, part)
-    for i, hour in zip(some, hours, strict=True):
+    if solved.values is None and start is not None:
+        return  # there was no time for more than what it began with
+    for i, hour in zip(some, read(found.task, program, solved, part)[0], strict=True):
         found.hours[i] = hour
 
 
