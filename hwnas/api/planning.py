@@ -125,11 +125,21 @@ def written(
     arguments: Sequence[str],
     found: PlannedRun,
     content: Mapping[str, bytes],
+    place: Path | None = None,
 ) -> PlannedRun:
-    """Write a plan or a simulation into a folder of its own; return it with its files."""
-    path = Path(config.run.dir or default_path(verb))
+    """Write a plan or a simulation into a folder of its own; return it with its files.
+
+    Args:
+        verb: What made it.
+        config: Of the verb.
+        arguments: Likewise.
+        found: What was found.
+        content: Files by name, but for tables.
+        place: The folder; default: as the configuration says, else one of the time.
+    """
+    path = place or Path(config.run.dir or default_path(verb))
     there = {name: rows for name, rows in found.tables.items() if rows}
-    with whole(path, beside=config.run.dir is None) as building:
+    with whole(path, beside=not (place or config.run.dir)) as building:
         folder = RunFolder(building)
         for name, data in content.items():
             folder.write_bytes(name, data)

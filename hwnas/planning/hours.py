@@ -1,5 +1,6 @@
 """Hours of a solution; and one that is quickly found: the relaxed program's, rounded up."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -7,6 +8,8 @@ import numpy as np
 from hwnas.planning.columns import spreads
 from hwnas.planning.pricing import Priced
 from hwnas.planning.task import Array, Task
+
+Flow = tuple[int, int, float]  #: scenario, option, requests a second
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,7 @@ class Hour:
 
     machines: Array  #: ``(devices,)``
     pools: list[PoolRow]
-    flows: list[tuple[int, int, float]]  #: scenario, option, requests a second
+    flows: list[Flow]
     unserved: Array  #: parts of demands ``(scenarios, classes)``
 
 
@@ -52,28 +55,41 @@ def rounded(task: Task, guide: Priced, i: int) -> Hour:
     return Hour(machines, pools, flows, unserved)
 
 
-def grown(task: Task, i: int, hour: Hour) -> Hour:
-    """Return an hour that serves the demands of another, at a place of a task.
+def served(task: Task, flows: Sequence[Flow]) -> Array:
+    """Return the requests a second that flows serve ``(scenarios, classes)``."""
+    found = np.zeros((task.n_scenarios, len(task.problem.classes)))
+    for s, option, rate in flows:
+        found[s, task.choices.options.klass[option]] += rate
+    return found
 
-    Its pools are what they were, with as many replicas or more; so are its machines, of which there
-    may be more than there can be.
+
+def grown(task: Task, i: int, hour: Hour, flows: Sequence[Flow]) -> Hour:
+    """Return an hour, at a place of a task, that serves its demands in the proportions of flows.
+
+    Its pools are what they were, with as many replicas or more, and those of further stations. So
+    are its machines, of which there may be more than there can be.
     """
-    wanted, served = task.problem.load.borne[:, task.hours[i]], np.zeros_like(hour.unserved)
+    wanted, have = task.problem.load.borne[:, task.hours[i]], served(task, flows)
     klass = task.choices.options.klass
-    for s, o, rate in hour.flows:
-        served[s, klass[o]] += rate
-    factors = np.divide(wanted, served, out=np.zeros_like(served), where=served > 0)
-    flows = [(s, o, rate * float(factors[s, klass[o]])) for s, o, rate in hour.flows]
-    rates, machines = _sent(task, flows), hour.machines.copy()
-    pools = [replace(row, replicas=max(row.replicas, _needed(task, rates, i, row)))
-             for row in hour.pools]  # fmt: skip
+    factors = np.divide(wanted, have, out=np.zeros_like(have), where=have > 0)
+    merged: dict[tuple[int, int], float] = {}
+    for s, o, rate in flows:
+        merged[s, o] = merged.get((s, o), 0.0) + rate * float(factors[s, klass[o]])
+    rates, machines = _sent(task, [(*key, rate) for key, rate in merged.items()]), hour.machines
+    there = {row.station for row in hour.pools}
+    rows = [*hour.pools]
+    for q in (int(q) for q in np.flatnonzero(rates.any(0)) if q not in there):
+        rows.append(PoolRow(q, 0, max(_spreads(task, task.choices.stations[q].device)), 0))
+    rows = [replace(r, replicas=max(r.replicas, _needed(task, rates, i, r))) for r in rows]
+    most = []
     for d, (_, device) in enumerate(task.problem.devices):
-        own = [row for row in pools if task.choices.stations[row.station].device == d]
-        machines[d] = max(machines[d], _machines(own, device.slots))
-    return Hour(machines, pools, flows, np.where((served == 0) & (wanted > 0), 1.0, 0.0))
+        own = [row for row in rows if task.choices.stations[row.station].device == d]
+        most.append(max(float(machines[d]), _machines(own, device.slots)))
+    unserved = np.where((have == 0) & (wanted > 0), 1.0, 0.0)
+    return Hour(np.array(most), rows, [(*key, rate) for key, rate in merged.items()], unserved)
 
 
-def _sent(task: Task, flows: list[tuple[int, int, float]]) -> Array:
+def _sent(task: Task, flows: Sequence[Flow]) -> Array:
     """Return the requests a second that flows send to stations ``(scenarios, stations)``."""
     rates, o = np.zeros((task.n_scenarios, len(task.choices.stations))), task.choices.options
     for s, option, rate in flows:

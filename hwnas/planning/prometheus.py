@@ -119,7 +119,8 @@ def _got(address: str, where: str, timeout_s: float) -> str:
         with urllib.request.urlopen(address, timeout=timeout_s) as answer:  # is_url: http, https
             return _text(answer)
     except urllib.error.HTTPError as refused:
-        said = _text(refused)
+        with refused:
+            said = _text(refused)
         if said.lstrip().startswith("{"):
             return said
         raise RunError(

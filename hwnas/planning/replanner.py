@@ -8,12 +8,12 @@ import numpy as np
 
 from hwnas.planning import planner, restoring, simulation
 from hwnas.planning.changes import Cause, Changes, changed, changes, downs
-from hwnas.planning.hours import Hour, grown
+from hwnas.planning.hours import Hour
 from hwnas.planning.moves import Before
 from hwnas.planning.plan import Plan
 from hwnas.planning.planner import Planned
 from hwnas.planning.problem import Problem
-from hwnas.planning.resolving import columns_of, holds, resolved
+from hwnas.planning.resolving import columns_of, continued, holds, resolved
 from hwnas.planning.restoring import Named
 from hwnas.planning.simulation import Scene
 from hwnas.planning.solving import Solution, bound
@@ -21,6 +21,8 @@ from hwnas.planning.task import Task
 from hwnas.planning.telemetry import Telemetry
 from hwnas.planning.writing import as_plan, classes_of
 from hwnas.progress import Progress
+
+_AGAIN = 0.1  # of the seconds of the first solution: what each correction may take
 
 
 @dataclass(frozen=True)
@@ -88,9 +90,10 @@ def replanned(
     places = sorted({int(task.group[hour]) for hour in anew})
 
     def resolve(solved: Solution, task: Task, hours: Sequence[int]) -> Solution:
-        return resolved(solved, task, hours, before, manner.limit_s, progress)
+        return resolved(solved, task, hours, before, manner.limit_s * _AGAIN, progress)
 
-    best = planner.corrected(resolve(begun, task, places), resolve, seeds, progress, places)
+    first = resolved(begun, task, places, before, manner.limit_s, progress)
+    best = planner.corrected(first, resolve, seeds, progress, places)
     left = max(1.0, manner.limit_s - (time.perf_counter() - began))
     least = float(min(best.plan.value, bound(best.solution.task, left, progress)))
     others = [i for i in range(len(best.plan.hours)) if i not in places]
@@ -178,16 +181,11 @@ def _before(plan: Plan, task: Task, causes: Sequence[Cause], manner: Manner) -> 
 
 
 def _begun(task: Task, plan: Plan, was: dict[int, Hour | None], anew: set[int]) -> Solution:
-    """Return a solution whose new hours are what they were, grown with their demands."""
-    hours = []
-    for i, hour in enumerate(task.hours):
-        old = was[hour]
-        if old is not None and hour in anew:
-            old = grown(task, i, old)
-        hours.append(old or _empty(task))
-    found = _solution(task, plan, hours)
+    """Return a solution whose new hours are what they were, and what their demands take more."""
+    found = _solution(task, plan, [was[hour] or _empty(task) for hour in task.hours])
     there = [hour for hour in was.values() if hour is not None]
     found.kept = [columns_of(task, i, there) for i in range(len(task.hours))]
+    found.hours = continued(found, [i for i, hour in enumerate(task.hours) if hour in anew])
     return found
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from hwnas.planning import moves
 from hwnas.planning.columns import Columns, Part
 from hwnas.planning.highs import Solved, solve
-from hwnas.planning.hours import Hour
+from hwnas.planning.hours import Flow, Hour, grown, served
 from hwnas.planning.moves import Before
 from hwnas.planning.pricing import able, first
 from hwnas.planning.program import Program, assemble
@@ -53,6 +53,61 @@ def columns_of(task: Task, i: int, used: Sequence[Hour]) -> Columns:
         own: Ints = wanted[np.isfinite(able(task, s)[wanted])]
         rows.append(np.stack([np.full_like(own, s), np.zeros_like(own), own], 1))
     return Columns.of(np.concatenate(rows))
+
+
+def continued(found: Solution, hours: Sequence[int]) -> list[Hour]:
+    """Return the hours of a solution, some with the demands of its task.
+
+    What these served they serve on. The rest goes where it went, or where it costs least in the
+    relaxed program; whichever costs less over all hours.
+
+    Args:
+        found: Hours as they were, and what is bought.
+        hours: Places of those whose demands are new.
+    """
+    tried = []
+    for placed in (False, True):
+        now = replace(found, hours=[*found.hours])
+        for i in hours:
+            now.hours[i] = _continued(found, i, placed=placed)
+        now.owned = np.max([found.owned, *(_owned(now, hour) for hour in now.hours)], 0)
+        tried.append(now)
+    quota = np.array([device.quota for _, device in found.task.problem.devices])
+    key = [(any((h.machines > quota).any() for h in now.hours), now.value) for now in tried]
+    return tried[key.index(min(key))].hours
+
+
+def _continued(found: Solution, i: int, *, placed: bool) -> Hour:
+    task, hour = found.task, found.hours[i]
+    wanted, have = task.problem.load.borne[:, task.hours[i]], served(task, hour.flows)
+    klass = task.choices.options.klass
+    part = np.minimum(1, np.divide(wanted, have, out=np.zeros_like(have), where=have > 0))
+    flows = [(s, o, rate * float(part[s, klass[o]])) for s, o, rate in hour.flows]
+    rest = np.maximum(wanted - part * have, 0)
+    if placed or (have[:, wanted > 0] == 0).any():
+        flows += _placed(found, i, rest)
+    return grown(task, i, hour, flows)
+
+
+def _placed(found: Solution, i: int, rest: Array) -> list[Flow]:
+    """Return where the relaxed program sends requests ``(scenarios, classes)`` beside an hour's."""
+    task, columns, hour = found.task, found.kept[i], found.hours[i]
+    lp = assemble(task, columns, Part((i,), task.weight[[i]]), relaxed=True)
+    lp.low[lp.rows["demand"]] = lp.high[lp.rows["demand"]] = rest.ravel()
+    b, devices = lp.begin, [device for _, device in task.problem.devices]
+    quota, slots = (np.array([float(getattr(d, n)) for d in devices]) for n in ("quota", "slots"))
+    lp.upper[b["m"] : b["r"]] = lp.upper[b["r"] : b["u"]] = np.maximum(quota - hour.machines, 0)
+    lp.lower[b["r"] : b["u"]] = np.clip(found.owned - hour.machines, 0, lp.upper[b["r"] : b["u"]])
+    taken = np.zeros(len(devices))
+    for row in hour.pools:
+        taken[task.choices.stations[row.station].device] += row.replicas
+    free = np.maximum(hour.machines - taken / slots, 0)
+    lp.high[lp.rows["slots"]] = np.concatenate([free * task.alive(s) for s in range(len(rest))])
+    rates = solve(lp).values
+    if rates is None:
+        return []
+    return [(int(columns.scenario[j]), int(columns.option[j]), float(rates[j]))
+            for j in np.flatnonzero(rates[: len(columns)] > _NEAR)]  # fmt: skip
 
 
 def resolved(
@@ -110,10 +165,14 @@ def _parts(found: Solution, hours: Sequence[int], before: Before) -> list[list[i
 
 def _bought(found: Solution, hours: set[int], before: Before) -> Array:
     """Return the machines that are bought, or must be for hours ``(devices,)``."""
-    hourly = np.array([device.is_hourly for _, device in found.task.problem.devices])
-    used = [np.where(hourly, 0.0, found.hours[i].machines) for i in hours]
-    most: Array = np.max([before.owned, *used], 0)
+    most: Array = np.max([before.owned, *(_owned(found, found.hours[i]) for i in hours)], 0)
     return most
+
+
+def _owned(found: Solution, hour: Hour) -> Array:
+    """Return the machines of an hour that must be bought."""
+    hourly = np.array([device.is_hourly for _, device in found.task.problem.devices])
+    return np.where(hourly, 0.0, hour.machines)
 
 
 def _program(

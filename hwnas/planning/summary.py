@@ -22,6 +22,7 @@ def tables(
         "costs": [*_costs(plan)],
         "failures": [*_failures(plan, killed)],
         "models": [*_models(plan)],
+        "limits": _limits(plan),
     }
 
 
@@ -211,17 +212,27 @@ def seen_sentences(plan: Plan, seen: Sequence[HourSeen]) -> list[str]:
     return [f"{said}; {lost} requests are lost."]
 
 
+def _limits(plan: Plan) -> list[Row]:
+    """Return how far each model on a device is from its goodput, in the hour that is nearest."""
+    nearest: dict[tuple[str, str], Row] = {}
+    for row in _pools(plan, ()):
+        if row["requests_per_s"] > 0:
+            can = row["goodput_per_s"] * (row["replicas"] - row["spread"])
+            found = {
+                "device": row["device"], "model": row["model"], "hours": row["hours"],
+                "requests_per_s": row["requests_per_s"], "goodput_per_s": can,
+                "demand_may_grow": max(can / row["requests_per_s"] - 1, 0.0),
+            }  # fmt: skip
+            key = row["device"], row["model"]
+            known = nearest.get(key, found)
+            nearest[key] = min(known, found, key=lambda each: float(each["demand_may_grow"]))
+    return sorted(nearest.values(), key=lambda each: float(each["demand_may_grow"]))
+
+
 def breaks_first(plan: Plan) -> list[str]:
     """Return which pool has the least left, in words."""
-    left = [
-        (row["spare_replicas"] / row["replicas"], row["device"], row["model"], row["hours"])
-        for row in _pools(plan, ())
-        if row["requests_per_s"] > 0
-    ]
-    if not left:
-        return []
-    share, device, model, hours = min(left)
     return [
-        f"What breaks first if demand grows: {model} on {device} in the hours {hours}, which has "
-        f"{max(share, 0.0):.1%} of its replicas to spare."
+        f"What breaks first if demand grows: {row['model']} on {row['device']} in the hours "
+        f"{row['hours']}, when {row['demand_may_grow']:.1%} more comes."
+        for row in _limits(plan)[:1]
     ]
