@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from hwnas.api.verbs import load as load
     from hwnas.api.verbs import plan as plan
     from hwnas.api.verbs import profile as profile
+    from hwnas.api.verbs import replan as replan
     from hwnas.api.verbs import search as search
     from hwnas.api.verbs import simulate as simulate
     from hwnas.api.verbs import train as train
@@ -30,7 +31,8 @@ _PLACES = {
     "Score": "tasks.score",
     "verify": "api.exports",
     **dict.fromkeys(
-        ("compare", "load", "plan", "profile", "search", "simulate", "train"), "api.verbs"
+        ("compare", "load", "plan", "profile", "replan", "search", "simulate", "train"),
+        "api.verbs",
     ),
 }
 

@@ -59,10 +59,9 @@ def plan(config: PlanConfig, arguments: Sequence[str], reporter: Reporter) -> Pl
     check_extra("plan")
     if config.run.dir:
         files.check_new(Path(config.run.dir), "run.dir")
-    from hwnas.planning import planner, sketches, summary
+    from hwnas.planning import fronts, planner, sketches, summary
     from hwnas.planning.problem import read_problem
     from hwnas.planning.task import Objective
-    from hwnas.report import planned as report
 
     problem = read_problem(Path(config.service), Path(config.fleet))
     objective: Objective = config.objective  # type: ignore[assignment]
@@ -70,17 +69,27 @@ def plan(config: PlanConfig, arguments: Sequence[str], reporter: Reporter) -> Pl
     found = planner.planned(sketches.real(problem), objective, config.limit_s, seeds, reporter)
     bought = sketches.bought(problem, found, config.limit_s, reporter)
     tables = summary.tables(found.plan, found.seen, found.killed)
-    tables |= {"sketches": bought}
+    beside = fronts.swept(found, config.front, config.front_s, reporter) if config.front else None
+    tables |= {"sketches": bought, "plans": beside.rows if beside else []}
     sentences = summary.sentences(found) + sketches.sentences(bought, found.plan)
-    pictures = report.pictures(found.plan, tables)
-    page = report.page(found.plan, tables, sentences, pictures)
+    sentences += beside.sentences if beside else []
     told = PlannedRun(Path(), found.plan, tables, sentences, ())
-    return _write("plan", config, arguments, told, {
-        "summary.txt": _lines(sentences),
+    return written("plan", config, arguments, told, files_of(told))
+
+
+def files_of(found: PlannedRun) -> dict[str, bytes]:
+    """Return the files of a plan, but for its tables."""
+    from hwnas.planning import summary
+    from hwnas.report import planned as report
+
+    pictures = report.pictures(found.plan, found.tables)
+    page = report.page(found.plan, found.tables, found.sentences, pictures)
+    return {
+        "summary.txt": lines(found.sentences),
         "plan.yaml": summary.as_bytes(found.plan),
         "report.html": page.encode(),
         **{f"{name}.{kind}": drawn for name, by in pictures.items() for kind, drawn in by.items()},
-    })  # fmt: skip
+    }
 
 
 def simulate(config: SimulateConfig, arguments: Sequence[str], reporter: Reporter) -> PlannedRun:
@@ -107,19 +116,30 @@ def simulate(config: SimulateConfig, arguments: Sequence[str], reporter: Reporte
     tables = summary.tables(found, seen, {})
     sentences = summary.seen_sentences(found, seen)
     told = PlannedRun(Path(), found, tables, sentences, ())
-    return _write("simulate", config, arguments, told, {"summary.txt": _lines(sentences)})
+    return written("simulate", config, arguments, told, {"summary.txt": lines(sentences)})
 
 
-def _write(
+def written(
     verb: str,
     config: Any,
     arguments: Sequence[str],
     found: PlannedRun,
     content: Mapping[str, bytes],
+    place: Path | None = None,
 ) -> PlannedRun:
-    path = Path(config.run.dir or default_path(verb))
+    """Write a plan or a simulation into a folder of its own; return it with its files.
+
+    Args:
+        verb: What made it.
+        config: Of the verb.
+        arguments: Likewise.
+        found: What was found.
+        content: Files by name, but for tables.
+        place: The folder; default: as the configuration says, else one of the time.
+    """
+    path = place or Path(config.run.dir or default_path(verb))
     there = {name: rows for name, rows in found.tables.items() if rows}
-    with whole(path, beside=config.run.dir is None) as building:
+    with whole(path, beside=not (place or config.run.dir)) as building:
         folder = RunFolder(building)
         for name, data in content.items():
             folder.write_bytes(name, data)
@@ -132,7 +152,8 @@ def _write(
     return replace(found, path=path, tables=there, files=names)
 
 
-def _lines(sentences: Sequence[str]) -> bytes:
+def lines(sentences: Sequence[str]) -> bytes:
+    """Return sentences as the bytes of a file."""
     return ("\n".join(sentences) + "\n").encode()
 
 

@@ -211,3 +211,27 @@ def simulate(
     given = as_arguments({"plan": folder, **options})
     found = run(compose("simulate", given), given, Quiet(progress))
     return PlanResult(found.path, tuple(found.sentences))
+
+
+def replan(
+    plan: str | Path | PlanResult,
+    telemetry: str | Path,
+    *,
+    progress: Progress | None = None,
+    **options: Any,
+) -> PlanResult:
+    """Change a plan by what was seen since.
+
+    Args:
+        plan: A plan, or its folder.
+        telemetry: A CSV file, or the URL of a Prometheus server.
+        progress: Is told of phases.
+        options: Of ``python -m hwnas replan``: ``move_cost=0.5``.
+    """
+    host.tune()
+    from hwnas.api.replanning import replan as run
+
+    folder = plan.path if isinstance(plan, PlanResult) else plan
+    given = as_arguments({"plan": folder, "telemetry": telemetry, **options})
+    found = run(compose("replan", given), given, Quiet(progress))
+    return PlanResult(found.path, tuple(found.sentences))

@@ -58,6 +58,7 @@ _FIRST = {
     "verify": "DIR ",
     "plan": "service=FILE fleet=FILE ",
     "simulate": "plan=DIR ",
+    "replan": "plan=DIR telemetry=FILE|URL ",
 }
 _ABOUT = {
     "search": [
@@ -130,6 +131,15 @@ _ABOUT = {
         "p99 and the share of late requests of each class, cost and energy, with intervals over",
         "seeds. Writes runs/simulate/<time>/; the same input gives the same bytes.",
     ],
+    "replan": [
+        "Changes a plan by what was seen since: demands, late answers, machines that are down.",
+        "Hours in which nothing changed stay as they are; others are solved again near what runs:",
+        "moves count move_cost, and at most most_moved of an hour's replicas are stopped, unless",
+        "demand could not be served otherwise. telemetry is a CSV file with a column time (dates,",
+        "or seconds since 1970) or hour (of the plan), and class, requests_per_s, late, p99_ms, or",
+        "device, machines_down; or the URL of a Prometheus server, which query.* ask.",
+        "Writes runs/replan/<time>/: a plan as any, and decisions.csv, what moved and why.",
+    ],
 }
 _EXAMPLES = {
     "compress": [
@@ -157,6 +167,12 @@ _EXAMPLES = {
         "simulate plan=runs/plan/<time> trace=arrivals.csv n_seeds=10",
         "simulate plan=runs/plan/<time> kill=spot",
         "simulate plan=runs/plan/<time> 'kill=[cpu,gpu]' hours=[12,20] throttle=cpu:0.7",
+    ],
+    "replan": [
+        "replan plan=runs/plan/<time> telemetry=seen.csv",
+        "replan plan=runs/plan/<time> telemetry=seen.csv move_cost=0.5 most_moved=0.1",
+        "replan plan=runs/plan/<time> telemetry=http://localhost:9090 query.window_h=6"
+        " 'query.rate=sum by (class) (rate(requests_total[5m]))'",
     ],
     "search": [
         "search +target=npu budget.latency_ms=0.3 budget.sram_kib=32",

@@ -2,7 +2,7 @@
 
 from hwnas.config.common import RunConfig
 from hwnas.config.networks import ProfileConfig, TrainConfig
-from hwnas.config.planning import PlanConfig, SimulateConfig
+from hwnas.config.planning import PlanConfig, ReplanConfig, SimulateConfig
 from hwnas.config.runs import (
     AuditConfig,
     CompareConfig,
@@ -22,6 +22,7 @@ __all__ = [
     "ExportConfig",
     "PlanConfig",
     "ProfileConfig",
+    "ReplanConfig",
     "RunConfig",
     "SearchConfig",
     "SimulateConfig",
@@ -47,6 +48,7 @@ SCHEMAS: dict[str, type] = {
     "verify": VerifyConfig,
     "plan": PlanConfig,
     "simulate": SimulateConfig,
+    "replan": ReplanConfig,
 }
 
 

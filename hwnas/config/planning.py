@@ -1,4 +1,4 @@
-"""What verbs accept that plan deployments: ``plan`` and ``simulate``."""
+"""What verbs accept that plan deployments: ``plan``, ``simulate`` and ``replan``."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +19,9 @@ class PlanConfig:
     objective: str = "cost"  #: what is made least: cost, carbon or energy
     #: of the first solution; corrections by simulation come on top
     limit_s: float = within("[1, 86_400]", 120.0)
+    #: plans beside it, over cost, carbon, accuracy and latency, that are looked for; 0: none
+    front: int = within("[0, 100]", 9)
+    front_s: float = within("[1, 86_400]", 60.0)  #: seconds that they may take
     n_seeds: int = within("[1, 100]", 4)  #: simulations of each hour
     seed: int = within(SEED, 0)  #: of the first simulation
     run: OutputConfig = field(default_factory=OutputConfig)
@@ -60,3 +63,53 @@ class SimulateConfig:
         """What fails."""
         named = self.kill if isinstance(self.kill, list) else [self.kill]
         return [str(name) for name in named if name not in (None, "")]
+
+
+@dataclass
+class QueryConfig:
+    """What Prometheus is asked, in PromQL."""
+
+    #: requests a second behind the cache; the series need a label class
+    rate: str = "sum by (class) (rate(requests_total[5m]))"
+    late: str | None = None  #: share of requests that are late; a label class
+    p99_ms: str | None = None  #: milliseconds; a label class
+    down: str | None = None  #: machines that are down; a label device
+    window_h: float = within("(0, 8760]", 24.0)  #: hours until now
+    step_s: float = within("[1, 86_400]", 300.0)  #: between samples
+    timeout_s: float = within("(0, 3600]", 10.0)  #: of each query
+
+
+@dataclass
+class ReplanConfig:
+    """What ``python -m hwnas replan`` accepts."""
+
+    plan: str = ""  #: the folder of a plan
+    telemetry: str = ""  #: a CSV file, or the URL of a Prometheus server
+    service: str | None = None  #: default: that of the plan
+    fleet: str | None = None  #: likewise
+    #: what a replica started or stopped for an hour, and a model loaded, counts, in what an hour of
+    #: a replica takes on the mean
+    move_cost: float = within("[0, 1000]", 0.2)
+    most_moved: float = within("[0, 1]", 0.2)  #: of an hour's replicas that may be stopped
+    tolerance: float = within("[0, 1]", 0.05)  #: by which demand may differ without being new
+    extrapolate: bool = True  #: whether hours that were not seen follow those that were
+    begin: str | None = None  #: when hour 0 began: a date; default: midnight in UTC, on Mondays
+    query: QueryConfig = field(default_factory=QueryConfig)
+    in_place: bool = False  #: whether the plan's own folder takes the new plan
+    limit_s: float = within("[1, 86_400]", 30.0)  #: of a solution; corrections come on top
+    n_seeds: int = within("[1, 100]", 4)  #: simulations of each hour
+    seed: int = within(SEED, 0)  #: of the first simulation
+    run: OutputConfig = field(default_factory=OutputConfig)
+
+    def __post_init__(self) -> None:
+        check(self)
+        check(self.query, "query.")
+        if not self.plan or not self.telemetry:
+            raise ConfigError(
+                "replan needs plan=DIR, the folder of a plan, and telemetry=FILE or a URL, what "
+                "was seen since."
+            )
+        if self.in_place and self.run.dir:
+            raise ConfigError(
+                "in_place=true writes into the folder of the plan: leave out run.dir."
+            )

@@ -1,5 +1,6 @@
 """What a program has columns for: options in hours and scenarios, and candidates for pools."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,7 +50,10 @@ class Part:
 
     hours: tuple[int, ...]  #: places in the hours of the task
     weight: Array  #: how many hours each stands for
-    owned: Array | None = None  #: machines that are bought already, ``(devices,)``
+    owned: Array | None = None  #: machines that are bought, and no more can be, ``(devices,)``
+    bought: Array | None = None  #: likewise, but more can be
+    #: what other hours take of the day's budgets; ``None``: these have their share
+    spent: Mapping[str, float] | None = None
 
 
 def whole(task: Task) -> Part:

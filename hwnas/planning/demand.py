@@ -1,7 +1,7 @@
 """How many requests come in which hour, and how bursty: from rates, CSV files and traces."""
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -105,7 +105,7 @@ def read_gaps(path: Path) -> Array:
             f"{path} has {len(found)} arrivals; at least {LEAST_ARRIVALS} say how bursty it is. "
             "Leave trace out: arrivals are then Poisson's."
         )
-    times = np.array([_seconds(row[column], path, i) for i, row in enumerate(found)])
+    times = np.array([seconds(row[column], path, i) for i, row in enumerate(found)])
     gaps = np.diff(times)
     if (gaps < 0).any() or not gaps.sum() > 0:
         raise ConfigError(f"{path}: its arrivals are not in the order of time.")
@@ -113,14 +113,19 @@ def read_gaps(path: Path) -> Array:
     return scaled
 
 
-def _seconds(said: str, path: Path, row: int) -> float:
+def seconds(said: str, path: Path, row: int) -> float:
+    """Return the seconds since 1970 of a date, which is UTC's if it names no zone, or of a number.
+
+    Raises:
+        ConfigError: it is neither.
+    """
     try:
         return float(said)
     except ValueError:
         pass
     try:
-        whole, _, part = said.partition(".")
-        return datetime.fromisoformat(f"{whole}+00:00").timestamp() + float(f"0.{part or 0}")
+        found = datetime.fromisoformat(said)
+        return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
     except ValueError:
         raise ConfigError(f"{path}, row {row}: '{said[:40]}' is no time.") from None
 

@@ -50,6 +50,7 @@ class Choices:
 
     stations: tuple[Station, ...]
     options: Options
+    goodputs: Goodputs  #: as they were simulated
 
 
 def choices(problem: Problem, goodputs: Goodputs, progress: Progress) -> Choices:
@@ -67,7 +68,7 @@ def choices(problem: Problem, goodputs: Goodputs, progress: Progress) -> Choices
         mine = found.accuracy[found.klass == k]
         if problem.load.borne[k].any() and not (mine >= asked.accuracy_min).any():
             raise ConfigError(_refusal(problem, name, float(mine.max(initial=0.0))))
-    return Choices(tuple(stations), found)
+    return Choices(tuple(stations), found, goodputs)
 
 
 @dataclass(frozen=True)

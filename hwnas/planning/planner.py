@@ -1,6 +1,6 @@
 """The planner: solve, simulate, correct goodputs where answers come late, and solve again."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hwnas.errors import BudgetError
@@ -22,6 +22,8 @@ _STEP = 0.95
 _MARGIN = 0.8  # of what may be late: other seeds see other requests
 _LOOSE, _LOOSER = 0.4, 1.08  # of what may be late: below it goodputs are tried that are higher
 _LOOSER_ROUNDS, _GAIN = 6, 1e-3
+
+Resolve = Callable[[Solution, Task, Sequence[int]], Solution]
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,11 @@ def planned_of(task: Task, limit_s: float, seeds: Sequence[int], progress: Progr
     Goodputs are lowered where answers come late. Where none does, and a plan is quickly solved,
     higher ones are tried: those that tables say hold for any pool of a size.
     """
-    best = _corrected(solution(task, limit_s, progress), limit_s, seeds, progress)
+
+    def resolve(found: Solution, task: Task, hours: Sequence[int]) -> Solution:
+        return again(found, task, hours, limit_s, progress)
+
+    best = corrected(solution(task, limit_s, progress), resolve, seeds, progress)
     for _ in range(_LOOSER_ROUNDS if not best.solution.kept else 0):
         scale = _looser(best)
         if not scale:
@@ -76,7 +82,7 @@ def planned_of(task: Task, limit_s: float, seeds: Sequence[int], progress: Progr
         found = solution(wider, limit_s, progress)
         if found.value >= best.plan.value * (1 - _GAIN):
             break
-        other = _corrected(found, limit_s, seeds, progress)
+        other = corrected(found, resolve, seeds, progress)
         if other.plan.value >= best.plan.value or other.is_late:
             break
         best = replace(other, rounds=best.rounds + other.rounds + 1)
@@ -98,17 +104,33 @@ def _looser(found: Planned) -> dict[tuple[int, int], float]:
     return scale
 
 
-def _corrected(
-    found: Solution, limit_s: float, seeds: Sequence[int], progress: Progress
+def corrected(
+    found: Solution,
+    resolve: Resolve,
+    seeds: Sequence[int],
+    progress: Progress,
+    only: Sequence[int] | None = None,
 ) -> Planned:
-    """Return a solution as a plan, solved again with lower goodputs until nothing is late."""
+    """Return a solution as a plan, solved again with lower goodputs until nothing is late.
+
+    Args:
+        found: The solution.
+        resolve: Solves hours of a solution again, as a task with lower goodputs.
+        seeds: Of the simulations.
+        progress: Is told of phases.
+        only: Places of the hours that are simulated; default: all.
+
+    Raises:
+        BudgetError: a limit leaves demand unserved; it says which.
+    """
     rounds = 0
     while True:
         if not found.serves:
             raise BudgetError(explain.refusal(found, progress))
         notes = [*unmeasured(found.task.problem.catalogue, found.task.problem.fleet)]
         plan, scene = as_plan(found, notes), Scene(arrivals(found.task.problem))
-        hours = [each.hours[0] for each in plan.hours]
+        places = range(len(plan.hours)) if only is None else only
+        hours = [plan.hours[i].hours[0] for i in places]
         seen = simulation.simulate(plan, scene, seeds, progress, hours)
         late = _late(found, seen)
         killed = {} if late else _killed(found, plan, scene, seeds[0], progress)
@@ -117,8 +139,8 @@ def _corrected(
             return Planned(plan, found, seen, killed, rounds, is_late=bool(late))
         rounds += 1
         scale = {**found.task.scale, **{w: found.task.scale.get(w, 1.0) * _STEP for w in late}}
-        corrected = replace(found.task, scale=scale)
-        found = again(found, corrected, sorted({i for i, _ in late}), limit_s, progress)
+        lower = replace(found.task, scale=scale)
+        found = resolve(found, lower, sorted({i for i, _ in late}))
 
 
 def arrivals(problem: Problem) -> dict[str, Arrivals]:

@@ -4,6 +4,8 @@ The program starts with few options; what its duals say that others would save i
 What none of them would save bounds the program with all options (Lagrange).
 """
 
+import math
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -33,10 +35,17 @@ class Priced:
     bound: float  #: over all options
 
 
-def priced(task: Task, progress: Progress) -> Priced:
-    """Return the options that the relaxed program takes, and its duals."""
+def priced(task: Task, progress: Progress, limit_s: float = math.inf) -> Priced:
+    """Return the options that the relaxed program takes, and its duals.
+
+    Args:
+        task: What is solved.
+        progress: Is told of phases.
+        limit_s: After so many seconds it ends early; the bound holds all the same.
+    """
+    began = time.perf_counter()
     n_s, n_i = task.n_scenarios, len(task.hours)
-    columns = Columns.of(np.unique(np.concatenate([*_first(task)]), axis=0))
+    columns = Columns.of(np.unique(np.concatenate([*first(task)]), axis=0))
     with progress.phase("Columns", _ROUNDS) as advance:
         for done in range(_ROUNDS):
             program = assemble(task, columns, whole(task), relaxed=True)
@@ -44,7 +53,8 @@ def priced(task: Task, progress: Progress) -> Priced:
             reduced, demand, accuracy = _reduced(task, program, lp)
             rows, worst = _better(task, reduced, demand)
             advance(1)
-            if not len(rows) or -worst < _NEAR * abs(lp.cost):
+            is_near = not len(rows) or -worst < _NEAR * abs(lp.cost)
+            if is_near or time.perf_counter() - began > limit_s:
                 advance(_ROUNDS - done - 1)
                 break
             old = np.stack([columns.scenario, columns.hour, columns.option], 1)
@@ -57,7 +67,7 @@ def priced(task: Task, progress: Progress) -> Priced:
     )
 
 
-def _able(task: Task, s: int) -> Array:
+def able(task: Task, s: int) -> Array:
     """Return infinity for options that a scenario takes away, else 0 ``(options,)``."""
     o, alive = task.choices.options, task.alive(s)
     device = np.array([station.device for station in task.choices.stations])
@@ -74,17 +84,20 @@ def _machines(task: Task) -> tuple[Array, Array, Ints]:
     return per[o.first], np.where(o.second >= 0, o.share * per[o.second], 0.0), device
 
 
-def _first(task: Task) -> Iterator[Ints]:
-    """Yield options that are cheap at list prices, whatever a point of accuracy is worth."""
+def first(task: Task) -> Iterator[Ints]:
+    """Yield options that are cheap at list prices, whatever a point of accuracy is worth.
+
+    Rows are scenarios, hours and options.
+    """
     o = task.choices.options
     one, two, device = _machines(task)
     rent, owned = machine_values(task, "cost")
     price = rent.max(0) + owned / task.problem.load.n_hours + 1e-9
     cost = price[device[o.first]] * one + price[device[o.second]] * two + o.usd * 3600
     for s in range(task.n_scenarios):
-        able = _able(task, s)
+        within = able(task, s)
         for k in range(len(task.problem.classes)):
-            mine = np.flatnonzero((o.klass == k) & np.isfinite(able))
+            mine = np.flatnonzero((o.klass == k) & np.isfinite(within))
             worth = cost[mine].mean() / 0.01 if mine.size else 0.0
             for point in _FIRST:
                 best = mine[np.argsort(cost[mine] - point * worth * o.accuracy[mine])[:_TAKEN]]
@@ -108,9 +121,9 @@ def _reduced(task: Task, program: Program, lp: Solved) -> tuple[Array, Array, Ar
     usd = o.usd * 3600
     found = np.empty((n_s, n_i, len(o)))
     for s in range(n_s):
-        margin, able = o.accuracy - task.floors(s)[o.klass], _able(task, s)
+        margin, within = o.accuracy - task.floors(s)[o.klass], able(task, s)
         for i in range(n_i):
-            cost = able - machines[s, i][d1] * one - machines[s, i][d2] * two
+            cost = within - machines[s, i][d1] * one - machines[s, i][d2] * two
             cost -= accuracy[s, i][o.klass] * margin
             if links:
                 cost -= o.links @ of_link[:, s, i]

@@ -131,6 +131,8 @@ class _Assembly:
         owned = self.part.owned
         upper[begin["r"] : begin["u"]] = quota if owned is None else owned
         integer[begin["m"] :] = self.pools is not None
+        if self.part.bought is not None:
+            lower[begin["r"] : begin["u"]] = np.minimum(self.part.bought, quota)
         if self.most is not None:
             upper[begin["u"] : begin["y"]] = self.most
             upper[begin["y"] :] = 1.0
@@ -282,7 +284,8 @@ class _Assembly:
             entries = [(every // self.d, self.begin["m"] + every, np.tile(busy, n_i))]
             self.rows.at_most(f"power_w.{region}", entries, np.full(n_i, watts))
         weight = self.part.weight
-        share = weight.sum() / task.weight.sum()
+        spent = self.part.spent
+        share = weight.sum() / task.weight.sum() if spent is None else 1.0
         days = task.problem.load.n_hours / 24 * share
         for name, limit in (
             ("cost", budgets.cost_per_day), ("carbon", budgets.carbon_kg_per_day)
@@ -298,7 +301,8 @@ class _Assembly:
             ]
             if name == "cost":
                 used_up.append(self._sent(weight))
-            self.rows.at_most(f"{name}_budget", used_up, np.array([limit * days]))
+            left = limit * days - (spent or {}).get(name, 0.0)
+            self.rows.at_most(f"{name}_budget", used_up, np.array([left]))
 
     def _sent(self, weight: Array) -> tuple[Ints, Ints, Array | float]:
         """Return what sending costs in all, as entries of a row."""

@@ -16,7 +16,7 @@ from hwnas.planning.highs import Solved, solve
 from hwnas.planning.hours import Hour, PoolRow, rounded
 from hwnas.planning.pricing import Priced, priced
 from hwnas.planning.program import Program, assemble
-from hwnas.planning.task import Array, Task, machine_values
+from hwnas.planning.task import Array, Objective, Task, machine_values
 from hwnas.progress import Progress
 
 #: Programs that are solved whole: so many options in hours, and candidates for pools.
@@ -26,7 +26,7 @@ _STATIONS = (30, 90, 720)
 _KEPT = 1_000  # options that are kept for a class in an hour and scenario
 _HOUR_GAP, _HOUR_S = 0.01, (1.0, 8.0)
 _EXACT = 1e-7
-_UNSERVED = 1e-6  # a part of a demand that is none
+UNSERVED = 1e-6  # a part of a demand that is none
 
 
 @dataclass
@@ -45,11 +45,15 @@ class Solution:
     @property
     def value(self) -> float:
         """What it comes to, in the unit of the objective; with what breaks ties left out."""
+        return self.taken(self.task.objective)
+
+    def taken(self, objective: Objective) -> float:
+        """Return what it comes to in the unit of an objective, its own or another."""
         task, total = self.task, 0.0
-        rent, owned = machine_values(task, task.objective)
+        rent, owned = machine_values(task, objective)
         for i, hour in enumerate(self.hours):
             total += float(rent[i] @ hour.machines) * task.weight[i]
-            if task.objective == "cost":
+            if objective == "cost":
                 usd = sum(task.choices.options.usd[o] * x for s, o, x in hour.flows if s == 0)
                 total += usd * 3600 * task.weight[i]
         return total + float(owned @ self.owned)
@@ -63,18 +67,42 @@ class Solution:
     @property
     def serves(self) -> bool:
         """Whether all demands are served."""
-        return bool((self.unserved < _UNSERVED).all())
+        return bool((self.unserved < UNSERVED).all())
 
 
-def solution(task: Task, limit_s: float, progress: Progress) -> Solution:
-    """Return the best solution that is found in so many seconds; it may leave demands unserved."""
-    n_all = len(task.choices.options) * task.n_scenarios * len(task.hours)
-    if n_all <= MOST_COLUMNS:
-        columns = _all_columns(task)
-        program = assemble(task, columns, whole(task))
-        if len(program.pools or ()) <= MOST_POOLS:
-            return _whole(task, program, limit_s, progress)
+def solution(
+    task: Task,
+    limit_s: float,
+    progress: Progress,
+    start: tuple[Sequence[Hour], Array] | None = None,
+) -> Solution:
+    """Return the best solution that is found in so many seconds; it may leave demands unserved.
+
+    Args:
+        task: What is solved.
+        limit_s: Seconds that it may take.
+        progress: Is told of phases.
+        start: Hours and what is bought, to begin with where the whole is solved at once.
+    """
+    if (program := small(task)) is not None:
+        begun = None if start is None else values(program, *start)
+        return _whole(task, program, limit_s, progress, begun)
     return min(_tried(task, limit_s, progress), key=lambda found: (not found.serves, found.value))
+
+
+def small(task: Task) -> Program | None:
+    """Return the program of a task that is small enough to be solved whole."""
+    if len(task.choices.options) * task.n_scenarios * len(task.hours) > MOST_COLUMNS:
+        return None
+    program = assemble(task, _all_columns(task), whole(task))
+    return program if len(program.pools or ()) <= MOST_POOLS else None
+
+
+def bound(task: Task, limit_s: float, progress: Progress) -> float:
+    """Return what no solution of a task can be below, as it is found in so many seconds."""
+    if (program := small(task)) is None:
+        return priced(task, progress, limit_s).bound
+    return _whole(task, program, limit_s, progress).bound_all
 
 
 def _tried(task: Task, limit_s: float, progress: Progress) -> Iterator[Solution]:
@@ -83,10 +111,9 @@ def _tried(task: Task, limit_s: float, progress: Progress) -> Iterator[Solution]
     yield found
     o = task.choices.options
     single = np.flatnonzero(o.second < 0)
-    if single.size < len(o) and single.size * task.n_scenarios * len(task.hours) <= MOST_COLUMNS:
+    if single.size < len(o):
         alone = replace(task, choices=replace(task.choices, options=o.only(single)))
-        program = assemble(alone, _all_columns(alone), whole(alone))
-        if len(program.pools or ()) <= MOST_POOLS:
+        if (program := small(alone)) is not None:
             other = _whole(alone, program, limit_s / 2, progress)
             other.bound_kept = min(found.bound_kept, other.bound_kept)
             other.bound_all = found.bound_all
@@ -106,17 +133,19 @@ def _all_columns(task: Task) -> Columns:
     return Columns.of(np.concatenate(rows))
 
 
-def _whole(task: Task, program: Program, limit_s: float, progress: Progress) -> Solution:
+def _whole(
+    task: Task, program: Program, limit_s: float, progress: Progress, start: Array | None = None
+) -> Solution:
     with progress.phase("Program", 1) as advance:
-        found = solve(program, limit_s=limit_s, gap=_EXACT)
+        found = solve(program, limit_s=limit_s, gap=_EXACT, start=start)
         advance(1)
     part = whole(task)
-    hours, owned = _read(task, program, found, part)
+    hours, owned = read(task, program, found, part)
     seconds = {"program": found.seconds}
     return Solution(task, hours, owned, found.bound, found.bound, seconds, len(program.columns))
 
 
-def _read(task: Task, program: Program, found: Solved, part: Part) -> tuple[list[Hour], Array]:
+def read(task: Task, program: Program, found: Solved, part: Part) -> tuple[list[Hour], Array]:
     """Return what values of variables say, by hour, and what is bought."""
     n_s, n_i, n_k = task.n_scenarios, len(part.hours), len(task.problem.classes)
     b, v = program.begin, found.values
@@ -130,7 +159,7 @@ def _read(task: Task, program: Program, found: Solved, part: Part) -> tuple[list
     for j in np.flatnonzero(v[: b["z"]] > 1e-9):
         hours[c.hour[j]].flows.append((int(c.scenario[j]), int(c.option[j]), float(v[j])))
     assert p is not None
-    for j in np.flatnonzero(v[b["y"] :] > 0.5):
+    for j in np.flatnonzero(v[b["y"] : b["y"] + len(p)] > 0.5):
         n = round(v[b["u"] + j]) + int(p.spread[j])
         if n > p.spread[j]:
             row = PoolRow(int(p.station[j]), int(p.variant[j]), int(p.spread[j]), n)
@@ -184,8 +213,8 @@ def _kept(task: Task, guide: Priced, i: int) -> Columns:
     return Columns.of(np.concatenate(rows))
 
 
-def _joined(kept: Sequence[Columns], hours: Sequence[int]) -> Columns:
-    """Return the options of some hours together."""
+def joined(kept: Sequence[Columns], hours: Sequence[int]) -> Columns:
+    """Return the options of some hours of a task together, as of one program."""
     parts = [
         np.stack([kept[h].scenario, np.full_like(kept[h].hour, i), kept[h].option], 1)
         for i, h in enumerate(hours)
@@ -205,13 +234,13 @@ def _bought(
     peaks, n = sorted({int(row.argmax()) for row in borne}), len(task.hours)
     weight = task.weight[peaks] * (task.weight.sum() / task.weight[peaks].sum())
     part = Part(tuple(peaks), weight)
-    program = assemble(task, _joined(kept, peaks), part)
+    program = assemble(task, joined(kept, peaks), part)
     with progress.phase("Peaks", 1) as advance:
         most = np.max([firsts[i].machines for i in peaks], 0)
-        start = _values(program, [firsts[i] for i in peaks], most)
+        start = values(program, [firsts[i] for i in peaks], most)
         joint = solve(program, limit_s=limit_s / 2, gap=_HOUR_GAP, start=start)
         advance(1)
-    _, owned = _read(task, program, joint, part)
+    _, owned = read(task, program, joint, part)
     hours = []
     with progress.phase("Hours", n) as advance:
         for i in range(n):
@@ -237,10 +266,10 @@ def _served(
     for part in (Part((i,), task.weight[[i]], owned), Part((i,), task.weight[[i]])):
         program = assemble(task, kept, part)
         fits = part.owned is None or (first.machines <= owned + _hourly(task)).all()
-        start = _values(program, [first], first.machines) if fits else None
+        start = values(program, [first], first.machines) if fits else None
         found = solve(program, limit_s=limit_s, gap=_HOUR_GAP, start=start)
-        (hour,), more = _read(task, program, found, part)
-        if not (hour.unserved > _UNSERVED).any():
+        (hour,), more = read(task, program, found, part)
+        if not (hour.unserved > UNSERVED).any():
             return hour, owned if part.owned is not None else np.maximum(owned, more)
         limit_s *= 2
     return hour, owned
@@ -274,19 +303,19 @@ def again(
 def _polish(found: Solution, kept: Sequence[Columns], limit_s: float, progress: Progress) -> None:
     """Solve the whole day, begun at what was found; keep what is better, and its bound."""
     task, part = found.task, whole(found.task)
-    program = assemble(task, _joined(kept, part.hours), part)
+    program = assemble(task, joined(kept, part.hours), part)
     with progress.phase("Polish", 1) as advance:
-        start = _values(program, found.hours, found.owned)
+        start = values(program, found.hours, found.owned)
         better = solve(program, limit_s=limit_s, gap=1e-3, start=start)
         advance(1)
     found.bound_kept = max(found.bound_kept, better.bound)
     if start is None or better.values is None:
         return
     if better.cost <= float(program.cost @ start) + 1e-9:
-        found.hours, found.owned = _read(task, program, better, part)
+        found.hours, found.owned = read(task, program, better, part)
 
 
-def _values(program: Program, hours: Sequence[Hour], owned: Array) -> Array | None:
+def values(program: Program, hours: Sequence[Hour], owned: Array) -> Array | None:
     """Return hours as values of the variables; ``None``: a pool or an option is not of them."""
     b, c, p = program.begin, program.columns, program.pools
     assert p is not None

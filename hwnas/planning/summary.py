@@ -22,6 +22,7 @@ def tables(
         "costs": [*_costs(plan)],
         "failures": [*_failures(plan, killed)],
         "models": [*_models(plan)],
+        "limits": _limits(plan),
     }
 
 
@@ -45,7 +46,7 @@ def _classes(plan: Plan, seen: Sequence[HourSeen]) -> Iterable[Row]:
                 continue
             yield {
                 "hour": hour,
-                "like": _spelt(_like(plan, hour).hours),
+                "like": spelt(_like(plan, hour).hours),
                 "class": name,
                 "demand_per_s": asked.demand[hour],
                 **_columns("p50_ms", [c.p50_ms for c in own]),
@@ -73,8 +74,8 @@ def _accuracy(of: HourPlan, name: str) -> float:
     return sum(r.rate * r.accuracy for r in routes) / rate if rate else 0.0
 
 
-def _spelt(hours: Sequence[int]) -> str:
-    """Return hours as ``0-3 5``."""
+def spelt(hours: Sequence[int]) -> str:
+    """Return ascending hours as ``0-3 5``."""
     parts: list[list[int]] = []
     for hour in hours:
         if parts and hour == parts[-1][-1] + 1:
@@ -98,7 +99,7 @@ def _pools(plan: Plan, seen: Sequence[HourSeen]) -> Iterable[Row]:
             spare = pool.replicas - pool.spread - used / pool.goodput
             busy = over_seeds([run.busy[pool.kind] for run in own]) if own else None
             yield {
-                "hours": _spelt(of.hours), "device": kind.device, "model": kind.model,
+                "hours": spelt(of.hours), "device": kind.device, "model": kind.model,
                 "batch": kind.batch, "wait_ms": kind.wait_ms, "limit_ms": kind.limit_ms,
                 "replicas": pool.replicas, "spread": pool.spread, "requests_per_s": used,
                 "goodput_per_s": pool.goodput, "spare_replicas": spare,
@@ -111,7 +112,7 @@ def _hours(plan: Plan, seen: Sequence[HourSeen]) -> Iterable[Row]:
     for hour, runs in _by_hour(seen).items():
         machines = _like(plan, hour).machines
         yield {
-            "hour": hour, "like": _spelt(_like(plan, hour).hours),
+            "hour": hour, "like": spelt(_like(plan, hour).hours),
             **{f"machines_{name}": machines.get(name, 0) for name in plan.devices},
             **_columns("usd", [run.usd for run in runs]),
             **_columns("kwh", [run.kwh for run in runs]),
@@ -211,17 +212,27 @@ def seen_sentences(plan: Plan, seen: Sequence[HourSeen]) -> list[str]:
     return [f"{said}; {lost} requests are lost."]
 
 
+def _limits(plan: Plan) -> list[Row]:
+    """Return how far each model on a device is from its goodput, in the hour that is nearest."""
+    nearest: dict[tuple[str, str], Row] = {}
+    for row in _pools(plan, ()):
+        if row["requests_per_s"] > 0:
+            can = row["goodput_per_s"] * (row["replicas"] - row["spread"])
+            found = {
+                "device": row["device"], "model": row["model"], "hours": row["hours"],
+                "requests_per_s": row["requests_per_s"], "goodput_per_s": can,
+                "demand_may_grow": max(can / row["requests_per_s"] - 1, 0.0),
+            }  # fmt: skip
+            key = row["device"], row["model"]
+            known = nearest.get(key, found)
+            nearest[key] = min(known, found, key=lambda each: float(each["demand_may_grow"]))
+    return sorted(nearest.values(), key=lambda each: float(each["demand_may_grow"]))
+
+
 def breaks_first(plan: Plan) -> list[str]:
     """Return which pool has the least left, in words."""
-    left = [
-        (row["spare_replicas"] / row["replicas"], row["device"], row["model"], row["hours"])
-        for row in _pools(plan, ())
-        if row["requests_per_s"] > 0
-    ]
-    if not left:
-        return []
-    share, device, model, hours = min(left)
     return [
-        f"What breaks first if demand grows: {model} on {device} in the hours {hours}, which has "
-        f"{max(share, 0.0):.1%} of its replicas to spare."
+        f"What breaks first if demand grows: {row['model']} on {row['device']} in the hours "
+        f"{row['hours']}, when {row['demand_may_grow']:.1%} more comes."
+        for row in _limits(plan)[:1]
     ]

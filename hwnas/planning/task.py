@@ -28,9 +28,12 @@ class Task:
     objective: Objective
     #: of goodputs, by place of the hour and station
     scale: dict[tuple[int, int], float] = field(default_factory=dict)
+    #: of hours: those with other marks are never alike
+    marks: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        keys = np.concatenate([self.problem.load.borne, *_carbon_rows(self.problem)]).T
+        marks = np.array([self.marks] if self.marks else np.zeros((0, self.problem.load.n_hours)))
+        keys = np.concatenate([self.problem.load.borne, *_carbon_rows(self.problem), marks]).T
         _, first, group, count = np.unique(
             keys.round(9), axis=0, return_index=True, return_inverse=True, return_counts=True
         )

@@ -18,7 +18,7 @@ def as_plan(found: Solution, notes: Sequence[str] = ()) -> Plan:
     task = found.task
     problem = task.problem
     kinds: dict[str, Kind] = {}
-    hours = [_hour(task, hour, i, kinds) for i, hour in enumerate(found.hours)]
+    hours = [hour_plan(task, hour, i, kinds) for i, hour in enumerate(found.hours)]
     return Plan(
         format=plans.FORMAT,
         objective=task.objective,
@@ -27,7 +27,7 @@ def as_plan(found: Solution, notes: Sequence[str] = ()) -> Plan:
         bound_kept=_digits(found.bound_kept),
         bound_all=_digits(found.bound_all),
         jitter=problem.service.jitter,
-        classes=_classes(problem),
+        classes=classes_of(problem),
         devices=_devices(found),
         kinds=dict(sorted(kinds.items())),
         hours=hours,
@@ -40,7 +40,8 @@ def _digits(value: float) -> float:
     return float(f"{value:.9g}")
 
 
-def _classes(problem: Problem) -> dict[str, Asked]:
+def classes_of(problem: Problem) -> dict[str, Asked]:
+    """Return what classes ask for as plans say it."""
     load = problem.load
     return {
         name: Asked(
@@ -64,7 +65,8 @@ def _devices(found: Solution) -> dict[str, Machine]:
     }  # fmt: skip
 
 
-def _hour(task: Task, hour: Hour, i: int, kinds: dict[str, Kind]) -> HourPlan:
+def hour_plan(task: Task, hour: Hour, i: int, kinds: dict[str, Kind]) -> HourPlan:
+    """Return an hour at a place of a task as plans say it; its kinds are added to those known."""
     names: dict[int, str] = {}
     pools = []
     for row in sorted(hour.pools, key=lambda row: row.station):
@@ -82,6 +84,15 @@ def _hour(task: Task, hour: Hour, i: int, kinds: dict[str, Kind]) -> HourPlan:
     )
 
 
+def kind_name(task: Task, station: int, variant: int) -> str:
+    """Return what a way to run a model on a device is called in plans."""
+    at, problem = task.choices.stations[station], task.problem
+    how = at.variants[variant]
+    name = f"{problem.devices[at.device][0]}/{at.model}/b{how.batch}"
+    name += f"w{how.wait_ms:g}" * (how.wait_ms > 0) + f"/{at.limit_ms:g}ms"
+    return name + f"/{at.process}" * (len(problem.arrivals) > 1) + f"/{how.least}" * bool(variant)
+
+
 def _kind(task: Task, row: PoolRow) -> tuple[str, Kind]:
     station = task.choices.stations[row.station]
     variant, problem = station.variants[row.variant], task.problem
@@ -89,12 +100,7 @@ def _kind(task: Task, row: PoolRow) -> tuple[str, Kind]:
     goodput = _digits(variant.goodput)
     model = problem.catalogue.models.get(station.model)
     timed = problem.catalogue.on(problem.fleet, device, station.model)
-    name = f"{device}/{station.model}/b{variant.batch}"
-    name += f"w{variant.wait_ms:g}" * (variant.wait_ms > 0) + f"/{station.limit_ms:g}ms"
-    name += f"/{station.process}" * (len(problem.arrivals) > 1) + f"/{variant.least}" * bool(
-        row.variant
-    )
-    return name, Kind(
+    return kind_name(task, row.station, row.variant), Kind(
         device, station.model, variant.batch, variant.wait_ms, station.limit_ms, goodput,
         variant.least,
         None if model is None else _figure(model.accuracy.to_json()),

@@ -23,12 +23,16 @@ _STYLE: Any = {
 _TITLES = {
     "serving": "Who serves what, by hour",
     "margins": "How near each class comes to its limits",
+    "front": "What less carbon, more accuracy or shorter latencies would cost",
 }
 _NOTES = {
     "serving": "Requests a second that each model on each device answers, as they must be borne; "
     "requests that go on to a second model count at both.",
     "margins": "Left: the 99th percentile over its limit, by simulation, with 95 % intervals over "
     "seeds. Right: the share of late requests; the dashed line is what is allowed.",
+    "front": "Each mark is a plan of least cost within one limit that is tighter than asked for; "
+    "lines reach down to what no plan costs less than. Goodputs are as corrected for the plan; the "
+    "others were not simulated. The larger mark is the plan.",
 }
 _MOST = 9  # models on devices that have a colour of their own
 _HOURS = "hour"
@@ -37,7 +41,10 @@ _HOURS = "hour"
 def pictures(plan: Plan, tables: Mapping[str, Sequence[Row]]) -> dict[str, Pictures]:
     """Return the figures of a plan by name, as PNG and SVG."""
     with mpl.rc_context(_STYLE):
-        return {"serving": _saved(_serving(plan)), "margins": _saved(_margins(plan, tables))}
+        found = {"serving": _saved(_serving(plan)), "margins": _saved(_margins(plan, tables))}
+        if len(rows := tables.get("plans", ())) > 1:
+            found["front"] = _saved(_front(rows))
+        return found
 
 
 def page(
@@ -48,7 +55,10 @@ def page(
 ) -> str:
     """Return the page of a plan as HTML."""
     wanted = {
-        "classes": "Classes by hour", "costs": "Cost by part", "failures": "Failures",
+        "decisions": "What was moved, and why",
+        "classes": "Classes by hour", "costs": "Cost by part",
+        "plans": "Plans over cost, carbon, accuracy and latency, none of which dominates another",
+        "limits": "What breaks first if demand grows", "failures": "Failures",
         "sketches": "What buying a device would change", "pools": "Pools",
         "hours": "Machines, money and energy by hour", "models": "Figures of the models",
     }  # fmt: skip
@@ -158,3 +168,32 @@ def _line(
         hours, value, reach, label=label, color=colour, marker="o", markersize=3, linewidth=1,
         capsize=2,
     )  # fmt: skip
+
+
+_PANELS = (
+    ("carbon_kg_per_day", "kg of CO2 a day", 1.0),
+    ("accuracy", "accuracy, lower ends, %", 100.0),
+    ("p99_of_limit", "limits of p99, times those asked for", 1.0),
+)
+
+
+def _front(rows: Sequence[Row]) -> Figure:
+    """Draw plans: cost over carbon, accuracy and latency, by the limit that is tightened."""
+    figure = Figure(figsize=(9.0, 3.4), layout="constrained")
+    panels = figure.subplots(1, len(_PANELS), sharey=True)
+    kinds = dict.fromkeys(row["varied"] for row in rows)
+    for axes, (name, label, scale) in zip(panels, _PANELS, strict=True):
+        for kind, colour in zip(kinds, COLOURS, strict=False):
+            own = [row for row in rows if row["varied"] == kind]
+            x = np.array([row[name] * scale for row in own])
+            cost, least = (np.array([row[f"cost_per_day{end}"] for row in own])
+                           for end in ("", "_bound"))  # fmt: skip
+            axes.errorbar(
+                x, cost, [np.maximum(cost - least, 0), np.zeros(len(own))], label=kind,
+                color=colour, marker="o", markersize=8 if kind == rows[0]["varied"] else 4,
+                linestyle="none", elinewidth=1, capsize=2,
+            )  # fmt: skip
+        axes.set_xlabel(label)
+    panels[0].set_ylabel("$ a day")
+    panels[0].legend()
+    return figure

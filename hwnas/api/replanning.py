@@ -1,0 +1,144 @@
+"""Plans that go on: from a plan's folder and telemetry to another folder of a plan."""
+
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
+
+from hwnas import files
+from hwnas.api.planning import PlannedRun, check_extra, files_of, written
+from hwnas.api.reporter import Reporter
+from hwnas.config import ReplanConfig
+from hwnas.errors import ConfigError, RunError
+from hwnas.records import read_json
+from hwnas.records.schema import OPEN
+
+if TYPE_CHECKING:
+    from hwnas.planning.plan import Plan
+    from hwnas.planning.telemetry import Sample
+
+_SOURCES = ("service", "fleet")
+
+
+class _Said(TypedDict, total=False):
+    service: str
+    fleet: str
+
+
+class _Manifest(TypedDict):
+    config: Annotated[_Said, OPEN]
+
+
+_MANIFEST: Any = Annotated[_Manifest, OPEN]
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """Telemetry as it was read."""
+
+    samples: "Sequence[Sample]"
+    by_hour: bool  #: whether times are hours of the plan
+
+
+def replan(config: ReplanConfig, arguments: Sequence[str], reporter: Reporter) -> PlannedRun:
+    """Change a plan by telemetry, and write it into a folder of its own.
+
+    Args:
+        config: What is changed.
+        arguments: Of the command line, or what stands for them.
+        reporter: Hears of the work.
+
+    Raises:
+        ConfigError: a file is wrong, or is not of the plan.
+        RunError: there is no plan, or telemetry cannot be had.
+        BudgetError: a limit leaves demand unserved.
+    """
+    check_extra("replan")
+    if config.run.dir:
+        files.check_new(Path(config.run.dir), "run.dir")
+    from hwnas.planning import decisions, replanner, sketches, summary
+    from hwnas.planning.plan import read_plan
+    from hwnas.planning.problem import read_problem
+    from hwnas.planning.replanner import Manner
+    from hwnas.planning.telemetry import as_rows, began, telemetry
+
+    old = read_plan(Path(config.plan))
+    sources = _sources(config)
+    config = replace(config, service=sources["service"], fleet=sources["fleet"])
+    n_hours = sum(len(of.hours) for of in old.hours)
+    seen = _seen(config, old)
+    begun = 0.0 if seen.by_hour else began(config.begin, n_hours)
+    problem = sketches.real(read_problem(*(Path(sources[name]) for name in _SOURCES)))
+    manner = Manner(
+        config.tolerance, config.move_cost, config.most_moved, config.extrapolate, config.limit_s
+    )
+    seeds = range(config.seed, config.seed + config.n_seeds)
+    found = replanner.replanned(
+        problem, old, telemetry(seen.samples, n_hours, begun), manner, seeds, reporter
+    )
+    new = found.found.plan
+    rows = decisions.rows(old, found)
+    tables = {"decisions": rows, **summary.tables(new, found.found.seen, found.found.killed)}
+    tables |= {"telemetry": as_rows(seen.samples, by_hour=seen.by_hour)}
+    said = [*decisions.sentences(old, found, rows), *summary.sentences(found.found)]
+    told = PlannedRun(Path(), new, tables, said, ())
+    if config.in_place:
+        return _in_place(config, arguments, told)
+    return written("replan", config, arguments, told, files_of(told))
+
+
+def _in_place(config: ReplanConfig, arguments: Sequence[str], told: PlannedRun) -> PlannedRun:
+    """Write a plan, and have it take the place of the one that it came from."""
+    own = Path(config.plan)
+    beside = own.with_name(f".{own.name}.new")
+    former = own.with_name(f".{own.name}.former")
+    for left in (beside, former):  # of a process that was killed
+        shutil.rmtree(left, ignore_errors=True)
+    found = written("replan", config, arguments, told, files_of(told), beside)
+    own.rename(former)
+    beside.rename(own)
+    shutil.rmtree(former)
+    return replace(found, path=own)
+
+
+def _sources(config: ReplanConfig) -> dict[str, str]:
+    """Return where the service and the fleet of a plan are.
+
+    Raises:
+        RunError: the plan does not say.
+        ConfigError: they are not where it says.
+    """
+    given = {name: said for name in _SOURCES if (said := getattr(config, name)) is not None}
+    if len(given) < len(_SOURCES):
+        path = Path(config.plan, "manifest.json")
+        try:
+            said = read_json(_MANIFEST, path, RunError)["config"]
+        except FileNotFoundError:
+            said = {}
+        for name in {*_SOURCES} - {*given}:
+            if not (place := said.get(name, "")):
+                raise RunError(f"{path} does not say where the {name} is: name it, {name}=FILE.")
+            if not Path(place).exists():
+                raise ConfigError(
+                    f"The {name} of the plan, {place}, is not here: start where the plan was made, "
+                    f"or name it, {name}=FILE."
+                )
+            given[name] = place
+    return given
+
+
+def _seen(config: ReplanConfig, plan: "Plan") -> _Seen:
+    """Return the telemetry of a file, or of a server."""
+    from hwnas.planning import prometheus, telemetry
+
+    if not telemetry.is_url(config.telemetry):
+        return _Seen(*telemetry.read_samples(Path(config.telemetry), plan))
+    asked = config.query
+    queries = {name: said for name in ("rate", "late", "p99_ms", "down")
+               if (said := getattr(asked, name))}  # fmt: skip
+    now = time.time()
+    over = prometheus.Range(now - asked.window_h * 3600, now, asked.step_s)
+    found = prometheus.samples(config.telemetry, queries, over, asked.timeout_s, plan)
+    return _Seen(found, by_hour=False)

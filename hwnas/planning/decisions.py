@@ -1,0 +1,161 @@
+"""What a new plan moves, and why: rows and sentences."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from hwnas.planning import moves, restoring
+from hwnas.planning.changes import Cause
+from hwnas.planning.moves import Kept, Running
+from hwnas.planning.plan import HourPlan, Plan
+from hwnas.planning.replanner import Replanned
+from hwnas.planning.summary import spelt
+from hwnas.results import Row
+
+_SHOWN = 12  # moves that are said in words: the largest
+
+
+def rows(old: Plan, found: Replanned) -> list[Row]:
+    """Return a row for each kind of replica, and of machine, that changes in hours that are alike.
+
+    ``why`` says which demand, failure or file made it, and which limits bind.
+    """
+    return [
+        row
+        for of in found.found.plan.hours
+        for was in [restoring.by_hour(old)[of.hours[0]]]
+        for row in (*_moved(old, was, found, of), *_machines(was, found, of))
+    ]
+
+
+def _moved(old: Plan, was: HourPlan, found: Replanned, of: HourPlan) -> Iterator[Row]:
+    new = found.found.plan
+    ran, runs = restoring.running(old, was), restoring.running(new, of)
+    for key in sorted({*ran, *runs}):
+        before, after = ran.get(key, 0), runs.get(key, 0)
+        if before != after:
+            device, model, batch, wait = key
+            users = _users(old, was, key) | _users(new, of, key)
+            why = _why(found.causes, of.hours, device, users)
+            yield {
+                "hours": spelt(of.hours), "n_hours": len(of.hours), "device": device,
+                "model": model, "batch": batch, "wait_ms": wait, "unit": "replicas",
+                "before": before, "after": after,
+                "loaded": after > 0 and not _has(ran, key), "unloaded": not _has(runs, key),
+                "why": "; ".join([why, *_limits(new, of, grows=after > before)]),
+            }  # fmt: skip
+
+
+def _machines(was: HourPlan, found: Replanned, of: HourPlan) -> Iterator[Row]:
+    for device in sorted({*was.machines, *of.machines}):
+        before, after = was.machines.get(device, 0), of.machines.get(device, 0)
+        if before != after:
+            yield {
+                "hours": spelt(of.hours), "n_hours": len(of.hours), "device": device,
+                "model": "", "batch": None, "wait_ms": None, "unit": "machines",
+                "before": before, "after": after, "loaded": False, "unloaded": False,
+                "why": _why(found.causes, of.hours, device, {*found.found.plan.classes}),
+            }  # fmt: skip
+
+
+def _has(running: Running, key: Kept) -> bool:
+    """Return whether a model runs on a device, however."""
+    return any(other[:2] == key[:2] for other in running)
+
+
+def _users(plan: Plan, of: HourPlan, key: Kept) -> set[str]:
+    """Return the classes that send requests to replicas of a kind."""
+    own = {
+        name
+        for name in (pool.kind for pool in of.pools)
+        for kind in [plan.kinds[name]]
+        if (kind.device, kind.model, kind.batch, kind.wait_ms) == key
+    }
+    return {r.klass for r in (*of.routes, *of.degraded) if {r.first, r.second} & own}
+
+
+def _why(causes: Sequence[Cause], hours: Iterable[int], device: str, users: set[str]) -> str:
+    """Return what made a change: its own causes, else those of the hour that it makes room for."""
+    there = [cause for cause in causes if cause.hours & {*hours}]
+    own = [cause for cause in there if cause.what == "down" or cause.name in {"", *users}]
+    mine = [cause for cause in own if cause.what != "down" or cause.name == device] or own
+    return ("" if mine else "makes room: ") + "; ".join(cause.words for cause in mine or there)
+
+
+def _limits(plan: Plan, of: HourPlan, *, grows: bool) -> Iterator[str]:
+    """Yield the limits that say why requests go where they go: what is full, and what is asked."""
+    if not grows:
+        return
+    full = [name for name, n in of.machines.items() if n >= plan.devices[name].quota]
+    if full:
+        yield f"all machines run of {', '.join(full)}"
+
+
+def sentences(old: Plan, found: Replanned, table: Sequence[Row]) -> list[str]:
+    """Return in words what changed, what moved, what stayed, and what it comes to."""
+    new = found.found.plan
+    if not found.causes:
+        return ["Nothing changed beyond the tolerance: the plan is what it was, byte for byte."]
+    said = [
+        f"Planned again in the hours {spelt(sorted(c.hours))}: {c.words}." for c in _joined(found)
+    ]
+    said += [_stayed(old, new), _worth(old, found)]
+    told = sorted((row for row in table if row["unit"] == "replicas"), key=_size)
+    more = [f"{len(told) - _SHOWN} more moves are in decisions.csv."] * (len(told) > _SHOWN)
+    return [*said, *map(_sentence, told[:_SHOWN]), *more]
+
+
+def _joined(found: Replanned) -> Iterator[Cause]:
+    """Yield causes; those of late answers of a class are said once."""
+    seen: set[str] = set()
+    for cause in found.causes:
+        if cause.what != "late":
+            yield cause
+        elif cause.name not in seen:
+            seen.add(cause.name)
+            own = [c for c in found.causes if (c.what, c.name) == ("late", cause.name)]
+            hours = frozenset(hour for c in own for hour in c.hours)
+            more = f", and in {len(own) - 1} more hours" * (len(own) > 1)
+            yield Cause("late", cause.name, hours, cause.words + more)
+
+
+def moved(old: Plan, new: Plan) -> tuple[int, int, int]:
+    """Return replica-hours of a plan, and how many a new one starts, and stops."""
+    before, after = restoring.by_hour(old), restoring.by_hour(new)
+    pairs = [(restoring.running(old, before[h]), restoring.running(new, after[h])) for h in before]
+    counts = [moves.counted(ran, runs) for ran, runs in pairs]
+    total = sum(n for ran, _ in pairs for n in ran.values())
+    return total, sum(c[0] for c in counts), sum(c[1] for c in counts)
+
+
+def _stayed(old: Plan, new: Plan) -> str:
+    total, started, stopped = moved(old, new)
+    before, after = restoring.by_hour(old), restoring.by_hour(new)
+    same = [hour for hour in before if before[hour].pools == after[hour].pools]
+    return (
+        f"Of {total} replica-hours that ran {total - stopped} stay "
+        f"({stopped / max(total, 1):.1%} are stopped), {started} are started; "
+        f"{len(same)} of {len(before)} hours run what they ran."
+    )
+
+
+def _worth(old: Plan, found: Replanned) -> str:
+    new = found.found.plan
+    return (
+        f"It takes {new.value:.4g} {new.unit} in {len(restoring.by_hour(new))} hours, after "
+        f"{old.value:.4g}; a plan for the same that may move everything takes at least "
+        f"{new.bound_all:.4g}. A replica started or stopped for an hour counted "
+        f"{found.move_cost:.3g} {new.unit}."
+    )
+
+
+def _size(row: Row) -> tuple[int, str]:
+    return -abs(row["after"] - row["before"]) * row["n_hours"], str(row["hours"])
+
+
+def _sentence(row: Row) -> str:
+    what = "start" if row["after"] > row["before"] else "stop"
+    loads = " (the model is loaded)" if row["loaded"] else " (the model is unloaded)"
+    return (
+        f"Hours {row['hours']}: {abs(row['after'] - row['before'])} replicas of {row['model']} on "
+        f"{row['device']} {what}, {row['before']} to {row['after']}"
+        f"{loads if row['loaded'] or row['unloaded'] else ''}: {row['why']}."
+    )

@@ -1,0 +1,227 @@
+"""Plans beside a plan: what less carbon, more accuracy or shorter latencies would cost.
+
+One limit at a time is tightened step by step, and the least cost within it found (epsilon
+constraints; Haimes et al., 1971). Each program begins at the solution of the one before it, which
+keeps a tighter limit.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hwnas.errors import ConfigError
+from hwnas.pareto import non_dominated
+from hwnas.planning import restoring
+from hwnas.planning.hours import Hour
+from hwnas.planning.options import choices
+from hwnas.planning.planner import Planned
+from hwnas.planning.problem import Problem
+from hwnas.planning.solving import Solution, solution
+from hwnas.planning.stations import Station
+from hwnas.planning.task import Array, Task
+from hwnas.planning.writing import as_plan
+from hwnas.progress import Progress, Silent
+from hwnas.results import Row
+
+_DAY = 24
+_SPEEDS = (0.3, 0.9)  # of p99 limits: the tightest, and the loosest
+_LITTLE = 1e-3  # of carbon or accuracy: less is not worth a point
+_ROUNDING = 1e-6  # of a limit that was found by a program of its own
+
+
+@dataclass(frozen=True)
+class Point:
+    """A limit that is tightened."""
+
+    varied: str
+    asks: str  #: in the words of ``service.yaml``
+    problem: Problem
+    p99: float = 1.0  #: times the limits of the service
+
+
+@dataclass(frozen=True)
+class Swept:
+    """Plans over cost, carbon, accuracy and latency."""
+
+    rows: Sequence[Row]  #: those that no other dominates, the plan's own first
+    sentences: Sequence[str]
+
+
+def swept(found: Planned, n: int, limit_s: float, progress: Progress) -> Swept:
+    """Return the front of plans around a plan.
+
+    Args:
+        found: The plan.
+        n: How many others are looked for.
+        limit_s: Seconds that all may take.
+        progress: Is told of points.
+    """
+    base = replace(found.solution, task=replace(found.solution.task, objective="cost"))
+    rows, began = [_row(Point("the plan", "", base.task.problem), base)], time.perf_counter()
+    longest = sum(base.seconds.values()) if base.kept else 0.0
+    done = tried = 0
+    with progress.phase("Front", n) as advance:
+        for points in _directions(base, _shares(n), limit_s / max(n, 1)):
+            start: Solution | None = None
+            for point in points:
+                left = limit_s - (time.perf_counter() - began)
+                tried += 1
+                if left > longest:
+                    start = _solved(base, point, start, min(left, 2 * limit_s / n))
+                    done += 1
+                    if start is not None and start.serves:
+                        rows.append(_row(point, start))
+                advance(1)
+        advance(n - tried)
+    return Swept(*_told(rows, (done, tried), limit_s))
+
+
+def _shares(n: int) -> tuple[int, int, int]:
+    """Return how many points each direction has: carbon, accuracy, latency."""
+    return n - 2 * (n // 3), n // 3, n // 3
+
+
+def _directions(
+    base: Solution, counts: tuple[int, int, int], limit_s: float
+) -> Iterator[Iterator[Point]]:
+    yield _carbon(base, counts[0], limit_s)
+    yield _accuracy(base, counts[1])
+    yield _latency(base, counts[2])
+
+
+def _carbon(base: Solution, n: int, limit_s: float) -> Iterator[Point]:
+    """Yield budgets of carbon, from the least there can be to almost that of the plan."""
+    most, problem = base.taken("carbon"), base.task.problem
+    if not n or most <= 0:
+        return
+    cleanest = solution(replace(base.task, objective="carbon"), limit_s, Silent())
+    least = cleanest.taken("carbon") * (1 + _ROUNDING)
+    if not cleanest.serves or least > most * (1 - _LITTLE):
+        return
+    for limit in np.linspace(least, most, n + 1)[:-1] / _days(problem):
+        budgets = replace(problem.service.budgets, carbon_kg_per_day=float(limit))
+        service = replace(problem.service, budgets=budgets)
+        asks = f"budgets.carbon_kg_per_day={limit:.4g}"
+        yield Point("carbon", asks, replace(problem, service=service))
+
+
+def _accuracy(base: Solution, n: int) -> Iterator[Point]:
+    """Yield floors of accuracy, from the highest that all classes can have downwards."""
+    o, problem = base.task.choices.options, base.task.problem
+    room = min(
+        float(o.accuracy[o.klass == k].max(initial=0.0)) - c.accuracy_min
+        for k, (_, c) in enumerate(problem.classes)
+    )
+    for more in np.linspace(room, 0.0, n + 1)[:-1] if room > _LITTLE else []:
+        classes = {name: replace(c, accuracy_min=c.accuracy_min + float(more) * (1 - _ROUNDING))
+                   for name, c in problem.classes}  # fmt: skip
+        service = replace(problem.service, classes=classes)
+        yield Point("accuracy", f"accuracy_min {more:+.4f}", replace(problem, service=service))
+
+
+def _latency(base: Solution, n: int) -> Iterator[Point]:
+    """Yield limits of latencies, from the shortest to almost those of the service."""
+    problem = base.task.problem
+    for factor in np.geomspace(*_SPEEDS, n) if n else []:
+        classes = {name: replace(c, p99_ms=c.p99_ms * float(factor)) for name, c in problem.classes}
+        service = replace(problem.service, classes=classes)
+        asks = f"p99_ms x {factor:.2g}"
+        yield Point("latency", asks, replace(problem, service=service), float(factor))
+
+
+def _solved(
+    base: Solution, point: Point, start: Solution | None, limit_s: float
+) -> Solution | None:
+    """Return the least cost at a point; ``None`` where a class has no model that fits."""
+    try:
+        found = choices(point.problem, base.task.choices.goodputs, Silent())
+    except ConfigError:
+        return None
+    task = Task(point.problem, found, "cost")
+    task = replace(task, scale=_scale(base.task, task))
+    return solution(task, limit_s, Silent(), _begun(task, start))
+
+
+def _scale(of: Task, task: Task) -> dict[tuple[int, int], float]:
+    """Return corrections of goodputs for the same stations of another task."""
+    places = {_station(s): q for q, s in enumerate(task.choices.stations)}
+    own = [_station(s) for s in of.choices.stations]
+    return {(i, places[own[q]]): v for (i, q), v in of.scale.items() if own[q] in places}
+
+
+def _station(at: Station) -> tuple[int, str, int, float]:
+    return at.device, at.model, at.process, at.limit_ms
+
+
+def _begun(task: Task, start: Solution | None) -> tuple[list[Hour], Array] | None:
+    """Return a solution of another task as one of this; ``None``: it cannot be one."""
+    if start is None or not start.serves:
+        return None
+    plan = as_plan(start)
+    hours = restoring.translated(task, plan, restoring.named(task))
+    kept = [hour for hour in hours if hour is not None]
+    return (kept, start.owned) if len(kept) == len(hours) else None
+
+
+def _days(problem: Problem) -> float:
+    return problem.load.n_hours / _DAY
+
+
+def _row(point: Point, found: Solution) -> Row:
+    """Return what a solution comes to a day, with what nothing can be below."""
+    days = _days(point.problem)
+    cost = found.taken("cost")
+    least = min(found.bound_kept, cost) if found.task.objective == "cost" else 0.0
+    return {
+        "varied": point.varied, "asks": point.asks,
+        "cost_per_day": cost / days, "cost_per_day_bound": least / days,
+        "gap": 1 - least / cost if cost > 0 else 0.0,
+        "carbon_kg_per_day": found.taken("carbon") / days,
+        "accuracy": _answered(found), "p99_of_limit": point.p99, "source": "modelled",
+    }  # fmt: skip
+
+
+def _answered(found: Solution) -> float:
+    """Return the mean of the lower ends of accuracies over all requests."""
+    o, task, right, asked = found.task.choices.options, found.task, 0.0, 0.0
+    for i, hour in enumerate(found.hours):
+        for s, option, rate in hour.flows:
+            if s == 0:
+                right += rate * float(o.accuracy[option]) * task.weight[i]
+                asked += rate * task.weight[i]
+    return right / asked if asked else 0.0
+
+
+_AXES: tuple[tuple[str, bool], ...] = (
+    ("cost_per_day", False), ("carbon_kg_per_day", False), ("accuracy", True),
+    ("p99_of_limit", False),
+)  # fmt: skip
+
+
+def _told(rows: list[Row], count: tuple[int, int], limit_s: float) -> tuple[list[Row], list[str]]:
+    """Return the rows that none dominates, and what they say."""
+    points = np.array([[round(row[name], 9) for name, _ in _AXES] for row in rows])
+    kept = non_dominated(points, [maximise for _, maximise in _AXES])
+    front = [rows[0], *(row for row, on in zip(rows[1:], kept[1:], strict=True) if on)]
+    said = [_sentence(rows[0], row) for row in front[1:]]
+    done, tried = count
+    if len(front) < len(rows):
+        said.append(f"{len(rows) - len(front)} plans were dominated by others, and left out.")
+    if done < tried:
+        said.append(
+            f"{done} of {tried} points of the front were looked for in front_s={limit_s:g} s; a "
+            "larger front_s looks for the others."
+        )
+    return front, said
+
+
+def _sentence(plan: Row, row: Row) -> str:
+    """Return what a point costs, and what it brings."""
+    more, was = row["cost_per_day"] - plan["cost_per_day"], plan["carbon_kg_per_day"]
+    carbon = f"carbon {row['carbon_kg_per_day'] / was - 1:+.1%}, " if was else ""
+    return (
+        f"With {row['asks']}: {more:+.3g} $ a day ({more / plan['cost_per_day']:+.1%}), {carbon}"
+        f"accuracy {row['accuracy'] - plan['accuracy']:+.4f}; modelled, gap {row['gap']:.1%}."
+    )

@@ -1,0 +1,239 @@
+"""Hours of a solution solved again, near what ran before; the others stay as they are."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from hwnas.planning import moves
+from hwnas.planning.columns import Columns, Part
+from hwnas.planning.highs import Solved, solve
+from hwnas.planning.hours import Flow, Hour, grown, served
+from hwnas.planning.moves import Before
+from hwnas.planning.pricing import able, first
+from hwnas.planning.program import Program, assemble
+from hwnas.planning.solving import (
+    MOST_COLUMNS,
+    MOST_POOLS,
+    UNSERVED,
+    Solution,
+    joined,
+    read,
+    values,
+)
+from hwnas.planning.task import Array, Ints, Objective, Task, machine_values
+from hwnas.progress import Progress
+
+_GAP, _LEAST_S = 1e-3, 1.0
+_NEAR = 1e-5  # of a limit: what rounding takes
+
+
+def columns_of(task: Task, i: int, used: Sequence[Hour]) -> Columns:
+    """Return the options that an hour chooses from.
+
+    All, where they are few; else those over stations that are in use, and others that are cheap at
+    list prices.
+
+    Args:
+        task: What is solved.
+        i: The place of the hour.
+        used: Hours whose stations are in use.
+    """
+    o, n_s = task.choices.options, task.n_scenarios
+    wanted = np.arange(len(o))
+    if len(o) * n_s * len(task.hours) > MOST_COLUMNS:
+        cheap = np.unique(np.concatenate([rows[:, 2] for rows in first(task)]))
+        there = np.zeros(len(task.choices.stations), np.bool_)
+        there[[row.station for hour in used for row in hour.pools]] = True
+        near = np.flatnonzero(there[o.first] & ((o.second < 0) | there[o.second]))
+        wanted = np.union1d(cheap, near)
+    rows = []
+    for s in range(n_s):
+        own: Ints = wanted[np.isfinite(able(task, s)[wanted])]
+        rows.append(np.stack([np.full_like(own, s), np.zeros_like(own), own], 1))
+    return Columns.of(np.concatenate(rows))
+
+
+def continued(found: Solution, hours: Sequence[int]) -> list[Hour]:
+    """Return the hours of a solution, some with the demands of its task.
+
+    What these served they serve on. The rest goes where it went, or where it costs least in the
+    relaxed program; whichever costs less over all hours.
+
+    Args:
+        found: Hours as they were, and what is bought.
+        hours: Places of those whose demands are new.
+    """
+    tried = []
+    for placed in (False, True):
+        now = replace(found, hours=[*found.hours])
+        for i in hours:
+            now.hours[i] = _continued(found, i, placed=placed)
+        now.owned = np.max([found.owned, *(_owned(now, hour) for hour in now.hours)], 0)
+        tried.append(now)
+    quota = np.array([device.quota for _, device in found.task.problem.devices])
+    key = [(any((h.machines > quota).any() for h in now.hours), now.value) for now in tried]
+    return tried[key.index(min(key))].hours
+
+
+def _continued(found: Solution, i: int, *, placed: bool) -> Hour:
+    task, hour = found.task, found.hours[i]
+    wanted, have = task.problem.load.borne[:, task.hours[i]], served(task, hour.flows)
+    klass = task.choices.options.klass
+    part = np.minimum(1, np.divide(wanted, have, out=np.zeros_like(have), where=have > 0))
+    flows = [(s, o, rate * float(part[s, klass[o]])) for s, o, rate in hour.flows]
+    rest = np.maximum(wanted - part * have, 0)
+    if placed or (have[:, wanted > 0] == 0).any():
+        flows += _placed(found, i, rest)
+    return grown(task, i, hour, flows)
+
+
+def _placed(found: Solution, i: int, rest: Array) -> list[Flow]:
+    """Return where the relaxed program sends requests ``(scenarios, classes)`` beside an hour's."""
+    task, columns, hour = found.task, found.kept[i], found.hours[i]
+    lp = assemble(task, columns, Part((i,), task.weight[[i]]), relaxed=True)
+    lp.low[lp.rows["demand"]] = lp.high[lp.rows["demand"]] = rest.ravel()
+    b, devices = lp.begin, [device for _, device in task.problem.devices]
+    quota, slots = (np.array([float(getattr(d, n)) for d in devices]) for n in ("quota", "slots"))
+    lp.upper[b["m"] : b["r"]] = lp.upper[b["r"] : b["u"]] = np.maximum(quota - hour.machines, 0)
+    lp.lower[b["r"] : b["u"]] = np.clip(found.owned - hour.machines, 0, lp.upper[b["r"] : b["u"]])
+    taken = np.zeros(len(devices))
+    for row in hour.pools:
+        taken[task.choices.stations[row.station].device] += row.replicas
+    free = np.maximum(hour.machines - taken / slots, 0)
+    lp.high[lp.rows["slots"]] = np.concatenate([free * task.alive(s) for s in range(len(rest))])
+    rates = solve(lp).values
+    if rates is None:
+        return []
+    return [(int(columns.scenario[j]), int(columns.option[j]), float(rates[j]))
+            for j in np.flatnonzero(rates[: len(columns)] > _NEAR)]  # fmt: skip
+
+
+def resolved(
+    found: Solution,
+    task: Task,
+    hours: Sequence[int],
+    before: Before,
+    limit_s: float,
+    progress: Progress,
+) -> Solution:
+    """Return a solution with some hours solved again; what is bought stays so.
+
+    They are solved together where that is small enough; else one by one, and what time is left all
+    together from there. Where demand would be
+    left unserved because too few replicas may be stopped, more are.
+
+    Args:
+        found: The solution; its ``kept`` options are what hours choose from.
+        task: What is solved: goodputs or demands may be others than those of the solution.
+        hours: Places of those that are solved again.
+        before: What ran until now.
+        limit_s: Seconds that it may take.
+        progress: Is told of phases.
+    """
+    new = replace(found, task=task, hours=[*found.hours])
+    parts, began = _parts(new, hours, before), time.perf_counter()
+    settled = {*range(len(new.hours))} - {*hours}
+    with progress.phase("Hours again", len(hours)) as advance:
+        for some in parts:
+            seconds = max(_LEAST_S, limit_s / len(parts) / 2)
+            for near in (before, replace(before, most=1.0)):
+                _resolve(new, some, settled, near, seconds)
+                if all((new.hours[i].unserved < UNSERVED).all() for i in some):
+                    break
+            settled |= {*some}
+            advance(len(some))
+    if len(parts) > 1:
+        left = max(_LEAST_S, limit_s - (time.perf_counter() - began))
+        with progress.phase("Polish", 1) as advance:
+            _resolve(new, hours, settled - {*hours}, before, left)
+            advance(1)
+    new.owned = _bought(new, {*range(len(new.hours))}, before)
+    return new
+
+
+def _parts(found: Solution, hours: Sequence[int], before: Before) -> list[list[int]]:
+    """Return places of hours that are solved together."""
+    together = [*hours]
+    if sum(len(found.kept[i]) for i in together) <= MOST_COLUMNS:
+        program = _program(found, together, set(), before)[0]
+        if len(program.pools or ()) <= MOST_POOLS:
+            return [together]
+    return [[i] for i in together]
+
+
+def _bought(found: Solution, hours: set[int], before: Before) -> Array:
+    """Return the machines that are bought, or must be for hours ``(devices,)``."""
+    most: Array = np.max([before.owned, *(_owned(found, found.hours[i]) for i in hours)], 0)
+    return most
+
+
+def _owned(found: Solution, hour: Hour) -> Array:
+    """Return the machines of an hour that must be bought."""
+    hourly = np.array([device.is_hourly for _, device in found.task.problem.devices])
+    return np.where(hourly, 0.0, hour.machines)
+
+
+def _program(
+    found: Solution, some: Sequence[int], settled: set[int], before: Before
+) -> tuple[Program, Part]:
+    """Return the program of some hours: with what settled ones have bought, and others leave."""
+    spent = _spent(found, {*range(len(found.hours))} - {*some})
+    bought = _bought(found, settled, before)
+    part = Part(tuple(some), found.task.weight[[*some]], bought=bought, spent=spent)
+    return assemble(found.task, joined(found.kept, some), part), part
+
+
+def _resolve(
+    found: Solution, some: Sequence[int], settled: set[int], before: Before, limit_s: float
+) -> None:
+    plain, part = _program(found, some, settled, before)
+    program = moves.added(plain, found.task, before, part)
+    owned = _bought(found, settled | {*some}, before)
+    start = moves.filled(program, values(program, [found.hours[i] for i in some], owned))
+    solved: Solved = solve(program, limit_s=limit_s, gap=_GAP, start=start)
+    if solved.values is None and start is not None:
+        return  # there was no time for more than what it began with
+    for i, hour in zip(some, read(found.task, program, solved, part)[0], strict=True):
+        found.hours[i] = hour
+
+
+def _spent(found: Solution, others: set[int]) -> dict[str, float]:
+    """Return what hours take of the budgets of days, but for what is bought."""
+    task, taken = found.task, dict[str, float]()
+    budgets: tuple[Objective, ...] = ("cost", "carbon")
+    for name in budgets:
+        rent, _ = machine_values(task, name)
+        taken[name] = sum(float(rent[i] @ found.hours[i].machines) * task.weight[i] for i in others)
+    usd = task.choices.options.usd
+    taken["cost"] += sum(
+        float(usd[o]) * x * 3600 * task.weight[i]
+        for i in others
+        for s, o, x in found.hours[i].flows
+        if s == 0
+    )
+    return taken
+
+
+def holds(task: Task, hour: Hour, i: int, owned: Array) -> bool:
+    """Return whether an hour keeps all that is asked of it, but for the budgets of days."""
+    used = {q for s, o, _ in hour.flows for q in _stations(task, o)}
+    plain = replace(hour, pools=[row for row in hour.pools if row.station in used])
+    rows = np.array([(s, 0, o) for s, o, _ in hour.flows], np.intp).reshape(-1, 3)
+    free = {"cost": -np.inf, "carbon": -np.inf}
+    part = Part((i,), task.weight[[i]], bought=owned, spent=free)
+    program = assemble(task, Columns.of(rows), part)
+    found = values(program, [plain], owned)
+    if found is None:
+        return False
+    has = program.matrix @ found
+    slack = _NEAR * (1 + np.abs(has))
+    kept = (has >= program.low - slack).all() and (has <= program.high + slack).all()
+    within = found <= program.upper + _NEAR * (1 + np.abs(found))
+    return bool(kept and within[: program.begin["u"]].all())
+
+
+def _stations(task: Task, option: int) -> list[int]:
+    o = task.choices.options
+    return [int(q) for q in (o.first[option], o.second[option]) if q >= 0]

@@ -1,0 +1,249 @@
+"""Plans that go on: what stays, what moves at most, what is left alone, and what is said of it."""
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import hwnas
+from hwnas.__main__ import run
+from hwnas.planning import moves, restoring
+from hwnas.planning.plan import Plan, read_plan
+from tests.planning import checker, made
+
+HOURS = [60.0, 90.0, 120.0, 90.0]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a service of two classes, a fleet, and a plan for them."""
+    found = tmp_path_factory.mktemp("replan")
+    asked, there = made.service(), made.fleet()
+    asked["classes"]["web"]["demand"]["hours"] = HOURS
+    asked["classes"]["batch"] = {
+        "p99_ms": 400.0, "accuracy_min": 0.75, "regions": ["site"],
+        "demand": {"hours": [20.0, 20.0, 30.0, 20.0]},
+    }  # fmt: skip
+    there["devices"]["cpu"] |= {"quota": 12}
+    there["devices"]["fast"] = {**there["devices"]["cpu"], "price": 0.25, "quota": 6}
+    models = [(n, a, {**t, "fast": tuple(v / 2 for v in t["cpu"])}) for n, a, t in made.MODELS]
+    made.write(found, asked, there, models)
+    files = [f"service={found / 'service.yaml'}", f"fleet={found / 'fleet.yaml'}"]
+    assert run(["plan", *files, "front=0", f"run.dir={found / 'plan'}"]) == 0
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _in_a_fresh_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def _seen(plan: Plan, factors: dict[str, float], hours: list[int] | None = None) -> Path:
+    """Write telemetry of a plan whose demands are so many times what they were."""
+    path = Path("seen.csv")
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["hour", "class", "requests_per_s"])
+        for name, asked in plan.classes.items():
+            for hour, rate in enumerate(asked.demand):
+                if hours is None or hour in hours:
+                    writer.writerow([hour, name, rate * factors.get(name, 1.0)])
+    return path
+
+
+def _moved(before: Plan, after: Plan, hour: int) -> tuple[int, int, int]:
+    """Return the replicas of an hour, and how many are started and stopped."""
+    ran, runs = (restoring.running(p, restoring.by_hour(p)[hour]) for p in (before, after))
+    return sum(ran.values()), *moves.counted(ran, runs)
+
+
+def _broken(folder: Path, plan: Path, demands: dict[str, list[float]]) -> list[str]:
+    """Return what a plan breaks of the service with other demands, by its files alone."""
+    content = yaml.safe_load((folder / "service.yaml").read_text())
+    for name, hours in demands.items():
+        content["classes"][name]["demand"]["hours"] = hours
+    here = Path("asked")
+    here.mkdir()
+    (here / "service.yaml").write_text(yaml.safe_dump(content))
+    for name in ("fleet.yaml", "front.csv"):
+        (here / name).write_bytes((folder / name).read_bytes())
+    return checker.broken(here, plan)
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.04, 0.96])
+def test_nothing_changes_where_nothing_changed(folder: Path, factor: float) -> None:
+    seen = _seen(read_plan(folder / "plan"), {"web": factor})
+    found = hwnas.replan(folder / "plan", seen, run__dir="same")
+    assert (found.path / "plan.yaml").read_bytes() == (folder / "plan" / "plan.yaml").read_bytes()
+    assert "decisions" not in found.tables
+    assert "Nothing changed" in found.sentences[0]
+
+
+def test_half_more_is_served_and_next_to_nothing_is_stopped(folder: Path) -> None:
+    old = read_plan(folder / "plan")
+    found = hwnas.replan(folder / "plan", _seen(old, {"web": 1.5, "batch": 1.5}), run__dir="more")
+    new = read_plan(found.path)
+    demands = {name: [rate * 1.5 for rate in c.demand] for name, c in old.classes.items()}
+    assert _broken(folder, found.path, demands) == []
+    for hour in range(len(HOURS)):
+        ran, _, stopped = _moved(old, new, hour)
+        assert stopped <= 0.2 * ran
+    assert all(row["late"] <= 0.01 for row in found.table("classes").to_pylist())
+    rows = found.table("decisions").to_pylist()
+    assert rows
+    assert all("demand of" in row["why"] and "+50%" in row["why"] for row in rows)
+
+
+def test_hours_that_nothing_was_seen_of_follow_or_stay(folder: Path) -> None:
+    old = read_plan(folder / "plan")
+    seen = _seen(old, {"web": 1.5}, hours=[2])
+    follow = read_plan(hwnas.replan(folder / "plan", seen, run__dir="follow").path)
+    stay = hwnas.replan(folder / "plan", seen, extrapolate=False, run__dir="stay")
+    assert follow.classes["web"].demand == pytest.approx([rate * 1.5 for rate in HOURS])
+    left = read_plan(stay.path)
+    assert left.classes["web"].demand == pytest.approx([60.0, 90.0, 180.0, 90.0])
+    before, after = restoring.by_hour(old), restoring.by_hour(left)
+    assert all(before[h].pools == after[h].pools for h in (0, 1, 3))
+    assert all(before[h].routes == after[h].routes for h in (0, 1, 3))
+    assert {str(row["hours"]) for row in stay.table("decisions").to_pylist()} == {"2"}
+
+
+def test_a_plan_moves_off_what_is_down_and_back_where_it_is_not(folder: Path) -> None:
+    old = read_plan(folder / "plan")
+    used = max(old.hours, key=lambda of: sum(of.machines.values())).machines
+    device = max(used, key=lambda name: used[name])
+    Path("down.csv").write_text(f"hour,device,machines_down\n1,{device},\n")
+    found = hwnas.replan(folder / "plan", "down.csv", run__dir="off")
+    new = read_plan(found.path)
+    assert all(device not in of.machines for of in new.hours)
+    assert _broken(folder, found.path, {}) == []
+    whys = [row["why"] for row in found.table("decisions").to_pylist()]
+    assert all(f"all {device} down" in why for why in whys)
+    Path("up.csv").write_text(f"hour,device,machines_down\n1,{device},\n2,{device},0\n")
+    again = hwnas.replan(found.path, "up.csv", run__dir="again")  # being there moves nothing
+    assert (again.path / "plan.yaml").read_bytes() == (found.path / "plan.yaml").read_bytes()
+
+
+def test_late_answers_at_the_planned_demand_make_pools_larger(folder: Path) -> None:
+    Path("late.csv").write_text("hour,class,requests_per_s,late,p99_ms\n2,web,120,0.2,80\n")
+    found = hwnas.replan(folder / "plan", "late.csv", run__dir="late")
+    old, new = read_plan(folder / "plan"), read_plan(found.path)
+    assert _moved(old, new, 2)[1] > 0
+    assert all(_moved(old, new, hour)[1:] == (0, 0) for hour in (0, 1, 3))
+    assert "20.0% of web late, p99 of web 80 ms (measured)" in found.sentences[0]
+
+
+def test_moves_are_dear_or_cheap_as_one_says(folder: Path) -> None:
+    old = read_plan(folder / "plan")
+    seen = _seen(old, {"web": 0.4, "batch": 0.4})
+    options: dict[str, Any] = {"most_moved": 1.0}
+    dear = hwnas.replan(folder / "plan", seen, move_cost=50, run__dir="dear", **options)
+    cheap = hwnas.replan(folder / "plan", seen, move_cost=0, run__dir="cheap", **options)
+    stopped = [sum(_moved(old, read_plan(found.path), h)[2] for h in range(len(HOURS)))
+               for found in (dear, cheap)]  # fmt: skip
+    assert stopped[0] == 0 < stopped[1]
+    values = [read_plan(found.path).value for found in (dear, cheap)]
+    assert values[1] < values[0] <= old.value * (1 + 1e-9)
+
+
+def test_another_accuracy_in_the_service_is_a_change_of_its_own(folder: Path) -> None:
+    content = yaml.safe_load((folder / "service.yaml").read_text())
+    content["classes"]["web"]["accuracy_min"] = 0.77
+    service = folder / "stricter.yaml"
+    service.write_text(yaml.safe_dump(content))
+    seen = _seen(read_plan(folder / "plan"), {})
+    found = hwnas.replan(folder / "plan", seen, service=service, run__dir="files")
+    assert "service.yaml, fleet.yaml or figures" in found.sentences[0]
+    assert all(row["accuracy"] >= 0.77 - 1e-6 for row in found.table("classes").to_pylist()
+               if row["class"] == "web")  # fmt: skip
+
+
+def test_a_new_plan_is_simulated_and_replanned_and_may_take_the_place_of_the_old(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = read_plan(folder / "plan")
+    seen = _seen(plan, {"web": 1.5})
+    first = hwnas.replan(folder / "plan", seen, run__dir="first")
+    assert hwnas.simulate(first, n_seeds=1, run__dir="simulated").table().num_rows > 0
+    placed = hwnas.replan(first, _seen(plan, {"web": 2.0}), in_place=True)
+    assert placed.path == first.path
+    assert read_plan(first.path).classes["web"].demand == pytest.approx([2 * r for r in HOURS])
+    assert [path.name for path in Path().glob(".*")] == []
+    assert run(["replan", f"plan={folder / 'plan'}", "telemetry=seen.csv", "run.dir=first"]) == 2
+    assert "is not empty" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("class,requests_per_s\nweb,3\n", "needs one of the columns time (of dates) and hour"),
+        ("hour,class,requests_per_s\n0,wep,3\n", "Did you mean 'web'?"),
+        ("hour,class,requests_per_s\n0,web,-3\n", "'row 0.requests_per_s' is -3"),
+        ("hour,class,requests_per_s\n0,web,nan\n", "'row 0.requests_per_s' is nan"),
+        ("hour,class\n0,web\n", "says nothing of class 'web': give requests_per_s"),
+        ("hour,class,requests_per_s\n0,,3\n", "names neither a class nor a device"),
+        ("hour,device\n0,cpux\n", "Did you mean 'cpu'?"),
+        ("time,class,requests_per_s\nyesterday,web,3\n", "'yesterday' is no time"),
+        ("time,class,requests_per_s\n,web,3\n", "'' is no time"),
+        ("hour\n", "is empty"),
+    ],
+)
+def test_what_is_wrong_with_telemetry_is_one_line(
+    folder: Path, said: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("seen.csv").write_text(said)
+    assert run(["replan", f"plan={folder / 'plan'}", "telemetry=seen.csv"]) == 2
+    told = capsys.readouterr().err.strip()
+    assert words in told
+    assert "\n" not in told
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["replan"], "replan needs plan=DIR"),
+        (["replan", "plan=no", "telemetry=a.csv"], "there is no plan.yaml"),
+        (["replan", "plan=PLAN", "telemetry=no.csv"], "telemetry: no.csv: there is no such file"),
+        (["replan", "plan=PLAN", "telemetry=seen.csv", "service=no.yaml"], "no such file"),
+        (["replan", "plan=PLAN", "telemetry=seen.csv", "in_place=true", "run.dir=x"], "leave out"),
+        (["replan", "plan=PLAN", "telemetry=seen.csv", "most_moved=2"], "most_moved must be"),
+        (["replan", "plan=PLAN", "telemetry=seen.csv", "query.step_s=0"], "query.step_s must be"),
+    ],
+)
+def test_what_is_wrong_with_options_is_one_line(
+    folder: Path, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _seen(read_plan(folder / "plan"), {})
+    assert run([a.replace("PLAN", str(folder / "plan")) for a in arguments]) == 2
+    told = capsys.readouterr().err.strip()
+    assert words in told
+    assert "\n" not in told
+
+
+def test_too_much_to_serve_is_refused_and_says_which_limit_binds(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _seen(read_plan(folder / "plan"), {"web": 500.0})
+    assert run(["replan", f"plan={folder / 'plan'}", "telemetry=seen.csv", "limit_s=5"]) == 2
+    assert "Quotas bind" in capsys.readouterr().err
+    assert not Path("runs").exists()
+
+
+def test_hours_of_dates_are_those_of_a_day(folder: Path) -> None:
+    from hwnas.planning.telemetry import began, read_samples, telemetry
+
+    Path("seen.csv").write_text(
+        "time,class,requests_per_s,late\n2026-01-31T01:10:00,web,10,0.5\n"
+        "2026-01-31T02:50:00+01:00,web,20,\n1769824800,batch,7,\n"  # 02:00 of that day
+    )
+    samples, by_hour = read_samples(Path("seen.csv"), read_plan(folder / "plan"))
+    found = telemetry(samples, 24, began(None, 24))
+    assert not by_hour
+    assert found.rates == {"web": {1: 15.0}, "batch": {2: 7.0}}
+    assert found.late == {"web": {1: 0.5}}
+    assert telemetry(samples, 24, began("2026-01-31T01:00", 24)).rates["web"] == {0: 15.0}
+    with pytest.raises(hwnas.HwnasError, match="begin=DATE"):
+        began(None, 7)
