@@ -84,6 +84,7 @@ LAYERS = {
     "devices": 2,
     "kit": 4,
     "planning": 6,
+    "deployment": 6,
     "searching": 4,
     "comparison": 5,
     "export": 5,
@@ -110,9 +111,15 @@ PLACES = {
     "onnxruntime": {
         "backends.onnxruntime.provider",
         "backends.onnxruntime.session",
+        "deployment.app",
         "kit.measure",
     },
-    "onnx": {"runtimes.onnx_check", "runtimes.onnx_reader", "runtimes.onnx_writer"},
+    "onnx": {
+        "runtimes.onnx_check",
+        "runtimes.onnx_reader",
+        "runtimes.onnx_served",
+        "runtimes.onnx_writer",
+    },
     "scipy": {
         "accuracy.audit",
         "accuracy.fidelity",
@@ -134,6 +141,7 @@ PLACES = {
     },
     "highspy": {"planning.highs"},
     "numba": {"planning.events"},
+    "ray": {"deployment.app"},
     "pynvml": {"meters"},
     "ai_edge_litert": {"backends.vela.litert", "int8.tflite"},
     "flatbuffers": {"int8.tflite"},

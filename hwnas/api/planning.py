@@ -59,6 +59,8 @@ def plan(config: PlanConfig, arguments: Sequence[str], reporter: Reporter) -> Pl
     check_extra("plan")
     if config.run.dir:
         files.check_new(Path(config.run.dir), "run.dir")
+    from hwnas.deployment import files as deployment
+    from hwnas.deployment.pools import planned_busy
     from hwnas.planning import planner, sketches, summary
     from hwnas.planning.problem import read_problem
     from hwnas.planning.task import Objective
@@ -80,6 +82,7 @@ def plan(config: PlanConfig, arguments: Sequence[str], reporter: Reporter) -> Pl
         "plan.yaml": summary.as_bytes(found.plan),
         "report.html": page.encode(),
         **{f"{name}.{kind}": drawn for name, by in pictures.items() for kind, drawn in by.items()},
+        **deployment.files(found.plan, planned_busy([seen.busy for seen in found.seen])),
     })  # fmt: skip
 
 
@@ -128,7 +131,8 @@ def _write(
         versions = {name: importlib.metadata.version(name) for name in _RECORDED}
         manifest = begun(verb, arguments, {}, config) | {"status": "finished"}
         folder.write_json("manifest.json", manifest | {"versions": versions})
-    names = [*content, *(f"{name}.csv" for name in there)]
+    named = dict.fromkeys(name.partition("/")[0] for name in content)
+    names = [*named, *(f"{name}.csv" for name in there)]
     return replace(found, path=path, tables=there, files=names)
 
 

@@ -122,7 +122,8 @@ _ABOUT = {
         "replicas and in which hour, and which requests go where, so that p99, accuracies, quotas",
         "and budgets hold, with any one machine dead or all spot machines gone where that is asked",
         "for. Plans are simulated, and corrected until no class has 1 % late in any hour.",
-        "Writes runs/plan/<time>/: plan.yaml, report.html, tables. pip install 'hwnas[plan]'.",
+        "Writes runs/plan/<time>/: plan.yaml, report.html, tables, and deploy/, what launches it by",
+        "Triton on Kubernetes, KServe or Ray Serve. pip install 'hwnas[plan]'.",
     ],
     "simulate": [
         "Simulates the hours of a plan by discrete events: arrivals at random or in the bursts of",
