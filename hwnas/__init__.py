@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from hwnas.api.verbs import plan as plan
     from hwnas.api.verbs import profile as profile
     from hwnas.api.verbs import search as search
+    from hwnas.api.verbs import serve_check as serve_check
     from hwnas.api.verbs import simulate as simulate
     from hwnas.api.verbs import train as train
     from hwnas.cost.base import Cost as Cost
@@ -30,7 +31,8 @@ _PLACES = {
     "Score": "tasks.score",
     "verify": "api.exports",
     **dict.fromkeys(
-        ("compare", "load", "plan", "profile", "search", "simulate", "train"), "api.verbs"
+        ("compare", "load", "plan", "profile", "search", "serve_check", "simulate", "train"),
+        "api.verbs",
     ),
 }
 

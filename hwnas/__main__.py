@@ -20,6 +20,7 @@ VERBS = {
     "verify": "repeat the proof of an export with the runtimes at hand",
     "plan": "choose models, devices and replicas for a service, from fronts to a fleet",
     "simulate": "simulate a plan: latencies, failures, cost and energy, over several seeds",
+    "serve-check": "hold simulated latencies against those of a real server of this machine",
 }
 _CONTINUE = {
     "search": "run.resume=<run folder>",
@@ -33,6 +34,7 @@ _CONTINUE = {
     "verify": "the same command",
     "plan": "the same command",
     "simulate": "the same command",
+    "serve-check": "the same command",
 }
 _CLOSED = 141  #: exit code of a command whose output is no longer read, as shells have it
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)

@@ -35,7 +35,7 @@ def overview(verbs: Mapping[str, str]) -> str:
         "usage: python -m hwnas <verb> [option=value ...]",
         "",
         "verbs:",
-        *(f"  {verb:<10}{text}" for verb, text in verbs.items()),
+        *(f"  {verb:<13}{text}" for verb, text in verbs.items()),
         "",
         "Start with:  python -m hwnas search +target=npu",
         "More of a verb:  python -m hwnas <verb> --help",
@@ -58,6 +58,7 @@ _FIRST = {
     "verify": "DIR ",
     "plan": "service=FILE fleet=FILE ",
     "simulate": "plan=DIR ",
+    "serve-check": "plan=DIR ",
 }
 _ABOUT = {
     "search": [
@@ -122,14 +123,23 @@ _ABOUT = {
         "replicas and in which hour, and which requests go where, so that p99, accuracies, quotas",
         "and budgets hold, with any one machine dead or all spot machines gone where that is asked",
         "for. Plans are simulated, and corrected until no class has 1 % late in any hour.",
-        "Writes runs/plan/<time>/: plan.yaml, report.html, tables, and deploy/, what launches it by",
-        "Triton on Kubernetes, KServe or Ray Serve. pip install 'hwnas[plan]'.",
+        "Writes runs/plan/<time>/: plan.yaml, report.html, tables, and deploy/, what launches it",
+        "by Triton on Kubernetes, KServe or Ray Serve. pip install 'hwnas[plan]'.",
     ],
     "simulate": [
         "Simulates the hours of a plan by discrete events: arrivals at random or in the bursts of",
         "a trace, batches, escalations, failures with retries, machines slowed by heat. Says p50,",
         "p99 and the share of late requests of each class, cost and energy, with intervals over",
         "seeds. Writes runs/simulate/<time>/; the same input gives the same bytes.",
+    ],
+    "serve-check": [
+        "Serves pools of a plan by Triton or Ray Serve on this machine's loopback, measures how",
+        "long batches take there, simulates a replica with that, and sends it requests at random",
+        "times. Latencies count from when requests were due. Prints simulated and measured p50,",
+        "p95 and p99 by load, with 95 % intervals over repeats. A machine whose speed drifts is",
+        "refused: end other programs. Writes runs/serve-check/<time>/. Servers are packages of",
+        "Python: pip install --no-deps nvidia-pytriton, or 'ray[serve]'; python=PATH names an",
+        "interpreter that has one.",
     ],
 }
 _EXAMPLES = {
@@ -158,6 +168,11 @@ _EXAMPLES = {
         "simulate plan=runs/plan/<time> trace=arrivals.csv n_seeds=10",
         "simulate plan=runs/plan/<time> kill=spot",
         "simulate plan=runs/plan/<time> 'kill=[cpu,gpu]' hours=[12,20] throttle=cpu:0.7",
+    ],
+    "serve-check": [
+        "serve-check plan=runs/plan/<time>",
+        "serve-check plan=runs/plan/<time> server=ray loads=[0.5,0.9] seconds=30 repeats=5",
+        "serve-check plan=runs/plan/<time> python=servers/bin/python drift=0.1",
     ],
     "search": [
         "search +target=npu budget.latency_ms=0.3 budget.sram_kib=32",

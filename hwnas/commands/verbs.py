@@ -17,6 +17,7 @@ _OTHERS = {
     config.TabularConfig: "tabular",
     config.PlanConfig: "plan",
     config.SimulateConfig: "simulate",
+    config.ServeCheckConfig: "serve_check",
 }
 
 

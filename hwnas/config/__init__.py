@@ -2,7 +2,7 @@
 
 from hwnas.config.common import RunConfig
 from hwnas.config.networks import ProfileConfig, TrainConfig
-from hwnas.config.planning import PlanConfig, SimulateConfig
+from hwnas.config.planning import PlanConfig, ServeCheckConfig, SimulateConfig
 from hwnas.config.runs import (
     AuditConfig,
     CompareConfig,
@@ -24,6 +24,7 @@ __all__ = [
     "ProfileConfig",
     "RunConfig",
     "SearchConfig",
+    "ServeCheckConfig",
     "SimulateConfig",
     "TabularConfig",
     "TrainConfig",
@@ -47,6 +48,7 @@ SCHEMAS: dict[str, type] = {
     "verify": VerifyConfig,
     "plan": PlanConfig,
     "simulate": SimulateConfig,
+    "serve-check": ServeCheckConfig,
 }
 
 

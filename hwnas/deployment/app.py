@@ -9,12 +9,19 @@ height and width, sent to the path of its class; the answer is JSON:
 
     curl --data-binary @image.f32 http://127.0.0.1:8000/CLASS
 
+All of it on this machine alone, whatever it has:
+
+    python ray_app.py 8000
+
 Models are in triton/models beside this file.
 """
 
 from __future__ import annotations
 
+import contextlib
 import random
+import signal
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -131,3 +138,27 @@ def _pool(name: str, hours: list[dict[str, Any]]) -> Any:
         )
         .bind(name)
     )
+
+
+def main() -> None:
+    """Serve the peak on this machine alone, on the loopback, until it is interrupted."""
+    import ray
+
+    slots = {said["device"]: 100_000.0 for said in PLAN["pools"].values()}
+    ray.init(
+        resources=slots, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1",
+        object_store_memory=100 << 20,
+    )  # fmt: skip
+    with contextlib.suppress(TimeoutError):  # on a busy machine it goes on starting
+        serve.start(http_options={"host": "127.0.0.1", "port": int(sys.argv[1])})
+    serve.run(build({}))
+    signal.sigwait({signal.SIGINT, signal.SIGTERM})
+    serve.shutdown()
+    ray.shutdown()
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(HERE))
+    import ray_app  # workers import it by this name
+
+    ray_app.main()

@@ -25,10 +25,20 @@ def app(plan: Plan, pools: Sequence[Deployed]) -> dict[str, bytes]:
         return {}
     hours = [_hour(of, able) for of in plan.hours]
     content = {"pools": {pool.name: _pool(pool) for pool in able.values()}, "hours": hours}
-    return {NAME: written(content)}
+    return {NAME: _written(content)}
 
 
-def written(content: dict[str, Any]) -> bytes:
+def alone(pools: Sequence[Deployed]) -> bytes:
+    """Return an application in which each pool has one replica, and a class of its own name."""
+    routes = {
+        pool.name: [{"first": pool.name, "second": "", "rate": 1.0, "threshold": 0.0}]
+        for pool in pools
+    }
+    hour = {"hours": [0], "replicas": {pool.name: 1 for pool in pools}, "routes": routes}
+    return _written({"pools": {pool.name: _pool(pool) for pool in pools}, "hours": [hour]})
+
+
+def _written(content: dict[str, Any]) -> bytes:
     """Return the application with what it serves.
 
     Args:

@@ -32,21 +32,23 @@ def repository(pools: Sequence[Deployed]) -> dict[str, bytes]:
     return found
 
 
-def config(pool: Deployed, backend: str = _BACKEND, threads: bool = True) -> str:
-    """Return ``config.pbtxt``: batches and their wait as planned, one instance a replica.
+def config(pool: Deployed) -> str:
+    """Return ``config.pbtxt``: batches and their wait as planned, one instance a replica."""
+    threads = _parameter("intra_op_thread_count", pool.source.threads)
+    parts = [*_accelerator(pool), threads, _parameter("inter_op_thread_count", 1)]
+    return _config(pool, _BACKEND, parts)
 
-    Args:
-        pool: The pool.
-        backend: Of Triton, that runs the model.
-        threads: Whether it says on how many threads, as the ONNX backend reads it.
-    """
+
+def python_config(pool: Deployed) -> str:
+    """Return the same for a Triton that has a Python backend alone, and ``triton_model.py``."""
+    return _config(pool, "python", [_parameter("threads", pool.source.threads)])
+
+
+def _config(pool: Deployed, backend: str, more: Sequence[str]) -> str:
     parts = [
         f'name: "{pool.name}"', f'backend: "{backend}"', f"max_batch_size: {pool.kind.batch}",
-        *_tensors(pool), *_batching(pool), _instances(pool), *_accelerator(pool),
+        *_tensors(pool), *_batching(pool), _instances(pool), *more,
     ]  # fmt: skip
-    if threads:
-        parts += [_parameter("intra_op_thread_count", pool.source.threads),
-                  _parameter("inter_op_thread_count", 1)]  # fmt: skip
     return "\n".join(parts) + "\n"
 
 

@@ -4,6 +4,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from hwnas import families
+from hwnas.figure import FigureRow
 from hwnas.graph import Graph, fuse
 from hwnas.op import Signature
 from hwnas.planning.plan import Asked, HourPlan, Kind, Machine, Plan, Pool, Route
@@ -45,8 +46,8 @@ def write_run(folder: Path, target: Target, name: str, content: bytes | None) ->
 
 def plan(cpu: Path, npu: Path) -> Plan:
     """Return a plan of 24 hours whose pools are of two runs, and of nothing that is known."""
-    figure = (0.9, "measured", 0.89, 0.91)
-    ms = {"1": (1.0, "measured", None, None)}
+    figure: FigureRow = (0.9, "measured", 0.89, 0.91)
+    ms: dict[str, FigureRow] = {"1": (1.0, "measured", None, None)}
 
     def kind(device: str, name: str, batch: int, wait_ms: float, place: str) -> Kind:
         return Kind(
