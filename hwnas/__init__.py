@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from hwnas.api.verbs import profile as profile
     from hwnas.api.verbs import replan as replan
     from hwnas.api.verbs import search as search
+    from hwnas.api.verbs import serve_check as serve_check
     from hwnas.api.verbs import simulate as simulate
     from hwnas.api.verbs import train as train
     from hwnas.cost.base import Cost as Cost
@@ -31,7 +32,17 @@ _PLACES = {
     "Score": "tasks.score",
     "verify": "api.exports",
     **dict.fromkeys(
-        ("compare", "load", "plan", "profile", "replan", "search", "simulate", "train"),
+        (
+            "compare",
+            "load",
+            "plan",
+            "profile",
+            "replan",
+            "search",
+            "serve_check",
+            "simulate",
+            "train",
+        ),
         "api.verbs",
     ),
 }

@@ -21,6 +21,7 @@ VERBS = {
     "plan": "choose models, devices and replicas for a service, from fronts to a fleet",
     "simulate": "simulate a plan: latencies, failures, cost and energy, over several seeds",
     "replan": "change a plan by telemetry: what nothing changed stays, and little is moved",
+    "serve-check": "hold simulated latencies against those of a real server of this machine",
 }
 _CONTINUE = {
     "search": "run.resume=<run folder>",
@@ -35,6 +36,7 @@ _CONTINUE = {
     "plan": "the same command",
     "simulate": "the same command",
     "replan": "the same command",
+    "serve-check": "the same command",
 }
 _CLOSED = 141  #: exit code of a command whose output is no longer read, as shells have it
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)

@@ -33,7 +33,9 @@ def _in_a_fresh_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_plan_is_files_that_others_read(folder: Path) -> None:
     there = {path.name for path in (folder / "plan").iterdir()}
     tables = {f"{name}.csv" for name in ("classes", "pools", "hours", "costs", "models")}
-    assert {"plan.yaml", "report.html", "serving.png", "manifest.json"} | tables <= there
+    assert {"plan.yaml", "report.html", "serving.png", "manifest.json", "deploy"} | tables <= there
+    launched = {path.name for path in (folder / "plan" / "deploy").iterdir()}
+    assert launched == {"README.md", "kubernetes", "prometheus", "triton"}  # no model has a file
     page = (folder / "plan" / "report.html").read_text()
     assert "Buying dream would save" in page
     assert "<script src" not in page

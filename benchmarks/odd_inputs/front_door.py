@@ -30,6 +30,7 @@ _BASE = {
     "verify": ["verify", "there"],
     "plan": ["plan", "service=s.yaml", "fleet=f.yaml"],
     "simulate": ["simulate", "plan=there"],
+    "serve-check": ["serve-check", "plan=there"],
 }
 #: A service and a fleet that can be planned for.
 PLANNED = {
@@ -59,6 +60,7 @@ _READ = {
     "verify": ("export",),
     "plan": ("service", "fleet"),
     "simulate": ("plan",),
+    "serve-check": ("plan",),
 }
 _WRITTEN = {
     "search": ("run.dir", "run.supernets"),
@@ -77,6 +79,7 @@ _CHOICES = {
     "train": ("dataset", "train.optimiser", "genotype"),
     "compare": ("figures",),
     "plan": ("objective",),
+    "serve-check": ("server",),
 }  # fmt: skip
 _WORDS = ("nonesuch", "../../evil", "ü#{", "null?", "", "x" * 300)
 _GRAMMAR = ("word", "=3", "{", "nonesuch=1", "run.nonesuch=1", "--nonesuch", "ü=1", "+ü.x=1")

@@ -57,6 +57,12 @@ class PlanResult(_Tables):
     _first = "classes"
 
 
+class ServeCheckResult(_Tables):
+    """What a server did, against its simulation, by its folder; ``loads`` says most."""
+
+    _first = "loads"
+
+
 @dataclass(frozen=True)
 class TrainResult:
     """A trained supernet, or a network that was trained alone, by the folder of its run."""

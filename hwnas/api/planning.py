@@ -16,7 +16,7 @@ from hwnas.results import Row, RunFolder, begun, default_path
 
 if TYPE_CHECKING:
     from hwnas.planning.plan import Plan
-    from hwnas.planning.simulation import Kill, Throttle
+    from hwnas.planning.simulation import HourSeen, Kill, Throttle
 
 _NEEDED = ("highspy", "numba")
 _RECORDED = ("hwnas", *_NEEDED, "numpy", "scipy")
@@ -74,11 +74,18 @@ def plan(config: PlanConfig, arguments: Sequence[str], reporter: Reporter) -> Pl
     sentences = summary.sentences(found) + sketches.sentences(bought, found.plan)
     sentences += beside.sentences if beside else []
     told = PlannedRun(Path(), found.plan, tables, sentences, ())
-    return written("plan", config, arguments, told, files_of(told))
+    return written("plan", config, arguments, told, files_of(told, found.seen))
 
 
-def files_of(found: PlannedRun) -> dict[str, bytes]:
-    """Return the files of a plan, but for its tables."""
+def files_of(found: PlannedRun, seen: "Sequence[HourSeen]") -> dict[str, bytes]:
+    """Return the files of a plan, but for its tables.
+
+    Args:
+        found: The plan, with its tables.
+        seen: What simulations of it saw.
+    """
+    from hwnas.deployment import files as deployment
+    from hwnas.deployment.pools import planned_busy
     from hwnas.planning import summary
     from hwnas.report import planned as report
 
@@ -89,6 +96,7 @@ def files_of(found: PlannedRun) -> dict[str, bytes]:
         "plan.yaml": summary.as_bytes(found.plan),
         "report.html": page.encode(),
         **{f"{name}.{kind}": drawn for name, by in pictures.items() for kind, drawn in by.items()},
+        **deployment.files(found.plan, planned_busy([one.busy for one in seen])),
     }
 
 
@@ -148,7 +156,8 @@ def written(
         versions = {name: importlib.metadata.version(name) for name in _RECORDED}
         manifest = begun(verb, arguments, {}, config) | {"status": "finished"}
         folder.write_json("manifest.json", manifest | {"versions": versions})
-    names = [*content, *(f"{name}.csv" for name in there)]
+    named = dict.fromkeys(name.partition("/")[0] for name in content)
+    names = [*named, *(f"{name}.csv" for name in there)]
     return replace(found, path=path, tables=there, files=names)
 
 

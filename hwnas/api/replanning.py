@@ -84,19 +84,22 @@ def replan(config: ReplanConfig, arguments: Sequence[str], reporter: Reporter) -
     tables |= {"telemetry": as_rows(seen.samples, by_hour=seen.by_hour)}
     said = [*decisions.sentences(old, found, rows), *summary.sentences(found.found)]
     told = PlannedRun(Path(), new, tables, said, ())
+    content = files_of(told, found.found.seen)
     if config.in_place:
-        return _in_place(config, arguments, told)
-    return written("replan", config, arguments, told, files_of(told))
+        return _in_place(config, arguments, told, content)
+    return written("replan", config, arguments, told, content)
 
 
-def _in_place(config: ReplanConfig, arguments: Sequence[str], told: PlannedRun) -> PlannedRun:
+def _in_place(
+    config: ReplanConfig, arguments: Sequence[str], told: PlannedRun, content: dict[str, bytes]
+) -> PlannedRun:
     """Write a plan, and have it take the place of the one that it came from."""
     own = Path(config.plan)
     beside = own.with_name(f".{own.name}.new")
     former = own.with_name(f".{own.name}.former")
     for left in (beside, former):  # of a process that was killed
         shutil.rmtree(left, ignore_errors=True)
-    found = written("replan", config, arguments, told, files_of(told), beside)
+    found = written("replan", config, arguments, told, content, beside)
     own.rename(former)
     beside.rename(own)
     shutil.rmtree(former)

@@ -12,7 +12,13 @@ from hwnas import config, host
 from hwnas.accuracy.base import Evaluator
 from hwnas.api.arguments import for_targets
 from hwnas.api.composition import compose, with_resumed
-from hwnas.api.folders import ComparisonResult, PlanResult, ProfileResult, TrainResult
+from hwnas.api.folders import (
+    ComparisonResult,
+    PlanResult,
+    ProfileResult,
+    ServeCheckResult,
+    TrainResult,
+)
 from hwnas.api.keywords import as_arguments
 from hwnas.api.literal import says
 from hwnas.api.own import Own
@@ -235,3 +241,22 @@ def replan(
     given = as_arguments({"plan": folder, "telemetry": telemetry, **options})
     found = run(compose("replan", given), given, Quiet(progress))
     return PlanResult(found.path, tuple(found.sentences))
+
+
+def serve_check(
+    plan: str | Path | PlanResult, *, progress: Progress | None = None, **options: Any
+) -> ServeCheckResult:
+    """Hold simulated latencies of a plan's pools against those of a server of this machine.
+
+    Args:
+        plan: A plan, or its folder.
+        progress: Is told of phases.
+        options: Of ``python -m hwnas serve-check``: ``server="ray"``.
+    """
+    host.tune()
+    from hwnas.api.serving import serve_check as run
+
+    folder = plan.path if isinstance(plan, PlanResult) else plan
+    given = as_arguments({"plan": folder, **options})
+    found = run(compose("serve-check", given), given, Quiet(progress))
+    return ServeCheckResult(found.path, tuple(found.sentences))

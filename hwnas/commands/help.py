@@ -35,7 +35,7 @@ def overview(verbs: Mapping[str, str]) -> str:
         "usage: python -m hwnas <verb> [option=value ...]",
         "",
         "verbs:",
-        *(f"  {verb:<10}{text}" for verb, text in verbs.items()),
+        *(f"  {verb:<13}{text}" for verb, text in verbs.items()),
         "",
         "Start with:  python -m hwnas search +target=npu",
         "More of a verb:  python -m hwnas <verb> --help",
@@ -59,6 +59,7 @@ _FIRST = {
     "plan": "service=FILE fleet=FILE ",
     "simulate": "plan=DIR ",
     "replan": "plan=DIR telemetry=FILE|URL ",
+    "serve-check": "plan=DIR ",
 }
 _ABOUT = {
     "search": [
@@ -123,7 +124,8 @@ _ABOUT = {
         "replicas and in which hour, and which requests go where, so that p99, accuracies, quotas",
         "and budgets hold, with any one machine dead or all spot machines gone where that is asked",
         "for. Plans are simulated, and corrected until no class has 1 % late in any hour.",
-        "Writes runs/plan/<time>/: plan.yaml, report.html, tables. pip install 'hwnas[plan]'.",
+        "Writes runs/plan/<time>/: plan.yaml, report.html, tables, and deploy/, what launches it",
+        "by Triton on Kubernetes, KServe or Ray Serve. pip install 'hwnas[plan]'.",
     ],
     "simulate": [
         "Simulates the hours of a plan by discrete events: arrivals at random or in the bursts of",
@@ -139,6 +141,15 @@ _ABOUT = {
         "or seconds since 1970) or hour (of the plan), and class, requests_per_s, late, p99_ms, or",
         "device, machines_down; or the URL of a Prometheus server, which query.* ask.",
         "Writes runs/replan/<time>/: a plan as any, and decisions.csv, what moved and why.",
+    ],
+    "serve-check": [
+        "Serves pools of a plan by Triton or Ray Serve on this machine's loopback, measures how",
+        "long batches take there, simulates a replica with that, and sends it requests at random",
+        "times. Latencies count from when requests were due. Prints simulated and measured p50,",
+        "p95 and p99 by load, with 95 % intervals over repeats. A machine whose speed drifts is",
+        "refused: end other programs. Writes runs/serve-check/<time>/. Servers are packages of",
+        "Python: pip install --no-deps nvidia-pytriton, or 'ray[serve]'; python=PATH names an",
+        "interpreter that has one.",
     ],
 }
 _EXAMPLES = {
@@ -173,6 +184,11 @@ _EXAMPLES = {
         "replan plan=runs/plan/<time> telemetry=seen.csv move_cost=0.5 most_moved=0.1",
         "replan plan=runs/plan/<time> telemetry=http://localhost:9090 query.window_h=6"
         " 'query.rate=sum by (class) (rate(requests_total[5m]))'",
+    ],
+    "serve-check": [
+        "serve-check plan=runs/plan/<time>",
+        "serve-check plan=runs/plan/<time> server=ray loads=[0.5,0.9] seconds=30 repeats=5",
+        "serve-check plan=runs/plan/<time> python=servers/bin/python drift=0.1",
     ],
     "search": [
         "search +target=npu budget.latency_ms=0.3 budget.sram_kib=32",

@@ -18,6 +18,7 @@ _OTHERS = {
     config.PlanConfig: "plan",
     config.SimulateConfig: "simulate",
     config.ReplanConfig: "replan",
+    config.ServeCheckConfig: "serve_check",
 }
 
 

@@ -2,7 +2,7 @@
 
 from hwnas.config.common import RunConfig
 from hwnas.config.networks import ProfileConfig, TrainConfig
-from hwnas.config.planning import PlanConfig, ReplanConfig, SimulateConfig
+from hwnas.config.planning import PlanConfig, ReplanConfig, ServeCheckConfig, SimulateConfig
 from hwnas.config.runs import (
     AuditConfig,
     CompareConfig,
@@ -25,6 +25,7 @@ __all__ = [
     "ReplanConfig",
     "RunConfig",
     "SearchConfig",
+    "ServeCheckConfig",
     "SimulateConfig",
     "TabularConfig",
     "TrainConfig",
@@ -49,6 +50,7 @@ SCHEMAS: dict[str, type] = {
     "plan": PlanConfig,
     "simulate": SimulateConfig,
     "replan": ReplanConfig,
+    "serve-check": ServeCheckConfig,
 }
 
 

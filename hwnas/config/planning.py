@@ -1,9 +1,9 @@
-"""What verbs accept that plan deployments: ``plan``, ``simulate`` and ``replan``."""
+"""What verbs accept that plan deployments: ``plan``, ``simulate``, ``replan``, ``serve-check``."""
 
 from dataclasses import dataclass, field
 from typing import Any
 
-from hwnas.bounds import SEED, check, within
+from hwnas.bounds import SEED, check, limits, within
 from hwnas.config.runs import OutputConfig
 from hwnas.errors import ConfigError, unknown
 
@@ -99,6 +99,26 @@ class ReplanConfig:
     limit_s: float = within("[1, 86_400]", 30.0)  #: of a solution; corrections come on top
     n_seeds: int = within("[1, 100]", 4)  #: simulations of each hour
     seed: int = within(SEED, 0)  #: of the first simulation
+
+
+@dataclass
+class ServeCheckConfig:
+    """What ``python -m hwnas serve-check`` accepts."""
+
+    plan: str = ""  #: the folder of a plan
+    pool: Any = None  #: names in its deploy/triton/models, one or a list; default: all that differ
+    server: str = "auto"  #: triton or ray; auto: Triton where it is installed, else Ray Serve
+    python: str = ""  #: the interpreter that has the server; default: that which runs hwnas
+    #: of what the server can answer at most
+    loads: list[float] = field(
+        default_factory=lambda: [0.3, 0.6, 0.8, 0.9], metadata=limits("(0, 0.99]")
+    )
+    seconds: float = within("[0.5, 3600]", 10.0)  #: of requests, for each load and repeat
+    repeats: int = within("[2, 100]", 3)  #: of each load: intervals are over these
+    #: share by which the machine may be slower than it can be, before, between and after
+    drift: float = within("(0, 1)", 0.05)
+    retries: int = within("[0, 100]", 3)  #: times that what drifted is measured again
+    seed: int = within(SEED, 0)  #: of when requests are due
     run: OutputConfig = field(default_factory=OutputConfig)
 
     def __post_init__(self) -> None:
@@ -113,3 +133,16 @@ class ReplanConfig:
             raise ConfigError(
                 "in_place=true writes into the folder of the plan: leave out run.dir."
             )
+
+
+@dataclass
+        if not self.plan:
+            raise ConfigError("serve-check needs plan=DIR, the folder of a plan.")
+        if not self.loads:
+            raise ConfigError("loads=[] leaves nothing to measure: loads=[0.3,0.6].")
+
+    @property
+    def pools(self) -> list[str]:
+        """Which pools are checked; empty: all that differ."""
+        named = self.pool if isinstance(self.pool, list) else [self.pool]
+        return [str(name) for name in named if name not in (None, "")]

@@ -118,10 +118,14 @@ def test_settings_of_a_stranger_that_say_nothing_change_no_facts(
 #: Words that are something else, too: a figure's source, no value, and not here.
 _PLAIN = {"modelled", "none", "elsewhere"}
 #: The texts that name another backend: tables have a digest of what stands around the one; the
-#: other runs without hwnas, and does what its user asks for by that name.
+#: others run without hwnas, or are for servers that call by these names what runs a model.
 _EXEMPT = {
     ("tvm/operators.py", "onnxruntime"),
     ("measure.py", "onnxruntime"),
+    ("app.py", "onnxruntime"),
+    ("triton.py", "onnxruntime"),
+    ("triton.py", "openvino"),
+    ("ray_app.py", "openvino"),
     ("onnxruntime/settings.py", "openvino"),
 }
 

@@ -1,0 +1,82 @@
+"""Alerting rules of Prometheus: where what is measured leaves what was planned.
+
+Metrics are Triton's: https://github.com/triton-inference-server/server, docs/user_guide/metrics.md.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+import yaml
+
+from hwnas.deployment.pools import Deployed
+from hwnas.planning.simulation import LATE
+
+_DAY, _WEEK = 24, 168
+_SLACK = 1.1  # times what was planned: below, it is noise
+FORECAST = "hwnas:forecast_requests_per_second"  #: the series that says what a pool must bear
+
+
+def rules(pools: Sequence[Deployed]) -> dict[str, bytes]:
+    """Return the file of rules."""
+    groups = [{"name": f"hwnas-{pool.name}", "rules": [*_of_pool(pool)]} for pool in pools]
+    text = yaml.safe_dump({"groups": groups}, sort_keys=False, width=100)
+    return {"prometheus/rules.yaml": text.encode()}
+
+
+def _of_pool(pool: Deployed) -> Iterator[dict[str, Any]]:
+    chosen = f'{{model="{pool.name}"}}'
+    rate = f"sum(rate(nv_inference_request_success{chosen}[5m]))"
+    count = f"count(nv_inference_request_success{chosen})"
+    late = f'nv_inference_request_summary_us{{model="{pool.name}",quantile="0.99"}}'
+    executions = f"sum(rate(nv_inference_exec_count{chosen}[5m]))"
+    # Each request of a batch counts the time of the whole batch: per request times executions.
+    work = f"sum(rate(nv_inference_compute_infer_duration_us{chosen}[5m])) / 1e6"
+    busy = f"({work} / {rate} * {executions}) / {count}"
+    yield {"record": FORECAST, "labels": {"model": pool.name}, "expr": _forecast(pool.rates)}
+    yield _alert(
+        pool, "Late", f"max({late}) > {pool.kind.limit_ms * 1e3:.9g}", "5m", "page",
+        f"More than {LATE:.0%} of the answers of a replica take longer than the "
+        f"{pool.kind.limit_ms:g} ms of the pool.",
+    )  # fmt: skip
+    yield _alert(
+        pool, "Busy", f"{busy} > {min(0.99, _SLACK * max(pool.busy, 0.01)):.4g}", "15m", "ticket",
+        f"Replicas work more than the {pool.busy:.0%} of the time that was simulated.",
+    )  # fmt: skip
+    yield _alert(
+        pool, "Demand", f'{rate} > {_SLACK:g} * sum({FORECAST}{{model="{pool.name}"}})', "10m",
+        "ticket", "More requests come than the plan bears in this hour: plan again.",
+    )  # fmt: skip
+    yield _alert(
+        pool, "Missing", f"absent(nv_inference_request_success{chosen})", "2m", "page",
+        "No replica serves the model.",
+    )  # fmt: skip
+    yield _alert(
+        pool, "Few", f"{count} < {pool.least}", "5m", "page",
+        f"Fewer replicas run than the {pool.least} of the quietest hour.",
+    )  # fmt: skip
+    failures = f"sum(rate(nv_inference_request_failure{chosen}[5m]))"
+    yield _alert(pool, "Failing", f"{failures} > 0", "5m", "page", "Requests fail.")
+
+
+def _alert(
+    pool: Deployed, name: str, expression: str, lasting: str, severity: str, words: str
+) -> dict[str, Any]:
+    return {
+        "alert": f"Hwnas{name}", "expr": expression, "for": lasting,
+        "labels": {"severity": severity, "model": pool.name, "device": pool.kind.device},
+        "annotations": {"summary": f"{pool.name}: {words}", "pool": pool.of},
+    }  # fmt: skip
+
+
+def _forecast(rates: Sequence[float]) -> str:
+    """Return what must be borne now: by the hour in UTC of a day or a week, or else the most."""
+    if len(rates) not in (_DAY, _WEEK) or len({*rates}) == 1:
+        return f"vector({max(rates):.9g})"
+    now = "hour()" if len(rates) == _DAY else f"({_DAY} * day_of_week() + hour())"
+    parts, hour = [], 0
+    for rate, group in groupby(rates):
+        last = hour + len([*group]) - 1
+        parts.append(f"(vector({rate:.9g}) and on() ({now} >= {hour}) and on() ({now} <= {last}))")
+        hour = last + 1
+    return " or ".join(parts)

@@ -1,0 +1,233 @@
+"""What a server's latencies are, against what the simulator says of its own batches.
+
+The server is profiled from outside: how long batches of each size take, by pools whose largest
+batch is that size, kept full; and what a request takes beside its batch. The simulator is given
+that, and the very times at which requests were due.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar, final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from hwnas.deployment.load import Seen, closed_loop, open_loop
+from hwnas.deployment.pools import Deployed
+from hwnas.deployment.servers import Running
+from hwnas.errors import DeviceError
+from hwnas.figure import Figure, Source
+from hwnas.planning import events
+from hwnas.planning.goodput import service_times
+from hwnas.progress import Progress
+from hwnas.results import Row
+from hwnas.timing import Sentinel, TimingConfig
+
+Array = NDArray[np.float64]
+T = TypeVar("T")
+
+QUANTILES = {"p50_ms": 0.5, "p95_ms": 0.95, "p99_ms": 0.99}
+_WARM = 0.1  # of the time: what comes first finds empty queues
+_CLIENTS = 3  # batches' worth of clients, so that there is always a full one
+_LEAST = 4  # batches that are seen
+_MOST_JITTER = 1.0
+_SENTINEL_MS, _SIDE = 40.0, 160  # of a reading; of the matrices that are multiplied
+
+
+@dataclass(frozen=True)
+class Options:
+    """How is measured."""
+
+    loads: Sequence[float]
+    seconds: float
+    repeats: int
+    drift: float
+    retries: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Profile:
+    """How long a server takes for batches."""
+
+    batch_ms: Mapping[int, Figure]  #: until the next can begin, by size
+    overhead_ms: Figure  #: of a request beside its batch
+    jitter: float  #: standard deviation of the log of what single requests take
+
+    @property
+    def capacity(self) -> float:
+        """Requests a second that it answers at most."""
+        return max(n / figure.value for n, figure in self.batch_ms.items()) * 1e3
+
+
+def sizes(pool: Deployed) -> list[int]:
+    """Return the sizes of batches that are timed: powers of two, and the largest."""
+    return sorted({1, pool.kind.batch, *(2**i for i in range(pool.kind.batch.bit_length() - 1))})
+
+
+def served(pools: Sequence[Deployed]) -> list[Deployed]:
+    """Return what a server must run for pools to be checked: they, and each size of batch."""
+    return [each for pool in pools for each in (pool, *map(pool.with_batch, sizes(pool)))]
+
+
+@final
+class Checker:
+    """Measures on a machine whose speed is watched."""
+
+    def __init__(self, options: Options, progress: Progress):
+        self._options, self._progress = options, progress
+        config = TimingConfig(drift=options.drift, min_repeat_ms=_SENTINEL_MS)
+        self._sentinel = Sentinel(_work, config)
+
+    @property
+    def readings_ms(self) -> tuple[float, ...]:
+        """What the sentinel took, before, between and after."""
+        return self._sentinel.readings_ms
+
+    def profile(self, pool: Deployed, server: Running) -> Profile:
+        """Return how long batches of a pool take on a server.
+
+        Raises:
+            DeviceError: the machine's speed drifts, or the server fails.
+        """
+        options = self._options
+        steps = [(n, r) for n in sizes(pool) for r in range(options.repeats)]
+        values: dict[int, list[float]] = {n: [] for n in sizes(pool)}
+        with self._progress.phase(f"Profile {pool.name}", len(steps) + 1) as advance:
+            for n, _ in steps:
+                request = server.request(pool.with_batch(n))
+                rate = self._steady(partial(self._rate, server, request, n))
+                values[n].append(n / rate * 1e3)
+                advance(1)
+            found = {n: _over(each, "measured") for n, each in values.items()}
+            request = server.request(pool.with_batch(1))
+            single = partial(closed_loop, server.port, request, 1, options.seconds / 2)
+            alone = np.diff(self._steady(single)).ravel() * 1e3
+            advance(1)
+        parts = np.array_split(alone, options.repeats)
+        beside = [max(0.0, float(np.median(part)) - found[1].value) for part in parts]
+        quarters = np.quantile(np.log(alone), [0.25, 0.75])
+        jitter = min(_MOST_JITTER, float(quarters[1] - quarters[0]) / 1.349)  # of a normal one
+        return Profile(found, _over(beside, "measured"), jitter)
+
+    def compared(self, pool: Deployed, server: Running, profile: Profile) -> list[Row]:
+        """Return a row for each load: simulated and measured percentiles.
+
+        Raises:
+            DeviceError: as ``profile``.
+        """
+        options, rows = self._options, []
+        steps = len(options.loads) * options.repeats
+        with self._progress.phase(f"Requests to {pool.name}", steps) as advance:
+            for load in options.loads:
+                rate = load * profile.capacity
+                seen: list[tuple[Seen, Array]] = []
+                for repeat in range(options.repeats):
+                    due = _poisson(rate, options.seconds, [options.seed, repeat, round(1e3 * load)])
+                    request = server.request(pool)
+                    measured = self._steady(partial(open_loop, server.port, request, due))
+                    seen.append((measured, _simulated(pool, profile, due, options.seed + repeat)))
+                    advance(1)
+                rows.append(_row(pool, server, load, rate, seen))
+        return rows
+
+    def _rate(self, server: Running, request: bytes, n: int) -> float:
+        """Return the requests a second that are answered in batches of ``n``, always full ones."""
+        seconds = self._options.seconds / 4
+        times = closed_loop(server.port, request, _CLIENTS * n, seconds)
+        ends = np.sort(times[:, 1])
+        ends = ends[ends >= times[:, 0].min() + _WARM * seconds]
+        if ends.size < _LEAST * n:
+            raise DeviceError(
+                f"The server answered {ends.size} requests in {seconds:g} s, too few for batches "
+                f"of {n}: give more time, seconds={4 * self._options.seconds:g}."
+            )
+        return float((ends.size - n) / (ends[-1] - ends[n - 1]))  # from the first batch's end on
+
+    def _steady(self, block: Callable[[], T]) -> T:
+        """Measure between two readings of the sentinel, again while the machine is disturbed.
+
+        Raises:
+            DeviceError: it stays so, or the server fails.
+        """
+        for _ in range(self._options.retries + 1):
+            before = self._sentinel.disturbed()
+            try:
+                found = block()
+            except OSError as error:
+                raise DeviceError(f"The server fails under load: {error}.") from None
+            if not self._sentinel.disturbed() and not before:
+                return found
+        readings = self._sentinel.readings_ms
+        slower = max(readings[-2:]) / float(np.quantile(readings, 0.25)) - 1
+        raise DeviceError(
+            f"The machine is {slower:.0%} slower than it can be, more than drift="
+            f"{self._options.drift:g} allows, after {self._options.retries} retries: nothing that "
+            "is measured now is comparable. End other programs, or allow more: drift=0.2."
+        )
+
+
+def _work(n: int) -> float:
+    """Do constant work so many times, and return the seconds that it took."""
+    matrix = np.full((_SIDE, _SIDE), 1e-3, np.float32)
+    begun = time.perf_counter()
+    for _ in range(n):
+        matrix @ matrix
+    return time.perf_counter() - begun
+
+
+def _over(values: Sequence[float], source: Source) -> Figure:
+    """Return the mean over repeats with its 95 % interval, by Student's t: they are few."""
+    mean, n = float(np.mean(values)), len(values)
+    half = float(stats.t.ppf(0.975, n - 1) * np.std(values, ddof=1)) / n**0.5
+    return Figure(mean, source, mean - half, mean + half)
+
+
+def _poisson(rate: float, seconds: float, seed: Sequence[int]) -> Array:
+    """Return when requests are due, which come at random at a rate."""
+    rng = np.random.default_rng(seed)
+    n = max(20, rng.poisson(rate * seconds))
+    found: Array = np.sort(rng.random(n)) * (n / rate)
+    return found
+
+
+def _simulated(pool: Deployed, profile: Profile, due_s: Array, seed: int) -> Array:
+    """Return latencies in ms of requests that are due then."""
+    batch_ms = {n: figure.value for n, figure in profile.batch_ms.items()}
+    service = service_times(batch_ms, pool.kind.batch)
+    noise = events.lognormal(profile.jitter)
+    pools, routes = events.single(service, pool.kind.wait_ms / 1e3, 1, noise)
+    route = np.zeros(due_s.size, np.int32)
+    found: Array = events.simulate(due_s, route, pools, routes, seed=seed).latency_s * 1e3
+    return found + profile.overhead_ms.value
+
+
+def _row(
+    pool: Deployed, server: Running, load: float, rate: float, seen: Sequence[tuple[Seen, Array]]
+) -> Row:
+    warm = [each.due_s >= _WARM * each.due_s[-1] for each, _ in seen]
+    lateness = np.concatenate([(each.sent_s - each.due_s) * 1e3 for each, _ in seen])
+    row: Row = {
+        "pool": pool.name, "server": server.name, "batch": pool.kind.batch,
+        "wait_ms": pool.kind.wait_ms, "load": load, "rate_per_s": rate,
+        "requests": sum(each.due_s.size for each, _ in seen), "repeats": len(seen),
+        "failed": sum(each.failed for each, _ in seen),
+        "sent_late_p99_ms": float(np.nanquantile(lateness, 0.99)),
+    }  # fmt: skip
+    for name, q in QUANTILES.items():
+        pairs = [
+            (_quantile(each.latency_ms[w], q), _quantile(other[w], q))
+            for (each, other), w in zip(seen, warm, strict=True)
+        ]
+        measured = _over([m for m, _ in pairs], "measured")
+        simulated = _over([x for _, x in pairs], "modelled")
+        row |= simulated.columns(f"simulated_{name}") | measured.columns(f"measured_{name}")
+        row[f"error_{name.removesuffix('_ms')}"] = simulated.value / measured.value - 1
+    return row
+
+
+def _quantile(latencies_ms: Array, q: float) -> float:
+    return float(np.quantile(latencies_ms, q, method="higher"))

@@ -1,0 +1,114 @@
+"""Manifests of Kubernetes: a Deployment a pool, its Service, what scales and what guards it."""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import yaml
+
+from hwnas.deployment import triton
+from hwnas.deployment.pools import Deployed
+
+DEVICE = "hwnas/device"  #: the label of nodes that says which device of the fleet they are
+_SERVER_MIB = 1024  # memory of a server beside its model: assumed
+_SCALE_DOWN_S = 300  # of low load before replicas are taken away, so that scaling does not swing
+_LEAST_BUSY, _MOST_BUSY = 10, 95  # per cent that the autoscaler may be told
+
+Manifest = dict[str, Any]
+
+
+def manifests(pools: Sequence[Deployed]) -> dict[str, bytes]:
+    """Return a file for each pool, and ``kustomization.yaml``, which lists them."""
+    found = {f"kubernetes/{pool.name}.yaml": dumped(*_of_pool(pool)) for pool in pools}
+    listed = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization",
+        "resources": [f"{pool.name}.yaml" for pool in pools],
+    }  # fmt: skip
+    return found | {"kubernetes/kustomization.yaml": dumped(listed)}
+
+
+def dumped(*documents: Manifest) -> bytes:
+    """Return documents as YAML."""
+    return yaml.safe_dump_all(documents, sort_keys=False, width=100).encode()
+
+
+def _of_pool(pool: Deployed) -> Iterator[Manifest]:
+    yield _manifest("apps/v1", "Deployment", pool, {
+        "replicas": pool.peak, "selector": _selector(pool),
+        "template": {"metadata": {"labels": _labels(pool), "annotations": {
+            "prometheus.io/scrape": "true", "prometheus.io/port": str(triton.METRICS)}},
+            "spec": _pod(pool)},
+    })  # fmt: skip
+    yield _manifest("v1", "Service", pool, {
+        "selector": _labels(pool),
+        "ports": [{"name": "http", "port": triton.HTTP, "targetPort": "http"},
+                  {"name": "metrics", "port": triton.METRICS, "targetPort": "metrics"}],
+    })  # fmt: skip
+    yield _manifest("policy/v1", "PodDisruptionBudget", pool, {
+        "maxUnavailable": max(1, pool.spread), "selector": _selector(pool),
+    })  # fmt: skip
+    if not pool.source.is_on_gpu:  # a busy GPU leaves the CPU, which the autoscaler sees, idle
+        yield _manifest("autoscaling/v2", "HorizontalPodAutoscaler", pool, _scaling(pool))
+
+
+def _manifest(version: str, kind: str, pool: Deployed, spec: Manifest) -> Manifest:
+    metadata = {"name": pool.name, "labels": _labels(pool)}
+    return {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec}
+
+
+def _labels(pool: Deployed) -> dict[str, str]:
+    return {"app.kubernetes.io/name": pool.name, "app.kubernetes.io/managed-by": "hwnas"}
+
+
+def _selector(pool: Deployed) -> Manifest:
+    return {"matchLabels": _labels(pool)}
+
+
+def _pod(pool: Deployed) -> Manifest:
+    return {
+        "nodeSelector": {DEVICE: pool.kind.device},
+        "topologySpreadConstraints": [{
+            "maxSkew": max(1, pool.spread), "topologyKey": "kubernetes.io/hostname",
+            "whenUnsatisfiable": "DoNotSchedule" if pool.spread else "ScheduleAnyway",
+            "labelSelector": _selector(pool),
+        }],
+        "securityContext": {"runAsNonRoot": True, "runAsUser": 1000,
+                            "seccompProfile": {"type": "RuntimeDefault"}},
+        "containers": [_container(pool)],
+    }  # fmt: skip
+
+
+def _container(pool: Deployed) -> Manifest:
+    def asked(path: str) -> Manifest:
+        return {"httpGet": {"path": path, "port": "http"}, "periodSeconds": 5}
+
+    return {
+        "name": "triton", "image": triton.IMAGE, "command": triton.arguments(pool),
+        "ports": [{"name": "http", "containerPort": triton.HTTP},
+                  {"name": "metrics", "containerPort": triton.METRICS}],
+        "resources": _resources(pool),
+        "startupProbe": asked(f"/v2/models/{pool.name}/ready") | {"failureThreshold": 60},
+        "readinessProbe": asked(f"/v2/models/{pool.name}/ready"),
+        "livenessProbe": asked("/v2/health/live"),
+        "securityContext": {"allowPrivilegeEscalation": False,
+                            "capabilities": {"drop": ["ALL"]}},
+    }  # fmt: skip
+
+
+def _resources(pool: Deployed) -> Manifest:
+    """Return what a replica asks for: the threads that it was timed with, and memory."""
+    memory = f"{math.ceil(pool.kind.memory_mib) + _SERVER_MIB}Mi"
+    gpu = {"nvidia.com/gpu": "1"} if pool.source.is_on_gpu else {}
+    return {"requests": {"cpu": str(pool.source.threads), "memory": memory, **gpu},
+            "limits": {"memory": memory, **gpu}}  # fmt: skip
+
+
+def _scaling(pool: Deployed) -> Manifest:
+    busy = min(_MOST_BUSY, max(_LEAST_BUSY, round(100 * pool.busy)))
+    return {
+        "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": pool.name},
+        "minReplicas": pool.least, "maxReplicas": pool.peak,
+        "metrics": [{"type": "Resource", "resource": {
+            "name": "cpu", "target": {"type": "Utilization", "averageUtilization": busy}}}],
+        "behavior": {"scaleDown": {"stabilizationWindowSeconds": _SCALE_DOWN_S}},
+    }  # fmt: skip

@@ -1,0 +1,192 @@
+"""The pools of a plan as servers run them: names, models, replicas and rates by hour."""
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hwnas import backends
+from hwnas.backends import portable
+from hwnas.errors import HwnasError, RunError
+from hwnas.export import recorded
+from hwnas.export.folder import PROOF
+from hwnas.manifest import read_manifest
+from hwnas.planning.plan import HourPlan, Kind, Plan
+from hwnas.records.schema import Unfit
+from hwnas.runtimes.onnx_served import Served, served
+from hwnas.target import Target, from_facts
+
+_LONGEST = 40  # characters of a name: Kubernetes appends its own, up to 63
+_EXPORTED = {"float32": portable.FLOAT32, "int8": portable.INT8}
+_GPUS = ("cuda", "tensorrt", "nvtensorrtrtx")  # execution providers that run on GPUs of NVIDIA
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the model of a pool is, and what it ran on when it was timed."""
+
+    file: Path | None = None  #: ONNX; none: it is not known
+    threads: int = 1
+    provider: str = ""  #: what of the runtime ran it; empty: the CPU
+    note: str = ""  #: what its user should know, in a sentence
+    unserved: str = ""  #: why no server runs it; empty: one does
+
+    @property
+    def is_on_gpu(self) -> bool:
+        """Whether it wants a GPU of NVIDIA."""
+        return self.provider.partition(".")[0] in _GPUS
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """A pool over all hours of a plan."""
+
+    name: str  #: a label of DNS
+    of: str  #: how the plan calls it
+    kind: Kind
+    source: Source
+    model: Served | None
+    replicas: tuple[int, ...]  #: by hour
+    rates: tuple[float, ...]  #: requests a second that it must bear, by hour
+    spread: int  #: of its replicas that one machine may hold; 0: any number
+    busy: float  #: share of the time that a replica works in the hour in which it works most
+
+    @property
+    def peak(self) -> int:
+        """Replicas in the hour that has most."""
+        return max(self.replicas)
+
+    @property
+    def least(self) -> int:
+        """Replicas in the hour that has least, where there are any."""
+        return min(n for n in self.replicas if n)
+
+    def with_batch(self, batch: int) -> "Deployed":
+        """Return the pool with another largest batch, under another name."""
+        name = f"{self.name}-of-{batch}"
+        return replace(self, name=name, kind=replace(self.kind, batch=batch, wait_ms=0.0))
+
+
+def deployed(plan: Plan, busy: Mapping[str, float]) -> tuple[list[Deployed], dict[str, str]]:
+    """Return the pools that servers run, and why they don't run the others, by name in the plan.
+
+    Args:
+        plan: The plan.
+        busy: Share of the time that replicas of a pool work at most, by name in the plan.
+
+    Raises:
+        RunError: the export or run that a model is of cannot be read.
+        CompileError: its file is no classifier.
+    """
+    used = {pool.kind for of in plan.hours for pool in of.pools}
+    sources = {of: _source(kind) for of, kind in plan.kinds.items() if of in used}
+    models = _models({source.file for source in sources.values() if source.file is not None})
+    found, unserved, taken = [], {}, set[str]()
+    for of, source in sources.items():
+        if source.unserved:
+            unserved[of] = source.unserved
+            continue
+        kind = plan.kinds[of]
+        name = label(f"{kind.device}-{kind.model}-b{kind.batch}", of, taken)
+        model = None if source.file is None else models[source.file]
+        found.append(_over_hours(plan, of, name, source, model, busy.get(of, 0.0)))
+    return found, unserved
+
+
+def _models(files: set[Path]) -> dict[Path, Served]:
+    """Return models that all read images of one size, the largest: any of them may be asked."""
+    contents = {file: file.read_bytes() for file in sorted(files)}
+    shapes = [served(content).shape for content in contents.values()]
+    size = (max((h for _, h, _ in shapes), default=0), max((w for *_, w in shapes), default=0))
+    return {file: served(content, size) for file, content in contents.items()}
+
+
+def _over_hours(
+    plan: Plan, of: str, name: str, source: Source, model: Served | None, busy: float
+) -> Deployed:
+    hours = by_hour(plan)
+    pools = [next((pool for pool in hour.pools if pool.kind == of), None) for hour in hours]
+    spreads = [pool.spread for pool in pools if pool is not None and pool.spread]
+    return Deployed(
+        name, of, plan.kinds[of], source, model,
+        tuple(0 if pool is None else pool.replicas for pool in pools),
+        tuple(_rate(hour, of) for hour in hours), min(spreads, default=0), busy,
+    )  # fmt: skip
+
+
+def by_hour(plan: Plan) -> list[HourPlan]:
+    """Return what runs in each hour."""
+    found = {hour: of for of in plan.hours for hour in of.hours}
+    return [found[hour] for hour in sorted(found)]
+
+
+def _rate(hour: HourPlan, of: str) -> float:
+    """Return the requests a second that reach a pool, first or by escalation."""
+    return sum(r.rate * ((r.first == of) + (r.second == of) * r.share) for r in hour.routes)
+
+
+def label(said: str, salt: str, taken: set[str]) -> str:
+    """Return a label of DNS that is not taken, and take it.
+
+    Args:
+        said: What it is like.
+        salt: What tells it from others that are like it.
+        taken: Labels that there are.
+    """
+    found = re.sub(r"[^a-z0-9]+", "-", said.lower()).strip("-")
+    found = found if found[:1].isalpha() else f"m-{found}".rstrip("-")
+    if len(found) > _LONGEST or found in taken:
+        digest = hashlib.sha256(salt.encode()).hexdigest()[:6]
+        found = f"{found[: _LONGEST - 7].rstrip('-')}-{digest}"
+    taken.add(found)
+    return found
+
+
+def _source(kind: Kind) -> Source:
+    place = Path(kind.place)
+    name, _, precision = kind.model.rpartition("-")
+    if kind.accuracy is None:
+        return Source(unserved="it is a part of a network that was cut: there is no file of it")
+    if (place / PROOF).is_file():
+        target = recorded.target_of(recorded.read(place))
+        return _of_target(target, place / _EXPORTED.get(precision, portable.FLOAT32))
+    if (place / "manifest.json").is_file():
+        return _of_target(_target_of_run(place), place / "models" / f"{name}.onnx")
+    return Source(note=f"no file of it is known: {kind.place} has none")
+
+
+def _target_of_run(place: Path) -> Target:
+    facts: Any = read_manifest(place, "fronts")["config"].get("target")
+    try:
+        return from_facts(facts)
+    except (Unfit, HwnasError) as problem:
+        raise RunError(f"fronts: {place}: the target of its manifest: {problem}.") from None
+
+
+def _of_target(target: Target, file: Path) -> Source:
+    description = backends.get(target.runtime)
+    own = description.dtypes[target.dtype]
+    for artefact in description.artefacts:
+        if artefact.elsewhere:
+            return Source(
+                unserved=f"{artefact.elsewhere}: its file of an export is {artefact.name}"
+            )
+    provider = target.engine.removeprefix(target.runtime).removeprefix("-")
+    if not file.is_file():
+        return Source(None, target.threads, provider, f"{file} is not there")
+    note = "" if own.endswith(".onnx") else (
+        f"its latencies are of {own}; servers run {file.name} of the same network, which takes "
+        "another time"
+    )  # fmt: skip
+    return Source(file, target.threads, provider, note)
+
+
+def planned_busy(seen: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the largest share of the time that each pool works, of what simulations saw."""
+    found: dict[str, float] = {}
+    for busy in seen:
+        for name, share in busy.items():
+            found[name] = max(found.get(name, 0.0), share)
+    return found

@@ -1,0 +1,73 @@
+"""The application of Ray Serve: one file, which holds what it needs of the plan."""
+
+import json
+import pprint
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hwnas.deployment.pools import Deployed
+from hwnas.planning.plan import HourPlan, Plan
+
+NAME = "ray_app.py"
+_SCRIPT = Path(__file__).parent / "app.py"
+_EMPTY = "PLAN: dict[str, Any] = {}"
+_PROVIDERS = {
+    "": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider",
+    "tensorrt": "TensorrtExecutionProvider", "openvino": "OpenVINOExecutionProvider",
+}  # fmt: skip
+
+
+def app(plan: Plan, pools: Sequence[Deployed]) -> dict[str, bytes]:
+    """Return the application by its name; nothing where no pool has the file of its model."""
+    able = {pool.of: pool for pool in pools if pool.model is not None}
+    if not able:
+        return {}
+    hours = [_hour(of, able) for of in plan.hours]
+    content = {"pools": {pool.name: _pool(pool) for pool in able.values()}, "hours": hours}
+    return {NAME: _written(content)}
+
+
+def alone(pools: Sequence[Deployed]) -> bytes:
+    """Return an application in which each pool has one replica, and a class of its own name."""
+    routes = {
+        pool.name: [{"first": pool.name, "second": "", "rate": 1.0, "threshold": 0.0}]
+        for pool in pools
+    }
+    hour = {"hours": [0], "replicas": {pool.name: 1 for pool in pools}, "routes": routes}
+    return _written({"pools": {pool.name: _pool(pool) for pool in pools}, "hours": [hour]})
+
+
+def _written(content: dict[str, Any]) -> bytes:
+    """Return the application with what it serves.
+
+    Args:
+        content: ``pools`` by name, and ``hours`` with their replicas and routes.
+    """
+    plain = json.loads(json.dumps(content))  # lists for tuples, and nothing that is no literal
+    literal = pprint.pformat(plain, width=100, sort_dicts=False, compact=True)
+    text = _SCRIPT.read_text()
+    assert _EMPTY in text
+    return text.replace(_EMPTY, f"PLAN: dict[str, Any] = {literal}").encode()
+
+
+def _pool(pool: Deployed) -> dict[str, Any]:
+    assert pool.model is not None
+    provider = pool.source.provider.partition(".")[0]
+    return {
+        "device": pool.kind.device, "batch": pool.kind.batch, "wait_s": pool.kind.wait_ms / 1e3,
+        "threads": pool.source.threads, "providers": [_PROVIDERS.get(provider, _PROVIDERS[""])],
+        "gpus": int(pool.source.is_on_gpu), "shape": pool.model.shape, "busy": pool.busy,
+    }  # fmt: skip
+
+
+def _hour(of: HourPlan, able: dict[str, Deployed]) -> dict[str, Any]:
+    routes: dict[str, list[dict[str, Any]]] = {}
+    for r in of.routes:
+        if r.first in able and (r.second is None or r.second in able):
+            routes.setdefault(r.klass, []).append({
+                "first": able[r.first].name, "second": able[r.second].name if r.second else "",
+                "rate": r.rate, "threshold": r.threshold,
+            })  # fmt: skip
+    replicas = {able[p.kind].name: p.replicas for p in of.pools if p.kind in able}
+    return {"hours": of.hours, "replicas": replicas, "routes": routes}

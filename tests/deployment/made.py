@@ -1,0 +1,78 @@
+"""A small plan with a cascade over the run of a search, as files."""
+
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from hwnas import families
+from hwnas.figure import FigureRow
+from hwnas.graph import Graph, fuse
+from hwnas.op import Signature
+from hwnas.planning.plan import Asked, HourPlan, Kind, Machine, Plan, Pool, Route
+from hwnas.records import as_json
+from hwnas.runtimes.onnx_writer import random_weights, write_fp32
+from hwnas.space import SearchSpace
+from hwnas.target import Target
+
+SMALL, LARGE, NPU, CUT = (
+    "cpu/0a-float32/b4w2/9ms",
+    "cpu/0a-float32/b1/9ms",
+    "npu/0b-int8/b1",
+    "head",
+)
+THRESHOLD = 0.62
+HOURS = 24
+
+
+def model(space: SearchSpace, batch: int = 1) -> bytes:
+    """Return a network with random weights that reads so many images at once."""
+    family = families.get(space.family)
+    lowered = fuse(family.lower(space, space.smallest(), Signature(1, 10)), "float32")
+    lowered = Graph.of(replace(node, op=replace(node.op, batch=batch)) for node in lowered)
+    return write_fp32(lowered, random_weights(lowered, 0))
+
+
+def write_run(folder: Path, target: Target, name: str, content: bytes | None) -> None:
+    """Write what plans read of a run: its manifest, and a model."""
+    (folder / "models").mkdir(parents=True)
+    searched = {
+        "n_trials": 1, "seed": 0, "budget": {}, "sampler": {"name": "random"}, "cost": "table",
+        "dataset": {"name": "digits"}, "search_space": "tiny", "target": asdict(target),
+    }  # fmt: skip
+    manifest = {"format": 2, "verb": "search", "arguments": [], "config": searched}
+    (folder / "manifest.json").write_bytes(as_json(manifest))
+    if content is not None:
+        (folder / "models" / f"{name}.onnx").write_bytes(content)
+
+
+def plan(cpu: Path, npu: Path) -> Plan:
+    """Return a plan of 24 hours whose pools are of two runs, and of nothing that is known."""
+    figure: FigureRow = (0.9, "measured", 0.89, 0.91)
+    ms: dict[str, FigureRow] = {"1": (1.0, "measured", None, None)}
+
+    def kind(device: str, name: str, batch: int, wait_ms: float, place: str) -> Kind:
+        return Kind(
+            device, name, batch, wait_ms, 9.0, 50.0, 1, figure if place else None, ms, 3.5, place
+        )
+
+    kinds = {
+        SMALL: kind("cpu", "0a-float32", 4, 2.0, str(cpu)),
+        LARGE: kind("cpu", "0a-float32", 1, 0.0, str(cpu)),
+        NPU: kind("npu", "0b-int8", 1, 0.0, str(npu)),
+        CUT: kind("cpu", "head", 1, 0.0, ""),
+    }
+    route = Route("web", 40.0, SMALL, LARGE, 0.25, THRESHOLD, 0.9, 0.0, 0.0, 0.0)
+    other = Route("web", 20.0, LARGE, None, 0.0, 0.0, 0.9, 0.0, 0.0, 0.0)
+    local = Route("counter", 5.0, NPU, None, 0.0, 0.0, 0.9, 0.0, 0.0, 0.0)
+    pools = [Pool(SMALL, 3, 1, 50.0), Pool(LARGE, 2, 0, 50.0), Pool(NPU, 1, 0, 50.0)]
+    quiet = [Pool(SMALL, 1, 1, 50.0), *pools[1:], Pool(CUT, 1, 0, 50.0)]
+    rates = [60.0] * HOURS
+    return Plan(
+        1, "cost", "$", 1.0, 1.0, 1.0, 0.05,
+        {name: Asked(9.0, 0.5, 0.5, ["site"], rates, rates, "") for name in ("web", "counter")},
+        {name: Machine("site", "bought", 0.1, 8, 4, 1, 2, 0, 2) for name in ("cpu", "npu")},
+        kinds,
+        [HourPlan([*range(8, 20)], {"cpu": 2}, pools, [route, other, local], []),
+         HourPlan([*range(8), *range(20, HOURS)], {"cpu": 1}, quiet,
+                  [replace(route, rate=10.0), other], [])],
+        {"site": [0.3]},
+    )  # fmt: skip

@@ -1,0 +1,227 @@
+"""What a plan is launched by is what servers, Kubernetes and Prometheus read."""
+
+import ast
+from typing import Any
+
+import jsonschema
+import kubernetes_validate
+import numpy as np
+import onnx
+import onnxruntime
+import promql_parser
+import pytest
+import torch
+import yaml
+from google.protobuf.text_format import ParseError
+from torch.nn import functional as F
+
+from hwnas.backends.onnxruntime.session import OrtSession
+from hwnas.deployment.files import files
+from hwnas.errors import CompileError
+from hwnas.runtimes.onnx_check import checked_opset
+from hwnas.runtimes.onnx_served import CONFIDENCE, served
+from hwnas.space import SearchSpace
+from tests.conftest import target
+from tests.deployment import made
+from tests.deployment.triton_config import parsed
+
+POOL = "cpu-0a-float32-b4"
+Files = dict[str, bytes]
+
+
+@pytest.fixture(scope="module")
+def deploy(tmp_path_factory: pytest.TempPathFactory, tiny: SearchSpace) -> Files:
+    folder = tmp_path_factory.mktemp("runs")
+    made.write_run(folder / "cpu", target("cpu"), "0a", made.model(tiny, batch=1))
+    made.write_run(folder / "npu", target("npu"), "0b", None)
+    plan = made.plan(folder / "cpu", folder / "npu")
+    found = files(plan, {made.SMALL: 0.4, made.LARGE: 0.3})
+    return {name.removeprefix("deploy/"): content for name, content in found.items()}
+
+
+def _documents(deploy: Files, folder: str) -> list[dict[str, Any]]:
+    return [
+        document
+        for name, content in deploy.items()
+        if name.startswith(f"{folder}/") and name.endswith(".yaml")
+        for document in yaml.safe_load_all(content)
+    ]
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+def test_served_model_takes_any_batch_and_says_how_sure_it_is(
+    tiny: SearchSpace, batch: int
+) -> None:
+    written = made.model(tiny, batch)
+    found = served(written)
+    assert checked_opset(found.content) >= 20
+    images = np.random.default_rng(0).standard_normal((batch, *found.shape)).astype(np.float32)
+    once = onnxruntime.InferenceSession(found.content, providers=["CPUExecutionProvider"])
+    expected = OrtSession(written).run(images)
+    for n in (1, 3):
+        some = np.concatenate([images] * 3)[:n]
+        logits, sure = once.run([found.logits, CONFIDENCE], {found.image: some})
+        np.testing.assert_allclose(logits, np.concatenate([expected] * 3)[:n], atol=1e-5)
+        raised = np.exp(logits - logits.max(1, keepdims=True))
+        np.testing.assert_allclose(sure[:, 0], (raised / raised.sum(1, keepdims=True)).max(1), 1e-5)
+
+
+def test_smaller_models_shrink_what_they_are_sent(tiny: SearchSpace) -> None:
+    written = made.model(tiny)
+    found = served(written, (20, 14))
+    assert (found.shape, found.shrinks) == ((1, 20, 14), True)
+    images = np.random.default_rng(0).standard_normal((2, 1, 20, 14)).astype(np.float32)
+    once = onnxruntime.InferenceSession(found.content, providers=["CPUExecutionProvider"])
+    (logits,) = once.run([found.logits], {found.image: images})
+    resized = F.interpolate(torch.from_numpy(images), (8, 8), mode="bilinear", antialias=True)
+    np.testing.assert_allclose(logits, OrtSession(written).run(resized.numpy()), atol=1e-4)
+
+
+def test_what_is_no_classifier_is_refused() -> None:
+    with pytest.raises(CompileError, match="not valid ONNX"):
+        served(b"nothing")
+    value = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, (1, 3))
+    out = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, (1, 3))
+    node = onnx.helper.make_node("Identity", ["x"], ["y"])
+    model = onnx.helper.make_model(onnx.helper.make_graph([node], "g", [value], [out]))
+    with pytest.raises(CompileError, match="No classifier of images"):
+        served(model.SerializeToString())
+
+
+def test_what_no_server_runs_is_left_out_and_said(deploy: Files) -> None:
+    said = deploy["README.md"].decode()
+    assert f"`{made.NPU}` is left out, with all routes through it: it runs on an Arm" in said
+    assert f"`{made.CUT}` is left out" in said
+    assert "latencies are of model.so" in said
+    assert not [name for name in deploy if "npu" in name]
+
+
+def test_triton_reads_batches_waits_and_shapes(deploy: Files) -> None:
+    text = deploy[f"triton/models/{POOL}/config.pbtxt"].decode()
+    found = parsed(text, POOL)
+    assert (found.max_batch_size, found.backend) == (4, "onnxruntime")
+    assert found.dynamic_batching.max_queue_delay_microseconds == 2000
+    assert [(t.name, *t.dims) for t in found.input] == [("images", 1, 8, 8)]
+    assert [(t.name, *t.dims) for t in found.output] == [("logits", 10), (CONFIDENCE, 1)]
+    model = onnx.load_from_string(deploy[f"triton/models/{POOL}/1/model.onnx"])
+    assert [value.name for value in model.graph.output] == ["logits", CONFIDENCE]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("instance_group", "instances"),  # an unknown field
+        ("max_batch_size: 4", 'max_batch_size: "4"'),  # a wrong type
+        (f'name: "{POOL}"', ""),
+        ("max_batch_size: 4", "max_batch_size: 0"),
+        ("TYPE_FP32", "TYPE_FLOAT"),  # no such type
+    ],
+)
+def test_damaged_configurations_are_seen(deploy: Files, old: str, new: str) -> None:
+    text = deploy[f"triton/models/{POOL}/config.pbtxt"].decode()
+    with pytest.raises((ParseError, ValueError)):
+        parsed(text.replace(old, new, 1), POOL)
+
+
+def test_manifests_are_valid_and_say_what_is_planned(deploy: Files) -> None:
+    found = _documents(deploy, "kubernetes")
+    kinds = {d["kind"]: d for d in found if d.get("metadata", {}).get("name") == POOL}
+    assert {*kinds} == {
+        "Deployment", "Service", "PodDisruptionBudget", "HorizontalPodAutoscaler",
+    }  # fmt: skip
+    for document in found:
+        if document["kind"] != "Kustomization":
+            kubernetes_validate.validate(document, "1.31", strict=True)
+    deployment, scaling = kinds["Deployment"]["spec"], kinds["HorizontalPodAutoscaler"]["spec"]
+    assert (deployment["replicas"], scaling["minReplicas"], scaling["maxReplicas"]) == (3, 1, 3)
+    assert scaling["metrics"][0]["resource"]["target"]["averageUtilization"] == 40
+    pod = deployment["template"]["spec"]
+    assert pod["nodeSelector"] == {"hwnas/device": "cpu"}
+    assert pod["topologySpreadConstraints"][0]["whenUnsatisfiable"] == "DoNotSchedule"
+    assert pod["containers"][0]["resources"]["requests"] == {"cpu": "1", "memory": "1028Mi"}
+    (listed,) = [d["resources"] for d in found if d["kind"] == "Kustomization"]
+    assert {f"kubernetes/{name}" for name in listed} <= deploy.keys()
+    assert b"&id" not in deploy[f"kubernetes/{POOL}.yaml"]
+
+
+def test_damaged_manifests_are_seen(deploy: Files) -> None:
+    document = next(yaml.safe_load_all(deploy[f"kubernetes/{POOL}.yaml"]))
+    document["spec"]["replica"] = document["spec"].pop("replicas")
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(document, "1.31", strict=True)
+
+
+#: What KServe's CRD allows in the spec of an InferenceGraph, of the fields that are written; its
+#: steps as they are in full. Source: https://github.com/kserve/kserve, config/crd/full.
+_STEP = {
+    "type": "object",
+    "additionalProperties": False,
+    "properties": {
+        "condition": {"type": "string"}, "data": {"type": "string"},
+        "dependency": {"enum": ["Soft", "Hard"]}, "name": {"type": "string"},
+        "nodeName": {"type": "string"}, "serviceName": {"type": "string"},
+        "serviceUrl": {"type": "string"}, "weight": {"type": "integer"},
+    },
+}  # fmt: skip
+_ROUTER = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["routerType"],
+    "properties": {
+        "routerType": {"enum": ["Sequence", "Splitter", "Ensemble", "Switch"]},
+        "steps": {"type": "array", "items": _STEP},
+    },
+}
+_GRAPH = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["nodes"],
+    "properties": {"nodes": {"type": "object", "additionalProperties": _ROUTER}},
+}
+
+
+def test_cascade_is_a_graph_that_goes_on_where_the_first_is_unsure(deploy: Files) -> None:
+    (found,) = _documents(deploy, "kserve")
+    jsonschema.validate(found["spec"], _GRAPH)
+    nodes = found["spec"]["nodes"]
+    weights = {step["nodeName"]: step["weight"] for step in nodes["root"]["steps"]}
+    assert sum(weights.values()) == 100
+    assert weights["route-0"] == 67  # 40 of 60 a second
+    first, second = nodes["route-0"]["steps"]
+    assert first["serviceUrl"] == f"http://{POOL}:8000/v2/models/{POOL}/infer"
+    assert second["condition"] == f'outputs.#(name=="{CONFIDENCE}").data.#(<{made.THRESHOLD:g})'
+    assert second["data"] == "$request"
+    services = {d["metadata"]["name"] for d in _documents(deploy, "kubernetes")[:-1]
+                if d["kind"] == "Service"}  # fmt: skip
+    for node in nodes.values():
+        urls = [s["serviceUrl"] for s in node["steps"] if "serviceUrl" in s]
+        assert {url.split("/")[2].partition(":")[0] for url in urls} <= services
+
+
+def test_alerts_are_rules_whose_expressions_parse(deploy: Files) -> None:
+    groups = yaml.safe_load(deploy["prometheus/rules.yaml"])["groups"]
+    assert len({group["name"] for group in groups}) == len(groups) == 2
+    for group in groups:
+        assert {*group} == {"name", "rules"}
+        for rule in group["rules"]:
+            promql_parser.parse(rule["expr"])
+            wanted = {"alert", "expr", "for", "labels", "annotations"}
+            assert {*rule} == (wanted if "alert" in rule else {"record", "labels", "expr"})
+    (own,) = [group for group in groups if group["name"] == f"hwnas-{POOL}"]
+    rules = {rule.get("alert", "forecast"): rule["expr"] for rule in own["rules"]}
+    assert rules["HwnasLate"].endswith("> 9000")  # µs
+    assert rules["HwnasBusy"].endswith("> 0.44")
+    assert "vector(40)" in rules["forecast"]
+    assert "hour() >= 8) and on() (hour() <= 19)" in rules["forecast"]
+
+
+def test_ray_app_holds_pools_routes_and_hours(deploy: Files) -> None:
+    tree = ast.parse(deploy["ray_app.py"])
+    (said,) = [node.value for node in tree.body if isinstance(node, ast.AnnAssign)]
+    assert said is not None
+    content = ast.literal_eval(said)
+    assert content["pools"][POOL]["wait_s"] == 0.002
+    (peak, quiet) = content["hours"]
+    assert (peak["replicas"][POOL], quiet["replicas"][POOL]) == (3, 1)
+    assert peak["routes"]["web"][0]["threshold"] == made.THRESHOLD
+    assert "counter" not in peak["routes"]  # on the NPU
