@@ -7,10 +7,12 @@ import torch
 from torch import Tensor, nn
 
 from hwnas.accuracy.options import ScoringConfig
-from hwnas.families import weight_bits
+from hwnas.families import annotations, precision, weight_bits
 from hwnas.families.base import Family, Supernet
 from hwnas.families.blocks import fold_batch_norm
+from hwnas.graph import Graph
 from hwnas.int8.grid import grids, put_on
+from hwnas.int8.simulated import simulate
 from hwnas.space import Genotype, SearchSpace
 from hwnas.tasks.base import Found, Index
 from hwnas.tasks.score import Incumbent, Score
@@ -44,7 +46,7 @@ class SupernetEvaluator:
         predicted then.
         """
         resolution = self._family.resolution(self._space, genotype)
-        network, task = self.network(genotype), self._data.task
+        network, task = self._as_run(genotype), self._data.task
         if self._confidence is None:
             found = self._read(network, resolution)
             return Score(task.score(found), len(found))
@@ -77,11 +79,19 @@ class SupernetEvaluator:
         """Return the plain network of a genotype, recalibrated; it can be trained on."""
         network = self._supernet.extract(genotype)
         if weight_bits.names(self._space):
-            signature = self._data.signature
-            lowered = weight_bits.lower(self._family, self._space, genotype, signature)
-            put_on(network, grids(network, lowered))
+            put_on(network, grids(network, self._lowered(genotype)))
         recalibrate(network, self.calibration_images(genotype))
         return network
+
+    def _as_run(self, genotype: Genotype) -> nn.Module:
+        """Return the network as it answers: simulated where its space says that it is in int8."""
+        network, lowered = self.network(genotype), self._lowered(genotype)
+        if lowered.dtype != precision.INT8:
+            return network
+        return simulate(network, lowered, self.calibration_images(genotype))
+
+    def _lowered(self, genotype: Genotype) -> Graph:
+        return annotations.lower(self._family, self._space, genotype, self._data.signature)
 
     def origin(self, genotype: Genotype) -> str:
         """Return where the weights of a subnet come from."""

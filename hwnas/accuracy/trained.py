@@ -16,8 +16,10 @@ from torch import Tensor, nn
 
 from hwnas.accuracy import fidelity
 from hwnas.accuracy.options import ENOUGH, TrainedConfig
+from hwnas.families import precision
 from hwnas.families.blocks import fold_batch_norm
 from hwnas.figure import Figure
+from hwnas.int8.simulated import simulate
 from hwnas.progress import Progress, Silent
 from hwnas.space import Genotype
 from hwnas.supernets import TrainingSetup
@@ -163,7 +165,12 @@ class TrainedEvaluator:
         return f"scratch, epochs: {' + '.join(map(str, self._config.fidelities[: i + 1]))}"
 
     def _read(self, network: nn.Module, genotype: Genotype) -> Figure:
+        """Return the metric of a network, which is spent by it, in the dtype it computes in."""
         setup = self._setups[genotype.space]
+        lowered = setup.lowered(genotype)
+        if lowered.dtype == precision.INT8:
+            images = self.calibration_images(genotype)
+            network = simulate(fold_batch_norm(network), lowered, images)
         return score(network, setup, genotype)
 
 
