@@ -1,5 +1,6 @@
 """How well a genotype answers with the weights it inherits from the supernet."""
 
+from functools import partial
 from typing import final
 
 import numpy as np
@@ -7,12 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from hwnas.accuracy.options import ScoringConfig
-from hwnas.families import annotations, precision, weight_bits
+from hwnas.families import annotations, weight_bits
 from hwnas.families.base import Family, Supernet
 from hwnas.families.blocks import fold_batch_norm
 from hwnas.graph import Graph
 from hwnas.int8.grid import grids, put_on
-from hwnas.int8.simulated import simulate
+from hwnas.int8.simulated import as_run
 from hwnas.space import Genotype, SearchSpace
 from hwnas.tasks.base import Found, Index
 from hwnas.tasks.score import Incumbent, Score
@@ -84,11 +85,8 @@ class SupernetEvaluator:
         return network
 
     def _as_run(self, genotype: Genotype) -> nn.Module:
-        """Return the network as it answers: simulated where its space says that it is in int8."""
-        network, lowered = self.network(genotype), self._lowered(genotype)
-        if lowered.dtype != precision.INT8:
-            return network
-        return simulate(network, lowered, self.calibration_images(genotype))
+        images = partial(self.calibration_images, genotype)
+        return as_run(self.network(genotype), self._lowered(genotype), images)
 
     def _lowered(self, genotype: Genotype) -> Graph:
         return annotations.lower(self._family, self._space, genotype, self._data.signature)

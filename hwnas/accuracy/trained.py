@@ -8,6 +8,7 @@ another search, for another target, or after a kill.
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, final
 
 import numpy as np
@@ -16,10 +17,9 @@ from torch import Tensor, nn
 
 from hwnas.accuracy import fidelity
 from hwnas.accuracy.options import ENOUGH, TrainedConfig
-from hwnas.families import precision
 from hwnas.families.blocks import fold_batch_norm
 from hwnas.figure import Figure
-from hwnas.int8.simulated import simulate
+from hwnas.int8.simulated import as_run
 from hwnas.progress import Progress, Silent
 from hwnas.space import Genotype
 from hwnas.supernets import TrainingSetup
@@ -165,13 +165,8 @@ class TrainedEvaluator:
         return f"scratch, epochs: {' + '.join(map(str, self._config.fidelities[: i + 1]))}"
 
     def _read(self, network: nn.Module, genotype: Genotype) -> Figure:
-        """Return the metric of a network, which is spent by it, in the dtype it computes in."""
-        setup = self._setups[genotype.space]
-        lowered = setup.lowered(genotype)
-        if lowered.dtype == precision.INT8:
-            images = self.calibration_images(genotype)
-            network = simulate(fold_batch_norm(network), lowered, images)
-        return score(network, setup, genotype)
+        setup, images = self._setups[genotype.space], partial(self.calibration_images, genotype)
+        return score(as_run(network, setup.lowered(genotype), images), setup, genotype)
 
 
 def score(network: nn.Module, setup: TrainingSetup, genotype: Genotype) -> Figure:

@@ -11,7 +11,7 @@ from hwnas.api.cascades import FILE as CASCADES
 from hwnas.api.front import BASELINE, FILES, Front, Outcome, energy_words, n_images_read
 from hwnas.commands.console import print_files, print_lines
 from hwnas.config import SearchConfig
-from hwnas.cost import in_float
+from hwnas.families import precision
 from hwnas.metrics import column
 from hwnas.results import Candidate, Row
 from hwnas.searching import columns
@@ -50,7 +50,7 @@ def print_members(console: Console, front: Front, manifest: Row, title: str) -> 
         *front.cascades.sentences,
         *_reading_words(front),
         _finishing_words(candidates, task.metric, finishing),
-        *map(_outrun_words, (member for member in members if member.is_outrun)),
+        *(member.refusal for member in members if member.is_outrun),
         f"{short}: {column(task.metric).title} of the compiled file on the whole "
         f"test split, measured; 95 %: {task.words.interval}.",
         _searched_words(front, finishing),
@@ -83,7 +83,7 @@ def _table(title: str, dtype: str, members: Sequence[Member], derived: Sequence[
         assert found.high is not None
         table.add_row(
             member.candidate.id,
-            f"{found.value:.4f}",
+            f"{found.value:.4f}" if "/" not in dtype else _in_its_dtype(member),
             f"±{(found.high - found.low) / 2:.3f}",
             f"{member.candidate.figures[member.metric].value:.4f}",
             *(f"{member.figures[name].value:{form}}" for _, name, form in costs),
@@ -104,10 +104,9 @@ def _derived_words(name: str, members: Sequence[Member], target: Target) -> str:
     return f"{metric.unit}: {metric.label}, from {of}: {_sources(members, name)}{stated}."
 
 
-def _outrun_words(member: Member) -> str:
-    """Return why a network is not delivered that computes in int8."""
-    took = in_float.words(member.details)
-    return f"{member.candidate.id} is not delivered: in int8 it takes {took}."
+def _in_its_dtype(member: Member) -> str:
+    """Return how well a member answers, where others compute in another dtype."""
+    return f"{_short(member.dtype('float32'))} {member.quality.value:.4f}"
 
 
 def _short(dtype: str) -> str:
@@ -198,7 +197,9 @@ def _searched_words(front: Front, finishing: Row) -> str:
         what = weights
         if believed:
             what = f"what is believed of the {label}, given all that was read; {weights}"
-    return f"searched: {what}; fp32, validation split{'' if believed else ', measured'}."
+    chosen = any(map(precision.chosen, front.context.parts.space.members))
+    dtype = "in the dtype of each" if chosen else "fp32"
+    return f"searched: {what}; {dtype}, validation split{'' if believed else ', measured'}."
 
 
 def _epochs(n: int) -> str:

@@ -21,7 +21,7 @@ from hwnas.int8.finished import Finished
 from hwnas.int8.grid import grids, put_on
 from hwnas.int8.network import QuantisedNetwork
 from hwnas.int8.quantise import calibrate, in_int8
-from hwnas.int8.simulated import Simulated, simulate
+from hwnas.int8.simulated import Simulated, as_run
 from hwnas.metrics import better
 from hwnas.progress import Progress
 from hwnas.results import Row
@@ -197,9 +197,9 @@ class _Finishing:
     def as_run(self, network: nn.Module) -> Figure:
         """Return the metric of the network of the last step, in the dtype its space says."""
         if self.lowered.dtype != precision.INT8:
-            return self.steps[-1].figure
-        folded = fold_batch_norm(copy.deepcopy(network))
-        return self._read(simulate(folded, self.lowered, self._origin.images))
+            return self.steps[-1].figure  # read already
+        spent = copy.deepcopy(network)
+        return self._read(as_run(spent, self.lowered, lambda: self._origin.images))
 
     def _read(self, network: nn.Module) -> Figure:
         task = self._origin.task

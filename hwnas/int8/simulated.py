@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hwnas.families.blocks import layer_of
+from hwnas.families.blocks import fold_batch_norm, layer_of
 from hwnas.graph import INPUT, Graph, Node
 from hwnas.int8.network import QuantisedNetwork, Scale, needs_inner, through_int8
 from hwnas.int8.quantise import Scales, calibrate, in_int8, real_weights, round_weights
@@ -118,15 +118,18 @@ class Simulated(nn.Module):
         return weight, bias
 
 
-def simulate(network: nn.Module, lowered: Graph, images: Tensor) -> Simulated:
-    """Return what a network computes in int8, its activations scaled by calibration images.
+def as_run(network: nn.Module, lowered: Graph, images: Callable[[], Tensor]) -> nn.Module:
+    """Return a network as it answers: simulated where its space says that it computes in int8.
 
     Args:
-        network: A plain network with its batch norm folded; it is copied.
-        lowered: Its operators, all of which int8 runtimes have.
-        images: Normalised, ``(N, C, R, R)``.
+        network: A plain network, whose batch norm may be folded by this.
+        lowered: Its operators, all of which int8 runtimes have if it is in int8.
+        images: Gives normalised images to calibrate on, ``(N, C, R, R)``.
     """
-    return Simulated(network, lowered, calibrate(network, lowered, images)).eval()
+    if lowered.dtype != "int8":
+        return network
+    folded = fold_batch_norm(network)
+    return Simulated(folded, lowered, calibrate(folded, lowered, images())).eval()
 
 
 def rounded(x: Tensor, scale: Scale) -> Tensor:

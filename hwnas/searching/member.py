@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from hwnas import backends, metrics
 from hwnas.budget import side
-from hwnas.cost.in_float import is_outrun
+from hwnas.cost.in_float import is_outrun, words
 from hwnas.figure import Figure, Figures
 from hwnas.results import Candidate, Row
 from hwnas.space import Space
@@ -63,6 +63,15 @@ class Member:
     def is_outrun(self) -> bool:
         """Whether it computes in int8 and was not measured to be faster than in float32."""
         return is_outrun(self.details)
+
+    @property
+    def refusal(self) -> str:
+        """Why it is not delivered though it fits, in a sentence; empty if it is."""
+        if not self.is_outrun:
+            return ""
+        told = f"{self.candidate.id} is not delivered: in int8 it takes {words(self.details)}."
+        foretold = self.candidate.figures["latency_ms"].source != "measured"
+        return told + " cost=measured finds that out in the search." * foretold
 
     @property
     def label(self) -> str:

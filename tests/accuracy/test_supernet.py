@@ -8,7 +8,7 @@ from hwnas.accuracy.options import ScoringConfig
 from hwnas.accuracy.supernet import SupernetEvaluator
 from hwnas.families import annotations
 from hwnas.families.blocks import fold_batch_norm
-from hwnas.int8.simulated import simulate
+from hwnas.int8.simulated import as_run
 from hwnas.space import SearchSpace
 from hwnas.tasks.score import Incumbent
 from hwnas.training.data import ImageData
@@ -97,7 +97,7 @@ def test_subnet_in_int8_answers_as_it_is_simulated(tiny: SearchSpace, digits: Im
     assert evaluator.score(reals).figure == plain.figure
     network = evaluator.network(whole)
     lowered = annotations.lower(families.of(space), space, whole, digits.signature)
-    simulated = simulate(network, lowered, evaluator.calibration_images(whole))
+    simulated = as_run(network, lowered, lambda: evaluator.calibration_images(whole))
     resolution = families.of(space).resolution(space, whole)
     batches = digits.batches(digits.validation, resolution)
     found = np.concatenate([per_sample(digits.task, simulated, *batch) for batch in batches])

@@ -95,7 +95,7 @@ def test_nothing_is_asked_of_what_is_in_float32_or_not_chosen(space: SearchSpace
 
 def test_refusal_of_the_compiler_is_the_network_s(space: SearchSpace) -> None:
     class Refusing:
-        n_affordable = 0
+        n_affordable: int | None = 0
 
         def cost(self, genotype: Genotype) -> Cost:
             raise CompileError("no")

@@ -17,8 +17,8 @@ from hwnas.errors import CompileError
 from hwnas.families.precision import edges
 from hwnas.graph import Graph, Node
 from hwnas.int8.network import QuantisedNetwork, stand_in, through_int8
-from hwnas.int8.quantise import quantise
-from hwnas.int8.simulated import Simulated, simulate
+from hwnas.int8.quantise import calibrate, quantise
+from hwnas.int8.simulated import Simulated
 from hwnas.memory import weight_bytes
 from hwnas.op import OpSpec, Signature
 from hwnas.runtimes.onnx_writer import check_int8, write_int8
@@ -44,7 +44,12 @@ def _network(
     graph = mixed(lowered)
     with torch.no_grad():
         answers = network(images)
-    return simulate(network, graph, images), quantise(network, graph, images), images, answers
+    return (
+        Simulated(network, graph, calibrate(network, graph, images)),
+        quantise(network, graph, images),
+        images,
+        answers,
+    )
 
 
 @pytest.mark.parametrize("name", ["tiny", "cpu_small", "mbconv_mixed", "resnet_small"])
@@ -77,12 +82,12 @@ def test_only_what_int8_operators_read_or_write_is_quantised(task: Signature) ->
 def test_training_for_int8_teaches_edges_in_float32(task: Signature) -> None:
     simulated, _, images, _ = _network("tiny", 0, task)
     simulated.train()
-    simulated(images).square().mean().backward()  # type: ignore[no-untyped-call]
+    torch.autograd.backward(simulated(images).square().mean())
     gradients = [p.grad for p in simulated.parameters() if p.requires_grad]
     assert all(gradient is not None for gradient in gradients)
     before = simulated.quantised()
     with torch.no_grad():
-        simulated.network.get_submodule("classifier").weight.mul_(2)
+        simulated.network.get_parameter("classifier.weight").mul_(2)
     after = simulated.quantised()
     (real, _), (doubled, _) = before.ops[-1].real, after.ops[-1].real  # type: ignore[misc]
     np.testing.assert_allclose(doubled, 2 * real)
