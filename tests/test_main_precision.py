@@ -187,3 +187,26 @@ def test_targets_that_run_all_in_one_refuse_the_space(
     (line,) = capsys.readouterr().err.splitlines()
     assert f"'precision' of networks, and target '{target}'" in line
     assert not (root / "no").exists()
+
+
+def test_a_space_in_int8_alone_may_have_nothing_to_deliver(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(MeasuredArtefacts, "in_turns", SLOWER)
+    raw = yaml.safe_load((root / "choosing.yaml").read_text())
+    raw["choices"] = {
+        n: o for n, o in raw["choices"].items() if n not in ("precision", "float_edges")
+    }
+    raw["fixed"] |= {"precision": "int8", "float_edges": 1}
+    (root / "whole.yaml").write_text(yaml.safe_dump({n: raw[n] for n in raw if n != "when"}))
+    places = [place for place in _places(root) if not place.startswith("search_space")]
+    folder = root / "whole"
+    options = [*OPTIONS, *places, f"search_space={root / 'whole.yaml'}", "n_trials=2"]
+    assert run(["search", *options, f"run.dir={folder}"]) == 0
+    rows = _rows(folder)
+    assert {row["verified_on_front"] for row in rows} == {"False"}
+    assert f"{len(rows)} verified: 0 on the front" in " ".join(capsys.readouterr().out.split())
+    export = [f"run={folder}", f"dir={root / 'none'}", "pick=fastest"]
+    assert run(["export", *export]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "front" in line
