@@ -13,8 +13,11 @@ from hwnas.backends.derived import DerivedArtefacts
 from hwnas.config import SearchConfig
 from hwnas.cost.base import CostModel
 from hwnas.cost.derived import DerivedCostModel
+from hwnas.cost.in_float import FasterThanFloat
+from hwnas.cost.measured import MeasuredCostModel
 from hwnas.device import Device, profile_command
 from hwnas.errors import RunError, SpaceError, unknown
+from hwnas.families import precision
 from hwnas.identity import decisive, digest
 from hwnas.networks import Networks
 from hwnas.networks import read as read_networks
@@ -176,6 +179,9 @@ def cost_model(parts: Parts, device: Device | None) -> CostModel:
         command=profile_command(config),
     )
     model = networks.backend.cost_models[config.cost](costed)
+    if any(precision.chosen(member) for member in parts.space.members):
+        turns = model.in_turns if isinstance(model, MeasuredCostModel) else None
+        model = FasterThanFloat(model, networks.in_float, turns)
     return DerivedCostModel(model, config.derives)
 
 

@@ -20,6 +20,7 @@ class Node:
     op: OpSpec
     inputs: tuple[str, ...]
     weight_bits: int = NATIVE_BITS  #: in int8: of which grid its weights are
+    in_float: bool = False  #: in int8: whether it computes in float32 all the same
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class Graph(Sequence[Node]):
 
     nodes: tuple[Node, ...]
     outputs: tuple[str, ...]  #: the nodes whose results are answered, in order of execution
+    dtype: str = ""  #: in which the network computes; empty: in that of its target
 
     @staticmethod
     def of(nodes: Iterable[Node]) -> "Graph":
@@ -100,7 +102,8 @@ def fuse(lowered: Graph, dtype: str, batch: int = 1) -> Graph:
         else:
             found[node.name] = replace(node, op=op, inputs=inputs)
             steps[node.name] = step
-    return Graph(tuple(found.values()), tuple(renamed.get(n, n) for n in lowered.outputs))
+    outputs = tuple(renamed.get(name, name) for name in lowered.outputs)
+    return replace(lowered, nodes=tuple(found.values()), outputs=outputs)
 
 
 @functools.lru_cache(maxsize=1 << 14)  # operators repeat from network to network

@@ -1,7 +1,7 @@
 """The networks of search spaces as a target sees them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from hwnas import backends as descriptions
@@ -10,9 +10,9 @@ from hwnas.backends import base as backends
 from hwnas.backends import writable
 from hwnas.backends.base import Backend
 from hwnas.config import ProfileConfig, SearchConfig
-from hwnas.cost.host import as_run
+from hwnas.cost.host import as_run, dtype_of
 from hwnas.errors import ConfigError
-from hwnas.families import weight_bits
+from hwnas.families import annotations, precision, weight_bits
 from hwnas.families.base import Family
 from hwnas.graph import Graph
 from hwnas.op import Signature
@@ -28,7 +28,8 @@ class Networks:
 
     Raises:
         CompileError: none of a space can be written for the target.
-        ConfigError: a space chooses bits of weights, and the target does not pack them.
+        ConfigError: a space chooses bits of weights, and the target does not pack them; or in what
+            networks compute, and the target does not run them so.
     """
 
     target: Target
@@ -39,6 +40,7 @@ class Networks:
     def __post_init__(self) -> None:
         for member in self.space.members:
             self._check_bits(member)
+            self._check_precision(member)
             writable.check_space(member, self.lower, self.target, self.backend)
 
     def _check_bits(self, space: SearchSpace) -> None:
@@ -51,6 +53,18 @@ class Networks:
                 f"{' or '.join(packing)}."
             )
 
+    def _check_precision(self, space: SearchSpace) -> None:
+        chosen, target = precision.chosen(space), self.target
+        able = descriptions.get(target.runtime).precisions
+        if chosen and not {*chosen, target.dtype} <= {*able}:
+            others = [d.name for d in descriptions.known() if {*chosen} <= {*d.precisions}]
+            cure = f"target.dtype={able[0]}" if {*chosen} <= {*able} else "leave it out"
+            raise ConfigError(
+                f"Space '{space.name}' says '{precision.KEY}' of networks, and target "
+                f"'{target.name}' ({target.runtime}, {target.dtype}) runs all in one: {cure}, or "
+                f"take a target of {' or '.join(others)}."
+            )
+
     @cached_property
     def backend(self) -> Backend:
         """How they get onto the target."""
@@ -59,7 +73,19 @@ class Networks:
     def lower(self, genotype: Genotype) -> Graph:
         """Return the operators of a genotype."""
         family, member = self._family(genotype), self.space.member(genotype)
-        return weight_bits.lower(family, member, genotype, self.signature)
+        return annotations.lower(family, member, genotype, self.signature)
+
+    def dtype(self, genotype: Genotype) -> str:
+        """Return in which dtype a genotype's network computes."""
+        return dtype_of(self.lower(genotype), self.target)
+
+    def target_of(self, genotype: Genotype) -> Target:
+        """Return the target as it runs one network."""
+        return replace(self.target, dtype=self.dtype(genotype))
+
+    def in_float(self, genotype: Genotype) -> Genotype | None:
+        """Return the same network in float32, where one is in int8 by choice."""
+        return precision.in_float(self.space.member(genotype), genotype)
 
     def resolution(self, genotype: Genotype) -> int:
         """Return the height and width of the images that a genotype reads."""

@@ -15,7 +15,7 @@ from hwnas import families, space
 from hwnas.accuracy.options import ScoringConfig
 from hwnas.accuracy.supernet import SupernetEvaluator
 from hwnas.errors import RunError
-from hwnas.families import weight_bits
+from hwnas.families import annotations, precision, weight_bits
 from hwnas.families.base import Family, Recipe, Supernet
 from hwnas.graph import Graph
 from hwnas.identity import digest
@@ -85,7 +85,7 @@ class TrainingSetup:
 
     def lowered(self, genotype: Genotype) -> Graph:
         """Return the operators of a genotype."""
-        return weight_bits.lower(self.family, self.space, genotype, self.data.signature)
+        return annotations.lower(self.family, self.space, genotype, self.data.signature)
 
     def grids(self, network: nn.Module, genotype: Genotype) -> Grids:
         """Return what the weights of the plain network of a genotype lie on."""
@@ -162,7 +162,7 @@ class TrainingSetup:
             genotype: Of the network.
             start: What else decides its weights, beside what decides the supernet's.
         """
-        what = self.of | {"genotype": genotype.id, "start": start}
+        what = self.of | {"genotype": precision.bare(genotype).id, "start": start}
         return Checkpoint(Path(self.supernets, digest(what), "network.safetensors"), what)
 
     def teach(

@@ -4,6 +4,7 @@ What is timed is a ``Timer``: ``timer(n)`` runs it ``n`` times and returns the s
 """
 
 import math
+import random
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +19,10 @@ _STABLE = 0.02  #: warm-up ends with a repeat that is not faster than all before
 _MAX_WARM_UPS = 20
 _LEAST_SINGLE, _MOST_SINGLE = 400, 2000  #: single runs that say how slow the slowest are
 _SINGLE_S = 20.0  #: that they take, if they may be fewer
+_TURNS = (4, 12)  #: of comparisons, as multiples of the repeats of a timing
+_SHORTER = 8  # times are their repeats
+_PROBES = 10  # from which their length is known
+_COMPARED_S = 10.0  # that turns take beyond the least
 _LATEST = 60  #: readings of the sentinel that say what is normal
 
 
@@ -70,6 +75,57 @@ def summarise(repeats_ms: Sequence[float]) -> Timing:
     ordered = sorted(repeats_ms)
     low, high = _median_interval(len(ordered))
     return Timing(statistics.median(ordered), ordered[low], ordered[high], len(ordered))
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Two things that were timed in turns."""
+
+    first: Timing
+    second: Timing
+    ratio: Figure  #: of the first over the second, turn by turn: the median, a 95 % interval of it
+
+
+def in_turns(first: Timer, second: Timer, config: TimingConfig) -> Compared:
+    """Time two things in turns of short repeats, so that the machine is as fast for both.
+
+    Who begins is drawn for each turn: what disturbs at intervals would always meet the same one.
+    Repeats are equally long, so that they are as often disturbed, and the quietest quarter of the
+    turns counts: what interrupts a run makes it longer, never shorter.
+    """
+    timers, rng = (first, second), random.Random(0)
+    numbers = [_undisturbed_runs(timer, config.min_repeat_ms / _SHORTER) for timer in timers]
+
+    def turn() -> list[float]:
+        seconds = [0.0, 0.0]
+        for i in rng.sample((0, 1), 2):
+            seconds[i] = timers[i](numbers[i])
+        return seconds
+
+    least, most = (n * config.repeats for n in _TURNS)
+    turns = [turn() for _ in range(least)]
+    while len(turns) < most and sum(map(sum, turns)) < _COMPARED_S:
+        turns.append(turn())
+    quiet = _quietest(turns)
+    one, other = ([t[i] / numbers[i] * 1e3 for t in quiet] for i in (0, 1))
+    ratio = summarise([a / b for a, b in zip(one, other, strict=True)])
+    figure = Figure(ratio.median_ms, "measured", ratio.low_ms, ratio.high_ms)
+    return Compared(summarise(one), summarise(other), figure)
+
+
+def _undisturbed_runs(timer: Timer, repeat_ms: float) -> int:
+    """Return how many runs take so long where nothing disturbs them."""
+    number = _runs_per_repeat(timer, repeat_ms)
+    fastest_ms = min(timer(number) for _ in range(_PROBES)) / number * 1e3
+    return max(1, round(repeat_ms / fastest_ms))
+
+
+def _quietest(turns: list[list[float]]) -> list[list[float]]:
+    """Return the quarter of turns in which two things, each beside its fastest, took least."""
+    fastest = [min(column) for column in zip(*turns, strict=True)]
+    loads = [sum(a / b for a, b in zip(turn, fastest, strict=True)) for turn in turns]
+    order = sorted(range(len(turns)), key=loads.__getitem__)
+    return [turns[i] for i in order[: (len(turns) + 3) // 4]]
 
 
 def percentiles(timer: Timer, n: int) -> dict[str, float]:

@@ -51,6 +51,7 @@ LAYERS = {
     "backends": 0,  # those that there are
     "backends.base": 3,
     "backends.measured": 3,
+    "backends.in_float": 3,
     "backends.derived": 3,
     "backends.portable": 3,
     "backends.alone": 3,

@@ -1,5 +1,6 @@
 """How well a genotype answers with the weights it inherits from the supernet."""
 
+from functools import partial
 from typing import final
 
 import numpy as np
@@ -7,10 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from hwnas.accuracy.options import ScoringConfig
-from hwnas.families import weight_bits
+from hwnas.families import annotations, weight_bits
 from hwnas.families.base import Family, Supernet
 from hwnas.families.blocks import fold_batch_norm
+from hwnas.graph import Graph
 from hwnas.int8.grid import grids, put_on
+from hwnas.int8.simulated import as_run
 from hwnas.space import Genotype, SearchSpace
 from hwnas.tasks.base import Found, Index
 from hwnas.tasks.score import Incumbent, Score
@@ -44,7 +47,7 @@ class SupernetEvaluator:
         predicted then.
         """
         resolution = self._family.resolution(self._space, genotype)
-        network, task = self.network(genotype), self._data.task
+        network, task = self._as_run(genotype), self._data.task
         if self._confidence is None:
             found = self._read(network, resolution)
             return Score(task.score(found), len(found))
@@ -77,11 +80,16 @@ class SupernetEvaluator:
         """Return the plain network of a genotype, recalibrated; it can be trained on."""
         network = self._supernet.extract(genotype)
         if weight_bits.names(self._space):
-            signature = self._data.signature
-            lowered = weight_bits.lower(self._family, self._space, genotype, signature)
-            put_on(network, grids(network, lowered))
+            put_on(network, grids(network, self._lowered(genotype)))
         recalibrate(network, self.calibration_images(genotype))
         return network
+
+    def _as_run(self, genotype: Genotype) -> nn.Module:
+        images = partial(self.calibration_images, genotype)
+        return as_run(self.network(genotype), self._lowered(genotype), images)
+
+    def _lowered(self, genotype: Genotype) -> Graph:
+        return annotations.lower(self._family, self._space, genotype, self._data.signature)
 
     def origin(self, genotype: Genotype) -> str:
         """Return where the weights of a subnet come from."""

@@ -8,6 +8,7 @@ another search, for another target, or after a kill.
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, final
 
 import numpy as np
@@ -18,6 +19,7 @@ from hwnas.accuracy import fidelity
 from hwnas.accuracy.options import ENOUGH, TrainedConfig
 from hwnas.families.blocks import fold_batch_norm
 from hwnas.figure import Figure
+from hwnas.int8.simulated import as_run
 from hwnas.progress import Progress, Silent
 from hwnas.space import Genotype
 from hwnas.supernets import TrainingSetup
@@ -163,8 +165,8 @@ class TrainedEvaluator:
         return f"scratch, epochs: {' + '.join(map(str, self._config.fidelities[: i + 1]))}"
 
     def _read(self, network: nn.Module, genotype: Genotype) -> Figure:
-        setup = self._setups[genotype.space]
-        return score(network, setup, genotype)
+        setup, images = self._setups[genotype.space], partial(self.calibration_images, genotype)
+        return score(as_run(network, setup.lowered(genotype), images), setup, genotype)
 
 
 def score(network: nn.Module, setup: TrainingSetup, genotype: Genotype) -> Figure:

@@ -19,6 +19,7 @@ from hwnas.errors import ConfigError, RunError
 from hwnas.families.base import Family
 from hwnas.figure import Figure
 from hwnas.graph import n_macs
+from hwnas.int8.simulated import as_run
 from hwnas.manifest import Manifest
 from hwnas.metrics import column, paid, quality
 from hwnas.pareto import non_dominated
@@ -198,8 +199,10 @@ def _findings(
             train_together(jobs, again, config.workers, advance)
         for (i, _), job in zip(plan, jobs, strict=True):
             network, _ = job.trained(Silent() if config.workers > 1 else _Within(advance))
-            resolution = job.setup.resolution(job.genotype)
-            batches = data.batches(data.validation, resolution)
+            evaluator = evaluators[job.genotype.space]
+            images = partial(evaluator.calibration_images, job.genotype)
+            network = as_run(network, job.setup.lowered(job.genotype), images)
+            batches = data.batches(data.validation, job.setup.resolution(job.genotype))
             each = np.concatenate([per_sample(data.task, network, *batch) for batch in batches])
             figures[i].append(data.task.score(each))
     return [

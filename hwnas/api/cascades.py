@@ -75,7 +75,7 @@ def stages(folder: RunFolder, members: Sequence[Member]) -> list[Stage]:
     found = []
     for member in members:
         heard = read_heard(folder.path, member.candidate.id)
-        if heard is not None and not member.over_budget:
+        if heard is not None and not member.over_budget and not member.is_outrun:
             found.append(Stage(member.candidate.id, member.figures, heard))
     return sorted(found, key=lambda stage: stage.latency_ms)
 

@@ -22,6 +22,7 @@ from hwnas.searching.member import Member
 from hwnas.searching.targets import Targets
 from hwnas.searching.verify import verify
 from hwnas.searching.view import View
+from hwnas.space import Genotype
 from hwnas.weights import Accuracies, accuracies
 
 
@@ -43,6 +44,15 @@ class TargetContext:
     def target(self) -> str:
         """The name of the target."""
         return self.config.target.name
+
+    def of(self, genotype: Genotype) -> "TargetContext":
+        """Return the target as it runs one network: in the dtype that its space says."""
+        target = self.parts.networks.target_of(genotype)
+        if target == self.config.target:
+            return self
+        return replace(
+            self, parts=build.retargeted(self.parts, replace(self.config, target=target))
+        )
 
     def front(self, candidates: Sequence[Candidate], where: RunFolder) -> list[Candidate]:
         """Return the searched front.

@@ -132,8 +132,8 @@ def picked(
         finished.check_kept(finishers[contexts[0].target], genotypes, manifest)
         known, targets = {g.id: g for g in genotypes}, {s.target: s for s in contexts}
         yield {
-            name: Pick(targets[target], known[genotype_id], finishers[target], manifest)
-            for (target, genotype_id), name in names.items()
+            name: Pick(targets[target].of(known[i]), known[i], finishers[target], manifest)
+            for (target, i), name in names.items()
         }
 
 

@@ -110,7 +110,7 @@ def facts(finisher: Finisher, genotype: Genotype) -> Row:
     config, teacher = finisher.config, None
     if config.epochs and config.alpha:
         if finisher.teacher is not None:
-            teacher = finisher.teacher.id if finisher.teacher.id != genotype.id else None
+            teacher = None if finisher.is_teacher(genotype) else finisher.teacher.id
         elif finisher.tutor is not None:
             teacher = "the supernet's largest subnet"
     return {

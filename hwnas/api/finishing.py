@@ -134,8 +134,9 @@ def _finished(
     parts, epochs = finisher.parts, finisher.config.epochs
     n_workers = min(parts.config.study.workers or 1, len(genotypes))
     n_steps = max(1, epochs * steps_per_epoch(parts.config.train.batch_size, len(parts.data.train)))
-    if finisher.teacher is not None and genotypes != [finisher.teacher]:
-        finisher.prepare(next(g for g in genotypes if g.id != finisher.teacher.id))
+    taught = [genotype for genotype in genotypes if not finisher.is_teacher(genotype)]
+    if finisher.teacher is not None and taught:
+        finisher.prepare(taught[0])
     paths = [finisher.checkpoint(genotype) for genotype in genotypes] if epochs else []
     if paths:  # first what is finished already, or nearly
         order = sorted(range(len(paths)), key=lambda i: -paths[i].n_steps())

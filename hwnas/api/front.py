@@ -115,6 +115,7 @@ def write_front(front: Front, manifest: Row) -> None:
     page = searched.single(f"hwnas: {title}", found, facts)
     if against is not None:
         page = searched.with_more(page, against.sentences, [against.table()])
+    page = searched.with_more(page, [m.refusal for m in members if m.is_outrun])
     more = front.cascades
     page = searched.with_more(page, more.sentences, more.tables, more.pictures)
     folder.write_bytes("report.html", render(page).encode())

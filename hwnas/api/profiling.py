@@ -249,7 +249,8 @@ def _runtimes(
     """Compare the runtimes that this CPU has."""
     assert callable(open_worker)
     chosen = random.Random(config.seed).sample(list(held_out), min(_COMPARED, len(held_out)))
-    nets = [parts.lower(whole.genotype) for whole in chosen]
+    # In the dtype of each target, whatever a network chose.
+    nets = [dataclasses.replace(parts.lower(whole.genotype), dtype="") for whole in chosen]
     targets = _comparable(config.target)
     found = throughput.compare_runtimes(nets, targets, open_worker, phases)
     name = f"{config.target.runtime} {config.target.dtype}"

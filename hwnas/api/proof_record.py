@@ -70,7 +70,10 @@ def record(pick: Pick, ready: Finished, evidence: Evidence, order: Order, place:
     space = parts.space.member(genotype)
     data, verify = parts.data, f"python -m hwnas verify {shlex.quote(str(place))}"
     position = list(pick.manifest.get("targets", [of.target])).index(of.target)
-    costs = shlex.join(of_target(pick.manifest["arguments"], position))
+    words = of_target(pick.manifest["arguments"], position)
+    if lowered.dtype:  # as the space says it of the network, whatever the target's
+        words = [*words, f"target.dtype={lowered.dtype}"]
+    costs = shlex.join(words)
     figures = evidence.cost.figures
     return {
         "format": recorded.FORMAT,

@@ -21,6 +21,7 @@ from hwnas.runtimes.base import Session, Weights
 from hwnas.runtimes.pool import Retrying
 from hwnas.space import Genotype
 from hwnas.target import Remote, Target
+from hwnas.timing import Compared
 
 Files = Mapping[str, Path]  #: by suffix
 Floats = NDArray[np.float32]
@@ -99,6 +100,10 @@ class Artefacts(Protocol):
 
     def recost(self, files: Files, lowered: Graph, images: Floats) -> Recosted:
         """Return the cost from the files alone; images are what is read while it is measured."""
+        ...
+
+    def in_turns(self, files: Files, other: Files) -> Compared | None:
+        """Return the latencies of two networks, timed alternately; none where nothing is."""
         ...
 
 

@@ -8,6 +8,7 @@ from hwnas.backends.base import Artefacts, Files, Floats, Recosted, Trained
 from hwnas.cost.base import Cost
 from hwnas.graph import Graph
 from hwnas.metrics.deriving import Deriving
+from hwnas.timing import Compared
 
 
 @final
@@ -35,3 +36,7 @@ class DerivedArtefacts:
         found = self._artefacts.recost(files, lowered, images)
         cost = replace(found.cost, figures=self._deriving(found.cost.figures))
         return replace(found, cost=cost)
+
+    def in_turns(self, files: Files, other: Files) -> Compared | None:
+        """Return the latencies of two networks, timed alternately."""
+        return self._artefacts.in_turns(files, other)

@@ -87,6 +87,8 @@ class Description:
     #: Whether there were runs before its section: their digests know nothing of it.
     later: bool = False
     packs: bool = False  #: whether weights of fewer bits cost less, as stored in int8
+    #: Dtypes that each network of a target may choose; empty: all run in the target's.
+    precisions: Sequence[str] = ()
     required: Sequence[str] = ()  #: facts that its targets must have
     needs: Mapping[str, str] = field(
         default_factory=dict

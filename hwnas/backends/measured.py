@@ -19,24 +19,25 @@ from hwnas.backends.base import (
     roofline,
 )
 from hwnas.cost.base import Cost, CostModel
-from hwnas.cost.host import as_run, host_cost
+from hwnas.cost.host import as_run, dtype_of, host_cost
 from hwnas.graph import Graph
 from hwnas.int8.network import QuantisedNetwork
 from hwnas.metrics.builtin import latency_p99
 from hwnas.runtimes.base import Judged, Session
 from hwnas.target import Remote, Target
+from hwnas.timing import Compared
 
 #: Writes the files of a network by suffix: on a target, with what compiles for it.
 Write = Callable[[Trained, Target, Bench], Mapping[str, bytes]]
 
 
 def check_int8(lowered: Graph, target: Target) -> None:
-    """Refuse a network that cannot be written in int8, where the target computes in it.
+    """Refuse a network that cannot be written in int8, where the target computes it so.
 
     Raises:
         CompileError: it names the operator.
     """
-    if target.dtype == "int8":
+    if dtype_of(lowered, target) == "int8":
         from hwnas.runtimes import onnx_writer
 
         onnx_writer.check_int8(lowered)
@@ -119,6 +120,10 @@ class MeasuredArtefacts:
     def recost(self, files: Files, lowered: Graph, images: Floats) -> Recosted:
         """Return the cost of files, timed on the device."""
         return Recosted(self._cost(self._bench.worker.judge(files, images), lowered), {})
+
+    def in_turns(self, files: Files, other: Files) -> Compared:
+        """Return the latencies of two networks, timed alternately on the device."""
+        return self._bench.worker.in_turns(files, other)
 
     def _cost(self, judged: Judged, lowered: Graph) -> Cost:
         fused, timing = as_run(lowered, self._target), judged.timing

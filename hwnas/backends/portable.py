@@ -10,6 +10,7 @@ import numpy as np
 
 from hwnas.backends.base import Files, Floats, Recosted, Trained, opened
 from hwnas.cost.base import Cost
+from hwnas.cost.host import dtype_of
 from hwnas.errors import ConfigError
 from hwnas.graph import Graph
 from hwnas.int8.network import QuantisedNetwork, stand_in
@@ -41,7 +42,7 @@ def write(network: Trained, lowered: Graph, dtype: str, *, any_batch: bool = Fal
     Args:
         network: The network.
         lowered: Its operators as they are written in float32.
-        dtype: In which the target computes.
+        dtype: In which the target computes it.
         any_batch: Whether an inference may read any number of images.
     """
     from hwnas.runtimes.onnx_writer import write_fp32, write_int8
@@ -53,10 +54,10 @@ def write(network: Trained, lowered: Graph, dtype: str, *, any_batch: bool = Fal
 
 
 def random_model(lowered: Graph) -> bytes:
-    """Return an ONNX model with random weights, of the dtype of the first operator."""
+    """Return an ONNX model with random weights, of the dtypes of its operators."""
     from hwnas.runtimes.onnx_writer import random_weights, write_fp32, write_int8
 
-    if lowered[0].op.dtype == "int8":
+    if any(node.op.dtype == "int8" for node in lowered):
         return write_int8(stand_in(lowered))
     return write_fp32(lowered, random_weights(lowered, 0))
 
@@ -75,8 +76,9 @@ class ModelledArtefacts:
         self._target, self._estimate, self._unmeasurable = target, estimate, unmeasurable
 
     def build(self, network: Trained) -> Mapping[str, bytes]:
-        """Return an ONNX file: int8 for targets that compute in int8, else float32."""
-        return {".onnx": write(network, network.lowered, self._target.dtype)}
+        """Return an ONNX file: int8 for what the target computes in int8, else float32."""
+        dtype = dtype_of(network.lowered, self._target)
+        return {".onnx": write(network, network.lowered, dtype)}
 
     def delivered(self, network: Trained) -> Mapping[str, bytes]:
         """Return no files: there is no device."""
@@ -95,3 +97,6 @@ class ModelledArtefacts:
             ConfigError: always.
         """
         raise ConfigError(self._unmeasurable)
+
+    def in_turns(self, files: Files, other: Files) -> None:
+        """Return nothing: nothing is measured."""

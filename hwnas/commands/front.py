@@ -11,6 +11,7 @@ from hwnas.api.cascades import FILE as CASCADES
 from hwnas.api.front import BASELINE, FILES, Front, Outcome, energy_words, n_images_read
 from hwnas.commands.console import print_files, print_lines
 from hwnas.config import SearchConfig
+from hwnas.families import precision
 from hwnas.metrics import column
 from hwnas.results import Candidate, Row
 from hwnas.searching import columns
@@ -18,7 +19,7 @@ from hwnas.searching.member import Member
 from hwnas.target import Target
 
 _TABLE_ROWS = 24
-_SHORT = {"int8": "int8", "float32": "fp32"}
+_SHORT = {"float32": "fp32"}
 
 
 def print_front(console: Console, outcome: Outcome) -> None:
@@ -38,7 +39,8 @@ def print_members(console: Console, front: Front, manifest: Row, title: str) -> 
     asked = {*config.objectives, *config.allowed.limits}
     derived = [name for name in config.derives.names if name in asked]
     listed = _spread(members, _TABLE_ROWS)
-    console.print(_table(title, _SHORT[target.dtype], listed, derived))
+    short = "/".join(sorted({_short(member.dtype(target.dtype)) for member in members}))
+    console.print(_table(title, short, listed, derived))
     task = parts.data.task
     infeasible = sum(candidate.state == "infeasible" for candidate in candidates)
     lines = [
@@ -48,7 +50,8 @@ def print_members(console: Console, front: Front, manifest: Row, title: str) -> 
         *front.cascades.sentences,
         *_reading_words(front),
         _finishing_words(candidates, task.metric, finishing),
-        f"{_SHORT[target.dtype]}: {column(task.metric).title} of the compiled file on the whole "
+        *(member.refusal for member in members if member.is_outrun),
+        f"{short}: {column(task.metric).title} of the compiled file on the whole "
         f"test split, measured; 95 %: {task.words.interval}.",
         _searched_words(front, finishing),
         f"ms: {_sources(members, 'latency_ms')}. {target.caveat}.",
@@ -80,7 +83,7 @@ def _table(title: str, dtype: str, members: Sequence[Member], derived: Sequence[
         assert found.high is not None
         table.add_row(
             member.candidate.id,
-            f"{found.value:.4f}",
+            f"{found.value:.4f}" if "/" not in dtype else _in_its_dtype(member),
             f"±{(found.high - found.low) / 2:.3f}",
             f"{member.candidate.figures[member.metric].value:.4f}",
             *(f"{member.figures[name].value:{form}}" for _, name, form in costs),
@@ -101,9 +104,20 @@ def _derived_words(name: str, members: Sequence[Member], target: Target) -> str:
     return f"{metric.unit}: {metric.label}, from {of}: {_sources(members, name)}{stated}."
 
 
+def _in_its_dtype(member: Member) -> str:
+    """Return how well a member answers, where others compute in another dtype."""
+    return f"{_short(member.dtype('float32'))} {member.quality.value:.4f}"
+
+
+def _short(dtype: str) -> str:
+    return _SHORT.get(dtype, dtype)
+
+
 def _label(member: Member) -> str:
     if member.over_budget:
         return "over budget"
+    if member.is_outrun:
+        return "no faster"
     if member.on_front:
         return ""
     return "near front" if member.near_front else "left front"
@@ -116,6 +130,7 @@ def _verified_words(members: Sequence[Member]) -> str:
         "near front": "not told from it by their intervals",
         "left front": "off it",
         "over budget": "over budget",
+        "no faster": "in int8 no faster than in float32",
     }
     others = [f"{labels[label]} {words}" for label, words in told.items() if labels[label]]
     on_front = f"{labels['']} on the front"
@@ -182,7 +197,9 @@ def _searched_words(front: Front, finishing: Row) -> str:
         what = weights
         if believed:
             what = f"what is believed of the {label}, given all that was read; {weights}"
-    return f"searched: {what}; fp32, validation split{'' if believed else ', measured'}."
+    chosen = any(map(precision.chosen, front.context.parts.space.members))
+    dtype = "in the dtype of each" if chosen else "fp32"
+    return f"searched: {what}; {dtype}, validation split{'' if believed else ', measured'}."
 
 
 def _epochs(n: int) -> str:

@@ -11,6 +11,7 @@ from hwnas import metrics
 from hwnas.budget import Budget
 from hwnas.candidates import read_candidates
 from hwnas.comparison.fronts import Point, Run, declared
+from hwnas.cost.in_float import RATIOS
 from hwnas.errors import RunError
 from hwnas.figure import Figure
 from hwnas.manifest import Manifest, Options, read_manifest
@@ -186,10 +187,9 @@ def _members(folder: Path, candidates: Mapping[str, Candidate], budget: Budget) 
             raise RunError(f"{folder}: front.json names {row['id']}, which is no candidate.")
         figures = _figures(row, "verified_", verified_names(quality(row)))
         over = tuple(name for name, by in budget.violations(figures).items() if by > 0)
-        member = Member(
-            candidates[row["id"]], figures, {}, {}, over, bool(row["verified_on_front"])
-        )
-        found.append(member)
+        details = {n: row[f"verified_{n}"] for n in RATIOS if row.get(f"verified_{n}") is not None}
+        candidate, stays = candidates[row["id"]], bool(row["verified_on_front"])
+        found.append(Member(candidate, figures, details, {}, over, stays))
     return found
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from hwnas.cost.base import Cost
 from hwnas.figure import Figure
-from hwnas.graph import Graph, fuse, n_macs, n_params
+from hwnas.graph import Graph, Node, fuse, n_macs, n_params
 from hwnas.memory import peak_activation_bytes, weight_bytes
 from hwnas.metering import Energy
 from hwnas.target import Target
@@ -35,10 +35,22 @@ def host_cost(
     return Cost(figures, details)
 
 
+def dtype_of(lowered: Graph, target: Target) -> str:
+    """Return in which dtype a target runs a network: in the network's own, if it has one."""
+    return lowered.dtype or target.dtype
+
+
 def as_run(lowered: Graph, target: Target) -> Graph:
-    """Return a network's operators as a target runs them: fused, in its dtype and batch size."""
-    if target.dtype == "int8":  # sums have a scale of their own: they are not fused
-        return Graph.of(
-            replace(node, op=replace(node.op, dtype="int8", batch=target.batch)) for node in lowered
-        )
-    return fuse(lowered, target.dtype, target.batch)
+    """Return a network's operators as a target runs them: fused, in their dtype and batch size."""
+    dtype = dtype_of(lowered, target)
+    if dtype != "int8":
+        return fuse(lowered, dtype, target.batch)
+    nodes = (  # sums have a scale of their own: they are not fused
+        replace(node, op=replace(node.op, dtype=_of_node(node), batch=target.batch))
+        for node in lowered
+    )
+    return replace(lowered, nodes=tuple(nodes))
+
+
+def _of_node(node: Node) -> str:
+    return "float32" if node.in_float else "int8"

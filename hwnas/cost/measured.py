@@ -10,6 +10,7 @@ from hwnas.op import OpSpec
 from hwnas.runtimes.pool import Retrying
 from hwnas.space import Genotype
 from hwnas.target import Target
+from hwnas.timing import Compared
 
 
 @final
@@ -39,3 +40,12 @@ class MeasuredCostModel:
         timing = self._worker.time_network(lowered, plans)
         cost = host_cost(lowered, self._target, timing.figure)
         return Cost(cost.figures, {**cost.details, "latency_drifted": float(timing.drifted)})
+
+    def in_turns(self, genotype: Genotype, other: Genotype) -> Compared:
+        """Return the latencies of two genotypes, timed alternately.
+
+        Raises:
+            CompileError: the compiler refuses one of them, crashes or hangs.
+            DeviceError: no device answers.
+        """
+        return self._worker.networks_in_turns(self._lower(genotype), self._lower(other))

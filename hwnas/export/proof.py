@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hwnas.cost.in_float import RATIO
 from hwnas.figure import Figures
 from hwnas.metrics import column
 from hwnas.tasks.base import Found, Task
@@ -120,6 +121,17 @@ def drop(task: Task, name: str, found: Found, reference: Found, points: float) -
     loss = task.loss_of(found, reference)
     words = f"{task.words.points} lost by int8 (test split: {loss.points:.2f}; lower end, 95 %)"
     return Check(f"{name}.drop", loss.low, points, words)
+
+
+def faster_than_float(beside: Mapping[str, float]) -> list[Check]:
+    """Return the check that int8 is worth it, of what ``in_float.compared`` says; none of nothing.
+
+    What is held against the limit is the upper end of the interval of the ratio of latencies.
+    """
+    if not beside:
+        return []
+    words = f"latency in int8 over float32, timed in turns ({beside[RATIO]:.2f}; upper end, 95 %)"
+    return [Check("int8.latency", beside[f"{RATIO}_high"], 1.0, words)]
 
 
 def within_budget(limits: Mapping[str, float], figures: Figures) -> list[Check]:

@@ -1,14 +1,15 @@
 """Runs the artefacts of an export against torch, the test split and the budget; needs torch."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import nn
 
-from hwnas.backends.base import Artefacts
+from hwnas.backends.base import Artefacts, Trained
+from hwnas.backends.in_float import compared
 from hwnas.cost.base import Cost
 from hwnas.export import running
 from hwnas.export.artefacts import pixels_of
@@ -20,8 +21,10 @@ from hwnas.export.proof import (
     Floats,
     Row,
     drop,
+    faster_than_float,
     within_budget,
 )
+from hwnas.families.blocks import weights_of
 from hwnas.figure import Figure
 from hwnas.int8.finished import Finished
 from hwnas.runtimes.base import Session
@@ -147,6 +150,10 @@ def prove(
         if kinds[name].dtype == "int8"
     ]
     checks += within_budget(bench.limits, cost.figures)
+    trained = Trained(lowered, weights_of(finished.network, lowered), finished.int8)
+    beside = compared(trained, running.paths(folder, own), bench.artefacts)
+    checks += faster_than_float(beside)
+    cost = replace(cost, details={**cost.details, **beside})
     figures = {name: task.score(found[name]) for name in runnable}
     return Evidence(task.metric, task.score(reference), figures, near, not_run, cost, checks)
 

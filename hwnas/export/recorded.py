@@ -44,6 +44,7 @@ class Operator(TypedDict):
     op: Op
     inputs: Annotated[list[str], Bound(1, 3)]
     weight_bits: NotRequired[Annotated[int, Bound(2, NATIVE_BITS)]]  #: where they are fewer
+    in_float: NotRequired[bool]  #: where it is so
 
 
 class Model(TypedDict):
@@ -239,8 +240,9 @@ def target_of(recorded: Proof) -> Target:
 
 def operators_to_json(lowered: Graph) -> list[dict[str, Any]]:
     """Return operators as JSON."""
+    unsaid = {"weight_bits": NATIVE_BITS, "in_float": False}
     return [
-        {k: v for k, v in asdict(node).items() if (k, v) != ("weight_bits", NATIVE_BITS)}
+        {k: v for k, v in asdict(node).items() if k not in unsaid or unsaid[k] != v}
         for node in lowered
     ]
 
@@ -253,6 +255,7 @@ def operators_from_json(rows: list[Operator]) -> Graph:
             OpSpec(**row["op"]),
             tuple(row["inputs"]),
             row.get("weight_bits", NATIVE_BITS),
+            row.get("in_float", False),
         )
         for row in rows
     )

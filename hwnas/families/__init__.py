@@ -10,7 +10,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from hwnas.errors import SpaceError, unknown
-from hwnas.families import weight_bits
+from hwnas.families import annotations
 from hwnas.families.base import Family
 from hwnas.families.mbconv.family import MBConv
 from hwnas.families.resnet.family import ResNet
@@ -46,8 +46,7 @@ def of(space: SearchSpace) -> Family:
         family = get(space.family)
     except SpaceError as error:
         raise SpaceError(f"Space '{space.name}': {error}") from None
-    family.check(weight_bits.without(space))
-    weight_bits.check(space, family)
+    annotations.check(space, family)
     return family
 
 

@@ -23,9 +23,8 @@ ALLOWED = range(3, NATIVE_BITS + 1)
 _ANY = Signature(3, 2)
 
 
-def lower(family: "Family", space: SearchSpace, genotype: Genotype, signature: Signature) -> Graph:
+def annotated(lowered: Graph, space: SearchSpace, genotype: Genotype) -> Graph:
     """Return the operators of a genotype, each with the bits of its weights."""
-    lowered = family.lower(space, genotype, signature)
     if not names(space):
         return lowered
     values = space.values(genotype)
@@ -43,22 +42,12 @@ def names(space: SearchSpace) -> list[str]:
     return [n for n in (*space.choices, *space.fixed) if n.rpartition(".")[2] == KEY]
 
 
-def without(space: SearchSpace) -> SearchSpace:
-    """Return a space as its family knows it."""
-    said = {*names(space)}
-    return replace(
-        space,
-        choices={n: options for n, options in space.choices.items() if n not in said},
-        fixed={n: value for n, value in space.fixed.items() if n not in said},
-        when={key: needs for key, needs in space.when.items() if key != KEY},
-    )
-
-
-def check(space: SearchSpace, family: "Family") -> None:
+def check(space: SearchSpace, known_to: SearchSpace, family: "Family") -> None:
     """Refuse bits that no weights have, or that nothing reads.
 
     Args:
-        space: That its family accepts, but for these.
+        space: What is checked.
+        known_to: The same as its family accepts it, without bits.
         family: Its family.
 
     Raises:
@@ -71,7 +60,6 @@ def check(space: SearchSpace, family: "Family") -> None:
                 f"{where}: '{name}' is {strange[0]}; allowed: whole numbers from {ALLOWED[0]} to "
                 f"{ALLOWED[-1]}."
             )
-    known_to = without(space)
     ends = (known_to.smallest(), known_to.largest())
     nodes = [node for end in ends for node in family.lower(known_to, end, _ANY) if _reads(node)]
     places = {*blocks(known_to), *(_place(node.name) for node in nodes)}

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from hwnas.accuracy.base import Weights
 from hwnas.errors import CompileError
+from hwnas.families import precision
 from hwnas.families.blocks import fold_batch_norm
 from hwnas.figure import Figure
 from hwnas.finishing import pruning
@@ -20,7 +21,7 @@ from hwnas.int8.finished import Finished
 from hwnas.int8.grid import grids, put_on
 from hwnas.int8.network import QuantisedNetwork
 from hwnas.int8.quantise import calibrate, in_int8
-from hwnas.int8.simulated import Simulated
+from hwnas.int8.simulated import Simulated, as_run
 from hwnas.metrics import better
 from hwnas.progress import Progress
 from hwnas.results import Row
@@ -138,7 +139,7 @@ class Tuned:
     """A network after its fine-tuning, not yet in int8."""
 
     network: nn.Module
-    figure: Figure  #: of the metric, on the validation split
+    figure: Figure  #: of the metric, on the validation split; simulated where a space says int8
     past: str  #: all that decides its weights, beside the setup
 
 
@@ -146,7 +147,7 @@ def tuned(origin: Origin, config: FinishingConfig, progress: Progress) -> Tuned:
     """Fine-tune a network; a training that was cut off goes on."""
     finishing = _Finishing(origin, config, progress)
     network = finishing.tuned()
-    return Tuned(network, finishing.steps[-1].figure, finishing.past)
+    return Tuned(network, finishing.as_run(network), finishing.past)
 
 
 @dataclass(frozen=True)
@@ -193,11 +194,21 @@ class _Finishing:
             self.train(network, _FINE_TUNED)
         return network
 
+    def as_run(self, network: nn.Module) -> Figure:
+        """Return the metric of the network of the last step, in the dtype its space says."""
+        if self.lowered.dtype != precision.INT8:
+            return self.steps[-1].figure  # read already
+        spent = copy.deepcopy(network)
+        return self._read(as_run(spent, self.lowered, lambda: self._origin.images))
+
+    def _read(self, network: nn.Module) -> Figure:
+        task = self._origin.task
+        return self._origin.score(lambda x, targets: per_sample(task, network, x, targets))
+
     def note(self, name: str, network: nn.Module, epochs: int = 0, seconds: float = 0.0) -> None:
         """Append a step that led to a network."""
-        task = self._origin.task
-        figure = self._origin.score(lambda x, targets: per_sample(task, network, x, targets))
-        self.steps.append(Step(name, task.metric, figure, epochs, seconds))
+        metric = self._origin.task.metric
+        self.steps.append(Step(name, metric, self._read(network), epochs, seconds))
 
     def train(self, network: nn.Module, training: _Training) -> None:
         """Train a network in place, and append the step."""
@@ -231,6 +242,8 @@ class _Finishing:
         """Return a network in int8, what it was trained as if it lost too much, and how."""
         images = self._origin.images
         scales, how = calibrate(network, lowered, images), f"{len(images)} calibration images"
+        if n := sum(node.in_float for node in lowered):
+            how += f", {n} operators in float32"
         real, int8 = self.steps[-1].figure.value, in_int8(network, lowered, scales)
         task, plain = self._origin.task, self._in_int8(int8, load)
         self.steps.append(Step("int8", task.metric, plain))

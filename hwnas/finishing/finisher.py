@@ -11,6 +11,7 @@ from hwnas.accuracy.trained import TrainedEvaluator
 from hwnas.backends import base as backends
 from hwnas.build import Parts
 from hwnas.device import Device
+from hwnas.families import precision
 from hwnas.figure import Figure
 from hwnas.finishing import finish
 from hwnas.finishing.finish import Load, Origin
@@ -65,8 +66,8 @@ class Finisher:
 
     def finished(self, genotype: Genotype) -> Finished:
         """Return a network that is ready for the target; train what is not trained yet."""
-        target = self.parts.config.target
-        return self.in_int8(genotype) if target.dtype == "int8" else self._finished(genotype, None)
+        is_int8 = self.parts.networks.dtype(genotype) == precision.INT8
+        return self.in_int8(genotype) if is_int8 else self._finished(genotype, None)
 
     def in_int8(self, genotype: Genotype) -> Finished:
         """Return the same in int8, too, where it can be written so, whatever the target runs."""
@@ -95,10 +96,14 @@ class Finisher:
         """Have the teacher's answers at hand, for this network and all others."""
         finish.prepare(self._origin(genotype), self.config)
 
+    def is_teacher(self, genotype: Genotype) -> bool:
+        """Return whether a network has the weights of the one that teaches the others."""
+        return self.teacher is not None and precision.bare(genotype) == precision.bare(self.teacher)
+
     def _origin(self, genotype: Genotype) -> Origin:
         tutor = self.tutor
         if self.teacher is not None and self.config.epochs and self.config.alpha:
-            tutor = self._taught_by if genotype.id != self.teacher.id else None
+            tutor = None if self.is_teacher(genotype) else self._taught_by
         return Origin(self.parts.setup_of(genotype), self.weights, genotype, tutor)
 
     @cached_property

@@ -83,4 +83,4 @@ def resized(lowered: Graph, network: nn.Module) -> Graph:
         )
         channels[node.name] = c_out
         found.append(replace(node, op=op))
-    return Graph.of(found)
+    return replace(lowered, nodes=tuple(found))

@@ -6,7 +6,7 @@ per output channel (per tensor in linear layers), asymmetric activations per ten
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,26 +44,41 @@ class Weights:
     bias: NDArray[np.int32]
 
 
+#: Weight and bias in torch's layout.
+Real = tuple[NDArray[np.float32], NDArray[np.float32]]
+
+
 @dataclass(frozen=True)
 class QuantisedOp:
     """An operator with its weights, if it has any, and the scale of its output.
 
     An activation that is no clip is computed from int8: ``inner`` is the scale of what it reads.
+    An operator that computes in float32 has weight and bias as ``real``.
     """
 
     node: Node
     weights: Weights | None
     out: Scale
     inner: Scale | None = None
+    real: Real | None = None
 
 
 @dataclass(frozen=True)
 class QuantisedNetwork:
-    """A whole int8 network; ``input`` is the scale of the normalised image."""
+    """A whole int8 network; ``input`` is the scale of the normalised image.
+
+    Scales of tensors that no operator writes or reads in int8 are not used.
+    """
 
     input_shape: Shape
     input: Scale
     ops: tuple[QuantisedOp, ...]
+
+
+def through_int8(lowered: Iterable[Node]) -> frozenset[str]:
+    """Return the names of the tensors that an operator writes or reads in int8."""
+    whole = [node for node in lowered if not node.in_float]
+    return frozenset(name for node in whole for name in (node.name, *node.inputs))
 
 
 def needs_inner(op: OpSpec) -> bool:
@@ -104,7 +119,7 @@ def stand_in(lowered: Graph) -> QuantisedNetwork:
     scales = {INPUT: Scale(0.05, 0)}
     ops, used = [], 0
     for node in lowered:
-        weights = None
+        weights = real = None
         if shape := node.op.weight_shape:
             n, c_out = math.prod(shape), shape[0]
             n_scales = 1 if node.op.base == "linear" else c_out
@@ -112,10 +127,12 @@ def stand_in(lowered: Graph) -> QuantisedNetwork:
             weight = _on_grid(draw, node.weight_bits).astype(np.int8).reshape(shape)
             steps = np.full(n_scales, 0.01, np.float32)
             weights = Weights(weight, steps, np.zeros(c_out, np.int32))
+            if node.in_float:
+                real, weights = (weight * np.float32(0.01), np.zeros(c_out, np.float32)), None
             used += n
         # Outputs of relu and relu6 have no negative range, or runtimes could not fuse them.
         free = Scale.of_range(0.0, 6.0) if node.op.activation in CLIPS else Scale(0.05, 0)
         scales[node.name] = fixed_scale(node, scales) or free
         inner = Scale(0.05, 0) if needs_inner(node.op) else None
-        ops.append(QuantisedOp(node, weights, scales[node.name], inner))
+        ops.append(QuantisedOp(node, weights, scales[node.name], inner, real))
     return QuantisedNetwork(lowered[0].op.in_shape, scales[INPUT], tuple(ops))

@@ -71,15 +71,20 @@ def in_int8(network: nn.Module, lowered: Graph, scales: Scales) -> QuantisedNetw
     """Return the network in int8 with given scales of activations."""
     ops = []
     for node in lowered:
-        weights = None
-        if node.op.weight_shape:
+        weights = real = None
+        if node.op.weight_shape and node.in_float:
+            layer = layer_of(network, node.name)
+            assert layer.bias is not None, "fold the batch norm first"
+            real = (layer.weight.detach().numpy().copy(), layer.bias.detach().numpy().copy())
+        elif node.op.weight_shape:
             rounded = round_weights(network, node, scales.out[node.inputs[0]])
             weights = Weights(
                 rounded.weight.numpy().astype(np.int8),
                 rounded.steps.numpy(),
                 rounded.bias.numpy().astype(np.int32),
             )
-        ops.append(QuantisedOp(node, weights, scales.out[node.name], scales.inner.get(node.name)))
+        inner = None if node.in_float else scales.inner.get(node.name)
+        ops.append(QuantisedOp(node, weights, scales.out[node.name], inner, real))
     return QuantisedNetwork(lowered[0].op.in_shape, scales.out[INPUT], tuple(ops))
 
 

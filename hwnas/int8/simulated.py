@@ -18,9 +18,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from hwnas.families.blocks import fold_batch_norm, layer_of
 from hwnas.graph import INPUT, Graph, Node
-from hwnas.int8.network import QuantisedNetwork, Scale, needs_inner
-from hwnas.int8.quantise import Scales, in_int8, real_weights, round_weights
+from hwnas.int8.network import QuantisedNetwork, Scale, needs_inner, through_int8
+from hwnas.int8.quantise import Scales, calibrate, in_int8, real_weights, round_weights
 
 _ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "": lambda x: x,
@@ -32,6 +33,7 @@ _ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
     "gelu": F.gelu,
 }
+_IN_FLOAT = {**_ACTIVATIONS, "hardsigmoid": F.hardsigmoid}
 
 
 @final
@@ -51,21 +53,31 @@ class Simulated(nn.Module):
         # Folding leaves biases that learn nothing.
         self.network = copy.deepcopy(network).requires_grad_(True)
         self._lowered, self._scales = lowered, scales
+        self._through = through_int8(lowered)
 
     def forward(self, images: Tensor) -> Tensor:
         """``(N, C, R, R)`` to outputs ``(N, n_outputs)``."""
-        tensors = {INPUT: rounded(images, self._scales.out[INPUT])}
+        tensors = {INPUT: self._passed(INPUT, images)}
         for node in self._lowered:
             x = self._plain(node, [tensors[name] for name in node.inputs])
-            if needs_inner(node.op):
-                x = rounded(x, self._scales.inner[node.name])
-            x = _ACTIVATIONS[node.op.activation](x)
-            tensors[node.name] = rounded(x, self._scales.out[node.name])
+            tensors[node.name] = self._passed(node.name, self._active(node, x))
         return tensors[self._lowered.output.name]
 
     def quantised(self) -> QuantisedNetwork:
         """Return the network in int8."""
         return in_int8(self.network, self._lowered, self._scales)
+
+    def _passed(self, name: str, x: Tensor) -> Tensor:
+        """Return a tensor as those see it that read it."""
+        return rounded(x, self._scales.out[name]) if name in self._through else x
+
+    def _active(self, node: Node, x: Tensor) -> Tensor:
+        """Return what an operator answers, of what it computes before its activation."""
+        if node.in_float:
+            return _IN_FLOAT[node.op.activation](x)
+        if needs_inner(node.op):
+            x = rounded(x, self._scales.inner[node.name])
+        return _ACTIVATIONS[node.op.activation](x)
 
     def _plain(self, node: Node, inputs: list[Tensor]) -> Tensor:
         """Return what an operator computes before its activation."""
@@ -88,6 +100,10 @@ class Simulated(nn.Module):
 
     def _weights(self, node: Node) -> tuple[Tensor, Tensor]:
         """Return weight and bias as integers make them, with the gradients of real ones."""
+        if node.in_float:
+            layer = layer_of(self.network, node.name)
+            assert layer.bias is not None
+            return layer.weight, layer.bias
         in_scale = self._scales.out[node.inputs[0]]
         integers = round_weights(self.network, node, in_scale)
         steps = integers.steps.double()
@@ -100,6 +116,20 @@ class Simulated(nn.Module):
             for real, found in zip(real_weights(self.network, node), found, strict=True)
         )
         return weight, bias
+
+
+def as_run(network: nn.Module, lowered: Graph, images: Callable[[], Tensor]) -> nn.Module:
+    """Return a network as it answers: simulated where its space says that it computes in int8.
+
+    Args:
+        network: A plain network, whose batch norm may be folded by this.
+        lowered: Its operators, all of which int8 runtimes have if it is in int8.
+        images: Gives normalised images to calibrate on, ``(N, C, R, R)``.
+    """
+    if lowered.dtype != "int8":
+        return network
+    folded = fold_batch_norm(network)
+    return Simulated(folded, lowered, calibrate(folded, lowered, images())).eval()
 
 
 def rounded(x: Tensor, scale: Scale) -> Tensor:

@@ -154,13 +154,14 @@ def _read_run(found: Catalogue, path: Path) -> None:
             f"(python -m hwnas search run.resume={path}), or name its part of one target."
         )
     for member in run.members:
-        if member.over_budget:
+        if member.over_budget or member.is_outrun:
             continue
         if metric_of(member.figures) != "accuracy":
             raise RunError(f"fronts: {path} has no accuracies but errors; plans need accuracies.")
         accuracy = member.figures[own("accuracy", member.figures)]
         memory = _memory(member.figures)
-        model = Model(member.candidate.id, target["dtype"], accuracy, memory, str(path))
+        dtype = member.dtype(target["dtype"])
+        model = Model(member.candidate.id, dtype, accuracy, memory, str(path))
         _take(found, model, target["name"], target["batch"], member.figures)
 
 

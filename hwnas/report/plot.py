@@ -77,7 +77,7 @@ def _draw_front(axes: Axes, panel: Panel) -> None:
         [f[cost].value for f in searched],
         [f[metric].value for f in searched],
         s=26, facecolors="none", edgecolors=SEARCHED, zorder=3,
-        label="front as searched (validation, fp32)",
+        label="front as searched (validation)",
     )  # fmt: skip
     for left, colour, label in (
         (False, VERIFIED, "verified (artefact on the test split, 95 % interval)"),

@@ -18,10 +18,10 @@ from hwnas.union import shown
 
 _NOTES = (
     "Each point is a network. Open: its {label} as search believes it, given all that was read "
-    "(validation split, fp32; of the finished network, where some were finished). Filled: the same "
-    "network verified from its compiled artefact (whole test split, 95 % interval). Grey: networks "
-    "that another one dominates: no worse in {label}, and no dearer in any objective. The thin "
-    "line is the {best} verified {label} up to each cost.",
+    "(validation split, fp32 unless it chose int8; of the finished network, where some were "
+    "finished). Filled: the same network verified from its compiled artefact (whole test split, "
+    "95 % interval). Grey: networks that another one dominates: no worse in {label}, and no dearer "
+    "in any objective. The thin line is the {best} verified {label} up to each cost.",
     "Sliders set limits: what does not fit turns grey. A limit is held against the verified figure "
     "where there is one, and against the worse end of its interval.",
 )

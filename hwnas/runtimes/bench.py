@@ -14,7 +14,17 @@ from hwnas.metering import Meter
 from hwnas.metering import measure as measure_energy
 from hwnas.op import OpSpec
 from hwnas.runtimes.base import Engine, Judged, Plans, Weights
-from hwnas.timing import Sentinel, Timer, Timing, TimingConfig, measure, percentiles, tail
+from hwnas.timing import (
+    Compared,
+    Sentinel,
+    Timer,
+    Timing,
+    TimingConfig,
+    in_turns,
+    measure,
+    percentiles,
+    tail,
+)
 
 _QUICK_S = 2e-3  #: of each of three repeats, when plans are compared
 _IDLE_S, _BLOCK_S = (
@@ -79,6 +89,11 @@ class Bench:
         timer = self._engine.network(lowered, plans)
         return self._sentinel.watch(lambda: [measure(timer, self._config)])[0]
 
+    def networks_in_turns(self, first: Graph, second: Graph) -> Compared:
+        """Return the latencies of two networks, as the runtime compiles them by itself."""
+        one, other = (self._engine.network(lowered, {}) for lowered in (first, second))
+        return in_turns(one, other, self._config)
+
     def percentiles(self, lowered: Graph, plans: Plans, n: int) -> dict[str, float]:
         """Return p50, p90 and p99 of ``n`` single inferences, in ms."""
         return percentiles(self._engine.network(lowered, plans), n)
@@ -97,6 +112,11 @@ class Bench:
         if self._meter is not None:
             energy = measure_energy(self._meter, loaded.timer, _IDLE_S, _BLOCK_S)
         return Judged(outputs, timing, energy, p99)
+
+    def in_turns(self, first: Mapping[str, Path], second: Mapping[str, Path]) -> Compared:
+        """Return the latencies of two compiled networks, loaded from their files."""
+        one, other = (self._engine.open(files).timer for files in (first, second))
+        return in_turns(one, other, self._config)
 
     def run(self, files: Mapping[str, Path], images: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the outputs of a compiled network, loaded from its files, without timing it."""

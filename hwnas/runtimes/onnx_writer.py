@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from hwnas.errors import CompileError
 from hwnas.graph import INPUT, Graph, Node
-from hwnas.int8.network import QuantisedNetwork, QuantisedOp, Scale, needs_inner
+from hwnas.int8.network import QuantisedNetwork, QuantisedOp, Scale, needs_inner, through_int8
 from hwnas.op import OpSpec, Shape
 from hwnas.runtimes.base import BATCH, OPERATORS, Weights
 
@@ -55,7 +55,8 @@ def write_fp32(lowered: Graph, weights: Weights, *, any_batch: bool = False) -> 
 def write_int8(network: QuantisedNetwork, *, any_batch: bool = False) -> bytes:
     """Return an int8 network as the bytes of an ``.onnx`` file with float input and output.
 
-    Every tensor is quantised and dequantised (QDQ), which runtimes fuse into int8 operators.
+    Every tensor is quantised and dequantised (QDQ), which runtimes fuse into int8 operators; not
+    those that operators in float32 alone read and write.
     Activations are written as uint8, the same values 128 higher: onnxruntime turns int8 into it
     on x86-64 and then leaves residual blocks unfused, which takes a third longer.
 
@@ -66,12 +67,20 @@ def write_int8(network: QuantisedNetwork, *, any_batch: bool = False) -> bytes:
     check_int8(lowered)
     graph = _Graph(BATCH if any_batch else lowered[0].op.batch)
     scales = {INPUT: network.input, **{op.node.name: op.out for op in network.ops}}
-    images = _Value(IMAGES, network.input_shape)
-    values = {INPUT: graph.quantised(INPUT, images, network.input)}
+    through, values = through_int8(lowered), {INPUT: _Value(IMAGES, network.input_shape)}
+    if INPUT in through:
+        values[INPUT] = graph.quantised(INPUT, values[INPUT], network.input)
     for op in network.ops:
-        inputs = [values[name] for name in op.node.inputs]
-        parameters = _dequantised(graph, op, scales[op.node.inputs[0]])
-        values[op.node.name] = graph.quantised_operator(op, inputs, parameters)
+        node, inputs = op.node, [values[name] for name in op.node.inputs]
+        if node.in_float:
+            weights = {} if op.real is None else {node.name: op.real}
+            value = graph.operator(node, inputs, _parameters(graph, node, weights))
+        else:
+            parameters = _dequantised(graph, op, scales[node.inputs[0]])
+            value = graph.quantised_operator(op, inputs, parameters)
+        if node.name in through:
+            value = graph.quantised(node.name, value, op.out)
+        values[node.name] = value
     return graph.serialised(lowered, values[lowered.output.name])
 
 
@@ -140,7 +149,7 @@ class _Graph:
     def quantised_operator(
         self, quantised: QuantisedOp, inputs: list[_Value], parameters: list[str]
     ) -> _Value:
-        """Append an operator whose output, and what its activation reads, goes through int8."""
+        """Append an operator whose output is to go through int8, as what its activation reads."""
         op, name = quantised.node.op, quantised.node.name
         if op.activation == "hardsigmoid" or needs_inner(op):
             plain = replace(op, kind=op.kind.replace(f"+{op.activation}", ""))
@@ -151,7 +160,7 @@ class _Graph:
             inner = self.quantised(f"{name}/inner", value, quantised.inner)
             active = self._activation(op.activation, inner.name, f"{name}/{op.activation}")
             value = replace(inner, name=active)
-        return self.quantised(name, value, quantised.out)
+        return value
 
     def quantised(self, name: str, value: _Value, scale: Scale) -> _Value:
         """Return the value after it went through int8."""
@@ -297,6 +306,8 @@ def check_int8(lowered: Graph) -> None:
         CompileError: it names the operator.
     """
     for node in lowered:
+        if node.in_float:
+            continue
         where = f"Operator '{node.name}' cannot be written in int8: {node.op}."
         if node.op.base in _INSIDE:
             raise CompileError(f"{where} Its tensors inside have no scale; float32 needs none.")

@@ -18,7 +18,7 @@ from hwnas.op import OpSpec
 from hwnas.runtimes.base import Judged, Plans, Weights
 from hwnas.runtimes.worker import GRACE_S, Worker
 from hwnas.target import Remote, Target
-from hwnas.timing import Timing, TimingConfig
+from hwnas.timing import Compared, Timing, TimingConfig
 
 T = TypeVar("T")
 
@@ -224,6 +224,10 @@ class Retrying:
         """Return the latency of a whole network."""
         return self._pool.do(lambda worker: worker.time_network(lowered, plans))
 
+    def networks_in_turns(self, first: Graph, second: Graph) -> Compared:
+        """Return the latencies of two networks, as the runtime compiles them by itself."""
+        return self._pool.do(lambda worker: worker.networks_in_turns(first, second))
+
     def percentiles(self, lowered: Graph, plans: Plans, n: int) -> dict[str, float]:
         """Return p50, p90 and p99 of ``n`` single inferences, in ms."""
         return self._pool.do(lambda worker: worker.percentiles(lowered, plans, n))
@@ -235,6 +239,10 @@ class Retrying:
     def judge(self, files: Mapping[str, Path], images: NDArray[np.float32]) -> Judged:
         """Return what a compiled network, loaded from its files, shows on its device."""
         return self._pool.do(lambda worker: worker.judge(files, images))
+
+    def in_turns(self, first: Mapping[str, Path], second: Mapping[str, Path]) -> Compared:
+        """Return the latencies of two compiled networks, loaded from their files."""
+        return self._pool.do(lambda worker: worker.in_turns(first, second))
 
     def run(self, files: Mapping[str, Path], images: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the outputs of a compiled network, loaded from its files, without timing it."""

@@ -21,7 +21,7 @@ from hwnas.metrics.builtin import latency_p99
 from hwnas.op import OpSpec
 from hwnas.runtimes.base import Engine, Judged, Plans, Weights
 from hwnas.target import Remote, Target
-from hwnas.timing import Timing, TimingConfig
+from hwnas.timing import Compared, Timing, TimingConfig
 
 #: A worker of a remote device may end the call under way: TVM's servers don't outlive a client that
 #: dies while they answer.
@@ -54,6 +54,11 @@ class Worker:
         timing: Timing = self._call("time_network", lowered, _used(lowered, plans))
         return timing
 
+    def networks_in_turns(self, first: Graph, second: Graph) -> Compared:
+        """Return the latencies of two networks, as the runtime compiles them by itself."""
+        compared: Compared = self._call("networks_in_turns", first, second)
+        return compared
+
     def percentiles(self, lowered: Graph, plans: Plans, n: int) -> dict[str, float]:
         """Return p50, p90 and p99 of ``n`` single inferences, in ms."""
         found: dict[str, float] = self._call("percentiles", lowered, _used(lowered, plans), n)
@@ -70,6 +75,11 @@ class Worker:
         """Return what a compiled network, loaded from its files, shows on its device."""
         judged: Judged = self._call("judge", dict(files), images)
         return judged
+
+    def in_turns(self, first: Mapping[str, Path], second: Mapping[str, Path]) -> Compared:
+        """Return the latencies of two compiled networks, loaded from their files."""
+        compared: Compared = self._call("in_turns", dict(first), dict(second))
+        return compared
 
     def run(self, files: Mapping[str, Path], images: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the outputs of a compiled network, loaded from its files, without timing it."""

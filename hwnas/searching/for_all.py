@@ -27,6 +27,11 @@ class MemberForAll:
         return [f"{t}.{name}" for t, member in self.members.items() for name in member.over_budget]
 
     @property
+    def is_outrun(self) -> bool:
+        """Whether float32 may be as fast on a target as int8, in which it computes there."""
+        return any(member.is_outrun for member in self.members.values())
+
+    @property
     def label(self) -> str:
         """What verification changed, in words; empty if nothing."""
         if self.over_budget:
@@ -53,7 +58,7 @@ def judge(members: Sequence[MemberForAll], objectives: Sequence[str]) -> list[Me
 
     What counts is each target's own artefact: how well it answers and what it costs, all at once.
     """
-    fitting = [i for i, member in enumerate(members) if not member.over_budget]
+    fitting = [i for i, m in enumerate(members) if not m.over_budget and not m.is_outrun]
     points = np.array([_verified(members[i], objectives) for i in fitting])
     mask = non_dominated(points, [False] * (points.shape[1] if fitting else 0))
     front = {i for i, stays in zip(fitting, mask, strict=True) if stays}

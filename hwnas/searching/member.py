@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from hwnas import backends, metrics
 from hwnas.budget import side
+from hwnas.cost.in_float import is_outrun, words
 from hwnas.figure import Figure, Figures
 from hwnas.results import Candidate, Row
 from hwnas.space import Space
@@ -52,11 +53,33 @@ class Member:
         """How well the artefact itself answers, on the test split."""
         return self.figures[own(self.metric, self.figures)]
 
+    def dtype(self, of_target: str) -> str:
+        """Return in which dtype the artefact computes, given that of the target."""
+        if own(self.metric, self.figures).endswith("_int8"):
+            return "int8"
+        return "float32" if of_target == "int8" else of_target
+
+    @property
+    def is_outrun(self) -> bool:
+        """Whether it computes in int8 and was not measured to be faster than in float32."""
+        return is_outrun(self.details)
+
+    @property
+    def refusal(self) -> str:
+        """Why it is not delivered though it fits, in a sentence; empty if it is."""
+        if not self.is_outrun:
+            return ""
+        told = f"{self.candidate.id} is not delivered: in int8 it takes {words(self.details)}."
+        foretold = self.candidate.figures["latency_ms"].source != "measured"
+        return told + " cost=measured finds that out in the search." * foretold
+
     @property
     def label(self) -> str:
         """What verification changed, in words; empty if nothing."""
         if self.over_budget:
             return "; ".join(f"{side(name)} budget.{name}" for name in self.over_budget)
+        if self.is_outrun:
+            return "no faster than in float32"
         if self.on_front:
             return ""
         return "not told from the front" if self.near_front else "left the front"

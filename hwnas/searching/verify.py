@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from hwnas import metrics
 from hwnas.answers import FILES, Heard, packed
 from hwnas.backends.base import Artefacts, Trained
+from hwnas.backends.in_float import compared
 from hwnas.budget import Budget
 from hwnas.cost.base import LayerCost
 from hwnas.families.blocks import weights_of
@@ -40,7 +41,7 @@ class Verifier:
     #: likewise those of the validation split, for cascades
     validation: Callable[[Genotype], Iterable[Batch]]
     task: Task
-    dtype: str  #: in which the artefact computes
+    dtype: str  #: in which artefacts compute of spaces that do not say it
     phase: str = "Verify front"  #: what the progress bar says
 
 
@@ -83,7 +84,8 @@ def _verify(
     genotype = candidate.genotype
     finished = bench.finished(genotype)
     network, lowered = finished.network, finished.lowered
-    files = bench.artefacts.build(Trained(lowered, weights_of(network, lowered), finished.int8))
+    trained = Trained(lowered, weights_of(network, lowered), finished.int8)
+    files = bench.artefacts.build(trained)
     paths = {
         suffix: folder.write_bytes(f"models/{candidate.id}{suffix}", content)
         for suffix, content in files.items()
@@ -103,22 +105,22 @@ def _verify(
     outputs, cost = bench.artefacts.judge(paths, lowered, images())
     n = sum(map(len, targets))
     found = task.per_sample(outputs[:n], np.concatenate(targets))
+    dtype = lowered.dtype or bench.dtype
     if task.confidence is not None:
         heard = {
             "validation": _heard(task, outputs[n:], np.concatenate(others)),
             "test": _heard(task, outputs[:n], np.concatenate(targets)),
         }
-        folder.write_bytes(
-            FILES.format(candidate.id), packed(f"{candidate.id}-{bench.dtype}", heard)
-        )
-    dtype = "int8" if bench.dtype == "int8" else "fp32"
+        folder.write_bytes(FILES.format(candidate.id), packed(f"{candidate.id}-{dtype}", heard))
+    short = "int8" if dtype == "int8" else "fp32"
     figures = {
         f"{task.metric}_fp32": task.score(np.concatenate(found_fp32)),
-        f"{task.metric}_{dtype}": task.score(found),
+        f"{task.metric}_{short}": task.score(found),
         **{name: cost.figures[name] for name in metrics.costs() if name in cost.figures},
     }
     digests = {suffix: hashlib.sha256(content).hexdigest() for suffix, content in files.items()}
-    return Member(candidate, figures, cost.details, digests), cost.layers
+    details = {**cost.details, **compared(trained, paths, bench.artefacts)}
+    return Member(candidate, figures, details, digests), cost.layers
 
 
 def _heard(task: Task, outputs: NDArray[np.float32], targets: Targets) -> Heard:
@@ -127,9 +129,12 @@ def _heard(task: Task, outputs: NDArray[np.float32], targets: Targets) -> Heard:
 
 
 def _judge(members: list[Member], budget: Budget, objectives: Sequence[str]) -> list[Member]:
-    """Mark the members that leave the budget, and those that a member within it now dominates."""
+    """Mark the members that leave the budget, and those that a member within it now dominates.
+
+    What is not faster in int8 than in float32 is on no front.
+    """
     over = [[n for n, by in budget.violations(m.figures).items() if by > 0] for m in members]
-    fitting = [i for i, left in enumerate(over) if not left]
+    fitting = [i for i, left in enumerate(over) if not left and not members[i].is_outrun]
     maximise = [column(name).maximise for name in objectives]
     points = np.array([_objectives(members[i], objectives) for i in fitting])
     mask = non_dominated(points, maximise)

@@ -94,6 +94,7 @@ class BackendContract:
         self, backend_target: Target, description: Description
     ) -> None:
         assert list(base.of(backend_target).cost_models) == list(description.costs)
+        assert {*description.precisions} <= {*description.dtypes}
         held = backends.artefacts()
         assert {*description.dtypes.values()} <= {*held}, "dtypes name artefacts of no backend"
         ran = {name for runner in description.runners for name in runner.artefacts}
@@ -131,16 +132,27 @@ class BackendContract:
     ) -> None:
         """What ``judge`` reads are the files alone, in batches of any size."""
         trained, images, expected = network
-        files = {}
-        for suffix, content in artefacts.build(trained).items():
-            assert suffix in backends.columns(), f"tables have no column for {suffix}"
-            files[suffix] = tmp_path / f"model{suffix}"
-            files[suffix].write_bytes(content)
+        files = _built(artefacts, trained, tmp_path)
         outputs, cost = artefacts.judge(files, trained.lowered, iter([images[:3], images[3:]]))
         _assert_near(outputs, expected, backend_target.dtype)
         assert not cost.reason
         assert {*cost.figures} == {*metrics.GIVEN}
         assert all(figure.value > 0 for figure in cost.figures.values())
+
+    def test_files_are_timed_in_turns_where_latencies_are_measured(
+        self,
+        description: Description,
+        artefacts: Artefacts,
+        network: tuple[Trained, Floats, Floats],
+        tmp_path: Path,
+    ) -> None:
+        files = _built(artefacts, network[0], tmp_path)
+        found = artefacts.in_turns(files, files)
+        assert (found is not None) is description.measured
+        if found is not None:
+            assert found.ratio.source == "measured"
+            assert 0.3 < found.ratio.value < 3
+            assert found.first.median_ms > 0
 
     def test_delivered_files_are_those_of_its_artefacts_and_run(
         self,
@@ -173,6 +185,16 @@ class BackendContract:
         assert trained.int8 is not None
         session = base.of(backend_target).int8_session(trained.int8)
         _assert_near(session.run(images), expected, "int8")
+
+
+def _built(artefacts: Artefacts, trained: Trained, folder: Path) -> dict[str, Path]:
+    """Return the files of a network by suffix."""
+    files = {}
+    for suffix, content in artefacts.build(trained).items():
+        assert suffix in backends.columns(), f"tables have no column for {suffix}"
+        files[suffix] = folder / f"model{suffix}"
+        files[suffix].write_bytes(content)
+    return files
 
 
 def _assert_near(outputs: Floats, expected: Floats, dtype: str) -> None:

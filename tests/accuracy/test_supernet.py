@@ -6,12 +6,15 @@ import torch
 from hwnas import families
 from hwnas.accuracy.options import ScoringConfig
 from hwnas.accuracy.supernet import SupernetEvaluator
+from hwnas.families import annotations
 from hwnas.families.blocks import fold_batch_norm
+from hwnas.int8.simulated import as_run
 from hwnas.space import SearchSpace
 from hwnas.tasks.score import Incumbent
 from hwnas.training.data import ImageData
-from hwnas.training.inference import recalibrate
+from hwnas.training.inference import per_sample, recalibrate
 from tests.conftest import images_of
+from tests.families.test_precision import with_precision
 
 
 def _evaluator(
@@ -84,3 +87,27 @@ def test_reading_stops_below_a_incumbent_alone(tiny: SearchSpace, digits: ImageD
     assert stopped.n_images < len(digits.validation) == whole.n_images
     unstoppable = _evaluator(tiny, digits, confidence=None)
     assert unstoppable.score(genotype, Incumbent(perfect, earlier)).figure == whole.figure
+
+
+def test_subnet_in_int8_answers_as_it_is_simulated(tiny: SearchSpace, digits: ImageData) -> None:
+    space = with_precision(tiny, precision=("float32", "int8"))
+    evaluator, some = _evaluator(space, digits), tiny.largest().to_dict()
+    reals, whole = (space.genotype({**some, "precision": d}) for d in ("float32", "int8"))
+    plain = _evaluator(tiny, digits).score(tiny.largest())
+    assert evaluator.score(reals).figure == plain.figure
+    network = evaluator.network(whole)
+    lowered = annotations.lower(families.of(space), space, whole, digits.signature)
+    simulated = as_run(network, lowered, lambda: evaluator.calibration_images(whole))
+    resolution = families.of(space).resolution(space, whole)
+    batches = digits.batches(digits.validation, resolution)
+    found = np.concatenate([per_sample(digits.task, simulated, *batch) for batch in batches])
+    assert evaluator.score(whole).figure == digits.task.score(found)
+    assert not np.array_equal(
+        found,
+        np.concatenate(
+            [
+                per_sample(digits.task, network, *b)
+                for b in digits.batches(digits.validation, resolution)
+            ]
+        ),
+    )

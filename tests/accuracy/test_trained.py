@@ -7,12 +7,16 @@ import torch
 from hwnas import supernets
 from hwnas.accuracy.options import TrainedConfig
 from hwnas.accuracy.trained import TrainedEvaluator
+from hwnas.backends.onnxruntime.session import OrtSession
 from hwnas.errors import ConfigError
+from hwnas.int8.quantise import quantise
 from hwnas.progress import Silent
+from hwnas.runtimes.onnx_writer import write_int8
 from hwnas.supernets import TrainingSetup
 from hwnas.tasks.score import Incumbent
 from hwnas.training.config import TrainingConfig
 from hwnas.training.data import DatasetConfig
+from tests.families.test_precision import BOTH, WHEN, with_precision
 from tests.training.fakes import same
 
 DIGITS = DatasetConfig("digits", validation=0.25, shift=0.125)
@@ -118,3 +122,32 @@ def test_bad_options_are_refused() -> None:
         TrainedConfig(fidelities=[0, 2])
     with pytest.raises(ConfigError, match=r"confidence must be a number in \[0\.5, 1\)"):
         TrainedConfig(confidence=1.0)
+
+
+def test_a_network_in_int8_is_scored_so_and_shares_its_training(
+    setup: TrainingSetup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space = with_precision(setup.space, **BOTH, when=WHEN)
+    setup, evaluator = replace(setup, space=space), _evaluator(replace(setup, space=space))
+    some = {name: options[-1] for name, options in space.choices.items()}
+    reals, whole, edges = (
+        space.genotype({**some, "precision": dtype, "float_edges": kept})
+        for dtype, kept in (("float32", 0), ("int8", 0), ("int8", 1))
+    )
+    first = evaluator.score(reals)
+
+    def step(*_: object) -> None:
+        raise AssertionError("trained twice")
+
+    monkeypatch.setattr("hwnas.training.alone._Alone.__call__", step)
+    for genotype in (whole, edges):
+        found = evaluator.score(genotype).figure
+        lowered, network = setup.lowered(genotype), evaluator.network(genotype)
+        int8 = quantise(network, lowered, evaluator.calibration_images(genotype))
+        session = OrtSession(write_int8(int8, any_batch=True))
+        batches = setup.data.batches(setup.data.validation, setup.resolution(genotype))
+        answers = [(session.run(x.numpy()).argmax(1), y.numpy()) for x, y in batches]
+        correct = sum(int((said == y).sum()) for said, y in answers)
+        assert found.value == pytest.approx(correct / len(setup.data.validation), abs=0.01)
+        assert found.value == pytest.approx(first.figure.value, abs=0.1)
+    assert evaluator.score(reals) == first

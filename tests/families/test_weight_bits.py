@@ -7,7 +7,7 @@ from hwnas import families
 from hwnas import space as spaces
 from hwnas.backends.vela.compiler import compile_tflite
 from hwnas.errors import ConfigError, SpaceError
-from hwnas.families import weight_bits
+from hwnas.families import annotations
 from hwnas.graph import Graph
 from hwnas.int8.network import stand_in
 from hwnas.int8.tflite import write
@@ -37,7 +37,7 @@ def _with(space: SearchSpace, **said: Any) -> SearchSpace:
 def _lowered(space: SearchSpace, task: Signature, **options: Option) -> Graph:
     family = families.of(space)
     largest = {name: values[-1] for name, values in space.choices.items()}
-    return weight_bits.lower(family, space, space.genotype({**largest, **options}), task)
+    return annotations.lower(family, space, space.genotype({**largest, **options}), task)
 
 
 def _bits(lowered: Graph) -> dict[str, int]:
@@ -72,7 +72,7 @@ def test_bits_of_a_block_that_is_not_there_make_no_other_network(tiny: SearchSpa
 def test_without_bits_nothing_changes(name: str, task: Signature) -> None:
     space = _shipped(name)
     family, largest = families.of(space), space.largest()
-    assert weight_bits.lower(family, space, largest, task) == family.lower(space, largest, task)
+    assert annotations.lower(family, space, largest, task) == family.lower(space, largest, task)
     bits = {n.weight_bits for n in _lowered(_with(space, bits=5), task) if n.op.weight_shape}
     assert bits <= {5, 8}
     assert 5 in bits

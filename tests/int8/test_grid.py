@@ -7,7 +7,7 @@ import torch
 
 from hwnas import families, space
 from hwnas.backends.vela.litert import LiteRTSession
-from hwnas.families import weight_bits
+from hwnas.families import annotations
 from hwnas.families.blocks import fold_batch_norm
 from hwnas.graph import Graph
 from hwnas.int8.grid import Grid, grids, put_on, steps
@@ -27,7 +27,7 @@ def _network(task: Signature, seed: int = 0) -> tuple[torch.nn.Module, Graph, to
     torch.manual_seed(seed)
     network, lowered = (
         family.build(found, genotype, task),
-        weight_bits.lower(family, found, genotype, task),
+        annotations.lower(family, found, genotype, task),
     )
     images = torch.randn(64, 1, lowered[0].op.in_shape[1], lowered[0].op.in_shape[2])
     recalibrate(network, images)

@@ -46,7 +46,9 @@ class FakeEngine:
 
     def network(self, lowered: Graph, plans: Plans) -> Timer:
         self.compiled.append("network")
-        return self._timer("network", sum(self.seconds[plans[node.op]] or 0 for node in lowered))
+        return self._timer(
+            "network", sum(self.seconds[plans.get(node.op, "")] or 0 for node in lowered)
+        )
 
     def forget(self, op: OpSpec, plan: str) -> None:
         self.forgotten.append(plan)
@@ -166,3 +168,15 @@ def test_tail_is_measured_where_it_is_asked_for(tmp_path: Path) -> None:
     judged = bench.judge({".bin": tmp_path / "network.bin"}, np.ones((1, 3, 2, 2), np.float32))
     assert judged.p99 is not None
     assert judged.p99.value == pytest.approx(2)
+
+
+def test_networks_and_their_files_are_timed_in_turns(tmp_path: Path) -> None:
+    bench = _bench(FakeEngine({"a": 2 * MS, "b": 4 * MS, "": 3 * MS}))
+    files = []
+    for plan in ("a", "b"):
+        files.append({".bin": tmp_path / plan})
+        files[-1][".bin"].write_text(plan)
+    found = bench.in_turns(*files)
+    assert (found.first.median_ms, found.second.median_ms) == pytest.approx((2.0, 4.0))
+    assert found.ratio.value == pytest.approx(0.5)
+    assert bench.networks_in_turns(Graph.of(NETWORK), Graph.of(NETWORK)).ratio.value == 1.0

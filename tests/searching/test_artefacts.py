@@ -33,7 +33,7 @@ from hwnas.searching.verify import Verifier, verify
 from hwnas.space import Genotype, SearchSpace
 from hwnas.target import Target
 from hwnas.tasks.classification.task import Classes
-from hwnas.timing import Timing
+from hwnas.timing import Compared, Timing
 from tests.conftest import target
 from tests.export.fakes import Lent
 from tests.profiling.fakes import CPU
@@ -168,6 +168,9 @@ class Wrong:
     def recost(self, files: Files, lowered: Graph, images: NDArray[np.float32]) -> Recosted:
         raise AssertionError("nothing is exported")
 
+    def in_turns(self, files: Files, other: Files) -> Compared | None:
+        raise AssertionError("no space says int8")
+
     def judge(
         self, files: Files, lowered: Graph, batches: Iterable[NDArray[np.float32]]
     ) -> tuple[NDArray[np.float32], Cost]:
@@ -233,3 +236,56 @@ def test_refusal_of_the_device_is_not_swallowed(
 
     with pytest.raises(CompileError, match="cannot be linked"):
         _artefacts(CPU, Refusing()).build(parts)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "is_outrun"),
+    [(Figure(0.7, "measured", 0.6, 0.8), False), (Figure(0.9, "measured", 0.8, 1.01), True)],
+)
+def test_int8_by_choice_is_on_no_front_where_float32_may_be_as_fast(
+    network: tuple[nn.Module, Graph, Tensor],
+    tiny: SearchSpace,
+    tmp_path: Path,
+    ratio: Figure,
+    *,
+    is_outrun: bool,
+) -> None:
+    class InTurns(Exporting):
+        def in_turns(self, files: Files, other: Files) -> Compared:
+            found = [
+                OrtSession(each[".onnx"].read_bytes()).run(images[:4]) for each in (files, other)
+            ]
+            assert np.abs(found[1] - expected[:4]).max() < 1e-4  # the same in float32
+            assert 1e-4 < np.abs(found[0] - expected[:4]).max() < 0.5
+            return Compared(Timing(2.0, 1.9, 2.1, 9), Timing(3.0, 2.9, 3.1, 9), ratio)
+
+    module, lowered, drawn = network
+    images = drawn.numpy()
+    with torch.no_grad():
+        expected = module(drawn).numpy()
+    in_int8 = dataclasses.replace(lowered, dtype="int8")
+    worker = cast(Retrying, InTurns())
+    labels = torch.zeros(len(drawn), dtype=torch.long)
+    bench = Verifier(
+        finished=lambda genotype: Finished(module, in_int8, quantise(module, in_int8, drawn)),
+        test=lambda genotype: [(drawn, labels)],
+        validation=lambda genotype: [(drawn, labels)],
+        artefacts=base.of(ORT).artefacts(Lent(worker, _plan)),
+        task=Classes(tuple("0123456789")),
+        dtype="float32",
+    )
+    figures = {name: Figure(1.0, "table") for name in ("accuracy", "latency_ms")}
+    members = [Candidate(0, tiny.largest(), figures)]
+    for _ in range(2):  # the second time it is read
+        folder = RunFolder(tmp_path)
+        (member,) = verify(members, bench, Budget(), ("accuracy", "latency_ms"), folder, Silent())
+        assert member.dtype("float32") == "int8"
+        assert member.is_outrun is is_outrun
+        assert member.on_front is member.near_front is not is_outrun
+        assert member.label == ("no faster than in float32" if is_outrun else "")
+        row = member.row(tiny)
+        assert row["verified_int8_over_float32"] == ratio.value
+        assert row["verified_float32_latency_ms"] == 3.0
+        assert row["verified_on_front"] is not is_outrun
+    with np.load(tmp_path / f"models/{members[0].id}.answers.npz") as kept:
+        assert kept["models"].tolist() == [f"{members[0].id}-int8"]

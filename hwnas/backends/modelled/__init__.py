@@ -10,5 +10,6 @@ DESCRIPTION = Description(
     works="hwnas.backends.modelled.backend:ModelledBackend",
     dtypes={"int8": "model.int8.onnx", **_FLOATS},
     costs=("roofline",),
+    precisions=("float32", "int8"),
     required=("roofline",),
 )

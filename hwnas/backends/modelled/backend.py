@@ -6,7 +6,7 @@ from typing import final
 from hwnas.backends import portable
 from hwnas.backends.base import Bench, CostModels, roofline
 from hwnas.cost.base import Cost
-from hwnas.cost.host import as_run
+from hwnas.cost.host import as_run, dtype_of
 from hwnas.cost.roofline import network_cost
 from hwnas.graph import Graph
 from hwnas.int8.network import QuantisedNetwork
@@ -28,8 +28,8 @@ class ModelledBackend:
         return {"roofline": roofline}
 
     def check(self, lowered: Graph) -> None:
-        """Refuse a network that cannot be written in int8, where the target computes in it."""
-        if self._target.dtype == "int8":
+        """Refuse a network that cannot be written in int8, where the target computes it so."""
+        if dtype_of(lowered, self._target) == "int8":
             onnx_writer.check_int8(lowered)
 
     def estimate(self, lowered: Graph) -> Cost:

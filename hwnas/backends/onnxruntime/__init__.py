@@ -20,6 +20,7 @@ DESCRIPTION = Description(
     engine="hwnas.backends.onnxruntime.engine:open_engine",
     dtypes={"float32": _FP32, "int8": _INT8},
     costs=("table", "measured", "roofline"),
+    precisions=("float32", "int8"),
     settings=OnnxRuntime,
     later=True,
     required=("power",),

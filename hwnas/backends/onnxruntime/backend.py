@@ -6,7 +6,7 @@ from hwnas.backends import portable
 from hwnas.backends.base import Bench, Trained
 from hwnas.backends.measured import MeasuredBackend
 from hwnas.backends.onnxruntime import provider
-from hwnas.cost.host import as_run
+from hwnas.cost.host import as_run, dtype_of
 from hwnas.target import Target
 
 
@@ -21,4 +21,5 @@ def backend(target: Target) -> MeasuredBackend:
 
 
 def _write(network: Trained, target: Target, bench: Bench) -> Mapping[str, bytes]:
-    return {".onnx": portable.write(network, as_run(network.lowered, target), target.dtype)}
+    lowered = network.lowered
+    return {".onnx": portable.write(network, as_run(lowered, target), dtype_of(lowered, target))}

@@ -38,6 +38,7 @@ DESCRIPTION = Description(
     engine="hwnas.backends.openvino.engine:OpenVinoEngine",
     dtypes={dtype: artefact.name for dtype, artefact in _ARTEFACTS.items()},
     costs=("table", "measured", "roofline"),
+    precisions=("float32", "int8"),
     required=("power",),
     needs={**_NEEDS, "onnx": "onnx"},
     extra="openvino",

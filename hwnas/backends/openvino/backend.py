@@ -6,6 +6,7 @@ from hwnas.backends import portable
 from hwnas.backends.base import Bench, Trained
 from hwnas.backends.measured import MeasuredBackend
 from hwnas.backends.openvino import session
+from hwnas.cost.host import dtype_of
 from hwnas.graph import fuse
 from hwnas.target import Target
 
@@ -22,5 +23,5 @@ def backend(target: Target) -> MeasuredBackend:
 
 def _write(network: Trained, target: Target, bench: Bench) -> Mapping[str, bytes]:
     fused = fuse(network.lowered, "float32")
-    onnx = portable.write(network, fused, target.dtype, any_batch=True)
-    return session.written(onnx, target.dtype)
+    dtype = dtype_of(network.lowered, target)
+    return session.written(portable.write(network, fused, dtype, any_batch=True), dtype)

@@ -1,0 +1,42 @@
+"""What any space may say of its networks, whatever their family: bits of weights, precision."""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from hwnas.families import precision, weight_bits
+from hwnas.graph import Graph
+from hwnas.op import Signature
+from hwnas.space import Genotype, SearchSpace
+
+if TYPE_CHECKING:
+    from hwnas.families.base import Family
+
+
+def lower(family: "Family", space: SearchSpace, genotype: Genotype, signature: Signature) -> Graph:
+    """Return the operators of a genotype with all that its space says of them."""
+    lowered = weight_bits.annotated(family.lower(space, genotype, signature), space, genotype)
+    return precision.annotated(lowered, space, genotype)
+
+
+def check(space: SearchSpace, family: "Family") -> None:
+    """Refuse what a family cannot build, and what makes no sense of its networks.
+
+    Raises:
+        SpaceError: with the name, and what is allowed.
+    """
+    known_to = _without(space)
+    family.check(known_to)
+    weight_bits.check(space, known_to, family)
+    precision.check(space)
+
+
+def _without(space: SearchSpace) -> SearchSpace:
+    """Return a space as its family knows it."""
+    keys = (weight_bits.KEY, precision.KEY, precision.EDGES)
+    said = {n for n in (*space.choices, *space.fixed) if n.rpartition(".")[2] in keys}
+    return replace(
+        space,
+        choices={n: options for n, options in space.choices.items() if n not in said},
+        fixed={n: value for n, value in space.fixed.items() if n not in said},
+        when={key: needs for key, needs in space.when.items() if key not in keys},
+    )

@@ -1,0 +1,139 @@
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from hwnas import families
+from hwnas import space as spaces
+from hwnas.cost.host import as_run
+from hwnas.errors import ConfigError, SpaceError
+from hwnas.families import annotations, precision
+from hwnas.graph import Graph
+from hwnas.networks import Networks
+from hwnas.op import Signature
+from hwnas.space import Option, SearchSpace
+from hwnas.target import Target
+from tests.conftest import target
+
+WHEN = {"float_edges": {"precision": ("int8",)}}
+BOTH: dict[str, tuple[Option, ...]] = {"precision": ("float32", "int8"), "float_edges": (0, 1)}
+ORT = replace(target("cpu"), runtime="onnxruntime")
+
+
+def with_precision(space: SearchSpace, **said: Any) -> SearchSpace:
+    """Return a space that says more: tuples are choices."""
+    choices = {n: options for n, options in said.items() if isinstance(options, tuple)}
+    fixed = {n: value for n, value in said.items() if n not in choices and n != "when"}
+    return replace(
+        space,
+        choices={**space.choices, **choices},
+        fixed={**space.fixed, **fixed},
+        when={**space.when, **said.get("when", {})},
+    )
+
+
+def _lowered(space: SearchSpace, task: Signature, **options: Option) -> Graph:
+    largest = {name: values[-1] for name, values in space.choices.items()}
+    genotype = space.genotype({**largest, **options})
+    return annotations.lower(families.of(space), space, genotype, task)
+
+
+@pytest.fixture
+def space(tiny: SearchSpace) -> SearchSpace:
+    return with_precision(tiny, **BOTH, when=WHEN)
+
+
+@pytest.mark.parametrize("name", ["tiny", "resnet_small", "vit_small"])
+def test_without_precision_nothing_changes(name: str, task: Signature) -> None:
+    space = spaces.load(spaces.find(name))
+    family, largest = families.of(space), space.largest()
+    assert annotations.lower(family, space, largest, task) == family.lower(space, largest, task)
+
+
+def test_network_computes_in_what_it_says_whatever_its_target(
+    space: SearchSpace, task: Signature
+) -> None:
+    for device in (ORT, replace(ORT, dtype="int8")):
+        for dtype in ("float32", "int8"):
+            run = as_run(_lowered(space, task, precision=dtype, float_edges=0), device)
+            assert {node.op.dtype for node in run} == {dtype}
+    unsaid = _lowered(with_precision(space, precision="int8"), task)
+    assert unsaid.dtype == "int8"
+
+
+@pytest.mark.parametrize(
+    ("name", "edges"),
+    [
+        ("tiny", {"stem", "pool", "classifier"}),
+        ("resnet_small", {"stem", "pool", "classifier"}),
+        ("ofa_mobilenet_v3", {"stem", "pool", "features", "classifier"}),
+    ],
+)
+def test_edges_stay_in_float32(name: str, edges: set[str], task: Signature) -> None:
+    found = with_precision(spaces.load(spaces.find(name)), **BOTH, when=WHEN)
+    run = as_run(_lowered(found, task, precision="int8", float_edges=1), ORT)
+    assert {node.name for node in run if node.op.dtype == "float32"} == edges
+    assert {node.op.dtype for node in run if node.name not in edges} == {"int8"}
+
+
+def test_edges_make_no_other_network_of_one_in_float32(space: SearchSpace) -> None:
+    some = {name: options[0] for name, options in space.choices.items()}
+    ids = {space.genotype({**some, "float_edges": edges}).id for edges in (0, 1)}
+    assert len(ids) == 1
+    in_int8 = {**some, "precision": "int8"}
+    genotypes = [space.genotype({**in_int8, "float_edges": edges}) for edges in (0, 1)]
+    assert len({genotype.id for genotype in genotypes}) == 2
+    for genotype in genotypes:
+        found = precision.in_float(space, genotype)
+        assert found is not None
+        assert {found.id} == ids
+        assert precision.in_float(space, found) is None
+        assert precision.bare(genotype) == precision.bare(found)
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"precision": ("float32", "int4")}, "Unknown precision 'int4'"),
+        ({"precision": 8}, "Unknown precision '8'"),
+        ({"stem.precision": "int8"}, "Unknown name 'stem.precision'"),
+        ({"precision": "int8", "float_edges": 2}, "'float_edges' is 2; allowed: 0 and 1"),
+        ({"float_edges": 1}, "'float_edges' counts in int8 alone"),
+        ({"precision": "float32", "float_edges": 1}, "'float_edges' counts in int8 alone"),
+        (BOTH, r"'float_edges' counts in int8 alone: say .* when: {float_edges: {precision: "),
+    ],
+)
+def test_precision_that_makes_no_sense_is_refused(
+    tiny: SearchSpace, said: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(SpaceError, match=message) as error:
+        families.of(with_precision(tiny, **said))
+    assert "\n" not in str(error.value)
+
+
+def _networks(device: Target, space: SearchSpace, task: Signature) -> Networks:
+    return Networks(device, space, {space.name: families.of(space)}, task)
+
+
+@pytest.mark.parametrize("name", ["npu", "cpu", "raspi4", "nvidia_t4"])
+def test_targets_that_run_all_in_one_refuse_a_choice(
+    name: str, space: SearchSpace, task: Signature
+) -> None:
+    message = rf"target '{name}' .* runs all in one: leave it out, or .*onnxruntime or openvino\."
+    with pytest.raises(ConfigError, match=message) as error:
+        _networks(target(name), space, task)
+    assert "\n" not in str(error.value)
+
+
+def test_target_of_shorter_floats_refuses_a_choice(space: SearchSpace, task: Signature) -> None:
+    device = replace(target("cpu"), runtime="openvino", dtype="float16")
+    with pytest.raises(ConfigError, match=r"all in one: target.dtype=float32, or take"):
+        _networks(device, space, task)
+
+
+def test_target_is_known_as_it_runs_one_network(space: SearchSpace, task: Signature) -> None:
+    networks = _networks(ORT, space, task)
+    some = {name: options[0] for name, options in space.choices.items()}
+    in_int8 = space.genotype({**some, "precision": "int8"})
+    assert networks.target_of(in_int8) == replace(ORT, dtype="int8")
+    assert networks.target_of(space.genotype(some)) == ORT
