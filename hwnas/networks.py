@@ -12,7 +12,7 @@ from hwnas.backends.base import Backend
 from hwnas.config import ProfileConfig, SearchConfig
 from hwnas.cost.host import as_run
 from hwnas.errors import ConfigError
-from hwnas.families import weight_bits
+from hwnas.families import exits, weight_bits
 from hwnas.families.base import Family
 from hwnas.graph import Graph
 from hwnas.op import Signature
@@ -28,7 +28,8 @@ class Networks:
 
     Raises:
         CompileError: none of a space can be written for the target.
-        ConfigError: a space chooses bits of weights, and the target does not pack them.
+        ConfigError: a space chooses bits of weights, and the target does not pack them, or it has
+            exits that the target does not run.
     """
 
     target: Target
@@ -39,6 +40,7 @@ class Networks:
     def __post_init__(self) -> None:
         for member in self.space.members:
             self._check_bits(member)
+            self._check_exits(member)
             writable.check_space(member, self.lower, self.target, self.backend)
 
     def _check_bits(self, space: SearchSpace) -> None:
@@ -51,6 +53,16 @@ class Networks:
                 f"{' or '.join(packing)}."
             )
 
+    def _check_exits(self, space: SearchSpace) -> None:
+        target = self.target
+        if exits.names(space) and not descriptions.get(target.runtime).exits:
+            able = [each.name for each in descriptions.known() if each.exits]
+            raise ConfigError(
+                f"Space '{space.name}' has exits, which target '{target.name}' "
+                f"({target.runtime}) does not run: leave them out, or take a target of "
+                f"{' or '.join(able)}."
+            )
+
     @cached_property
     def backend(self) -> Backend:
         """How they get onto the target."""
@@ -59,7 +71,7 @@ class Networks:
     def lower(self, genotype: Genotype) -> Graph:
         """Return the operators of a genotype."""
         family, member = self._family(genotype), self.space.member(genotype)
-        return weight_bits.lower(family, member, genotype, self.signature)
+        return exits.lower(family, member, genotype, self.signature)
 
     def resolution(self, genotype: Genotype) -> int:
         """Return the height and width of the images that a genotype reads."""

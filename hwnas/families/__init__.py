@@ -10,7 +10,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from hwnas.errors import SpaceError, unknown
-from hwnas.families import weight_bits
+from hwnas.families import exits, weight_bits
 from hwnas.families.base import Family
 from hwnas.families.mbconv.family import MBConv
 from hwnas.families.resnet.family import ResNet
@@ -46,8 +46,10 @@ def of(space: SearchSpace) -> Family:
         family = get(space.family)
     except SpaceError as error:
         raise SpaceError(f"Space '{space.name}': {error}") from None
-    family.check(weight_bits.without(space))
-    weight_bits.check(space, family)
+    plain = exits.without(space)
+    family.check(weight_bits.without(plain))
+    weight_bits.check(plain, family)
+    exits.check(space, family)
     return family
 
 

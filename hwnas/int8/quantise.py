@@ -80,7 +80,8 @@ def in_int8(network: nn.Module, lowered: Graph, scales: Scales) -> QuantisedNetw
                 rounded.bias.numpy().astype(np.int32),
             )
         ops.append(QuantisedOp(node, weights, scales.out[node.name], scales.inner.get(node.name)))
-    return QuantisedNetwork(lowered[0].op.in_shape, scales.out[INPUT], tuple(ops))
+    shape = lowered[0].op.in_shape
+    return QuantisedNetwork(shape, scales.out[INPUT], tuple(ops), lowered.outputs)
 
 
 @dataclass(frozen=True)

@@ -52,8 +52,8 @@ class Simulated(nn.Module):
         self.network = copy.deepcopy(network).requires_grad_(True)
         self._lowered, self._scales = lowered, scales
 
-    def forward(self, images: Tensor) -> Tensor:
-        """``(N, C, R, R)`` to outputs ``(N, n_outputs)``."""
+    def forward(self, images: Tensor, every: bool = False) -> Tensor:
+        """``(N, C, R, R)`` to outputs ``(N, n_outputs)``; ``every``: as ``ExitNetwork``."""
         tensors = {INPUT: rounded(images, self._scales.out[INPUT])}
         for node in self._lowered:
             x = self._plain(node, [tensors[name] for name in node.inputs])
@@ -61,7 +61,8 @@ class Simulated(nn.Module):
                 x = rounded(x, self._scales.inner[node.name])
             x = _ACTIVATIONS[node.op.activation](x)
             tensors[node.name] = rounded(x, self._scales.out[node.name])
-        return tensors[self._lowered.output.name]
+        found = [tensors[name] for name in self._lowered.outputs]
+        return torch.stack(found) if every else found[-1]
 
     def quantised(self) -> QuantisedNetwork:
         """Return the network in int8."""

@@ -2,7 +2,7 @@
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwnas import metrics
-from hwnas.answers import FILES, Heard, packed
+from hwnas.answers import EXITS, FILES, Heard, packed, packed_each
 from hwnas.backends.base import Artefacts, Trained
 from hwnas.budget import Budget
 from hwnas.cost.base import LayerCost
@@ -62,8 +62,9 @@ def verify(
 
 def _verify_once(candidate: Candidate, bench: Verifier, folder: RunFolder) -> Member:
     if (known := read_made(folder.path, candidate.id)) is not None:
-        figures = figures_of(known["figures"])
-        return Member(candidate, figures, known["details"], known["files"])
+        segments = tuple(figures_of(rows) for rows in known.get("segments", ()))
+        figures, details = figures_of(known["figures"]), known["details"]
+        return Member(candidate, figures, details, known["files"], segments=segments)
     member, layers = _verify(candidate, bench, folder)  # the next file says that it is done
     content = {
         "genotype": candidate.genotype.to_dict(),
@@ -72,6 +73,11 @@ def _verify_once(candidate: Candidate, bench: Verifier, folder: RunFolder) -> Me
         "files": member.files,
         "layers": [dataclasses.asdict(layer) for layer in layers],
     }
+    if member.segments:
+        content["segments"] = [
+            {name: figure.to_json() for name, figure in figures.items()}
+            for figures in member.segments
+        ]
     folder.write_json(f"models/{candidate.id}.json", content)
     return member
 
@@ -100,16 +106,15 @@ def _verify(
             yield batch[0].numpy()
 
     outputs, cost = bench.artefacts.judge(paths, lowered, images())
-    n = sum(map(len, targets))
-    found = task.per_sample(outputs[:n], np.concatenate(targets))
+    n, n_exits = sum(map(len, targets)), len(lowered.exits)
+    each = [outputs[:, i] for i in range(n_exits + 1)] if n_exits else [outputs]
+    found = task.per_sample(each[-1][:n], np.concatenate(targets))
     if task.confidence is not None:
         heard = {
-            "validation": _heard(task, outputs[n:], np.concatenate(others)),
-            "test": _heard(task, outputs[:n], np.concatenate(targets)),
+            "validation": [_heard(task, answers[n:], np.concatenate(others)) for answers in each],
+            "test": [_heard(task, answers[:n], np.concatenate(targets)) for answers in each],
         }
-        folder.write_bytes(
-            FILES.format(candidate.id), packed(f"{candidate.id}-{bench.dtype}", heard)
-        )
+        _keep(candidate.id, f"{candidate.id}-{bench.dtype}", heard, folder)
     dtype = "int8" if bench.dtype == "int8" else "fp32"
     figures = {
         f"{task.metric}_fp32": task.score(np.concatenate(found_fp32)),
@@ -117,7 +122,19 @@ def _verify(
         **{name: cost.figures[name] for name in metrics.costs() if name in cost.figures},
     }
     digests = {suffix: hashlib.sha256(content).hexdigest() for suffix, content in files.items()}
-    return Member(candidate, figures, cost.details, digests), cost.layers
+    member = Member(candidate, figures, cost.details, digests, segments=cost.segments)
+    return member, cost.layers
+
+
+def _keep(
+    genotype_id: str, model: str, heard: Mapping[str, Sequence[Heard]], folder: RunFolder
+) -> None:
+    """Write what a network answered, and what its exits did if it has any."""
+    last = {split: each[-1] for split, each in heard.items()}
+    folder.write_bytes(FILES.format(genotype_id), packed(model, last))
+    if n_exits := len(heard["test"]) - 1:
+        models = [*(f"{model}-exit{i}" for i in range(n_exits)), model]
+        folder.write_bytes(EXITS.format(genotype_id), packed_each(models, heard))
 
 
 def _heard(task: Task, outputs: NDArray[np.float32], targets: Targets) -> Heard:

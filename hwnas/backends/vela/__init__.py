@@ -28,6 +28,7 @@ DESCRIPTION = Description(
     dtypes={"int8": _BEFORE},
     costs=("vela", "roofline"),
     settings=Vela,
+    exits=True,
     packs=True,
     required=("vela", "energy", "clock_mhz", "peak_macs_per_cycle"),
     needs={"ethosu": "ethos-u-vela", **_LITERT},
