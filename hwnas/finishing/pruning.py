@@ -26,9 +26,7 @@ def check(fraction: float, lowered: Graph) -> None:
             too narrow.
     """
     if lowered.exits:
-        raise ConfigError(
-            f"prune={fraction}: networks with exits are not pruned; leave prune out."
-        )
+        raise ConfigError(f"prune={fraction}: networks with exits are not pruned; leave prune out.")
     if importlib.util.find_spec("torch_pruning") is None:
         raise ConfigError("prune needs the package 'torch-pruning': pip install 'hwnas[pruning]'")
     for node in lowered:
