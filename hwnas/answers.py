@@ -67,6 +67,18 @@ def rated(flags: NDArray[np.bool_]) -> Figure:
     return _TASK.score(flags)
 
 
+def leaving(confidence: NDArray[np.float64], thresholds: Sequence[float]) -> NDArray[np.intp]:
+    """Return at which output each image leaves, ``(images,)``; the last is the end.
+
+    Args:
+        confidence: Of the exits, ``(exits, images)``.
+        thresholds: One for each exit.
+    """
+    sure = confidence >= np.asarray(thresholds)[:, None]
+    found: NDArray[np.intp] = np.vstack([sure, np.ones(sure.shape[1], np.bool_)]).argmax(axis=0)
+    return found
+
+
 def packed(model: str, splits: Mapping[str, Heard]) -> bytes:
     """Return what a network answered as the bytes of a file.
 

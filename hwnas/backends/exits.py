@@ -29,6 +29,20 @@ def suffix_of(segment: int, suffix: str) -> str:
     return f".segment{segment}{suffix}"
 
 
+def file_names(names: Mapping[str, str], n_segments: int) -> dict[str, str]:
+    """Return the names of files in an export by suffix, those of segments among them.
+
+    Args:
+        names: Of whole networks, ``model...``.
+        n_segments: Of the network; with one alone there are no others.
+    """
+    found = dict(names)
+    for i in range(n_segments if n_segments > 1 else 0):
+        own = {n: name.replace("model", f"segment{i}", 1) for n, name in names.items()}
+        found |= {suffix_of(i, suffix): name for suffix, name in own.items()}
+    return found
+
+
 def of_segment(files: Mapping[str, Path], segment: int) -> dict[str, Path]:
     """Return the files of a segment by the suffixes of whole networks."""
     start = suffix_of(segment, "")

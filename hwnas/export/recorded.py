@@ -6,6 +6,7 @@ from typing import Annotated, Any, NotRequired, TypedDict
 
 from hwnas import tasks
 from hwnas.errors import HwnasError, RunError
+from hwnas.export.exits import Leaving
 from hwnas.export.folder import PROOF
 from hwnas.export.proof import Check
 from hwnas.export.running import kinds
@@ -158,6 +159,7 @@ class Proof(TypedDict):
     opset: Size
     n_images: Annotated[int, Bound(1, 1 << 16)]
     files: dict[str, str]
+    exits: NotRequired[Leaving]
 
 
 def read(folder: Path) -> Proof:

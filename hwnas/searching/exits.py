@@ -15,9 +15,8 @@ from itertools import product
 from typing import final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hwnas.answers import Heard, rated
+from hwnas.answers import Heard, leaving, rated
 from hwnas.figure import Figure, Figures
 from hwnas.pareto import non_dominated
 from hwnas.results import Row
@@ -121,18 +120,6 @@ class EarlyExits:
             if all(name in of for of in self.network.segments)
         }
         return Seen(tuple(rated(at == i) for i in range(n - 1)), rated(right), costs)
-
-
-def leaving(confidence: NDArray[np.float64], thresholds: Sequence[float]) -> NDArray[np.intp]:
-    """Return at which output each image leaves, ``(images,)``; the last is the end.
-
-    Args:
-        confidence: Of the exits, ``(exits, images)``.
-        thresholds: One for each exit.
-    """
-    sure = confidence >= np.asarray(thresholds)[:, None]
-    found: NDArray[np.intp] = np.vstack([sure, np.ones(sure.shape[1], np.bool_)]).argmax(axis=0)
-    return found
 
 
 def swept(network: Exiting) -> list[EarlyExits]:
