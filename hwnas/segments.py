@@ -23,10 +23,13 @@ def cut(network: Graph) -> tuple[Graph, ...]:
     """Return the segments of a network: one for each exit, and the rest of it.
 
     Each but the last answers first with the one tensor that the next segment reads.
+
+    Raises:
+        ValueError: more than one tensor is read behind an exit, or exits are not in order.
     """
     segments, left = list[Graph](), network.nodes
     for name in network.exits:
-        end = next(i for i, node in enumerate(left, 1) if node.name == name)
+        end = [node.name for node in left].index(name) + 1
         own, left = left[:end], left[end:]
         (crossing,) = crossings(own, left)
         segments.append(Graph(own, (crossing, name)))

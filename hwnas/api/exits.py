@@ -35,11 +35,11 @@ class Exits:
         off = max(abs(e.deviation) for e in picked)
         n = len(picked)
         return [
-            f"Leaving early, {n} member{'s' * (n != 1)} with exits take{'s' * (n == 1)} "
-            f"{_span(shares, '.0%')} of the latency on the average for {_span(lost, '.2f')} points "
-            f"of accuracy, test split; thresholds chosen on validation to lose at most {POINTS}. "
-            f"Expected latencies are within {off:.1%} of what was foreseen: {FILE}. ms, budgets: "
-            "of an image that runs to the end, segment by segment."
+            f"{n} member{'s' * (n != 1)} with exits: leaving early takes {_span(shares, '.0%')} of "
+            f"the latency on the average for {_span(lost, '.2f')} points of accuracy, test split; "
+            f"thresholds chosen on validation to lose at most {POINTS}. Expected latencies are "
+            f"within {off:.1%} of what was foreseen: {FILE}. Limits are held against the way to "
+            "the end, segment by segment.",
         ]
 
     @property

@@ -51,9 +51,9 @@ def verify(config: VerifyConfig, reporter: Reporter) -> None:
         repeating.whole_split()
     failed = [c["name"] for c in recorded["checks"] if not c["holds"]] + repeating.all_failed
     if config.target is not None:
-        measured = measuring.measure(folder, recorded, config.target, config)
-        reporter.say(measured.lines())
-        failed += measured.failed(recorded)
+        for measured in measuring.measure(folder, recorded, config.target, config):
+            reporter.say(measured.lines())
+            failed += measured.failed(recorded)
     if failed:
         raise ProofError(f"{folder} is not as it should be: {', '.join(dict.fromkeys(failed))}.")
     reporter.say(["Everything that was repeated holds."])

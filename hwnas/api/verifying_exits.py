@@ -7,9 +7,9 @@ import numpy as np
 
 from hwnas import backends
 from hwnas.export import exits
-from hwnas.export.exits import Leaving, Segments
+from hwnas.export.exits import Segments
 from hwnas.export.proof import Floats
-from hwnas.export.recorded import Proof, target_of
+from hwnas.export.recorded import Leaving, Proof, target_of
 from hwnas.tasks.base import Found, Targets, Task
 
 
@@ -44,9 +44,9 @@ class RepeatedExits:
         differing, *errors = checks
         worst = max(check.found for check in errors)
         return [
-            f"{n} segments in a row: {differing.found:g} of {len(images)} images answered otherwise "
-            f"than by the whole network; mean error of exits at most {worst:.2g} of the largest "
-            "output."
+            f"{n} segments in a row: {differing.found:g} of {len(images)} images answered "
+            f"otherwise than by the whole network; mean error of exits at most {worst:.2g} of the "
+            "largest output."
         ]
 
     def read(self, images: Floats, targets: Targets) -> None:

@@ -17,9 +17,8 @@ ABOUT = {
 
 def about(leaving: Row) -> dict[str, str]:
     """Return what the files of segments are, in words."""
-    n = len(leaving["segments"])
     return ABOUT | {
-        name: f"segment {i + 1} of {n}, like `{name.replace(f'segment{i}', 'model', 1)}`"
+        name: f"of segment {i}, as `{name.replace(f'segment{i}', 'model', 1)}`"
         for i, names in enumerate(leaving["segments"])
         for name in names
     }

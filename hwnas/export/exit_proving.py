@@ -12,11 +12,10 @@ from hwnas.answers import Heard
 from hwnas.cost.base import Cost
 from hwnas.errors import ProofError
 from hwnas.export import exits
-from hwnas.export.exits import Leaving, Point, Said
 from hwnas.export.kept import prepared
 from hwnas.export.proof import Check, Floats, within_budget
 from hwnas.export.proving import Prover
-from hwnas.export.recorded import figures_to_json
+from hwnas.export.recorded import Leaving, Point, Said, figures_to_json, operators_to_json
 from hwnas.figure import Figure, FigureRow
 from hwnas.int8.finished import Finished
 from hwnas.records import as_json
@@ -76,6 +75,8 @@ def prove(subject: Subject, bench: Prover) -> tuple[Leaving, list[Check]]:
     files.write(folder / exits.EXITS, as_json(said))
     leaving: Leaving = {
         **_point(early),
+        "operators": operators_to_json(network.lowered),
+        "outputs": list(network.lowered.outputs),
         "segments": names,
         "max_drop": subject.max_drop,
         "trained": trained,

@@ -8,7 +8,7 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypedDict, final
+from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,6 @@ from hwnas.backends.exits import file_names, loaded, of_segment
 from hwnas.errors import ProofError
 from hwnas.export import running
 from hwnas.export.proof import INT8_ERROR, TRAINED_ERROR, Check, Floats
-from hwnas.figure import FigureRow
 from hwnas.records.arrays import read_npz
 from hwnas.records.bounded import Damaged
 from hwnas.runtimes.base import Session
@@ -28,32 +27,6 @@ from hwnas.tasks.base import Found, Task
 
 EXITS, ANSWERS = "exits.json", "exits.npz"
 _KEY, _MOST = "expected", 1 << 30  # array of ANSWERS, and bytes that it may have
-
-
-class Said(TypedDict):
-    """What leaving early comes to on some images."""
-
-    left: list[FigureRow]  #: shares of images that leave at each exit
-    accuracy: FigureRow
-    costs: dict[str, FigureRow]  #: of an image, on the average
-
-
-class Point(TypedDict):
-    """Thresholds that may be chosen: a row of ``exits.json``."""
-
-    thresholds: list[float]
-    foreseen: Said  #: by the half of the validation split that chose no threshold
-    found: Said  #: on the test split
-
-
-class Leaving(Point):
-    """What a proof says of leaving early by the thresholds that were chosen."""
-
-    segments: list[list[str]]  #: files of each
-    max_drop: float  #: points that they were chosen to lose at most, on validation
-    trained: bool  #: whether torch's answers are those of a simulation of int8
-    costs: list[dict[str, FigureRow]]  #: of each segment
-    worst: dict[str, FigureRow]  #: of an image that runs to the end
 
 
 @final
