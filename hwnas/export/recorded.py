@@ -237,10 +237,14 @@ def _check_exits(found: Proof, leaving: Leaving) -> None:
     n, names = len(leaving["outputs"]), [row["name"] for row in leaving["operators"]]
     if unknown := [name for name in leaving["outputs"] if name not in names]:
         raise Unfit(f"'exits.outputs' names '{unknown[0]}', which is no operator")
-    parts = {"segments": n, "costs": n, "thresholds": n - 1}
-    for part, wanted in parts.items():
-        if len({**leaving}[part]) != wanted:
-            raise Unfit(f"'exits.{part}' must be {wanted}")
+    sizes = {
+        "segments": (len(leaving["segments"]), n),
+        "costs": (len(leaving["costs"]), n),
+        "thresholds": (len(leaving["thresholds"]), n - 1),
+    }
+    for part, (size, wanted) in sizes.items():
+        if size != wanted:
+            raise Unfit(f"'exits.{part}' are {size}; allowed: {wanted}")
     if {len(leaving[of]["left"]) for of in ("foreseen", "found")} != {n - 1}:
         raise Unfit(f"'exits' must say of {n - 1} exits which images leave")
     graph = exits_from_json(leaving)
@@ -295,7 +299,7 @@ def target_of(recorded: Proof) -> Target:
     return from_facts(recorded["target"])
 
 
-def operators_to_json(lowered: Graph) -> list[dict[str, Any]]:
+def operators_to_json(lowered: Graph) -> list[Any]:
     """Return operators as JSON."""
     return [
         {k: v for k, v in asdict(node).items() if (k, v) != ("weight_bits", NATIVE_BITS)}

@@ -109,7 +109,7 @@ def test_exits_change_no_answer_of_the_end(space: SearchSpace, task: Signature) 
         assert torch.equal(every[-1], plain(images))
         assert torch.equal(copy.deepcopy(network)(images, every=True), every)
     # An exit answers what its mean and its linear layer say of the end of its stage.
-    found = {}
+    found: dict[str, torch.Tensor] = {}
     name = lowered.exits[0].replace("classifier", "pool")
     stage = next(node.inputs[0] for node in lowered if node.name == name)
     hook = network.get_submodule(stage).register_forward_hook(
