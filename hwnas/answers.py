@@ -3,11 +3,12 @@
 A search writes a file for each network that it verifies, ``models/ID.answers.npz``, of the artefact
 itself: ``models`` (n,), named ``ID-int8`` or ``ID-float32`` as in plans, ``correct`` and
 ``confidence`` ``(n, images)`` of the validation split, and ``test_correct`` and ``test_confidence``
-of the test split.
+of the test split. Beside it, of a network with exits, ``models/ID.exits.npz``: the same of each
+exit and of the end.
 """
 
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +26,7 @@ SHARES = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6)
 _LEAST = 50  # images: fewer say next to nothing
 _TASK = Classes(("wrong", "right"))  # which classes there are is all the same here
 FILES = "models/{}.answers.npz"  #: of a network by its id, in the folder of a run
+EXITS = "models/{}.exits.npz"  #: likewise, of a network with exits
 _PREFIXES = {"validation": "", "test": "test_"}  # of arrays, by split
 _MOST = 1 << 30  # bytes of a file's arrays
 
@@ -65,6 +67,18 @@ def rated(flags: NDArray[np.bool_]) -> Figure:
     return _TASK.score(flags)
 
 
+def leaving(confidence: NDArray[np.float64], thresholds: Sequence[float]) -> NDArray[np.intp]:
+    """Return at which output each image leaves, ``(images,)``; the last is the end.
+
+    Args:
+        confidence: Of the exits, ``(exits, images)``.
+        thresholds: One for each exit.
+    """
+    sure = confidence >= np.asarray(thresholds)[:, None]
+    found: NDArray[np.intp] = np.vstack([sure, np.ones(sure.shape[1], np.bool_)]).argmax(axis=0)
+    return found
+
+
 def packed(model: str, splits: Mapping[str, Heard]) -> bytes:
     """Return what a network answered as the bytes of a file.
 
@@ -72,10 +86,16 @@ def packed(model: str, splits: Mapping[str, Heard]) -> bytes:
         model: Its name, as ``ID-int8``.
         splits: By ``validation`` and ``test``.
     """
-    arrays = {"models": np.array([model])}
-    for split, heard in splits.items():
-        arrays[f"{_PREFIXES[split]}correct"] = heard.correct[None]
-        arrays[f"{_PREFIXES[split]}confidence"] = heard.confidence.astype(np.float32)[None]
+    return packed_each([model], {split: [heard] for split, heard in splits.items()})
+
+
+def packed_each(models: Sequence[str], splits: Mapping[str, Sequence[Heard]]) -> bytes:
+    """Return what several models answered to the same images as the bytes of a file."""
+    arrays = {"models": np.array(models)}
+    for split, each in splits.items():
+        arrays[f"{_PREFIXES[split]}correct"] = np.stack([heard.correct for heard in each])
+        confidence = np.stack([heard.confidence for heard in each]).astype(np.float32)
+        arrays[f"{_PREFIXES[split]}confidence"] = confidence
     file = io.BytesIO()
     np.savez_compressed(file, allow_pickle=False, **arrays)
     return file.getvalue()
@@ -87,17 +107,31 @@ def read_heard(run: Path, genotype_id: str) -> dict[str, Heard] | None:
     Raises:
         RunError: the file is damaged.
     """
-    path = run / FILES.format(genotype_id)
+    found = _read_splits(run / FILES.format(genotype_id))
+    return None if found is None else found[0]
+
+
+def read_exits(run: Path, genotype_id: str) -> list[dict[str, Heard]] | None:
+    """Return what each exit of a network answered, and its end; ``None`` where it has none.
+
+    Raises:
+        RunError: the file is damaged.
+    """
+    return _read_splits(run / EXITS.format(genotype_id))
+
+
+def _read_splits(path: Path) -> list[dict[str, Heard]] | None:
+    """Return what each model of a file answered, by split."""
     try:
-        return {
-            split: Heard(found.correct[0], found.confidence[0])
-            for split in _PREFIXES
-            for found in [_arrays(path, _PREFIXES[split])]
-        }
+        splits = {split: _arrays(path, prefix) for split, prefix in _PREFIXES.items()}
     except FileNotFoundError:
         return None
     except Damaged as problem:
         raise RunError(f"{path} cannot be read: {problem}; delete it to do without.") from None
+    return [
+        {split: Heard(found.correct[i], found.confidence[i]) for split, found in splits.items()}
+        for i in range(min(len(found.models) for found in splits.values()))
+    ]
 
 
 def read_answers(paths: list[Path]) -> Answers:

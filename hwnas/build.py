@@ -10,14 +10,15 @@ from typing import Any
 from hwnas import backends, families
 from hwnas.backends.base import Artefacts, Costed
 from hwnas.backends.derived import DerivedArtefacts
+from hwnas.backends.exits import ExitArtefacts
 from hwnas.config import SearchConfig
 from hwnas.cost.base import CostModel
 from hwnas.cost.derived import DerivedCostModel
 from hwnas.cost.in_float import FasterThanFloat
 from hwnas.cost.measured import MeasuredCostModel
 from hwnas.device import Device, profile_command
-from hwnas.errors import RunError, SpaceError, unknown
-from hwnas.families import precision
+from hwnas.errors import ConfigError, RunError, SpaceError, unknown
+from hwnas.families import exits, precision
 from hwnas.identity import decisive, digest
 from hwnas.networks import Networks
 from hwnas.networks import read as read_networks
@@ -137,7 +138,24 @@ class Parts:
 def parts(config: SearchConfig, progress: Progress) -> Parts:
     """Read the search spaces and the data, and settle what is left open until they are known."""
     found, data = read_networks(config, progress)
-    return Parts(settled(config, data), found, data)
+    return Parts(settled(config, data, _have_exits(found)), found, data)
+
+
+def _have_exits(networks: Networks) -> bool:
+    return any(exits.names(member) for member in networks.space.members)
+
+
+def _check_exits(config: SearchConfig, data: ImageData) -> None:
+    if config.accuracy == "supernet":
+        raise ConfigError(
+            "accuracy=supernet: supernets have no exits, as this search space does: say "
+            "accuracy=trained."
+        )
+    if data.task.confidence is None:
+        raise ConfigError(
+            f"task {data.task.name}: networks with exits must say how sure they are, which its "
+            "answers do not; take a search space without exits."
+        )
 
 
 #: Pixels of an epoch up to which candidates are trained alone: about ten seconds of a small network
@@ -147,9 +165,17 @@ def parts(config: SearchConfig, progress: Progress) -> Parts:
 _TRAINED_PIXELS = 100e6
 
 
-def settled(config: SearchConfig, data: ImageData) -> SearchConfig:
-    """Return a configuration that says what finds accuracies, and how many processes do."""
+def settled(config: SearchConfig, data: ImageData, have_exits: bool) -> SearchConfig:
+    """Return a configuration that says what finds accuracies, and how many processes do.
+
+    Raises:
+        ConfigError: networks have exits, and a supernet is asked for, or answers that say nothing
+            of how sure they are.
+    """
     accuracy, workers = config.accuracy, config.study.workers
+    if have_exits:
+        _check_exits(config, data)
+        accuracy = "trained"
     if accuracy is None:
         pixels = len(data.train) * data.train.side**2 * data.signature.in_channels
         accuracy = "trained" if pixels <= _TRAINED_PIXELS else "supernet"
@@ -162,7 +188,7 @@ def settled(config: SearchConfig, data: ImageData) -> SearchConfig:
 def retargeted(parts: Parts, config: SearchConfig) -> Parts:
     """Return the same space and data for another target."""
     networks = replace(parts.networks, target=config.target)
-    return Parts(settled(config, parts.data), networks, parts.data)
+    return Parts(settled(config, parts.data, _have_exits(networks)), networks, parts.data)
 
 
 def cost_model(parts: Parts, device: Device | None) -> CostModel:
@@ -187,4 +213,7 @@ def cost_model(parts: Parts, device: Device | None) -> CostModel:
 
 def artefacts(parts: Parts, device: Device | None) -> Artefacts:
     """Return what makes and judges the files of a front member."""
-    return DerivedArtefacts(parts.networks.backend.artefacts(device), parts.config.derives)
+    target = parts.config.target
+    own = backends.get(target.runtime).dtypes[target.dtype]
+    found = ExitArtefacts(parts.networks.backend.artefacts(device), own)
+    return DerivedArtefacts(found, parts.config.derives)

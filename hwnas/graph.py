@@ -44,9 +44,13 @@ class Graph(Sequence[Node]):
 
     @property
     def output(self) -> Node:
-        """The node that is answered, where there is one."""
-        (name,) = self.outputs
-        return next(node for node in reversed(self.nodes) if node.name == name)
+        """The node that is answered last: behind all exits, where a network has any."""
+        return next(node for node in reversed(self.nodes) if node.name == self.outputs[-1])
+
+    @property
+    def exits(self) -> tuple[str, ...]:
+        """The nodes of a network that are answered before its end."""
+        return self.outputs[:-1]
 
     @overload
     def __getitem__(self, index: int) -> Node: ...

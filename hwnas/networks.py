@@ -12,7 +12,7 @@ from hwnas.backends.base import Backend
 from hwnas.config import ProfileConfig, SearchConfig
 from hwnas.cost.host import as_run, dtype_of
 from hwnas.errors import ConfigError
-from hwnas.families import annotations, precision, weight_bits
+from hwnas.families import annotations, exits, precision, weight_bits
 from hwnas.families.base import Family
 from hwnas.graph import Graph
 from hwnas.op import Signature
@@ -29,7 +29,7 @@ class Networks:
     Raises:
         CompileError: none of a space can be written for the target.
         ConfigError: a space chooses bits of weights, and the target does not pack them; or in what
-            networks compute, and the target does not run them so.
+            networks compute, or exits, and the target does not run them so.
     """
 
     target: Target
@@ -41,6 +41,7 @@ class Networks:
         for member in self.space.members:
             self._check_bits(member)
             self._check_precision(member)
+            self._check_exits(member)
             writable.check_space(member, self.lower, self.target, self.backend)
 
     def _check_bits(self, space: SearchSpace) -> None:
@@ -63,6 +64,16 @@ class Networks:
                 f"Space '{space.name}' says '{precision.KEY}' of networks, and target "
                 f"'{target.name}' ({target.runtime}, {target.dtype}) runs all in one: {cure}, or "
                 f"take a target of {' or '.join(others)}."
+            )
+
+    def _check_exits(self, space: SearchSpace) -> None:
+        target = self.target
+        if exits.names(space) and not descriptions.get(target.runtime).exits:
+            able = [each.name for each in descriptions.known() if each.exits]
+            raise ConfigError(
+                f"Space '{space.name}' has exits, which target '{target.name}' "
+                f"({target.runtime}) does not run: leave them out, or take a target of "
+                f"{' or '.join(able)}."
             )
 
     @cached_property

@@ -14,8 +14,8 @@ from torch import nn
 from hwnas import families, space
 from hwnas.accuracy.options import ScoringConfig
 from hwnas.accuracy.supernet import SupernetEvaluator
-from hwnas.errors import RunError
-from hwnas.families import annotations, precision, weight_bits
+from hwnas.errors import ConfigError, RunError
+from hwnas.families import annotations, exiting, exits, precision, weight_bits
 from hwnas.families.base import Family, Recipe, Supernet
 from hwnas.graph import Graph
 from hwnas.identity import digest
@@ -87,6 +87,12 @@ class TrainingSetup:
         """Return the operators of a genotype."""
         return annotations.lower(self.family, self.space, genotype, self.data.signature)
 
+    def build(self, genotype: Genotype) -> nn.Module:
+        """Return the plain network of a genotype, freshly initialised from the seed."""
+        with torch.random.fork_rng():
+            torch.manual_seed(self.seed)
+            return exiting.build(self.family, self.space, genotype, self.data.signature)
+
     def grids(self, network: nn.Module, genotype: Genotype) -> Grids:
         """Return what the weights of the plain network of a genotype lie on."""
         return grids(network, self.lowered(genotype)) if weight_bits.names(self.space) else {}
@@ -117,8 +123,14 @@ class TrainingSetup:
         """Return the supernet as its training begins.
 
         Raises:
+            ConfigError: the space has exits.
             RunError: ``train.init_from`` cannot be read, or is of another network.
         """
+        if exits.names(self.space):
+            raise ConfigError(
+                f"Space '{self.space.name}' has exits, which supernets do not have: say "
+                "accuracy=trained."
+            )
         with torch.random.fork_rng():
             torch.manual_seed(self.seed)
             supernet = self.family.supernet(self.space, self.data.signature)
@@ -327,16 +339,14 @@ class TrainingJob:
             self.recipe,
             measure=lambda: {metric: setup.glance(copy.deepcopy(network), self.genotype)},
             grids=setup.grids(network, self.genotype),
+            has_exits=bool(setup.lowered(self.genotype).exits),
         )
         return network, setup.teach(student, self.options, self.checkpoint(), progress, log)
 
     def _untrained(self) -> nn.Module:
         if self.supernet is not None:
             return self.supernet.extract(self.genotype)
-        setup = self.setup
-        with torch.random.fork_rng():
-            torch.manual_seed(setup.seed)
-            return setup.family.build(setup.space, self.genotype, setup.data.signature)
+        return self.setup.build(self.genotype)
 
 
 def _content(path: str | None) -> str | None:

@@ -22,6 +22,7 @@ class Made(TypedDict):
     details: dict[str, float]
     files: dict[str, str]  #: sha256 by suffix
     layers: NotRequired[list[dict[str, Any]]]
+    segments: NotRequired[list[dict[str, FigureRow]]]  #: of a network with exits: figures of each
 
 
 class FrontFile(TypedDict):

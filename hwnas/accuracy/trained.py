@@ -137,20 +137,19 @@ class TrainedEvaluator:
         """Return the network after a fidelity, ready for use; train what is not trained yet."""
         setup = self._setups[genotype.space]
         options, checkpoint = self._options(setup, i), self._checkpoint(setup, genotype, i)
-        network = self._untrained(setup, genotype)
+        network = setup.build(genotype)
         if i and checkpoint.n_steps() == 0:
             network.load_state_dict(self._checkpoint(setup, genotype, i - 1).weights())
         recipe = setup.train.recipe(setup.family.recipe)
-        grids = setup.grids(network, genotype)
-        student = Student(network, setup.resolution(genotype), recipe, grids=grids)
+        student = Student(
+            network,
+            setup.resolution(genotype),
+            recipe,
+            grids=setup.grids(network, genotype),
+            has_exits=bool(setup.lowered(genotype).exits),
+        )
         setup.teach(student, options, checkpoint, self._progress)
         return network
-
-    @staticmethod
-    def _untrained(setup: TrainingSetup, genotype: Genotype) -> nn.Module:
-        with torch.random.fork_rng():
-            torch.manual_seed(setup.seed)
-            return setup.family.build(setup.space, genotype, setup.data.signature)
 
     def _options(self, setup: TrainingSetup, i: int) -> TrainingConfig:
         """Return how a fidelity trains; what the family's recipe leaves open is in the student."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from hwnas.api import baseline, cascades, context, finishing, for_all
+from hwnas.api import baseline, cascades, context, exits, finishing, for_all
 from hwnas.api.baseline import Baseline
 from hwnas.api.context import TargetContext
 from hwnas.api.finishing import Finish
@@ -35,6 +35,8 @@ def end(
     fronts = [_front(s, contexts, folder, found, reporter, baselines) for s in fitted]
     with reporter.timed("Count cascades"):
         fronts = _with_cascades(fronts)
+    with reporter.timed("Count exits"):
+        fronts = [replace(f, exits=exits.of(f.folder, f.members)) for f in fronts]
     if len(contexts) == 1:
         (front,) = fronts
         with reporter.timed("Write reports"):

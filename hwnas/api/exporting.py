@@ -19,6 +19,8 @@ from hwnas.export import picking, signing
 from hwnas.export.artefacts import build as build_files
 from hwnas.export.artefacts import own_artefact
 from hwnas.export.card import card
+from hwnas.export.exit_proving import Subject
+from hwnas.export.exit_proving import prove as prove_exits
 from hwnas.export.kept import IMAGES
 from hwnas.export.proving import Evidence, Prover, kept_images, prove
 from hwnas.export.recorded import read as read_proof
@@ -236,12 +238,17 @@ def written(pick: Pick, name: str, order: Order) -> Exported:
             kept,
             in_worker=target.engine != target.runtime,
         )
-        own = own_artefact(target)
-        evidence = prove(folder, names, own, ready, bench)
+        own, whole = own_artefact(target), ready.whole
+        evidence, leaving = prove(folder, names, own, whole, bench), None
+        if ready.lowered.exits:
+            subject = Subject(genotype.id, folder, ready, target, order.config.max_exit_drop)
+            leaving, checks = prove_exits(subject, bench)
+            evidence = replace(evidence, checks=[*evidence.checks, *checks])
         opsets = {checked_opset(content[n]) for n in names if n.endswith(".onnx")}
         final = name + ".failed" * bool(evidence.failed)
-        row = record(pick, ready, evidence, order, order.root / final)
+        row = record(pick, whole, evidence, order, order.root / final)
         row |= {"opset": min(opsets), "n_images": len(kept.targets)}
+        row |= {} if leaving is None else {"exits": leaving}
         row["files"] = folders.digests(folder)
         row["source"]["reported"] = reported(order, pick, row["files"])
         files.write(folder / folders.CARD, card(row).encode())

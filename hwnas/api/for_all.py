@@ -108,7 +108,9 @@ def write(
     }  # fmt: skip
     page = searched.for_all(title, fitting, members, found, missed, _facts(manifest))
     findings = [f"{target}: {line}" for target, held in against.items() for line in held.sentences]
-    findings += [f"{f.context.target}: {line}" for f in fronts for line in f.cascades.sentences]
+    for f in fronts:
+        lines = [*f.cascades.sentences, *f.exits.sentences]
+        findings += [f"{f.context.target}: {line}" for line in lines]
     page = searched.with_more(page, findings)
     folder.write_bytes("report.html", render(page).encode())
     folder.write_json("manifest.json", manifest)

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from hwnas.api.baseline import Against
 from hwnas.api.cascades import Cascades
 from hwnas.api.context import TargetContext
+from hwnas.api.exits import Exits
 from hwnas.api.reporter import Reporter
 from hwnas.energy import EnergyModel, PowerModel
 from hwnas.metrics import column, paid
@@ -35,6 +36,7 @@ class Front:
     members: list[Member]
     against: Against | None
     cascades: Cascades = field(default_factory=Cascades)
+    exits: Exits = field(default_factory=Exits)
 
     @property
     def beside(self) -> Beside | None:
@@ -74,7 +76,8 @@ def write_front(front: Front, manifest: Row) -> None:
     candidates, members = front.candidates, front.members
     config = parts.config
     write_baseline(folder, against)
-    front.cascades.write(folder)
+    for more in (front.cascades, front.exits):
+        more.write(folder)
     if against is not None:
         manifest["baseline"] = told(against)
     rows = [member.row(parts.space) for member in members]
@@ -116,8 +119,8 @@ def write_front(front: Front, manifest: Row) -> None:
     if against is not None:
         page = searched.with_more(page, against.sentences, [against.table()])
     page = searched.with_more(page, [m.refusal for m in members if m.is_outrun])
-    more = front.cascades
-    page = searched.with_more(page, more.sentences, more.tables, more.pictures)
+    for more in (front.cascades, front.exits):
+        page = searched.with_more(page, more.sentences, more.tables, more.pictures)
     folder.write_bytes("report.html", render(page).encode())
     folder.write_json("manifest.json", manifest)
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from hwnas import tasks
 from hwnas.api.reporter import Reporter
+from hwnas.api.verifying_exits import RepeatedExits
 from hwnas.backends import base
 from hwnas.errors import DataError, DeviceError, HwnasError, ProofError, RunError
 from hwnas.export import folder as folders
@@ -48,11 +49,11 @@ def verify(config: VerifyConfig, reporter: Reporter) -> None:
         repeating.load(stack)
         repeating.agreements()
         repeating.whole_split()
-    failed = [c["name"] for c in recorded["checks"] if not c["holds"]] + repeating.failed
+    failed = [c["name"] for c in recorded["checks"] if not c["holds"]] + repeating.all_failed
     if config.target is not None:
-        measured = measuring.measure(folder, recorded, config.target, config)
-        reporter.say(measured.lines())
-        failed += measured.failed(recorded)
+        for measured in measuring.measure(folder, recorded, config.target, config):
+            reporter.say(measured.lines())
+            failed += measured.failed(recorded)
     if failed:
         raise ProofError(f"{folder} is not as it should be: {', '.join(dict.fromkeys(failed))}.")
     reporter.say(["Everything that was repeated holds."])
@@ -68,6 +69,9 @@ class _Repeating:
         self._label = column(self._task.metric).label
         self._reporter = reporter
         self._sessions: dict[str, Session] = {}
+        self._exits = None
+        if "exits" in recorded:
+            self._exits = RepeatedExits(folder, recorded, recorded["exits"], self._task)
         self.failed: list[str] = []
 
     def _say(self, line: str) -> None:
@@ -130,6 +134,9 @@ class _Repeating:
                     f"images ({self._label} {own.value:.4f})."
                 )
                 self.failed += [] if check.holds else [check.name]
+        if self._exits is not None:
+            with self._reported("segments"):
+                self._reporter.say(self._exits.bits(images))
 
     def whole_split(self) -> None:
         """Read the whole test split, where it is.
@@ -144,6 +151,9 @@ class _Repeating:
             for name, session in [*self._sessions.items()]:
                 with self._reported(name):
                     each[name].append(self._task.per_sample(session.run(images), targets))
+            if self._exits is not None:
+                with self._reported("segments"):
+                    self._exits.read(images, targets)
         metric = self._task.metric
         for name in self._sessions:
             n = sum(map(len, each[name]))
@@ -161,6 +171,13 @@ class _Repeating:
             points = max(0.1, 150 / n)
             if said is not None and abs(self._task.points(said, figure.value)) > points:
                 self.failed.append(f"{name}.{metric}")
+        if self._exits is not None:
+            self._reporter.say(self._exits.ended())
+
+    @property
+    def all_failed(self) -> list[str]:
+        """What does not hold, of exits, too."""
+        return self.failed + (self._exits.failed if self._exits is not None else [])
 
     def _hindrance(self, name: str) -> str:
         if (why := running.hindrance(name)) or not running.needs_worker(name):

@@ -86,6 +86,7 @@ class Description:
     settings: type | None = None  #: dataclass of the section that targets have for it
     #: Whether there were runs before its section: their digests know nothing of it.
     later: bool = False
+    exits: bool = False  #: whether networks with exits run as segments, one after the other
     packs: bool = False  #: whether weights of fewer bits cost less, as stored in int8
     #: Dtypes that each network of a target may choose; empty: all run in the target's.
     precisions: Sequence[str] = ()

@@ -16,6 +16,7 @@ from hwnas.errors import ProofError
 from hwnas.export import folder as folders
 from hwnas.figure import Figure
 from hwnas.metrics import column
+from hwnas.results import Row
 
 
 def run(config: ExportConfig, arguments: Sequence[str]) -> None:
@@ -66,6 +67,7 @@ def print_export(console: Console, done: Exported) -> None:
         + ", ".join(f"{step['step']} {step[metric][0]:.4f}" for step in steps),
         ", ".join(_words(name, values) for name, values in row["figures"].items()),
         f"Byte for byte what the search verified: {', '.join(identical)}." if identical else "",
+        *_exit_words(row),
         *(f"Does not hold: {c.name}: {c.found:.4g} {c.words}; "
           f"at {'least' if c.is_least else 'most'} {c.allowed:g}."
           for c in evidence.checks if not c.holds),
@@ -73,6 +75,20 @@ def print_export(console: Console, done: Exported) -> None:
         f"Files in {place}: {' '.join([*row['files'], folders.PROOF])}",
     ]  # fmt: skip
     print_lines(console, lines)
+
+
+def _exit_words(row: Row) -> list[str]:
+    """Return what leaving early comes to, where the network has exits."""
+    if (leaving := row.get("exits")) is None:
+        return []
+    found, worst = leaving["found"], Figure(*leaving["worst"]["latency_ms"])
+    expected = Figure(*found["costs"]["expected_latency_ms"])
+    shares = ", ".join(f"{share[0]:.1%}" for share in found["left"])
+    return [
+        f"Leaving early (run_exits.py): accuracy {found['accuracy'][0]:.4f} at an expected "
+        f"{expected.value:.4g} ms, {expected.value / worst.value:.0%} of the {worst.value:.4g} ms "
+        f"to the end ({worst.source}); {shares} of the test images leave at the exits."
+    ]
 
 
 def _words(name: str, values: Sequence[Any]) -> str:

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hwnas.api.cascades import FILE as CASCADES
+from hwnas.api.exits import FILE as EXITS
 from hwnas.api.front import BASELINE, FILES, Front, Outcome, energy_words, n_images_read
 from hwnas.commands.console import print_files, print_lines
 from hwnas.config import SearchConfig
@@ -26,7 +27,8 @@ def print_front(console: Console, outcome: Outcome) -> None:
     """Print the front, how it stands against its baseline, and where the files are."""
     (front,) = outcome.fronts
     print_members(console, front, outcome.manifest, "Verified front, fastest first")
-    own = [BASELINE] * (front.against is not None) + [CASCADES] * bool(front.cascades.found)
+    own = [BASELINE] * (front.against is not None)
+    own += [CASCADES] * bool(front.cascades.found) + [EXITS] * bool(front.exits.found)
     storage = front.context.config.study.storage
     print_files(console, storage, front.folder, [*FILES, *own, "models/"])
 
@@ -48,6 +50,7 @@ def print_members(console: Console, front: Front, manifest: Row, title: str) -> 
         *([] if against is None else against.sentences),
         f"{len(candidates)} candidates, {infeasible} infeasible; {_verified_words(members)}",
         *front.cascades.sentences,
+        *front.exits.sentences,
         *_reading_words(front),
         _finishing_words(candidates, task.metric, finishing),
         *(member.refusal for member in members if member.is_outrun),

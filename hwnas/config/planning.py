@@ -99,6 +99,20 @@ class ReplanConfig:
     limit_s: float = within("[1, 86_400]", 30.0)  #: of a solution; corrections come on top
     n_seeds: int = within("[1, 100]", 4)  #: simulations of each hour
     seed: int = within(SEED, 0)  #: of the first simulation
+    run: OutputConfig = field(default_factory=OutputConfig)
+
+    def __post_init__(self) -> None:
+        check(self)
+        check(self.query, "query.")
+        if not self.plan or not self.telemetry:
+            raise ConfigError(
+                "replan needs plan=DIR, the folder of a plan, and telemetry=FILE or a URL, what "
+                "was seen since."
+            )
+        if self.in_place and self.run.dir:
+            raise ConfigError(
+                "in_place=true writes into the folder of the plan: leave out run.dir."
+            )
 
 
 @dataclass
@@ -123,19 +137,6 @@ class ServeCheckConfig:
 
     def __post_init__(self) -> None:
         check(self)
-        check(self.query, "query.")
-        if not self.plan or not self.telemetry:
-            raise ConfigError(
-                "replan needs plan=DIR, the folder of a plan, and telemetry=FILE or a URL, what "
-                "was seen since."
-            )
-        if self.in_place and self.run.dir:
-            raise ConfigError(
-                "in_place=true writes into the folder of the plan: leave out run.dir."
-            )
-
-
-@dataclass
         if not self.plan:
             raise ConfigError("serve-check needs plan=DIR, the folder of a plan.")
         if not self.loads:

@@ -62,6 +62,8 @@ class DeliveryConfig:
     alpha: float | None = within("[0, 1]", None)
     #: points that int8 may lose; trained for it if more; default: likewise
     max_int8_drop: float | None = within("[0, 1000]", None)
+    #: points that leaving early may lose on validation images, of networks with exits
+    max_exit_drop: float = within("[0, 100]", 0.3)
     sign: str | None = None  #: a private key (Ed25519, PEM) that signs the proof: see verify key=
     license: str = "unknown"  #: of the model, as Hugging Face names it: apache-2.0, mit, ...
 

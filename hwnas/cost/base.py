@@ -29,6 +29,8 @@ class Cost:
     details: Mapping[str, float] = field(default_factory=dict)
     layers: tuple[LayerCost, ...] = ()
     reason: str = ""  #: why the target cannot run the network, if it cannot
+    #: of a network with exits: figures of each segment, compiled on its own
+    segments: tuple[Figures, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from hwnas import backends
 from hwnas.backends import portable
 from hwnas.backends.base import Artefacts, Trained
+from hwnas.backends.exits import file_names
 from hwnas.export import standalone
 from hwnas.export.runners import runners
 from hwnas.families.blocks import weights_of
@@ -43,8 +44,8 @@ def build(
         title: One line about it.
         artefacts: What makes the files of the target.
     """
-    lowered = finished.lowered
-    weights = weights_of(finished.network, lowered)
+    whole, lowered = finished.whole, finished.whole.lowered
+    weights = weights_of(finished.network, finished.lowered)
     files = {
         "model.py": standalone.source(lowered, title, data.task).encode(),
         "model.safetensors": standalone.weights_file(lowered, weights, {"network": title}),
@@ -52,10 +53,11 @@ def build(
         **data.task.files(),
         portable.FLOAT32: write_fp32(fuse(lowered, "float32"), weights, any_batch=True),
     }
-    if finished.int8 is not None:
-        files[portable.INT8] = write_int8(finished.int8, any_batch=True)
+    if whole.int8 is not None:
+        files[portable.INT8] = write_int8(whole.int8, any_batch=True)
     names = backends.file_names(target.runtime, target.dtype)
-    own = artefacts.delivered(Trained(lowered, weights, finished.int8))
+    names = file_names(names, len(finished.lowered.outputs))
+    own = artefacts.delivered(Trained(finished.lowered, weights, finished.int8))
     files |= {names[suffix]: content for suffix, content in own.items()}
     texts = runners(set(files), data.task, target)
     return files | {name: text.encode() for name, text in texts.items()}

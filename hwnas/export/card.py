@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from hwnas import backends, tasks
+from hwnas.export import exit_card
 from hwnas.export.proof import TRAINED
 from hwnas.export.running import kinds
 from hwnas.figure import Figure
@@ -45,6 +46,7 @@ def card(proof: Row) -> str:
         f"## Training\n\n{_training(proof)}",
         f"## Evaluation\n\n{_evaluation(proof)}",
         f"## Costs on {proof['target']['name']}\n\n{_costs(proof)}",
+        *([f"## Early exits\n\n{exit_card.section(proof['exits'])}"] if "exits" in proof else []),
         f"## Checks\n\n{_checks(proof)}",
         f"## Files\n\n{_files(proof)}",
         f"## Provenance\n\n{_provenance(proof)}",
@@ -295,6 +297,7 @@ def _costs(proof: Row) -> str:
 
 def _files(proof: Row) -> str:
     about = {**_about(), **_task(proof).words.files}
+    about |= exit_card.about(proof["exits"]) if "exits" in proof else {}
     rows = [
         [f"`{name}`", about.get(name, ""), f"`{digest[:16]}`"]
         for name, digest in proof["files"].items()

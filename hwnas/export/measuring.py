@@ -6,13 +6,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
 
+import numpy as np
+
 from hwnas import backends
 from hwnas.backends import base
+from hwnas.backends.exits import ExitArtefacts, file_names
 from hwnas.errors import CompileError, ConfigError
-from hwnas.export import proof, running
+from hwnas.export import exits, proof, running
 from hwnas.export.kept import prepared, read_kept
 from hwnas.export.options import VerifyConfig
-from hwnas.export.recorded import Proof, figures_from_json, operators_from_json, target_of
+from hwnas.export.recorded import (
+    Leaving,
+    Proof,
+    exits_from_json,
+    figures_from_json,
+    operators_from_json,
+    target_of,
+)
 from hwnas.figure import Figure, Figures
 from hwnas.latency_table import LatencyTable, setting
 from hwnas.op import OpSpec
@@ -41,7 +51,8 @@ class Measured:
             said = "" if before == figure else f"; the proof says {before.value:.4g}"
             found.append(f"  {name} {_words(figure)}{said}")
         if self.same is not None:
-            found.append(f"  The compiler gave {'the same' if self.same else 'another'} file.")
+            what = "the same" if self.same else "another"
+            found.append(f"  The compiler gave {what} file.")
         return found
 
     def failed(self, recorded: Proof) -> list[str]:
@@ -79,8 +90,10 @@ def worker(target: Target, config: VerifyConfig) -> Iterator[Retrying]:
         pool.close()
 
 
-def measure(folder: Path, recorded: Proof, target: Target, config: VerifyConfig) -> Measured:
+def measure(folder: Path, recorded: Proof, target: Target, config: VerifyConfig) -> list[Measured]:
     """Return what an export costs on a target: compiled again, or timed.
+
+    Of a network with exits, first without them, then segment by segment to the end.
 
     Raises:
         ConfigError: the export has no artefact that the target runs, or a package is missing.
@@ -98,26 +111,42 @@ def measure(folder: Path, recorded: Proof, target: Target, config: VerifyConfig)
         bench = None
         if description.measured:
             bench = Borrowed(target, stack.enter_context(worker(target, config)))
-        found = (
-            base.of(target)
-            .artefacts(bench)
-            .recost(
-                running.paths(folder, name),
-                lowered,
-                prepared(images, said["mean"], said["std"]),
-            )
-        )
-    before = _before(recorded, target)
-    measured = Measured(target, name, found.cost.figures, before)
-    return _compared(measured, found.made, folder, recorded) if before and found.made else measured
+        artefacts = base.of(target).artefacts(bench)
+        read = prepared(images, said["mean"], said["std"])
+        costed = artefacts.recost(running.paths(folder, name), lowered, read)
+        before = _before(recorded, target)
+        measured = Measured(target, name, costed.cost.figures, before)
+        found = [_compared(measured, costed.made, folder, recorded)]
+        if "exits" in recorded and description.exits:
+            found.append(_in_a_row(folder, recorded, recorded["exits"], measured, artefacts))
+    return found
+
+
+def _in_a_row(
+    folder: Path, recorded: Proof, leaving: Leaving, whole: Measured, artefacts: base.Artefacts
+) -> Measured:
+    """Return what segments cost that all run."""
+    target = whole.target
+    files = exits.paths(folder, target, len(leaving["segments"]))
+    read = np.zeros((0,), np.float32)  # each segment reads what the one before answers
+    lowered = exits_from_json(leaving)
+    costed = ExitArtefacts(artefacts, whole.name).recost(files, lowered, read)
+    before = figures_from_json(leaving["worst"]) if whole.before else {}
+    measured = Measured(target, "Segments in a row", costed.cost.figures, before)
+    return _compared(measured, costed.made, folder, recorded)
 
 
 def _compared(
     measured: Measured, made: Mapping[str, bytes], folder: Path, recorded: Proof
 ) -> Measured:
     """Return figures that a compiler found again, with what it found otherwise than before."""
-    description, before = backends.get(measured.target.runtime), measured.before
-    names = backends.file_names(measured.target.runtime, measured.target.dtype)
+    before, target = measured.before, measured.target
+    if not before or not made:
+        return measured
+    description = backends.get(target.runtime)
+    names = backends.file_names(target.runtime, target.dtype)
+    if "exits" in recorded:
+        names = file_names(names, len(recorded["exits"]["segments"]))
     another = [
         names[suffix]
         for suffix, content in made.items()

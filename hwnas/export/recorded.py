@@ -14,6 +14,7 @@ from hwnas.graph import INPUT, NATIVE_BITS, Graph, Node
 from hwnas.op import ACTIVATIONS, BASES, OpSpec
 from hwnas.records import bounded, check_format
 from hwnas.records.schema import OPEN, Bound, Count, Positive, Size, Unfit, fitted
+from hwnas.segments import cut, without_exits
 from hwnas.target import Target, from_facts
 
 FORMAT = 2
@@ -131,6 +132,34 @@ class Made(TypedDict):
     machine: dict[str, Any]
 
 
+class Said(TypedDict):
+    """What leaving early comes to on some images."""
+
+    left: list[FigureRow]  #: shares of images that leave at each exit
+    accuracy: FigureRow
+    costs: dict[str, FigureRow]  #: of an image, on the average
+
+
+class Point(TypedDict):
+    """Thresholds that may be chosen, with what they come to."""
+
+    thresholds: Annotated[list[float], Bound(1, 100)]
+    foreseen: Said  #: by the half of the validation split that chose no threshold
+    found: Said  #: on the test split
+
+
+class Leaving(Point):
+    """Early exits, and what leaving comes to by the thresholds that were chosen."""
+
+    operators: Annotated[list[Operator], Bound(1, 100_000)]  #: those of exits among them
+    outputs: Annotated[list[str], Bound(2, 101)]  #: of exits, and of the end
+    segments: Annotated[list[list[str]], Bound(2, 101)]  #: files of each
+    max_drop: float  #: points that thresholds were chosen to lose at most, on validation
+    trained: bool  #: whether torch's answers are those of a simulation of int8
+    costs: list[dict[str, FigureRow]]  #: of each segment
+    worst: dict[str, FigureRow]  #: of an image that runs to the end
+
+
 class Proof(TypedDict):
     """``proof.json``."""
 
@@ -159,6 +188,7 @@ class Proof(TypedDict):
     opset: Size
     n_images: Annotated[int, Bound(1, 1 << 16)]
     files: dict[str, str]
+    exits: NotRequired[Leaving]
 
 
 def read(folder: Path) -> Proof:
@@ -172,7 +202,9 @@ def read(folder: Path) -> Proof:
         content = bounded.from_json(bounded.text(path, _MOST))
         check_format(content, FORMAT, oldest=FORMAT)
         found: Proof = fitted(Proof, content)
-        _check_network(found["model"])
+        _check_network(found["model"]["operators"], found["model"]["input"])
+        if "exits" in found:
+            _check_exits(found, found["exits"])
         _check_outcome(found)
         _check_task(found)
     except (FileNotFoundError, NotADirectoryError):
@@ -182,10 +214,10 @@ def read(folder: Path) -> Proof:
     return found
 
 
-def _check_network(model: Model) -> None:
+def _check_network(operators: list[Operator], read: _Shape) -> None:
     """Refuse operators that do not make a network."""
     known: set[str] = {INPUT}
-    for row in model["operators"]:
+    for row in operators:
         name, op = row["name"], row["op"]
         base, *fused = op["kind"].split("+")
         if base not in BASES or not {*fused} <= {*ACTIVATIONS, "bn", "add"}:
@@ -196,8 +228,33 @@ def _check_network(model: Model) -> None:
             if shape[0] * shape[1] * shape[2] * op["batch"] > _MOST_VALUES:
                 raise Unfit(f"operator '{name}' has a tensor of more than {_MOST_VALUES} values")
         known.add(name)
-    if model["operators"][0]["op"]["in_shape"] != model["input"]:
-        raise Unfit(f"'model.input' is {model['input']}, the first operator reads another")
+    if operators[0]["op"]["in_shape"] != read:
+        raise Unfit(f"'model.input' is {read}, the first operator reads another")
+
+
+def _check_exits(found: Proof, leaving: Leaving) -> None:
+    """Refuse exits of another network, and those whose parts are not of the same number."""
+    _check_network(leaving["operators"], found["model"]["input"])
+    n, names = len(leaving["outputs"]), [row["name"] for row in leaving["operators"]]
+    if unknown := [name for name in leaving["outputs"] if name not in names]:
+        raise Unfit(f"'exits.outputs' names '{unknown[0]}', which is no operator")
+    sizes = {
+        "segments": (len(leaving["segments"]), n),
+        "costs": (len(leaving["costs"]), n),
+        "thresholds": (len(leaving["thresholds"]), n - 1),
+    }
+    for part, (size, wanted) in sizes.items():
+        if size != wanted:
+            raise Unfit(f"'exits.{part}' are {size}; allowed: {wanted}")
+    if {len(leaving[of]["left"]) for of in ("foreseen", "found")} != {n - 1}:
+        raise Unfit(f"'exits' must say of {n - 1} exits which images leave")
+    graph = exits_from_json(leaving)
+    if without_exits(graph).nodes != operators_from_json(found["model"]["operators"]).nodes:
+        raise Unfit("'exits.operators' are not those of the network, with exits")
+    try:
+        cut(graph)
+    except ValueError:
+        raise Unfit("'exits.operators' cannot be cut at the exits") from None
 
 
 def _check_outcome(found: Proof) -> None:
@@ -212,6 +269,11 @@ def _check_outcome(found: Proof) -> None:
             raise Unfit(f"check '{check['name']}' does not come to what it says")
     ran = [name for name, row in found["artefacts"].items() if "not_run" not in row]
     needed = {f"{name}.error" for name in ran}
+    if "exits" in found:
+        needed |= {
+            "exits.bits",
+            *(f"exits.{i}.error" for i in range(len(found["exits"]["costs"]) - 1)),
+        }
     needed |= {f"budget.{name}" for name in found["budget"] if name in found["figures"]}
     if missing := needed - {check["name"] for check in found["checks"]}:
         raise Unfit(f"check '{min(missing)}' is missing")
@@ -238,7 +300,7 @@ def target_of(recorded: Proof) -> Target:
     return from_facts(recorded["target"])
 
 
-def operators_to_json(lowered: Graph) -> list[dict[str, Any]]:
+def operators_to_json(lowered: Graph) -> list[Any]:
     """Return operators as JSON."""
     unsaid = {"weight_bits": NATIVE_BITS, "in_float": False}
     return [
@@ -259,6 +321,11 @@ def operators_from_json(rows: list[Operator]) -> Graph:
         )
         for row in rows
     )
+
+
+def exits_from_json(leaving: Leaving) -> Graph:
+    """Return the operators of a network with exits."""
+    return Graph(operators_from_json(leaving["operators"]).nodes, tuple(leaving["outputs"]))
 
 
 def figures_to_json(figures: Figures) -> dict[str, Any]:

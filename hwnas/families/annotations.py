@@ -1,9 +1,9 @@
-"""What any space may say of its networks, whatever their family: bits of weights, precision."""
+"""What any space may say of networks, whatever their family: bits of weights, precision, exits."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hwnas.families import precision, weight_bits
+from hwnas.families import exits, precision, weight_bits
 from hwnas.graph import Graph
 from hwnas.op import Signature
 from hwnas.space import Genotype, SearchSpace
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 def lower(family: "Family", space: SearchSpace, genotype: Genotype, signature: Signature) -> Graph:
     """Return the operators of a genotype with all that its space says of them."""
     lowered = weight_bits.annotated(family.lower(space, genotype, signature), space, genotype)
-    return precision.annotated(lowered, space, genotype)
+    lowered = precision.annotated(lowered, space, genotype)
+    return exits.annotated(lowered, space, genotype, signature.n_outputs)
 
 
 def check(space: SearchSpace, family: "Family") -> None:
@@ -28,10 +29,12 @@ def check(space: SearchSpace, family: "Family") -> None:
     family.check(known_to)
     weight_bits.check(space, known_to, family)
     precision.check(space)
+    exits.check(space, family)
 
 
 def _without(space: SearchSpace) -> SearchSpace:
     """Return a space as its family knows it."""
+    space = exits.without(space)
     keys = (weight_bits.KEY, precision.KEY, precision.EDGES)
     said = {n for n in (*space.choices, *space.fixed) if n.rpartition(".")[2] in keys}
     return replace(

@@ -27,6 +27,7 @@ from hwnas.progress import Progress
 from hwnas.results import Row
 from hwnas.runtimes.base import Session
 from hwnas.runtimes.onnx_writer import check_int8
+from hwnas.segments import without_exits
 from hwnas.space import Genotype
 from hwnas.supernets import TrainingSetup
 from hwnas.tasks.base import Found, Task
@@ -281,7 +282,7 @@ class _Finishing:
         return found if no_int8 is None else {**found, "no_int8": no_int8}
 
     def _in_int8(self, network: QuantisedNetwork, load: Load) -> Figure:
-        session, task = load(network), self._origin.task
+        session, task = load(network.part(without_exits(self.lowered))), self._origin.task
 
         def found(images: Tensor, targets: Tensor) -> Found:
             return task.per_sample(session.run(images.numpy()), targets.numpy())
@@ -303,7 +304,13 @@ class _Finishing:
         simulated = isinstance(network, Simulated)
         on = {} if simulated else grids(network, self.lowered)
         student = Student(
-            network, origin.resolution, recipe, teacher, phase=training.phase, grids=on
+            network,
+            origin.resolution,
+            recipe,
+            teacher,
+            phase=training.phase,
+            grids=on,
+            has_exits=bool(self.lowered.exits),
         )
         summary = setup.teach(student, options, checkpoint, self._progress)
         return summary.seconds if summary.n_steps else 0.0

@@ -22,8 +22,11 @@ def check(fraction: float, lowered: Graph) -> None:
     """Refuse what cannot be pruned, before anything is trained for it.
 
     Raises:
-        ConfigError: the package is missing, the network is a transformer, or it is too narrow.
+        ConfigError: the package is missing, the network is a transformer or has exits, or it is
+            too narrow.
     """
+    if lowered.exits:
+        raise ConfigError(f"prune={fraction}: networks with exits are not pruned; leave prune out.")
     if importlib.util.find_spec("torch_pruning") is None:
         raise ConfigError("prune needs the package 'torch-pruning': pip install 'hwnas[pruning]'")
     for node in lowered:

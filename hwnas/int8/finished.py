@@ -1,6 +1,6 @@
 """A network that is ready for a target, in float32 and in int8."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import nn
@@ -8,6 +8,7 @@ from torch import nn
 from hwnas.graph import Graph
 from hwnas.int8.network import QuantisedNetwork
 from hwnas.int8.simulated import Simulated
+from hwnas.segments import without_exits
 
 
 @dataclass(frozen=True)
@@ -22,3 +23,10 @@ class Finished:
     record: dict[str, Any] = field(
         default_factory=dict
     )  #: what was done to the weights, for the proof
+
+    @property
+    def whole(self) -> "Finished":
+        """The network without its exits."""
+        lowered = without_exits(self.lowered)
+        int8 = None if self.int8 is None else self.int8.part(lowered)
+        return replace(self, lowered=lowered, int8=int8)

@@ -7,7 +7,7 @@ per output channel (per tensor in linear layers), asymmetric activations per ten
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,6 +73,20 @@ class QuantisedNetwork:
     input_shape: Shape
     input: Scale
     ops: tuple[QuantisedOp, ...]
+    outputs: tuple[str, ...] = ()  #: the operators that are answered; empty: the last
+
+    @property
+    def answered(self) -> tuple[str, ...]:
+        """The operators that are answered, in order of execution."""
+        return self.outputs or (self.ops[-1].node.name,)
+
+    def part(self, lowered: Graph) -> "QuantisedNetwork":
+        """Return some of the operators, the first of which may read what another one computes."""
+        known = {op.node.name: op for op in self.ops}
+        read = known[lowered[0].name].node.inputs[0]
+        scale = known[read].out if read in known else self.input
+        ops = tuple(replace(known[node.name], node=node) for node in lowered)
+        return QuantisedNetwork(lowered[0].op.in_shape, scale, ops, lowered.outputs)
 
 
 def through_int8(lowered: Iterable[Node]) -> frozenset[str]:
@@ -135,4 +149,4 @@ def stand_in(lowered: Graph) -> QuantisedNetwork:
         scales[node.name] = fixed_scale(node, scales) or free
         inner = Scale(0.05, 0) if needs_inner(node.op) else None
         ops.append(QuantisedOp(node, weights, scales[node.name], inner, real))
-    return QuantisedNetwork(lowered[0].op.in_shape, scales[INPUT], tuple(ops))
+    return QuantisedNetwork(lowered[0].op.in_shape, scales[INPUT], tuple(ops), lowered.outputs)

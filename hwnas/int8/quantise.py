@@ -85,7 +85,8 @@ def in_int8(network: nn.Module, lowered: Graph, scales: Scales) -> QuantisedNetw
             )
         inner = None if node.in_float else scales.inner.get(node.name)
         ops.append(QuantisedOp(node, weights, scales.out[node.name], inner, real))
-    return QuantisedNetwork(lowered[0].op.in_shape, scales.out[INPUT], tuple(ops))
+    shape = lowered[0].op.in_shape
+    return QuantisedNetwork(shape, scales.out[INPUT], tuple(ops), lowered.outputs)
 
 
 @dataclass(frozen=True)

@@ -55,13 +55,14 @@ class Simulated(nn.Module):
         self._lowered, self._scales = lowered, scales
         self._through = through_int8(lowered)
 
-    def forward(self, images: Tensor) -> Tensor:
-        """``(N, C, R, R)`` to outputs ``(N, n_outputs)``."""
+    def forward(self, images: Tensor, every: bool = False) -> Tensor:
+        """``(N, C, R, R)`` to outputs ``(N, n_outputs)``; ``every``: as ``ExitNetwork``."""
         tensors = {INPUT: self._passed(INPUT, images)}
         for node in self._lowered:
             x = self._plain(node, [tensors[name] for name in node.inputs])
             tensors[node.name] = self._passed(node.name, self._active(node, x))
-        return tensors[self._lowered.output.name]
+        found = [tensors[name] for name in self._lowered.outputs]
+        return torch.stack(found) if every else found[-1]
 
     def quantised(self) -> QuantisedNetwork:
         """Return the network in int8."""

@@ -86,7 +86,7 @@ def write(network: QuantisedNetwork) -> bytes:
         inputs = [tensors[name] for name in op.node.inputs]
         tensors[op.node.name] = _add(graph, op, inputs, scales[op.node.inputs[0]])
         scales[op.node.name] = op.out
-    return graph.pack(tensors[INPUT], tensors[network.ops[-1].node.name])
+    return graph.pack(tensors[INPUT], [tensors[name] for name in network.answered])
 
 
 def _add(graph: "_Graph", quantised: QuantisedOp, inputs: list[int], in_scale: Scale) -> int:
@@ -238,12 +238,12 @@ class _Graph:
         operator.builtinOptions = options
         self._operators.append(operator)
 
-    def pack(self, first: int, last: int) -> bytes:
+    def pack(self, first: int, answered: Sequence[int]) -> bytes:
         subgraph = schema.SubGraphT()
         subgraph.name = b"main"
         subgraph.tensors, subgraph.operators = self._tensors, self._operators
         subgraph.inputs = np.array([first], np.int32)
-        subgraph.outputs = np.array([last], np.int32)
+        subgraph.outputs = np.array(answered, np.int32)
         model = schema.ModelT()
         model.version = 3
         model.description = b"hwnas"

@@ -2,7 +2,8 @@
 
 import io
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import matplotlib as mpl
 from matplotlib.figure import Figure as Canvas
@@ -15,15 +16,14 @@ from hwnas.searching.cascades import ENERGY, EXPECTED, LATENCY, Cascade, Stage
 
 _TITLE = "Cascades"
 _ROWS = 24
+_Row = TypeVar("_Row")
 _STYLE: Any = {"svg.fonttype": "none", "svg.hashsalt": "hwnas", "font.size": 9}
 
 
 def table(cascades: Sequence[Cascade]) -> Table:
     """Return the cascades that are on the front, evenly over it."""
     ahead = [cascade for cascade in cascades if cascade.on_front]
-    shown = ahead
-    if len(ahead) > _ROWS:
-        shown = [ahead[round(i * (len(ahead) - 1) / (_ROWS - 1))] for i in range(_ROWS)]
+    shown = spread(ahead)
     heads = (
         "first", "second", "goes on below", "goes on", "foreseen", "accuracy", "95 %",
         "expected ms", "foreseen ms", "worst ms", "expected mJ", "flash KiB",
@@ -34,6 +34,13 @@ def table(cascades: Sequence[Cascade]) -> Table:
         "the second network. Foreseen: by the half of the validation split that chose no threshold."
     )
     return Table(_TITLE, heads, [_cells(cascade) for cascade in shown], note)
+
+
+def spread(rows: Sequence[_Row]) -> Sequence[_Row]:
+    """Return as many rows as a page lists, evenly over all, both ends included."""
+    if len(rows) <= _ROWS:
+        return rows
+    return [rows[round(i * (len(rows) - 1) / (_ROWS - 1))] for i in range(_ROWS)]
 
 
 def _cells(cascade: Cascade) -> list[str]:
@@ -47,37 +54,58 @@ def _cells(cascade: Cascade) -> list[str]:
         f"{foreseen.share.value:.1%}",
         f"{seen.accuracy.value:.4f}",
         f"±{(seen.accuracy.upper - seen.accuracy.lower) / 2:.3f}",
-        _number(seen.costs.get(EXPECTED)),
-        _number(foreseen.costs.get(EXPECTED)),
-        _number(worst.get(LATENCY)),
-        _number(seen.costs.get(f"expected_{ENERGY}")),
-        _number(worst.get("flash_kib")),
+        number(seen.costs.get(EXPECTED)),
+        number(foreseen.costs.get(EXPECTED)),
+        number(worst.get(LATENCY)),
+        number(seen.costs.get(f"expected_{ENERGY}")),
+        number(worst.get("flash_kib")),
     ]
 
 
-def _number(figure: Figure | None) -> str:
+def number(figure: Figure | None) -> str:
+    """Return a figure as a cell has it; empty where there is none."""
     return "" if figure is None else f"{figure.value:.4g}"
+
+
+Point = tuple[float, float]  #: latency in ms, accuracy
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Points that are drawn alike."""
+
+    points: Sequence[Point]
+    label: str
+    filled: bool = True
 
 
 def picture(stages: Sequence[Stage], cascades: Sequence[Cascade]) -> Picture:
     """Return accuracy over expected latency, of single networks and cascades, on the test split."""
+    points = {True: list[Point](), False: list[Point]()}
+    for cascade in cascades:
+        seen = cascade.verified
+        points[cascade.on_front].append((seen.costs[EXPECTED].value, seen.accuracy.value))
+    single = [(s.latency_ms, float(s.heard["test"].correct.mean())) for s in stages]
+    layers = (
+        Layer(points[False], "cascades as foreseen on the front", filled=False),
+        Layer(points[True], "cascades on the front"),
+    )
+    return drawn("Cascades beside single networks", layers, single, "single networks")
+
+
+def drawn(title: str, layers: Sequence[Layer], single: Sequence[Point], label: str) -> Picture:
+    """Return accuracy over expected latency, beside networks that answer alone."""
     with mpl.rc_context(_STYLE):
         canvas = Canvas(figsize=(8, 4.5), layout="constrained")
         axes = canvas.subplots()
-        behind = [c.verified for c in cascades if not c.on_front]
-        ahead = [c.verified for c in cascades if c.on_front]
-        for seen, colour, filled, label in (
-            (behind, SEARCHED, False, "cascades as foreseen on the front"),
-            (ahead, SEARCHED, True, "cascades on the front"),
-        ):
+        for layer in layers:
             axes.scatter(
-                [s.costs[EXPECTED].value for s in seen], [s.accuracy.value for s in seen],
-                s=14, edgecolors=colour, facecolors=colour if filled else "none", label=label,
+                *_xy(layer.points), s=14, edgecolors=SEARCHED,
+                facecolors=SEARCHED if layer.filled else "none", label=layer.label,
             )  # fmt: skip
         axes.scatter(
-            [s.latency_ms for s in stages], [s.heard["test"].correct.mean() for s in stages],
-            s=34, marker="s", color=VERIFIED, edgecolors=FOR_ALL, label="single networks",
-        )  # fmt: skip
+            *_xy(single), s=34, marker="s", color=VERIFIED, edgecolors=FOR_ALL, label=label
+        )
         axes.set_xscale("log")
         axes.set_xlabel(f"expected {column(LATENCY).title}")
         axes.set_ylabel("accuracy, test split")
@@ -85,4 +113,8 @@ def picture(stages: Sequence[Stage], cascades: Sequence[Cascade]) -> Picture:
         axes.legend(loc="lower right")
         buffer = io.StringIO()
         canvas.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
-    return Picture("Cascades beside single networks", buffer.getvalue())
+    return Picture(title, buffer.getvalue())
+
+
+def _xy(points: Sequence[Point]) -> tuple[list[float], list[float]]:
+    return [x for x, _ in points], [y for _, y in points]

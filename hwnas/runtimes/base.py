@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,18 @@ class Session(Protocol):
 
     def run(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the outputs ``(N, n_outputs)`` for normalised images ``(N, C, H, W)``."""
+        ...
+
+
+@runtime_checkable
+class Segment(Protocol):
+    """A part of a network with exits, loaded into a runtime."""
+
+    def outputs(self, images: NDArray[np.float32]) -> tuple[NDArray[np.float32], ...]:
+        """Return what the next segment reads, if there is one, and the outputs ``(N, n_outputs)``.
+
+        Images, and what segments read, are ``(N, C, H, W)``.
+        """
         ...
 
 

@@ -30,9 +30,9 @@ _WAITED = (LATENCY, "latency_p99_ms")  # for an answer, wherever it comes from
 EXPECTED = f"expected_{LATENCY}"
 _PRICE = "cost_usd_per_m"
 _SHARES = np.arange(1, 40) / 40  # of images that may go on
-_LEAST = 50  # images of a half: fewer say next to nothing
+LEAST = 50  #: images of a half: fewer say next to nothing
 _OF_ONE = ("sram_kib", "power_w")  # at any moment: only one network runs
-_MAXIMISE = (True, False)  # accuracy, expected latency
+MAXIMISE = (True, False)  #: accuracy, expected latency
 Array = NDArray[np.float64]
 
 
@@ -164,12 +164,12 @@ def found(
         way: To it.
     """
     sizes = {len(stage.heard["validation"].correct) for stage in (*stages, *others)}
-    if len(sizes) != 1 or min(sizes) < 2 * _LEAST:
+    if len(sizes) != 1 or min(sizes) < 2 * LEAST:
         return []
     tried = [found for pair in _pairs(stages, budget, others, way) for found in _swept(pair)]
-    alone = [(_half(s.heard["validation"].correct).mean(), s.latency_ms) for s in stages]
+    alone = [(half(s.heard["validation"].correct).mean(), s.latency_ms) for s in stages]
     points = np.array([*alone, *(point for _, point in tried)])
-    stays = non_dominated(points, _MAXIMISE)[len(alone) :]
+    stays = non_dominated(points, MAXIMISE)[len(alone) :]
     chosen = [c for (c, _), is_on in zip(tried, stays, strict=True) if is_on]
     return _judged(stages, sorted(chosen, key=lambda c: c.predicted.costs[EXPECTED].value))
 
@@ -197,7 +197,7 @@ def _judged(stages: Sequence[Stage], cascades: Sequence[Cascade]) -> list[Cascad
     seen = [cascade.verified for cascade in cascades]
     points = [(_accuracy(s), s.latency_ms) for s in stages]
     points += [(s.accuracy.value, s.costs[EXPECTED].value) for s in seen]
-    stays = non_dominated(np.array(points), _MAXIMISE)[len(stages) :]
+    stays = non_dominated(np.array(points), MAXIMISE)[len(stages) :]
     return [replace(c, on_front=bool(is_on)) for c, is_on in zip(cascades, stays, strict=True)]
 
 
@@ -216,7 +216,7 @@ def _pairs(
 def _swept(pair: Cascade) -> Iterator[tuple[Cascade, tuple[float, float]]]:
     """Yield cascades of a pair, with accuracy and expected latency on the half that chooses."""
     first, second = (stage.heard["validation"] for stage in (pair.first, pair.second))
-    confidence, right, later = map(_half, (first.confidence, first.correct, second.correct))
+    confidence, right, later = map(half, (first.confidence, first.correct, second.correct))
     ordered = np.sort(confidence)
     for threshold in np.unique(ordered[(_SHARES * len(ordered)).astype(np.intp)]).tolist():
         on = confidence < threshold
@@ -226,7 +226,7 @@ def _swept(pair: Cascade) -> Iterator[tuple[Cascade, tuple[float, float]]]:
             yield replace(pair, threshold=threshold), point
 
 
-def _half(values: NDArray[np.generic]) -> Array:
+def half(values: NDArray[np.generic]) -> Array:
     """Return every second value: the half that thresholds are chosen on."""
     return values[::2].astype(np.float64)
 

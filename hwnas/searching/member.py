@@ -1,6 +1,6 @@
 """A member of a front with what verification found of it."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hwnas import backends, metrics
@@ -42,6 +42,7 @@ class Member:
     on_front: bool = True  #: whether it fits, and no other that fits dominates it
     #: whether it fits, and none dominates it at the better end of its metric's 95 % interval
     near_front: bool = False
+    segments: Sequence[Figures] = ()  #: of a network with exits: what each segment costs
 
     @property
     def metric(self) -> str:
@@ -96,6 +97,8 @@ class Member:
         row["verified_near_front"] = self.near_front
         columns = backends.columns()
         for suffix, digest in self.files.items():
+            if suffix not in columns:  # of a segment
+                continue
             column = columns[suffix]
             path = f"models/{self.candidate.id}{suffix}"
             row |= {column: path, f"{column}_sha256": digest}

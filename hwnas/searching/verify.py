@@ -3,7 +3,7 @@
 import dataclasses
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwnas import metrics
-from hwnas.answers import FILES, Heard, packed
+from hwnas.answers import EXITS, FILES, Heard, packed, packed_each
 from hwnas.backends.base import Artefacts, Trained
 from hwnas.backends.in_float import compared
 from hwnas.budget import Budget
@@ -64,8 +64,9 @@ def verify(
 
 def _verify_once(candidate: Candidate, bench: Verifier, folder: RunFolder) -> Member:
     if (known := read_made(folder.path, candidate.id)) is not None:
-        figures = figures_of(known["figures"])
-        return Member(candidate, figures, known["details"], known["files"])
+        segments = tuple(figures_of(rows) for rows in known.get("segments", ()))
+        figures, details = figures_of(known["figures"]), known["details"]
+        return Member(candidate, figures, details, known["files"], segments=segments)
     member, layers = _verify(candidate, bench, folder)  # the next file says that it is done
     content = {
         "genotype": candidate.genotype.to_dict(),
@@ -74,6 +75,11 @@ def _verify_once(candidate: Candidate, bench: Verifier, folder: RunFolder) -> Me
         "files": member.files,
         "layers": [dataclasses.asdict(layer) for layer in layers],
     }
+    if member.segments:
+        content["segments"] = [
+            {name: figure.to_json() for name, figure in figures.items()}
+            for figures in member.segments
+        ]
     folder.write_json(f"models/{candidate.id}.json", content)
     return member
 
@@ -103,15 +109,16 @@ def _verify(
             yield batch[0].numpy()
 
     outputs, cost = bench.artefacts.judge(paths, lowered, images())
-    n = sum(map(len, targets))
-    found = task.per_sample(outputs[:n], np.concatenate(targets))
+    n, n_exits = sum(map(len, targets)), len(lowered.exits)
+    each = [outputs[:, i] for i in range(n_exits + 1)] if n_exits else [outputs]
+    found = task.per_sample(each[-1][:n], np.concatenate(targets))
     dtype = lowered.dtype or bench.dtype
     if task.confidence is not None:
         heard = {
-            "validation": _heard(task, outputs[n:], np.concatenate(others)),
-            "test": _heard(task, outputs[:n], np.concatenate(targets)),
+            "validation": [_heard(task, answers[n:], np.concatenate(others)) for answers in each],
+            "test": [_heard(task, answers[:n], np.concatenate(targets)) for answers in each],
         }
-        folder.write_bytes(FILES.format(candidate.id), packed(f"{candidate.id}-{dtype}", heard))
+        _keep(candidate.id, f"{candidate.id}-{dtype}", heard, folder)
     short = "int8" if dtype == "int8" else "fp32"
     figures = {
         f"{task.metric}_fp32": task.score(np.concatenate(found_fp32)),
@@ -120,7 +127,19 @@ def _verify(
     }
     digests = {suffix: hashlib.sha256(content).hexdigest() for suffix, content in files.items()}
     details = {**cost.details, **compared(trained, paths, bench.artefacts)}
-    return Member(candidate, figures, details, digests), cost.layers
+    member = Member(candidate, figures, details, digests, segments=cost.segments)
+    return member, cost.layers
+
+
+def _keep(
+    genotype_id: str, model: str, heard: Mapping[str, Sequence[Heard]], folder: RunFolder
+) -> None:
+    """Write what a network answered, and what its exits did if it has any."""
+    last = {split: each[-1] for split, each in heard.items()}
+    folder.write_bytes(FILES.format(genotype_id), packed(model, last))
+    if n_exits := len(heard["test"]) - 1:
+        models = [*(f"{model}-exit{i}" for i in range(n_exits)), model]
+        folder.write_bytes(EXITS.format(genotype_id), packed_each(models, heard))
 
 
 def _heard(task: Task, outputs: NDArray[np.float32], targets: Targets) -> Heard:
@@ -152,9 +171,9 @@ def _judge(members: list[Member], budget: Budget, objectives: Sequence[str]) -> 
 def _is_near(member: Member, front: Sequence[Member], objectives: Sequence[str]) -> bool:
     """Say whether no member of the front dominates one by more than chance may have done.
 
-    That is the 95 % interval of the difference of two shares, from the intervals of both: method 10
-    of Newcombe, "Interval estimation for the difference between independent proportions", Statistics
-    in Medicine 17, 1998. On the same images differences are smaller: it is on the safe side.
+    That is the 95 % interval of the difference of two shares, from the intervals of both: method
+    10 of Newcombe, "Interval estimation for the difference between independent proportions",
+    Statistics in Medicine 17, 1998. On the same images differences vary less: a safe side.
     """
     known = column(member.metric)
     maximise = [column(name).maximise for name in objectives]

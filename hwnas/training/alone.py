@@ -21,6 +21,7 @@ from hwnas.training.precision import forward
 from hwnas.training.soft_targets import SoftTargets
 
 _N_RECALIBRATION = 2048  # images, as many as there are
+_SELF = 0.5  # of an exit's loss: what is on the answers of the network's end
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ class Student:
     measure: Callable[[], Row] | None = None
     grids: Grids = field(default_factory=dict)  #: that its weights are trained for, and end on
     phase: str = "Train network"  #: what progress calls it
+    has_exits: bool = False  #: which are trained, too: by the targets, and by the last outputs
 
 
 def train_alone(
@@ -105,13 +107,24 @@ class _Alone:
 
     def __call__(self, batch: Batch, step_context: StepContext) -> Outcome:
         images = batch.at(self.student.resolution)
-        outputs = forward(lambda: self._outputs(images), images, self.config.dtype)
+        found = forward(lambda: self._outputs(images), images, self.config.dtype)
+        *early, outputs = found if self.student.has_exits else found[None]
         loss = batch.loss(outputs, self.config.label_smoothing)
         if (teacher := self.student.teacher) is not None:
             goals = teacher.goals(batch, step_context, self.config.dtype)
             loss = torch.lerp(loss, batch.data.task.loss(outputs, goals), teacher.alpha)
+        loss = sum((self._early(batch, answers, outputs.detach()) for answers in early), loss)
         torch.autograd.backward(loss)
         return Outcome({"loss": float(loss.detach())}, batch.total(outputs), 1)
+
+    def _early(self, batch: Batch, answers: Tensor, last: Tensor) -> Tensor:
+        """Return the loss of an exit, half of it on what the network answers in the end.
+
+        Source: Zhang et al., "Be Your Own Teacher", ICCV 2019, https://arxiv.org/abs/1905.08094.
+        """
+        task = batch.data.task
+        taught = task.loss(answers, task.taught(last))
+        return torch.lerp(batch.loss(answers, self.config.label_smoothing), taught, _SELF)
 
     def _outputs(self, images: Tensor) -> Tensor:
         network = self.student.network
@@ -119,5 +132,6 @@ class _Alone:
             name: grid.rounded(network.get_parameter(name))
             for name, grid in self.student.grids.items()
         }
-        found: Tensor = functional_call(network, weights, (images,))
+        how = {"every": True} if self.student.has_exits else {}
+        found: Tensor = functional_call(network, weights, (images,), how)
         return found

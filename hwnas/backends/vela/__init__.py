@@ -20,6 +20,30 @@ step, offset = outlet["quantization"]
 outputs = (outputs.astype(np.float32) - offset) * step
 """
 
+_EXITS = """\
+exits = json.loads((here / "exits.json").read_text())
+segments = [Interpreter(str(here / name)) for name in exits["segments"]]
+for segment in segments:
+    segment.allocate_tensors()
+scale, zero = segments[0].get_input_details()[0]["quantization"]
+left, outputs = [0] * len(segments), []
+for image in np.clip(np.round(x / scale) + zero, -128, 127).astype(np.int8)[:, None]:
+    for i, (segment, threshold) in enumerate(zip(segments, [*exits["thresholds"], 0])):
+        segment.set_tensor(segment.get_input_details()[0]["index"], image)
+        segment.invoke()
+        *further, outlet = segment.get_output_details()
+        step, offset = outlet["quantization"]
+        logits = segment.get_tensor(outlet["index"])[0].astype(np.float32) - offset
+        logits *= np.float32(step)
+        if 1 / np.exp(logits - logits.max().astype(np.float64)).sum() >= threshold:
+            break
+        image = segment.get_tensor(further[0]["index"])  # of the scale that the next one reads
+    left[i] += 1
+    outputs.append(logits)
+outputs = np.stack(outputs)
+print("left at exits, and at the end:", *left, file=sys.stderr)
+"""
+
 DESCRIPTION = Description(
     name="vela",
     about="Arm Ethos-U, compiled by Vela: its estimate",
@@ -28,6 +52,7 @@ DESCRIPTION = Description(
     dtypes={"int8": _BEFORE},
     costs=("vela", "roofline"),
     settings=Vela,
+    exits=True,
     packs=True,
     required=("vela", "energy", "clock_mhz", "peak_macs_per_cycle"),
     needs={"ethosu": "ethos-u-vela", **_LITERT},
@@ -59,6 +84,13 @@ DESCRIPTION = Description(
             "ai-edge-litert",
             "from ai_edge_litert.interpreter import Interpreter",
             _CODE,
+        ),
+        Runner(
+            "run_exits.py",
+            ("segment0.int8.tflite",),
+            "ai-edge-litert",
+            "from ai_edge_litert.interpreter import Interpreter",
+            _EXITS,
         ),
     ),
     columns={".tflite": "tflite", "_vela.tflite": "tflite_vela"},

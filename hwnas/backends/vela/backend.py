@@ -16,13 +16,13 @@ from hwnas.backends.base import (
     Trained,
     roofline,
 )
-from hwnas.backends.vela.compiler import VelaCostModel, compile_tflite, layers_in_ms
+from hwnas.backends.vela.compiler import VelaCostModel, compile_tflite, estimate, layers_in_ms
 from hwnas.backends.vela.litert import LiteRTSession
 from hwnas.backends.vela.settings import Vela
 from hwnas.cost.base import Cost, CostModel
 from hwnas.graph import Graph
 from hwnas.int8 import tflite
-from hwnas.int8.network import QuantisedNetwork, stand_in
+from hwnas.int8.network import QuantisedNetwork
 from hwnas.runtimes.base import Session
 from hwnas.target import Remote, Target
 
@@ -46,8 +46,7 @@ class VelaBackend:
     def estimate(self, lowered: Graph) -> Cost:
         """Return what Vela says of a network with stand-in weights."""
         tflite.check(lowered)
-        cost = compile_tflite(tflite.write(stand_in(lowered)), lowered, self._target).cost
-        return layers_in_ms(cost, self._target)
+        return layers_in_ms(estimate(lowered, self._target), self._target)
 
     def int8_session(self, network: QuantisedNetwork) -> Session:
         """Return a network in LiteRT, whose kernels Ethos-U follows bit by bit."""

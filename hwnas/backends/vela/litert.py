@@ -3,7 +3,7 @@
 import contextlib
 import os
 from collections.abc import Iterator, Mapping
-from typing import final
+from typing import Any, final
 
 import numpy as np
 from ai_edge_litert.interpreter import Interpreter
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 @final
 class LiteRTSession:
-    """One loaded int8 TFLite network of one input and one output.
+    """One loaded int8 TFLite network of one input.
 
     Source: https://ai.google.dev/edge/litert.
     """
@@ -24,21 +24,30 @@ class LiteRTSession:
             self._interpreter = Interpreter(model_content=tflite, num_threads=n_threads)
             self._interpreter.allocate_tensors()
         self._input = self._interpreter.get_input_details()[0]
-        self._output = self._interpreter.get_output_details()[0]
+        self._outputs = self._interpreter.get_output_details()
 
     def run(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the outputs for normalised images ``(N, C, H, W)``, one inference an image."""
+        """Return the last output for normalised images ``(N, C, H, W)``, one inference an image."""
+        return self.outputs(images)[-1]
+
+    def outputs(self, images: NDArray[np.float32]) -> tuple[NDArray[np.float32], ...]:
+        """Return all outputs, in the order of the file: rows, or images ``(N, C, H, W)``."""
         scale, zero_point = self._input["quantization"]
         quantised = np.clip(np.round(images / scale) + zero_point, -128, 127).astype(np.int8)
         nhwc = np.ascontiguousarray(quantised.transpose(0, 2, 3, 1))
-        outputs = np.empty((len(images), *self._output["shape"][1:]), np.int8)
+        found = [np.empty((len(images), *out["shape"][1:]), np.int8) for out in self._outputs]
         for i, image in enumerate(nhwc):
             self._interpreter.set_tensor(self._input["index"], image[None])
             self._interpreter.invoke()
-            outputs[i] = self._interpreter.get_tensor(self._output["index"])[0]
-        scale, zero_point = self._output["quantization"]
-        real: NDArray[np.float32] = (outputs.astype(np.float32) - zero_point) * np.float32(scale)
-        return real
+            for output, answers in zip(self._outputs, found, strict=True):
+                answers[i] = self._interpreter.get_tensor(output["index"])[0]
+        return tuple(map(_real, self._outputs, found))
+
+
+def _real(output: Mapping[str, Any], integers: NDArray[np.int8]) -> NDArray[np.float32]:
+    scale, zero_point = output["quantization"]
+    real: NDArray[np.float32] = (integers.astype(np.float32) - zero_point) * np.float32(scale)
+    return real.transpose(0, 3, 1, 2) if real.ndim == 4 else real
 
 
 def opened(contents: Mapping[str, bytes]) -> LiteRTSession:

@@ -1,0 +1,51 @@
+"""What segments of a network cost that run one after the other, all of them: the worst case."""
+
+from collections.abc import Mapping, Sequence
+
+from hwnas.cost.base import Cost
+from hwnas.figure import Figure, Figures
+
+_AT_ONE_TIME = ("sram_kib", "dram_kib")  # only one segment runs
+_OF_ALL = "mac_utilisation"  # a mean over cycles
+_CYCLES = "cycles"
+
+
+def in_a_row(costs: Sequence[Cost]) -> Cost:
+    """Return what a network costs whose segments all run; one alone costs what it costs."""
+    if len(costs) == 1:
+        return costs[0]
+    names = [name for name in costs[0].figures if all(name in cost.figures for cost in costs)]
+    return Cost(
+        {name: together(name, [cost.figures[name] for cost in costs]) for name in names},
+        _details([cost.details for cost in costs]),
+        tuple(layer for cost in costs for layer in cost.layers),
+        next((cost.reason for cost in costs if cost.reason), ""),
+        tuple(cost.figures for cost in costs),
+    )
+
+
+def together(name: str, figures: Sequence[Figure]) -> Figure:
+    """Return a cost of segments that all run, by the costs of each."""
+    sources = {figure.source for figure in figures}
+    combine = max if name in _AT_ONE_TIME else sum
+    low, value, high = (
+        combine([getattr(figure, end) for figure in figures]) for end in ("lower", "value", "upper")
+    )
+    ends = (low, high) if any(figure.low is not None for figure in figures) else (None, None)
+    return Figure(value, sources.pop() if len(sources) == 1 else "modelled", *ends)
+
+
+def upto(costs: Sequence[Figures], name: str) -> list[Figure]:
+    """Return a cost of the first segments, of the first two, and so on, to that of all."""
+    return [together(name, [cost[name] for cost in costs[: n + 1]]) for n in range(len(costs))]
+
+
+def _details(details: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    found = {}
+    for name in details[0]:
+        values = [each[name] for each in details]
+        found[name] = max(values) if name in _AT_ONE_TIME else sum(values)
+    if _OF_ALL in found and found.get(_CYCLES):
+        spent = sum(each[_OF_ALL] * each[_CYCLES] for each in details)
+        found[_OF_ALL] = spent / found[_CYCLES]
+    return found

@@ -1,0 +1,148 @@
+"""Runs the segments of an export over validation and test images, and chooses its thresholds."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from hwnas import files
+from hwnas.answers import Heard
+from hwnas.cost.base import Cost
+from hwnas.errors import ProofError
+from hwnas.export import exits
+from hwnas.export.kept import prepared
+from hwnas.export.proof import Check, Floats, within_budget
+from hwnas.export.proving import Prover
+from hwnas.export.recorded import Leaving, Point, Said, figures_to_json, operators_to_json
+from hwnas.figure import Figure, FigureRow
+from hwnas.int8.finished import Finished
+from hwnas.records import as_json
+from hwnas.searching.cascades import EXPECTED
+from hwnas.searching.exits import EarlyExits, Exiting, Seen, swept, within
+from hwnas.target import Target
+from hwnas.tasks.base import Targets
+from hwnas.training.data import Split
+
+#: By which share the expected latency on the test split may be off what was foreseen, where the
+#: intervals of both are not wider: on fewer images chance alone does more.
+DEVIATION = 0.03
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A network with exits whose files are in a folder."""
+
+    id: str
+    folder: Path
+    finished: Finished
+    target: Target
+    max_drop: float  #: points that leaving early may lose, on validation
+
+
+def prove(subject: Subject, bench: Prover) -> tuple[Leaving, list[Check]]:
+    """Write thresholds and torch's answers into a folder; return what its segments show.
+
+    Raises:
+        ProofError: no thresholds lose so little.
+    """
+    folder, network = subject.folder, subject.finished
+    n_segments = len(network.lowered.outputs)
+    images = prepared(bench.kept.pixels, list(bench.data.mean), list(bench.data.std))
+    with torch.inference_mode():
+        torch_network = network.simulated or network.network
+        expected = torch_network(torch.from_numpy(images), every=True).numpy()
+    files.write(folder / exits.ANSWERS, exits.answers(expected))
+    segments = exits.opened(folder, subject.target, n_segments)
+    trained = network.simulated is not None
+    checks = exits.same_bits(segments, folder, subject.target, images, expected, trained)
+    exiting, cost = _read(subject, bench)
+    found = swept(exiting)
+    if (early := within(found, subject.max_drop)) is None:
+        raise ProofError(
+            f"{subject.id}: no thresholds lose at most max_exit_drop={subject.max_drop:g} points "
+            f"on {len(exiting.heard[-1]['validation'].correct)} validation images."
+        )
+    checks.append(_came_true(early))
+    checks += [
+        Check(f"exits.{c.name}", c.found, c.allowed, f"{c.words}, to the end", c.is_least)
+        for c in within_budget(bench.limits, cost.figures)
+    ]
+    names = exits.segment_files(folder, subject.target, n_segments)
+    run = [of_one[0] for of_one in names]
+    said = {"segments": run, "thresholds": early.thresholds, "points": [*map(_point, found)]}
+    files.write(folder / exits.EXITS, as_json(said))
+    leaving: Leaving = {
+        **_point(early),
+        "operators": operators_to_json(network.lowered),
+        "outputs": list(network.lowered.outputs),
+        "segments": names,
+        "max_drop": subject.max_drop,
+        "trained": trained,
+        "costs": [figures_to_json(figures) for figures in cost.segments],
+        "worst": figures_to_json(cost.figures),
+    }
+    return leaving, checks
+
+
+def _read(subject: Subject, bench: Prover) -> tuple[Exiting, Cost]:
+    """Run the segments over validation and test images."""
+    data, lowered = bench.data, subject.finished.lowered
+    resolution, targets = lowered[0].op.in_shape[1], dict[str, list[Targets]]()
+    splits = {"validation": data.validation, "test": data.test}
+
+    def images(name: str, split: Split) -> Iterator[Floats]:
+        for batch in data.batches(split, resolution, rounded=True):
+            targets.setdefault(name, []).append(batch[1].numpy())
+            yield batch[0].numpy()
+
+    def both() -> Iterable[Floats]:
+        for name, split in splits.items():
+            yield from images(name, split)
+
+    where = exits.paths(subject.folder, subject.target, len(lowered.outputs))
+    outputs, cost = bench.artefacts.judge(where, lowered, both())
+    answered = {name: np.concatenate(parts) for name, parts in targets.items()}
+    n = len(answered["validation"])
+    parts = {"validation": outputs[:n], "test": outputs[n:]}
+    task = bench.data.task
+    assert task.confidence is not None
+    heard = [
+        {
+            name: Heard(
+                task.per_sample(part[:, i], answered[name]).astype(np.bool_),
+                task.confidence(part[:, i]),
+            )
+            for name, part in parts.items()
+        }
+        for i in range(len(lowered.outputs))
+    ]
+    return Exiting(subject.id, cost.figures, cost.segments, heard), cost
+
+
+def _came_true(early: EarlyExits) -> Check:
+    foreseen, found = early.predicted.costs[EXPECTED], early.verified.costs[EXPECTED]
+    chance = sum((of.upper - of.lower) / 2 for of in (foreseen, found)) / foreseen.value
+    words = f"{EXPECTED} on the test split, off what validation foresaw (a share of it)"
+    return Check(f"exits.{EXPECTED}", abs(early.deviation), max(DEVIATION, chance), words)
+
+
+def _point(early: EarlyExits) -> Point:
+    return {
+        "thresholds": list(early.thresholds),
+        "foreseen": _said(early.predicted),
+        "found": _said(early.verified),
+    }
+
+
+def _said(seen: Seen) -> Said:
+    return {
+        "left": [_row(share) for share in seen.left],
+        "accuracy": _row(seen.accuracy),
+        "costs": {name: _row(figure) for name, figure in seen.costs.items()},
+    }
+
+
+def _row(figure: Figure) -> FigureRow:
+    return figure.value, figure.source, figure.low, figure.high

@@ -1,0 +1,188 @@
+"""Early exits: an image leaves a network at the first exit that is sure enough of it.
+
+Thresholds are not searched: they are swept for each verified network over what its exits answered.
+As for cascades, one half of the validation split chooses them, the other one foresees what they
+come to, and the test split says what became of it.
+
+Source: Teerapittayanon et al., "BranchyNet: Fast Inference via Early Exiting from Deep Neural
+Networks", ICPR 2016, https://arxiv.org/abs/1709.01686; by the largest probability: Kaya et al.,
+"Shallow-Deep Networks", ICML 2019, https://arxiv.org/abs/1810.07052.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import final
+
+import numpy as np
+
+from hwnas.answers import Heard, leaving, rated
+from hwnas.figure import Figure, Figures
+from hwnas.pareto import non_dominated
+from hwnas.results import Row
+from hwnas.searching.cascades import ENERGY, EXPECTED, LATENCY, LEAST, MAXIMISE, half
+from hwnas.tasks.classification.task import METRIC
+
+NEVER = 2.0  #: a threshold that no probability reaches
+_TRIED = 1600  # combinations of thresholds of a network
+_FORESEES = slice(1, None, 2)  # the half of the validation split that chooses nothing
+_ALL = slice(None)
+
+
+@dataclass(frozen=True)
+class Exiting:
+    """A verified network with exits."""
+
+    id: str
+    costs: Figures  #: of an image that runs to the end, and what the network holds
+    segments: Sequence[Figures]  #: what each segment costs
+    heard: Sequence[Mapping[str, Heard]]  #: of each exit and of the end: by split
+
+    def accuracy(self, split: str, part: slice = _ALL) -> float:
+        """Return the share of right answers at the end."""
+        return float(self.heard[-1][split].correct[part].mean())
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What thresholds came to on some images."""
+
+    left: tuple[Figure, ...]  #: shares of images that left at each exit
+    accuracy: Figure
+    costs: Figures  #: of an image, on the average: ``expected_latency_ms``, ...
+
+
+@final
+@dataclass(frozen=True)
+class EarlyExits:
+    """A network with thresholds."""
+
+    network: Exiting
+    thresholds: tuple[float, ...]  #: what is as sure, or surer, leaves there
+    #: by accuracy and expected latency on the test split, of all networks and thresholds
+    on_front: bool = False
+
+    @property
+    def chosen(self) -> Seen:
+        """What the half of the validation split says that chooses thresholds."""
+        return self._seen("validation", slice(None, None, 2))
+
+    @property
+    def predicted(self) -> Seen:
+        """What the other half says."""
+        return self._seen("validation", _FORESEES)
+
+    @property
+    def verified(self) -> Seen:
+        """What the test split says."""
+        return self._seen("test", _ALL)
+
+    @property
+    def share_of_worst(self) -> float:
+        """The expected latency on the test split as a share of that of the whole way."""
+        return self.verified.costs[EXPECTED].value / self.network.costs[LATENCY].value
+
+    @property
+    def lost(self) -> float:
+        """Percentage points of accuracy on the test split that leaving early loses."""
+        return 100 * (self.network.accuracy("test") - self.verified.accuracy.value)
+
+    @property
+    def deviation(self) -> float:
+        """By which share the expected latency on the test split is off what was foreseen."""
+        return self.verified.costs[EXPECTED].value / self.predicted.costs[EXPECTED].value - 1
+
+    def row(self) -> Row:
+        """Return the network and its thresholds as a row; first what was foreseen."""
+        words = " ".join(f"{threshold:.6g}" for threshold in self.thresholds)
+        row: Row = {"id": self.network.id, "thresholds": words}
+        for prefix, seen in (("", self.predicted), ("verified_", self.verified)):
+            for i, share in enumerate(seen.left):
+                row |= share.columns(f"{prefix}left_{i}")
+            row |= seen.accuracy.columns(f"{prefix}{METRIC}")
+            for name, figure in seen.costs.items():
+                row |= figure.columns(f"{prefix}{name}")
+        row[f"verified_{METRIC}_at_end"] = self.network.accuracy("test")
+        for name in (LATENCY, ENERGY):
+            if name in self.network.costs:
+                row |= self.network.costs[name].columns(name)
+        return row | {"verified_on_front": self.on_front}
+
+    def _seen(self, split: str, part: slice) -> Seen:
+        heard = [of[split] for of in self.network.heard]
+        at = leaving(np.stack([h.confidence[part] for h in heard[:-1]]), self.thresholds)
+        right = np.stack([h.correct[part] for h in heard])[at, np.arange(len(at))]
+        n = len(self.network.segments)
+        reached = [rated(at >= i) for i in range(n)]
+        costs = {
+            f"expected_{name}": _expected([of[name] for of in self.network.segments], reached)
+            for name in (LATENCY, ENERGY)
+            if all(name in of for of in self.network.segments)
+        }
+        return Seen(tuple(rated(at == i) for i in range(n - 1)), rated(right), costs)
+
+
+def swept(network: Exiting) -> list[EarlyExits]:
+    """Return the thresholds that nothing dominates on the half that chooses, the fastest first.
+
+    Networks that answered too few images have none.
+    """
+    if len(network.heard[-1]["validation"].correct) < 2 * LEAST:
+        return []
+    tried = [EarlyExits(network, thresholds) for thresholds in _grid(network)]
+    points = np.array([_point(each.chosen) for each in tried])
+    stays = non_dominated(points, MAXIMISE)
+    kept = [(points[i, 1], each) for i, each in enumerate(tried) if stays[i]]
+    return [each for _, each in sorted(kept, key=lambda pair: pair[0])]
+
+
+def judged(found: Sequence[EarlyExits]) -> list[EarlyExits]:
+    """Mark the thresholds that no network dominates on the test split, leaving early or not."""
+    if not found:
+        return []
+    networks = {each.network.id: each.network for each in found}
+    ends = [(n.accuracy("test"), n.costs[LATENCY].value) for n in networks.values()]
+    points = np.array([*ends, *(_point(each.verified) for each in found)])
+    stays = non_dominated(points, MAXIMISE)[len(ends) :]
+    return [replace(e, on_front=bool(is_on)) for e, is_on in zip(found, stays, strict=True)]
+
+
+def within(found: Sequence[EarlyExits], points: float) -> EarlyExits | None:
+    """Return the fastest thresholds of one network that lose at most so many points.
+
+    What is lost, and which are fastest, says the half of the validation split that chooses.
+    """
+    kept = []
+    for each in found:
+        seen = each.chosen
+        end = float(half(each.network.heard[-1]["validation"].correct).mean())
+        if 100 * (end - seen.accuracy.value) <= points:
+            kept.append((seen.costs[EXPECTED].value, each))
+    return min(kept, key=lambda pair: pair[0])[1] if kept else None
+
+
+def _grid(network: Exiting) -> Iterator[tuple[float, ...]]:
+    """Yield thresholds of all exits: those that even shares of images reach, and never."""
+    n_each = max(3, int(_TRIED ** (1 / (len(network.heard) - 1))))
+    of_each = []
+    for heard in network.heard[:-1]:
+        ordered = np.sort(half(heard["validation"].confidence))
+        places = (np.arange(n_each - 1) / (n_each - 1) * len(ordered)).astype(np.intp)
+        of_each.append([*np.unique(ordered[places]).tolist(), NEVER])
+    yield from product(*of_each)
+
+
+def _point(seen: Seen) -> tuple[float, float]:
+    return seen.accuracy.value, seen.costs[EXPECTED].value
+
+
+def _expected(figures: Sequence[Figure], reached: Sequence[Figure]) -> Figure:
+    """Return what an image costs on the average, given which share of images reaches a segment."""
+    sources = {figure.source for figure in figures}
+    low, value, high = (
+        sum(
+            getattr(f, end) * getattr(share, end) for f, share in zip(figures, reached, strict=True)
+        )
+        for end in ("lower", "value", "upper")
+    )
+    return Figure(value, sources.pop() if len(sources) == 1 else "modelled", low, high)

@@ -1,0 +1,196 @@
+"""Early exits as a choice of spaces: where they stand, and that they change nothing else."""
+
+import copy
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from hwnas import families
+from hwnas import space as spaces
+from hwnas.backends.vela.litert import LiteRTSession
+from hwnas.errors import ConfigError, SpaceError
+from hwnas.families import annotations, exiting
+from hwnas.families.blocks import fold_batch_norm
+from hwnas.graph import INPUT, Graph
+from hwnas.int8.quantise import quantise
+from hwnas.int8.tflite import write
+from hwnas.networks import Networks
+from hwnas.op import Signature
+from hwnas.runtimes.in_a_row import InARow
+from hwnas.segments import cut, without_exits
+from hwnas.space import Option, SearchSpace
+from hwnas.target import Target
+from hwnas.training.inference import recalibrate
+from tests.conftest import target
+
+SMALL = Path(__file__).with_name("exits.yaml")
+
+
+@pytest.fixture
+def small() -> SearchSpace:
+    return spaces.load(SMALL)
+
+
+def _resnet() -> SearchSpace:
+    """Return residual networks with an exit behind the first or the second of three stages."""
+    plain = spaces.load(spaces.find("resnet_small"))
+    said: dict[str, tuple[Option, ...]] = {"exits.0.active": (0, 1), "exits.0.at": (0, 1)}
+    return replace(
+        plain, choices={**plain.choices, **said}, when={"at": {"active": (1,)}}, name="residual"
+    )
+
+
+def _both() -> list[SearchSpace]:
+    return [spaces.load(spaces.find("mbconv_exits")), _resnet()]
+
+
+def _lowered(space: SearchSpace, task: Signature, seed: int = 0, **said: Option) -> Graph:
+    """Return the operators of a random genotype; ``_`` in names stands for a dot."""
+    family, rng = families.of(space), random.Random(seed)
+    drawn = {name: rng.choice(options) for name, options in space.choices.items()}
+    drawn |= {name.replace("_", "."): value for name, value in said.items()}
+    return annotations.lower(family, space, space.genotype(drawn), task)
+
+
+def test_exits_stand_behind_their_stages(task: Signature) -> None:
+    mbconv, resnet = _both()
+    lowered = _lowered(mbconv, task)
+    assert lowered.outputs == ("exits.0.classifier", "exits.1.classifier", "classifier")
+    for stage in (0, 1):
+        lowered = _lowered(resnet, task, exits_0_active=1, exits_0_at=stage)
+        names = [node.name for node in lowered]
+        place = names.index("exits.0.pool")
+        assert names[place - 1].startswith(f"stages.{stage}.")
+        assert names[place + 2].startswith(f"stages.{stage + 1}.blocks.0.")
+        assert names[place + 1] == "exits.0.classifier"
+        assert lowered.output.name == "classifier"
+
+
+def test_a_network_without_an_active_exit_is_as_its_family_has_it(
+    small: SearchSpace, task: Signature
+) -> None:
+    family = families.of(small)
+    for active in (0, 1):
+        drawn = {name: options[0] for name, options in small.choices.items()}
+        genotype = small.genotype({**drawn, "exits.0.active": active})
+        lowered = annotations.lower(family, small, genotype, task)
+        assert without_exits(lowered) == family.lower(small, genotype, task)
+        assert bool(lowered.exits) == bool(active)
+        network = exiting.build(family, small, genotype, task)
+        assert isinstance(network, exiting.ExitNetwork) == bool(active)
+
+
+def test_where_an_exit_that_is_not_there_stands_makes_no_other_network() -> None:
+    space = _resnet()
+    drawn = {name: options[0] for name, options in space.choices.items()}
+    ids = [space.genotype({**drawn, "exits.0.at": at}).id for at in (0, 1)]
+    assert ids[0] == ids[1]
+
+
+@pytest.mark.parametrize("space", _both(), ids=lambda s: s.family)
+def test_exits_change_no_answer_of_the_end(space: SearchSpace, task: Signature) -> None:
+    family = families.of(space)
+    genotype = space.largest()
+    lowered = annotations.lower(family, space, genotype, task)
+    torch.manual_seed(0)
+    network = exiting.build(family, space, genotype, task).eval()
+    torch.manual_seed(0)
+    plain = family.build(space, genotype, task).eval()
+    side = family.resolution(space, genotype)
+    images = torch.randn(3, task.in_channels, side, side)
+    with torch.inference_mode():
+        every = network(images, every=True)
+        assert torch.equal(network(images), plain(images))
+        assert every.shape == (len(lowered.outputs), 3, task.n_outputs)
+        assert torch.equal(every[-1], plain(images))
+        assert torch.equal(copy.deepcopy(network)(images, every=True), every)
+    # An exit answers what its mean and its linear layer say of the end of its stage.
+    found: dict[str, torch.Tensor] = {}
+    name = lowered.exits[0].replace("classifier", "pool")
+    stage = next(node.inputs[0] for node in lowered if node.name == name)
+    hook = network.get_submodule(stage).register_forward_hook(
+        lambda module, args, out: found.update(x=out.clone())
+    )
+    with torch.inference_mode():
+        network(images)
+        head = network.get_submodule(lowered.exits[0])
+        assert torch.allclose(head(found["x"].mean((2, 3))), every[0], atol=1e-6)
+    hook.remove()
+
+
+@pytest.mark.parametrize("space", _both(), ids=lambda s: s.family)
+def test_segments_in_a_row_are_the_whole_network_bit_by_bit(
+    space: SearchSpace, task: Signature
+) -> None:
+    family, rng = families.of(space), random.Random(2)
+    drawn = {name: rng.choice(options) for name, options in space.choices.items()}
+    genotype = space.genotype({**drawn, "exits.0.active": 1})
+    lowered = annotations.lower(family, space, genotype, task)
+    torch.manual_seed(1)
+    network = exiting.build(family, space, genotype, task)
+    side = family.resolution(space, genotype)
+    images = torch.randn(32, task.in_channels, side, side)
+    recalibrate(network, images)
+    int8 = quantise(fold_batch_norm(network), lowered, images)
+    segments = cut(lowered)
+    assert [n.name for part in segments for n in part] == [n.name for n in lowered]
+    assert all(INPUT in part[0].inputs for part in segments)
+    row = InARow([LiteRTSession(write(int8.part(part))) for part in segments])
+    outputs = row.run(images.numpy())
+    whole = LiteRTSession(write(int8.part(without_exits(lowered)))).run(images.numpy())
+    assert np.array_equal(outputs[:, -1], whole)
+    assert np.ptp(whole) > 0
+    # And with all its outputs in one file, of which exits are the first.
+    every = LiteRTSession(write(int8)).outputs(images.numpy())
+    assert all(np.array_equal(outputs[:, i], each) for i, each in enumerate(every))
+    with torch.inference_mode():
+        real = network(images, every=True).numpy()
+    for i, wanted in enumerate(real):
+        error = np.abs(outputs[:, i] - wanted).mean() / np.abs(wanted).max()
+        assert error < 0.05
+
+
+REFUSED = [
+    ({"exits.0.at": 1}, "'exits.0.at' is 1; allowed: stages from 0 to 0"),
+    ({"exits.0.at": 0.5}, "'exits.0.at' needs whole numbers or 0, got [0.5]"),
+    ({"exits.0.active": 2}, "'exits.0.active' must be 0 or 1, got 2"),
+    ({"exits.1.at": 0}, "'exits.1.active' is missing; give it under choices or fixed"),
+    ({"exits.0.width": 8}, "Unknown name 'exits.0.width'"),
+    ({"exits.2.at": 0, "exits.2.active": 1}, "Unknown name 'exits.2."),
+]
+
+
+@pytest.mark.parametrize(("said", "words"), REFUSED)
+def test_what_makes_no_exits_is_refused(
+    small: SearchSpace, said: dict[str, Option], words: str
+) -> None:
+    choices = {name: options for name, options in small.choices.items() if name not in said}
+    space = replace(small, choices=choices, fixed={**small.fixed, **said})
+    with pytest.raises(SpaceError) as refused:
+        families.of(space)
+    assert words in str(refused.value)
+
+
+def test_exits_are_in_order(small: SearchSpace) -> None:
+    space = spaces.load(spaces.find("mbconv_exits"))
+    swapped = replace(space, choices={**space.choices, "exits.0.at": (1,), "exits.1.at": (0,)})
+    with pytest.raises(SpaceError, match="in the order of the exits"):
+        families.of(swapped)
+
+
+def test_a_place_that_may_not_count_says_so() -> None:
+    with pytest.raises(SpaceError, match=r"say when: {at: {active: \[1\]}}"):
+        families.of(replace(_resnet(), when={}))
+
+
+def test_a_target_that_runs_no_segments_refuses_exits(small: SearchSpace, npu: Target) -> None:
+    by_name, task = {small.name: families.of(small)}, Signature(1, 10)
+    Networks(npu, small, by_name, task)
+    with pytest.raises(
+        ConfigError, match=r"has exits, which target 'cpu' .* take a target of vela"
+    ):
+        Networks(target("cpu"), small, by_name, task)

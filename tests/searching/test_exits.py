@@ -1,0 +1,133 @@
+"""Thresholds of early exits: what they come to, and which are listed."""
+
+import numpy as np
+import pytest
+
+from hwnas.answers import Heard, leaving
+from hwnas.figure import Figure
+from hwnas.pareto import non_dominated
+from hwnas.searching import exits
+from hwnas.searching.exits import NEVER, EarlyExits, Exiting
+
+N = 3000
+LATENCIES = (1.0, 2.0, 4.0)
+
+
+def network(name: str = "a", n: int = N, skills: tuple[float, ...] = (0.7, 0.85, 0.95)) -> Exiting:
+    """Return a network whose outputs are right, and sure, where images are easy enough."""
+    heard: list[dict[str, Heard]] = [{} for _ in skills]
+    for split, seed in (("validation", 0), ("test", 1)):
+        hardness = np.random.default_rng(seed).uniform(0, 1, n)
+        for i, skill in enumerate(skills):
+            noise = np.random.default_rng([i, seed]).normal(0, 0.1, n)
+            margin = skill - hardness + noise
+            heard[i][split] = Heard(margin > 0, 1 / (1 + np.exp(-8 * np.abs(margin))))
+    figures = [
+        {
+            "latency_ms": Figure(ms, "compiler-estimate"),
+            "energy_mj": Figure(2 * ms, "modelled", ms, 3 * ms),
+        }
+        for ms in LATENCIES[: len(skills)]
+    ]
+    total = sum(LATENCIES[: len(skills)])
+    whole = {"latency_ms": Figure(total, "compiler-estimate")}
+    return Exiting(name, whole, figures, heard)
+
+
+def test_an_image_leaves_at_the_first_exit_that_is_sure() -> None:
+    confidence = np.array([[0.9, 0.2, 0.9, 0.5], [0.9, 0.8, 0.1, 0.4]])
+    assert leaving(confidence, [0.5, 0.5]).tolist() == [0, 1, 0, 0]
+    assert leaving(confidence, [0.95, 0.4]).tolist() == [1, 1, 2, 1]
+    assert leaving(confidence, [NEVER, NEVER]).tolist() == [2, 2, 2, 2]
+
+
+def test_figures_are_those_of_images_counted_one_by_one() -> None:
+    one = network()
+    found = exits.swept(one)
+    assert len(found) > 20
+    for each in found[:: len(found) // 5]:
+        right, spent, left = 0, 0.0, [0, 0, 0]
+        for i in range(N):
+            k = 0
+            while k < 2 and one.heard[k]["test"].confidence[i] < each.thresholds[k]:
+                k += 1
+            left[k] += 1
+            right += int(one.heard[k]["test"].correct[i])
+            spent += sum(LATENCIES[: k + 1])
+        seen = each.verified
+        assert seen.accuracy.value == pytest.approx(right / N)
+        assert [share.value for share in seen.left] == pytest.approx([left[0] / N, left[1] / N])
+        latency, energy = (seen.costs[f"expected_{n}"] for n in ("latency_ms", "energy_mj"))
+        assert latency.value == pytest.approx(spent / N)
+        assert energy.value == pytest.approx(2 * spent / N)
+        assert latency.source == "compiler-estimate"
+        assert latency.low is not None
+        assert latency.high is not None
+        assert latency.low <= latency.value <= latency.high
+        assert each.share_of_worst == pytest.approx(spent / N / 7)
+        at_end = one.heard[-1]["test"].correct.mean()
+        assert each.lost == pytest.approx(100 * (at_end - right / N))
+        row = each.row()
+        assert row["verified_expected_latency_ms"] == latency.value
+        assert row["verified_left_0"] == left[0] / N
+
+
+def test_what_is_foreseen_comes_true() -> None:
+    """The half that chose no threshold foresees the test split without a bias."""
+    off = np.array([each.deviation for each in exits.swept(network())])
+    assert np.abs(off).max() < 0.06
+    assert abs(off.mean()) < 0.02
+
+
+def test_the_other_half_chooses() -> None:
+    one = network()
+    before = [each.thresholds for each in exits.swept(one)]
+    for heard in one.heard:  # what is foreseen, and the test split, change nothing of the choice
+        heard["validation"].correct[1::2] = False
+        heard["test"].correct[:] = False
+    after = exits.swept(one)
+    assert [each.thresholds for each in after] == before
+    assert {each.predicted.accuracy.value for each in after} == {0.0}
+
+
+def test_fastest_that_loses_no_more_is_chosen() -> None:
+    found = exits.swept(network())
+    end = found[0].network.heard[-1]["validation"].correct[::2].mean()
+    for points in (0.0, 0.3, 2.0, 100.0):
+        chosen = exits.within(found, points)
+        assert chosen is not None
+        assert 100 * (end - chosen.chosen.accuracy.value) <= points
+        fitting = [e for e in found if 100 * (end - e.chosen.accuracy.value) <= points]
+        costs = [e.chosen.costs["expected_latency_ms"].value for e in fitting]
+        assert chosen.chosen.costs["expected_latency_ms"].value == min(costs)
+
+
+def test_exits_that_know_nothing_are_never_taken() -> None:
+    """The way to the end is there, whatever the exits are worth."""
+    blind = network(skills=(-1.0, -1.0, 0.95))
+    chosen = exits.within(exits.swept(blind), 0.0)
+    assert chosen is not None
+    assert chosen.verified.accuracy.value >= blind.accuracy("test") - 0.01
+
+
+def test_front_is_of_all_networks_at_their_end_too() -> None:
+    slow = network("slow", skills=(0.5, 0.6, 0.62))
+    found = exits.judged([*exits.swept(network("good")), *exits.swept(slow)])
+    seen = [each.verified for each in found]
+    points = [(s.accuracy.value, s.costs["expected_latency_ms"].value) for s in seen]
+    ends = [(each.accuracy("test"), 7.0) for each in (found[0].network, slow)]
+    mask = non_dominated(np.array([*ends, *points]), [True, False])
+    assert [each.on_front for each in found] == mask[2:].tolist()
+    assert {each.network.id for each in found if each.on_front} >= {"good"}
+    assert exits.judged([]) == []
+
+
+def test_too_few_images_say_nothing() -> None:
+    assert exits.swept(network(n=99)) == []
+    assert EarlyExits(network(n=99), (0.5, 0.5)).verified.accuracy.value > 0
+
+
+def test_one_exit_is_enough() -> None:
+    found = exits.swept(network(skills=(0.7, 0.95)))
+    assert found
+    assert all(len(each.thresholds) == 1 for each in found)

@@ -1,0 +1,223 @@
+"""Early exits, from the search to what is delivered."""
+
+import csv
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from hwnas.__main__ import run
+
+SPACE = Path(__file__).parent / "families" / "exits.yaml"
+OPTIONS = (
+    "+target=npu", "trained.fidelities=[1,2]", "train.epochs=2", "finish.n_least=2",
+    "finish.epochs=3", "finish.max_int8_drop=100", "n_trials=4", "study.workers=1",
+    "budget=none", "budget.latency_ms=10",
+)  # fmt: skip
+Row = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a search in ``run`` over networks with an exit, and one export."""
+    folder = tmp_path_factory.mktemp("exits")
+    raw = yaml.safe_load(SPACE.read_text())
+    del raw["choices"]["exits.0.active"]
+    raw["fixed"]["exits.0.active"] = 1
+    (folder / "leaving.yaml").write_text(yaml.safe_dump(raw))
+    with pytest.MonkeyPatch.context() as patch, (folder / "printed").open("w") as printed:
+        patch.setattr(sys, "argv", ["hwnas"])
+        patch.setattr(sys, "stdout", printed)
+        patch.setenv("COLUMNS", "1000")
+        assert run(["search", *OPTIONS, *_places(folder)]) == 0
+        words = [f"run={folder / 'run'}", f"dir={folder / 'out'}", "pick=most_accurate"]
+        assert run(["export", *words, "max_exit_drop=2", "max_int8_drop=100"]) == 0
+    return folder
+
+
+def _places(folder: Path) -> list[str]:
+    return [
+        f"search_space={folder / 'leaving.yaml'}", f"run.dir={folder / 'run'}",
+        f"run.supernets={folder / 'networks'}",
+    ]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["hwnas"])
+
+
+def _rows(path: Path) -> list[Row]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _exported(root: Path) -> Path:
+    (proof,) = (root / "out").rglob("proof.json")
+    return proof.parent
+
+
+def _proof(folder: Path) -> Row:
+    found: Row = json.loads((folder / "proof.json").read_text())
+    return found
+
+
+def test_search_says_what_leaving_early_comes_to(root: Path) -> None:
+    members = {row["id"]: row for row in _rows(root / "run" / "front.csv")}
+    rows = _rows(root / "run" / "exits.csv")
+    assert {row["id"] for row in rows} == {*members}
+    for row in rows:
+        member = members[row["id"]]
+        assert float(row["latency_ms"]) == float(member["verified_latency_ms"])
+        worst, expected = float(row["latency_ms"]), float(row["verified_expected_latency_ms"])
+        assert 0 < expected <= worst
+        assert row["verified_expected_latency_ms_source"] == "compiler-estimate"
+        low, high = (row[f"verified_expected_latency_ms_{end}"] for end in ("low", "high"))
+        assert float(low) <= expected <= float(high)
+        assert float(row["verified_accuracy_at_end"]) == float(member["verified_accuracy_int8"])
+        # The whole network without exits takes less than segment by segment to the end.
+        assert float(member["latency_ms"]) == pytest.approx(worst, rel=0.1)
+    printed, page = (root / "printed").read_text(), (root / "run" / "report.html").read_text()
+    assert "with exits: leaving early takes" in printed
+    assert "exits.csv" in printed
+    assert "Early exits" in page
+    assert "Leaving early, beside running to the end" in page
+
+
+def test_members_are_kept_segment_by_segment(root: Path) -> None:
+    for row in _rows(root / "run" / "front.csv"):
+        made = _made(root, row["id"])
+        assert {".tflite", ".segment0.tflite", ".segment1_vela.tflite"} <= {*made["files"]}
+        parts = [figures["latency_ms"][0] for figures in made["segments"]]
+        assert len(parts) == 2
+        assert made["figures"]["latency_ms"][0] == pytest.approx(sum(parts))
+
+
+def _made(root: Path, genotype_id: str) -> Row:
+    found: Row = json.loads((root / "run" / "models" / f"{genotype_id}.json").read_text())
+    return found
+
+
+def test_a_search_that_ended_says_the_same_again(root: Path, tmp_path: Path) -> None:
+    again = tmp_path / "run"
+    shutil.copytree(root / "run", again)
+    (again / "exits.csv").unlink()
+    places = [place for place in _places(root) if not place.startswith("run.dir")]
+    assert run(["search", *OPTIONS, *places, f"run.resume={again}"]) == 0
+    assert (again / "exits.csv").read_bytes() == (root / "run" / "exits.csv").read_bytes()
+
+
+def test_exported_segments_hold_what_their_proof_says(root: Path) -> None:
+    proof = _proof(_exported(root))
+    checks = {check["name"]: check for check in proof["checks"]}
+    names = {"exits.bits", "exits.0.error", "exits.expected_latency_ms", "exits.budget.latency_ms"}
+    assert names <= {*checks}
+    assert all(check["holds"] for check in checks.values())
+    assert checks["exits.bits"]["found"] == 0
+    leaving = proof["exits"]
+    total = sum(cost["latency_ms"][0] for cost in leaving["costs"])
+    assert checks["exits.budget.latency_ms"]["found"] == pytest.approx(total)
+    assert total > proof["figures"]["latency_ms"][0]  # of the whole network, without exits
+    made = _made(root, proof["model"]["id"])
+    assert leaving["worst"]["latency_ms"][0] == made["figures"]["latency_ms"][0]
+    card = (_exported(root) / "MODEL_CARD.md").read_text()
+    assert "## Early exits" in card
+    assert "`segment1.vela.tflite` | of segment 1, as `model.vela.tflite`" in card
+
+
+def test_runner_stops_early(root: Path, tmp_path: Path) -> None:
+    folder = _exported(root)
+    pixels = np.load(folder / "images.npz")["pixels"]
+    np.save(tmp_path / "images.npy", pixels)
+    answers: dict[float, list[str]] = {}
+    said = json.loads((folder / "exits.json").read_text())
+    for threshold in (said["thresholds"][0], 0.0, 2.0):
+        own = tmp_path / f"at {threshold}"
+        shutil.copytree(folder, own)
+        (own / "exits.json").write_text(json.dumps(said | {"thresholds": [threshold]}))
+        done = subprocess.run(
+            [sys.executable, own / "run_exits.py", tmp_path / "images.npy"],
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        answers[threshold] = done.stdout.split()
+        left = [*map(int, done.stderr.splitlines()[-1].split(": ")[1].split())]
+        assert sum(left) == len(pixels)
+        if threshold in (0.0, 2.0):
+            assert left == ([len(pixels), 0] if threshold == 0 else [0, len(pixels)])
+        else:
+            share = _proof(folder)["exits"]["found"]["left"][0][0]
+            assert left[0] / len(pixels) == pytest.approx(share, abs=0.1)
+    whole = subprocess.run(
+        [sys.executable, folder / "run_tflite.py", tmp_path / "images.npy"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert answers[2.0] == whole.stdout.split()
+    assert answers[0.0] != answers[2.0]
+
+
+def test_verify_repeats_what_leaves(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = _exported(root)
+    assert run(["verify", str(folder), "+target=npu"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "2 segments in a row: 0 of" in printed
+    assert "Leaving early:" in printed
+    assert "Segments in a row on npu" in printed
+    assert printed.count("The compiler gave the same file.") == 2
+
+
+def test_verify_sees_segments_of_another_network(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = tmp_path / "changed"
+    shutil.copytree(_exported(root), own)
+    proof = _proof(own)
+    proof["exits"]["found"]["left"][0][0] *= 0.5
+    (own / "proof.json").write_text(json.dumps(proof))
+    assert run(["verify", str(own)]) == 1
+    assert "exits.left" in capsys.readouterr().err
+    proof["exits"]["outputs"] = ["exits.0.classifier", "stem"]
+    (own / "proof.json").write_text(json.dumps(proof))
+    assert run(["verify", str(own)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "cannot be read" in line
+
+
+REFUSED = [
+    (["+target=cpu", "target.runtime=onnxruntime"], "has exits, which target 'cpu' (onnxruntime)"),
+    (["+target=npu", "accuracy=supernet"], "accuracy=supernet: supernets have no exits"),
+    (
+        ["+target=npu", "dataset=digit_angles", "task=regression"],
+        "networks with exits must say how sure they are",
+    ),
+]
+
+
+@pytest.mark.parametrize(("options", "words"), REFUSED, ids=lambda value: str(value)[:40])
+def test_what_exits_do_not_go_with(
+    root: Path, options: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    places = [place for place in _places(root) if not place.startswith("run.dir")]
+    assert run(["search", *options, *places, f"run.dir={root / 'refused'}"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert words in line
+    assert not (root / "refused").exists()
+
+
+def test_pruned_exits_are_refused(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [f"run={root / 'run'}", f"dir={root / 'pruned'}", "prune=0.3"]
+    assert run(["export", *words]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "networks with exits are not pruned; leave prune out" in line
+
+
+def test_a_supernet_of_exits_is_refused(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    places = [*_places(root)[:1], f"run.supernets={root / 'networks'}"]
+    assert run(["train", "dataset=digits", *places, f"run.dir={root / 'supernet'}"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "has exits, which supernets do not have" in line
