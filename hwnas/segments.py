@@ -16,7 +16,8 @@ def without_exits(network: Graph) -> Graph:
     needed = {last}
     for node in reversed(network):
         needed.update(node.inputs if node.name in needed else ())
-    return Graph(tuple(node for node in network if node.name in needed), (last,))
+    nodes = tuple(node for node in network if node.name in needed)
+    return replace(network, nodes=nodes, outputs=(last,))
 
 
 def cut(network: Graph) -> tuple[Graph, ...]:
@@ -32,9 +33,9 @@ def cut(network: Graph) -> tuple[Graph, ...]:
         end = [node.name for node in left].index(name) + 1
         own, left = left[:end], left[end:]
         (crossing,) = crossings(own, left)
-        segments.append(Graph(own, (crossing, name)))
+        segments.append(replace(network, nodes=own, outputs=(crossing, name)))
         left = tuple(_reading(node, crossing) for node in left)
-    return (*segments, Graph(left, network.outputs[-1:]))
+    return (*segments, replace(network, nodes=left, outputs=network.outputs[-1:]))
 
 
 def crossings(before: Sequence[Node], behind: Sequence[Node]) -> list[str]:

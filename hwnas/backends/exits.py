@@ -17,6 +17,7 @@ from hwnas.graph import Graph
 from hwnas.runtimes.base import Segment
 from hwnas.runtimes.in_a_row import InARow
 from hwnas.segments import cut, without_exits
+from hwnas.timing import Compared
 
 
 def whole(network: Trained) -> Trained:
@@ -121,6 +122,10 @@ class ExitArtefacts:
             costs.append(found.cost)
             made |= {suffix_of(i, suffix): content for suffix, content in found.made.items()}
         return Recosted(in_a_row(costs), made)
+
+    def in_turns(self, files: Files, other: Files) -> Compared | None:
+        """Return the latencies of two whole networks, timed alternately; none where nothing is."""
+        return self._artefacts.in_turns(files, other)
 
 
 def _segments(network: Trained) -> list[Trained]:

@@ -1,6 +1,6 @@
 """``proof.json``: what an export says of itself, and its reader. Nothing here needs torch."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any, NotRequired, TypedDict
 
@@ -325,7 +325,7 @@ def operators_from_json(rows: list[Operator]) -> Graph:
 
 def exits_from_json(leaving: Leaving) -> Graph:
     """Return the operators of a network with exits."""
-    return Graph(operators_from_json(leaving["operators"]).nodes, tuple(leaving["outputs"]))
+    return replace(operators_from_json(leaving["operators"]), outputs=tuple(leaving["outputs"]))
 
 
 def figures_to_json(figures: Figures) -> dict[str, Any]:

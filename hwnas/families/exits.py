@@ -48,7 +48,7 @@ def annotated(lowered: Graph, space: SearchSpace, genotype: Genotype, n_outputs:
         head = _head(f"{PREFIX}{i}", nodes[place], n_outputs)
         nodes[place + 1 : place + 1] = head
         outputs.append(head[-1].name)
-    return Graph(tuple(nodes), (*outputs, *lowered.outputs))
+    return replace(lowered, nodes=tuple(nodes), outputs=(*outputs, *lowered.outputs))
 
 
 def _head(name: str, last: Node, n_outputs: int) -> list[Node]:
