@@ -59,7 +59,7 @@ def test_every_command_composes(
         missing = "proof.json" if arguments[0] == "verify" else "manifest.json"
         assert f"no {missing}" in capsys.readouterr().err
         return
-    if arguments[:1] in (["plan"], ["simulate"], ["serve-check"]):
+    if arguments[:1] in (["plan"], ["simulate"], ["replan"], ["serve-check"]):
         assert run(arguments) == 2
         missing = "no such file" if arguments[0] == "plan" else "no plan.yaml"
         assert missing in capsys.readouterr().err

@@ -3,28 +3,29 @@
     pip install -c constraints.txt -e '.[plan]' && python -m experiments.fleet.run
 
 Searches networks for handwritten digits on an NPU (Vela's estimates) and on this machine's CPU
-(onnxruntime, measured whole), lets all members of both fronts answer the validation images, plans
-for the service and the fleet beside this file, and lets fail what may fail. Runs that are there are
-used again. ``python -m experiments.fleet.run quick`` does it with few, small networks.
+(onnxruntime, measured whole), plans for the service and the fleet beside this file with demand of
+``trace.py``, lets fail what may fail, and plans on when half as much again comes and an NPU is
+down. Runs that are there are used again; what it comes to is written into ``results/``.
+``python -m experiments.fleet.run quick`` does it with few, small networks, and writes no results.
 """
 
+import csv
+import shutil
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
-import torch
-from ai_edge_litert.interpreter import Interpreter
+import yaml
 
 import hwnas
+from experiments.fleet import trace
+from hwnas.api.folders import PlanResult
 from hwnas.api.result import SearchResult
-from hwnas.progress import Silent
-from hwnas.training.data.loading import load
-from hwnas.training.dataset import DatasetConfig
 
 HERE, RUNS = Path(__file__).parent, Path("runs/fleet")
-DIGITS = DatasetConfig("digits", validation=0.25, test=0.2, shift=0.125)
+RESULTS = HERE / "results"
 OPTIONS: dict[str, dict[str, Any]] = {
     "npu": {"target": "npu"},
     "cpu": {
@@ -35,6 +36,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     },
 }
 QUICK = {"search_space": "tiny", "train__epochs": 6, "n_trials": 10, "finish__epochs": 2}
+_KEPT = ("classes", "costs", "decisions", "failures", "limits", "plans", "pools", "sketches")
+_SEED, _NOISE = 1, 0.02
 
 
 def searched(name: str, more: dict[str, Any]) -> SearchResult:
@@ -46,66 +49,69 @@ def searched(name: str, more: dict[str, Any]) -> SearchResult:
     return hwnas.search(**options, run__dir=folder)
 
 
-def probabilities(path: Path, images: np.ndarray) -> np.ndarray:
-    """Return what a file answers to prepared images ``(N, C, R, R)``: ``(N, classes)``."""
-    answer = _onnx(path) if path.suffix == ".onnx" else _tflite(path)
-    logits = np.array([answer(image) for image in images], np.float64)
-    raised = np.exp(logits - logits.max(1, keepdims=True))
-    return raised / raised.sum(1, keepdims=True)
+def write_service(*, quick: bool) -> None:
+    """Write what is asked for beside the runs; of small networks less."""
+    asked = yaml.safe_load((HERE / "service.yaml").read_text())
+    if quick:
+        for each in asked["classes"].values():
+            each |= {"accuracy_min": 0.3, "degraded_accuracy": 0.25}
+    (RUNS / "service.yaml").write_text(yaml.safe_dump(asked, sort_keys=False))
+    shutil.copy(HERE / "fleet.yaml", RUNS)
+    trace.write(RUNS)
 
 
-def _onnx(path: Path) -> Any:
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    name = session.get_inputs()[0].name
-    return lambda image: session.run(None, {name: np.ascontiguousarray(image[None])})[0][0]
+def write_telemetry(plan: PlanResult, path: Path, factor: float) -> None:
+    """Write what is seen when so many times the demand comes, and an NPU is down at noon."""
+    said = yaml.safe_load((plan.path / "plan.yaml").read_text())
+    rng = np.random.default_rng(_SEED)
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["hour", "class", "requests_per_s", "device", "machines_down"])
+        for name, asked in said["classes"].items():
+            for hour, rate in enumerate(asked["demand"]):
+                seen = rate * factor * rng.lognormal(0.0, _NOISE)
+                writer.writerow([hour, name, f"{seen:.1f}", "", ""])
+        writer.writerow([12, "", "", "npu", 1])
 
 
-def _tflite(path: Path) -> Any:
-    network = Interpreter(str(path))
-    network.allocate_tensors()
-    (inlet,), (outlet,) = network.get_input_details(), network.get_output_details()
-    (scale, zero), (step, centre) = inlet["quantization"], outlet["quantization"]
-
-    def answer(image: np.ndarray) -> np.ndarray:
-        whole = np.clip(np.round(image.transpose(1, 2, 0) / scale) + zero, -128, 127)
-        network.set_tensor(inlet["index"], whole.astype(np.int8)[None])
-        network.invoke()
-        return (network.get_tensor(outlet["index"])[0].astype(np.float64) - centre) * step
-
-    return answer
+def told(name: str, found: PlanResult, began: float) -> list[str]:
+    """Return what a plan or simulation says, with the seconds that it took."""
+    lines = [f"## {name} ({time.perf_counter() - began:.0f} s)", *found.sentences]
+    print(*lines, sep="\n", flush=True)
+    return lines
 
 
-def write_answers(runs: dict[str, Any]) -> int:
-    """Write what all members answer to the validation images; return how many images there are."""
-    data = load(DIGITS, 64, Silent())
-    images, targets = data.validation.images, np.asarray(data.validation.targets.numpy())
-    models, correct, confidence = [], [], []
-    for name, found in runs.items():
-        dtype, suffix = ("int8", "tflite") if name == "npu" else ("float32", "onnx")
-        for row in found.front.to_pylist():
-            prepared = data.prepare(torch.as_tensor(images), row["resolution"], rounded=True)
-            sure = probabilities(found.path / "models" / f"{row['id']}.{suffix}", prepared.numpy())
-            models.append(f"{row['id']}-{dtype}")
-            correct.append(sure.argmax(1) == targets)
-            confidence.append(sure.max(1))
-    np.savez_compressed(
-        RUNS / "answers.npz", models=np.array(models), correct=np.array(correct),
-        confidence=np.array(confidence),
-    )  # fmt: skip
-    return len(targets)
+def keep(name: str, found: PlanResult) -> None:
+    """Copy the tables and pictures of a plan into the results."""
+    folder = RESULTS / name
+    folder.mkdir(parents=True, exist_ok=True)
+    for table in {*_KEPT} & {*found.tables}:
+        shutil.copy(found.path / f"{table}.csv", folder)
+    for picture in sorted(found.path.glob("*.png")):
+        shutil.copy(picture, folder)
 
 
-def main(more: dict[str, Any]) -> None:
-    """Search, plan, and simulate failures."""
-    runs = {name: searched(name, more) for name in OPTIONS}
-    print(f"{write_answers(runs)} validation images were answered.")
-    for name in ("service.yaml", "fleet.yaml", "load.csv"):
-        (RUNS / name).write_bytes((HERE / name).read_bytes())
+def main(*, quick: bool) -> None:
+    """Search, plan, simulate failures, and plan on."""
+    for name in OPTIONS:
+        searched(name, QUICK if quick else {})
+    write_service(quick=quick)
+    began, lines = time.perf_counter(), []
     plan = hwnas.plan(RUNS / "service.yaml", RUNS / "fleet.yaml")
-    print(*plan.sentences, f"Open in a browser: {plan.path / 'report.html'}", sep="\n")
+    lines += told("plan", plan, began)
     for what in ("npu", "spot"):
-        print(f"{what} fails:", *hwnas.simulate(plan, kill=what).sentences)
+        began = time.perf_counter()
+        lines += told(f"{what} fails", hwnas.simulate(plan, kill=what), began)
+    write_telemetry(plan, RUNS / "seen.csv", 1.5)
+    began = time.perf_counter()
+    after = hwnas.replan(plan, RUNS / "seen.csv")
+    lines += told("half as much again, and an NPU is down", after, began)
+    print(f"Open in a browser: {plan.path / 'report.html'}, {after.path / 'report.html'}")
+    if not quick:
+        keep("plan", plan)
+        keep("replan", after)
+        (RESULTS / "summary.txt").write_text("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":
-    main(QUICK if sys.argv[1:] == ["quick"] else {})
+    main(quick=sys.argv[1:] == ["quick"])

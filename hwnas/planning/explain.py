@@ -19,7 +19,7 @@ def refusal(found: Solution, progress: Progress) -> str:
     task = found.task
     names = [name for name, _ in task.problem.classes]
     k = int(found.unserved.argmax())
-    served = 1 - float(found.unserved[k])
+    served = max(0.0, 1 - float(found.unserved[k]))
     where = f"{served:.0%} of the demand of class '{names[k]}' can be served"
     with progress.phase("What binds", 1) as advance:
         for words, lifted in _lifted(task.problem):

@@ -207,6 +207,8 @@ def _told(rows: list[Row], count: tuple[int, int], limit_s: float) -> tuple[list
     front = [rows[0], *(row for row, on in zip(rows[1:], kept[1:], strict=True) if on)]
     said = [_sentence(rows[0], row) for row in front[1:]]
     done, tried = count
+    if not any(row["varied"] == "carbon" for row in rows) and rows[0]["carbon_kg_per_day"] > 0:
+        said.append("No plan was found that keeps all limits and emits less.")
     if len(front) < len(rows):
         said.append(f"{len(rows) - len(front)} plans were dominated by others, and left out.")
     if done < tried:

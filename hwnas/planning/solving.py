@@ -23,6 +23,7 @@ from hwnas.progress import Progress
 MOST_COLUMNS, MOST_POOLS = 6_000, 700
 #: Stations that are kept for an hour, at least and at most, and for all hours that differ.
 _STATIONS = (30, 90, 720)
+_EACH = 4  # stations of each device that are kept for an hour, whatever the relaxed program says
 _KEPT = 1_000  # options that are kept for a class in an hour and scenario
 _HOUR_GAP, _HOUR_S = 0.01, (1.0, 8.0)
 _EXACT = 1e-7
@@ -190,17 +191,21 @@ def _kept(task: Task, guide: Priced, i: int) -> Columns:
         for k in range(len(task.problem.classes)):
             mine = np.flatnonzero((o.klass == k) & np.isfinite(guide.reduced[s, i]))
             cost = guide.reduced[s, i, mine] / max(abs(guide.demand[s, i, k]), 1e-12)
-            top = np.argsort(cost)[:400]
-            for side in (o.first[mine[top]], o.second[mine[top]]):
+            for side in (o.first[mine], o.second[mine]):
                 there = side >= 0
-                np.minimum.at(score, side[there], cost[top][there])
+                np.minimum.at(score, side[there], cost[there])
     used = guide.columns.option[(guide.columns.hour == i) & (guide.rates > 1e-6)]
     for side in (o.first[used], o.second[used]):
         score[side[side >= 0]] = -np.inf
     least, most, of_all = _STATIONS
     n = max(min(most, of_all // len(task.hours)), least, int(np.isneginf(score).sum()))
     chosen = np.zeros(score.size, np.bool_)
-    chosen[np.argsort(score)[:n]] = True
+    order = np.argsort(score)
+    chosen[order[:n]] = True
+    kinds = np.array([s.device * len(task.problem.arrivals) + s.process
+                      for s in task.choices.stations])  # fmt: skip
+    for kind in np.unique(kinds):  # what the relaxed program has enough of may be full
+        chosen[order[kinds[order] == kind][:_EACH]] = True
     chosen &= score < np.inf
     able = chosen[o.first] & ((o.second < 0) | chosen[np.maximum(o.second, 0)])
     rows = []

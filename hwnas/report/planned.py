@@ -56,9 +56,9 @@ def page(
     """Return the page of a plan as HTML."""
     wanted = {
         "decisions": "What was moved, and why",
-        "classes": "Classes by hour", "costs": "Cost by part",
         "plans": "Plans over cost, carbon, accuracy and latency, none of which dominates another",
-        "limits": "What breaks first if demand grows", "failures": "Failures",
+        "limits": "What breaks first if demand grows",
+        "costs": "Cost by part", "failures": "Failures", "classes": "Classes by hour",
         "sketches": "What buying a device would change", "pools": "Pools",
         "hours": "Machines, money and energy by hour", "models": "Figures of the models",
     }  # fmt: skip

@@ -1,0 +1,57 @@
+"""Made-up demand, by a generator of our own: rates of a day, and arrivals that come in bursts.
+
+    python -m experiments.fleet.trace FOLDER
+
+Writes load.csv, a row an hour, and arrivals.csv, a row a request. The same seed gives the same
+bytes.
+"""
+
+import csv
+import sys
+from pathlib import Path
+
+import numpy as np
+
+#: Requests a second at night and at the peak, and the hour of the peak.
+CLASSES = {"counter": (2_000, 15_000, 13), "phone": (12_000, 40_000, 20)}
+_WIDE = 4.5  # hours, of a peak
+_NOISE = 0.05  # of a rate
+#: Two states of arrivals (a Markov-modulated Poisson process; Heffes and Lucantoni, 1986): rates
+#: over their mean, and requests until the state changes, on the mean.
+_STATES, _LASTING = (0.6, 2.2), 400.0
+_ARRIVALS = 6_000
+
+
+def load(rng: np.random.Generator) -> list[dict[str, float]]:
+    """Return the rates of a day, a row an hour."""
+    hours = np.arange(24)
+    rates = {}
+    for name, (night, peak, at) in CLASSES.items():
+        shape = np.exp(-((((hours - at + 12) % 24 - 12) / _WIDE) ** 2))
+        rates[name] = (night + (peak - night) * shape) * rng.lognormal(0.0, _NOISE, 24)
+    return [{"hour": int(h), **{n: round(float(v[h]), 1) for n, v in rates.items()}} for h in hours]
+
+
+def arrivals(rng: np.random.Generator) -> list[dict[str, float]]:
+    """Return arrivals in seconds, a row a request, one a second on the mean or so."""
+    at, state, rows = 0.0, 0, []
+    for _ in range(_ARRIVALS):
+        at += float(rng.exponential(1 / _STATES[state]))
+        rows.append({"time": round(at, 6)})
+        if rng.random() < 1 / _LASTING:
+            state = 1 - state
+    return rows
+
+
+def write(folder: Path, seed: int = 0) -> None:
+    """Write both files into a folder."""
+    rng = np.random.default_rng(seed)
+    for name, rows in (("load", load(rng)), ("arrivals", arrivals(rng))):
+        with (folder / f"{name}.csv").open("w", newline="") as file:
+            writer = csv.DictWriter(file, [*rows[0]], lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]))
