@@ -58,12 +58,16 @@ class Networks:
         chosen, target = precision.chosen(space), self.target
         able = descriptions.get(target.runtime).precisions
         if chosen and not {*chosen, target.dtype} <= {*able}:
-            others = [d.name for d in descriptions.known() if {*chosen} <= {*d.precisions}]
+            others = [
+                f"target.runtime={d.name}"
+                for d in descriptions.known()
+                if d.measured and {*chosen} <= {*d.precisions}
+            ]
             cure = f"target.dtype={able[0]}" if {*chosen} <= {*able} else "leave it out"
             raise ConfigError(
                 f"Space '{space.name}' says '{precision.KEY}' of networks, and target "
                 f"'{target.name}' ({target.runtime}, {target.dtype}) runs all in one: {cure}, or "
-                f"take a target of {' or '.join(others)}."
+                f"say {' or '.join(others)} of a target that has it."
             )
 
     def _check_exits(self, space: SearchSpace) -> None:
