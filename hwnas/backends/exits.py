@@ -80,17 +80,17 @@ class ExitArtefacts:
 
     def build(self, network: Trained) -> Mapping[str, bytes]:
         """Return the files of a network by suffix."""
-        found = dict(self._artefacts.build(whole(network)))
-        for i, segment in enumerate(_segments(network)):
-            made = self._artefacts.build(segment)
-            found |= {suffix_of(i, suffix): content for suffix, content in made.items()}
-        return found
+        return {**self._artefacts.build(whole(network)), **self._segments(network)}
 
     def delivered(self, network: Trained) -> Mapping[str, bytes]:
         """Return the files of an export that are the target's alone, by suffix."""
-        found = dict(self._artefacts.delivered(whole(network)))
-        for i, segment in enumerate(_segments(network)):
-            made = self._artefacts.delivered(segment)
+        return {**self._artefacts.delivered(whole(network)), **self._segments(network)}
+
+    def _segments(self, network: Trained) -> dict[str, bytes]:
+        """Return the files of segments by suffix; none where there are no exits."""
+        found = dict[str, bytes]()
+        for i, segment in enumerate(cut(network.lowered) if network.lowered.exits else ()):
+            made = self._artefacts.build(_part(network, segment))
             found |= {suffix_of(i, suffix): content for suffix, content in made.items()}
         return found
 
@@ -121,12 +121,6 @@ class ExitArtefacts:
             costs.append(found.cost)
             made |= {suffix_of(i, suffix): content for suffix, content in found.made.items()}
         return Recosted(in_a_row(costs), made)
-
-
-def _segments(network: Trained) -> list[Trained]:
-    if not network.lowered.exits:
-        return []
-    return [_part(network, segment) for segment in cut(network.lowered)]
 
 
 def _part(network: Trained, lowered: Graph) -> Trained:

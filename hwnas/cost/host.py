@@ -38,7 +38,6 @@ def host_cost(
 def as_run(lowered: Graph, target: Target) -> Graph:
     """Return a network's operators as a target runs them: fused, in its dtype and batch size."""
     if target.dtype == "int8":  # sums have a scale of their own: they are not fused
-        return Graph.of(
-            replace(node, op=replace(node.op, dtype="int8", batch=target.batch)) for node in lowered
-        )
+        as_int8 = (replace(n, op=replace(n.op, dtype="int8", batch=target.batch)) for n in lowered)
+        return replace(lowered, nodes=tuple(as_int8))
     return fuse(lowered, target.dtype, target.batch)

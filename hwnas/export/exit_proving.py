@@ -54,9 +54,9 @@ def prove(subject: Subject, bench: Prover) -> tuple[Leaving, list[Check]]:
         torch_network = network.simulated or network.network
         expected = torch_network(torch.from_numpy(images), every=True).numpy()
     files.write(folder / exits.ANSWERS, exits.answers(expected))
-    segments = exits.opened(folder, subject.target, n_segments)
+    segments = exits.opened(folder, subject.target, bench.data.task, n_segments)
     trained = network.simulated is not None
-    checks = exits.same_bits(segments, folder, subject.target, images, expected, trained)
+    checks = segments.checks(images, expected, trained)
     exiting, cost = _read(subject, bench)
     found = swept(exiting)
     if (early := within(found, subject.max_drop)) is None:
