@@ -19,6 +19,7 @@ from hwnas.errors import ConfigError, RunError
 from hwnas.figure import Figure
 from hwnas.records.arrays import read_npz
 from hwnas.records.bounded import Damaged
+from hwnas.tasks.base import Found, Targets, Task
 from hwnas.tasks.classification.task import Classes
 
 #: Shares of requests that a cascade may escalate.
@@ -65,6 +66,12 @@ class Heard:
 def rated(flags: NDArray[np.bool_]) -> Figure:
     """Return the share of images that something is true of, with its 95 % interval."""
     return _TASK.score(flags)
+
+
+def heard(task: Task, outputs: Found, targets: Targets) -> Heard:
+    """Return what outputs ``(N, n_outputs)`` are worth, of a task that says how sure they are."""
+    assert task.confidence is not None
+    return Heard(task.per_sample(outputs, targets).astype(np.bool_), task.confidence(outputs))
 
 
 def leaving(confidence: NDArray[np.float64], thresholds: Sequence[float]) -> NDArray[np.intp]:

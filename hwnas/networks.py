@@ -29,7 +29,7 @@ class Networks:
     Raises:
         CompileError: none of a space can be written for the target.
         ConfigError: a space chooses bits of weights, and the target does not pack them; or in what
-            networks compute, or exits, and the target does not run them so.
+            networks compute, or exits, and the target does not run them so, or not one by one.
     """
 
     target: Target
@@ -72,12 +72,19 @@ class Networks:
 
     def _check_exits(self, space: SearchSpace) -> None:
         target = self.target
-        if exits.names(space) and not descriptions.get(target.runtime).exits:
+        runs = descriptions.get(target.runtime).exits and target.engine == target.runtime
+        if exits.names(space) and not runs:
             able = [each.name for each in descriptions.known() if each.exits]
             raise ConfigError(
                 f"Space '{space.name}' has exits, which target '{target.name}' "
-                f"({target.runtime}) does not run: leave them out, or take a target of "
+                f"({target.engine}) does not run: leave them out, or take a target of "
                 f"{' or '.join(able)}."
+            )
+
+        if exits.names(space) and target.batch > 1:
+            raise ConfigError(
+                f"Space '{space.name}' has exits, by which images leave one by one: say "
+                f"target.batch=1, not {target.batch}."
             )
 
     @cached_property

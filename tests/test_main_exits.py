@@ -116,10 +116,10 @@ def test_a_search_that_ended_says_the_same_again(root: Path, tmp_path: Path) -> 
 def test_exported_segments_hold_what_their_proof_says(root: Path) -> None:
     proof = _proof(_exported(root))
     checks = {check["name"]: check for check in proof["checks"]}
-    names = {"exits.bits", "exits.0.error", "exits.expected_latency_ms", "exits.budget.latency_ms"}
+    names = {"exits.whole", "exits.0.error", "exits.expected_latency_ms", "exits.budget.latency_ms"}
     assert names <= {*checks}
     assert all(check["holds"] for check in checks.values())
-    assert checks["exits.bits"]["found"] == 0
+    assert checks["exits.whole"]["found"] == 0
     leaving = proof["exits"]
     total = sum(cost["latency_ms"][0] for cost in leaving["costs"])
     assert checks["exits.budget.latency_ms"]["found"] == pytest.approx(total)
@@ -165,7 +165,7 @@ def test_verify_repeats_what_leaves(root: Path, capsys: pytest.CaptureFixture[st
     folder = _exported(root)
     assert run(["verify", str(folder), "+target=npu"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    assert "2 segments in a row: 0 of" in printed
+    assert "2 segments in a row on 256 images: exits.whole 0," in printed
     assert "Leaving early:" in printed
     assert "Segments in a row on npu" in printed
     assert printed.count("The compiler gave the same file.") == 2
@@ -189,7 +189,7 @@ def test_verify_sees_segments_of_another_network(
 
 
 REFUSED = [
-    (["+target=cpu", "target.runtime=onnxruntime"], "has exits, which target 'cpu' (onnxruntime)"),
+    (["+target=cpu"], "has exits, which target 'cpu' (tvm) does not run"),
     (["+target=npu", "accuracy=supernet"], "accuracy=supernet: supernets have no exits"),
     (
         ["+target=npu", "dataset=digit_angles", "task=regression"],
@@ -221,3 +221,26 @@ def test_a_supernet_of_exits_is_refused(root: Path, capsys: pytest.CaptureFixtur
     assert run(["train", "dataset=digits", *places, f"run.dir={root / 'supernet'}"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "has exits, which supernets do not have" in line
+
+
+def test_a_cpu_runs_segments_by_onnxruntime(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["+target=cpu", "target.runtime=onnxruntime", "target.threads=1"]
+    options = [*OPTIONS[1:-1], "cost=measured", "n_trials=2", "timing.repeats=3"]
+    places = [f"run.dir={tmp_path / 'run'}", *_places(root)[::2]]
+    assert run(["search", *words, *options, *places]) == 0
+    rows = _rows(tmp_path / "run" / "exits.csv")
+    assert {row["verified_expected_latency_ms_source"] for row in rows} == {"measured"}
+    assert run(["export", f"run={tmp_path / 'run'}", f"dir={tmp_path}", "max_exit_drop=100"]) == 0
+    (folder,) = (path.parent for path in tmp_path.rglob("proof.json"))
+    assert (folder / "segment1.fp32.onnx").is_file()
+    np.save(tmp_path / "images.npy", np.load(folder / "images.npz")["pixels"])
+    done = subprocess.run(
+        [sys.executable, folder / "run_exits.py", tmp_path / "images.npy"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert len(done.stdout.split()) == 256
+    capsys.readouterr()
+    assert run(["verify", str(folder)]) == 0
+    assert "2 segments in a row on 256 images" in capsys.readouterr().out

@@ -45,12 +45,12 @@ class Exits:
     @property
     def tables(self) -> list[Table]:
         """What a page lists of it."""
-        return [report.table(self.found)] * bool(self.found)
+        return [report.table(self.found)] if self.found else []
 
     @property
     def pictures(self) -> list[Picture]:
         """What a page draws of it."""
-        return [report.picture(self.networks, self.found)] * bool(self.found)
+        return [report.picture(self.networks, self.found)] if self.found else []
 
     def write(self, folder: RunFolder) -> None:
         """Write the table; take away that of an earlier end of the search."""

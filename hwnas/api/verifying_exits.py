@@ -31,28 +31,17 @@ class RepeatedExits:
         if why := backends.lacking(needs):
             return [f"Segments: not run, {why}."]
         n = len(self._leaving["segments"])
-        self._segments = exits.opened(self._folder, self._target, n)
-        checks = exits.same_bits(
-            self._segments,
-            self._folder,
-            self._target,
-            images,
-            exits.read_answers(self._folder),
-            self._leaving["trained"],
-        )
+        self._segments = exits.opened(self._folder, self._target, self._task, n)
+        expected = exits.read_answers(self._folder)
+        checks = self._segments.checks(images, expected, self._leaving["trained"])
         self.failed += [check.name for check in checks if not check.holds]
-        differing, *errors = checks
-        worst = max(check.found for check in errors)
-        return [
-            f"{n} segments in a row: {differing.found:g} of {len(images)} images answered "
-            f"otherwise than by the whole network; mean error of exits at most {worst:.2g} of the "
-            "largest output."
-        ]
+        told = ", ".join(f"{check.name} {check.found:.2g}" for check in checks)
+        return [f"{n} segments in a row on {len(images)} images: {told}."]
 
     def read(self, images: Floats, targets: Targets) -> None:
         """Read test images, which leave as soon as an exit is sure."""
         if self._segments is not None:
-            left = self._segments.left(self._task, images, self._leaving["thresholds"])
+            left = self._segments.left(images, self._leaving["thresholds"])
             self._found.append(self._task.per_sample(left.outputs, targets))
             self._at.append(left.at)
 

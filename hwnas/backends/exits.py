@@ -81,17 +81,17 @@ class ExitArtefacts:
 
     def build(self, network: Trained) -> Mapping[str, bytes]:
         """Return the files of a network by suffix."""
-        found = dict(self._artefacts.build(whole(network)))
-        for i, segment in enumerate(_segments(network)):
-            made = self._artefacts.build(segment)
-            found |= {suffix_of(i, suffix): content for suffix, content in made.items()}
-        return found
+        return {**self._artefacts.build(whole(network)), **self._segments(network)}
 
     def delivered(self, network: Trained) -> Mapping[str, bytes]:
         """Return the files of an export that are the target's alone, by suffix."""
-        found = dict(self._artefacts.delivered(whole(network)))
-        for i, segment in enumerate(_segments(network)):
-            made = self._artefacts.delivered(segment)
+        return {**self._artefacts.delivered(whole(network)), **self._segments(network)}
+
+    def _segments(self, network: Trained) -> dict[str, bytes]:
+        """Return the files of segments by suffix; none where there are no exits."""
+        found = dict[str, bytes]()
+        for i, segment in enumerate(cut(network.lowered) if network.lowered.exits else ()):
+            made = self._artefacts.build(_part(network, segment))
             found |= {suffix_of(i, suffix): content for suffix, content in made.items()}
         return found
 
@@ -126,12 +126,6 @@ class ExitArtefacts:
     def in_turns(self, files: Files, other: Files) -> Compared | None:
         """Return the latencies of two whole networks, timed alternately; none where nothing is."""
         return self._artefacts.in_turns(files, other)
-
-
-def _segments(network: Trained) -> list[Trained]:
-    if not network.lowered.exits:
-        return []
-    return [_part(network, segment) for segment in cut(network.lowered)]
 
 
 def _part(network: Trained, lowered: Graph) -> Trained:

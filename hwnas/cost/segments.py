@@ -3,9 +3,10 @@
 from collections.abc import Mapping, Sequence
 
 from hwnas.cost.base import Cost
-from hwnas.figure import Figure, Figures
+from hwnas.figure import Figure
 
 _AT_ONE_TIME = ("sram_kib", "dram_kib")  # only one segment runs
+_ADDED = ("latency_ms", "energy_mj", "flash_kib", "macs_m", "params_m")  # others nearly add up
 _OF_ALL = "mac_utilisation"  # a mean over cycles
 _CYCLES = "cycles"
 
@@ -32,12 +33,8 @@ def together(name: str, figures: Sequence[Figure]) -> Figure:
         combine([getattr(figure, end) for figure in figures]) for end in ("lower", "value", "upper")
     )
     ends = (low, high) if any(figure.low is not None for figure in figures) else (None, None)
-    return Figure(value, sources.pop() if len(sources) == 1 else "modelled", *ends)
-
-
-def upto(costs: Sequence[Figures], name: str) -> list[Figure]:
-    """Return a cost of the first segments, of the first two, and so on, to that of all."""
-    return [together(name, [cost[name] for cost in costs[: n + 1]]) for n in range(len(costs))]
+    exact = len(sources) == 1 and name in (*_ADDED, *_AT_ONE_TIME)
+    return Figure(value, sources.pop() if exact else "modelled", *ends)
 
 
 def _details(details: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -44,7 +44,7 @@ def section(leaving: Row) -> str:
         f"Thresholds were chosen on one half of the validation split, to lose at most "
         f"{leaving['max_drop']:g} points there; the other half foresaw what they come to. An image "
         f"that runs to the end takes {worst.value:.4g} ms ({worst.source}); it is answered as by "
-        "the whole network, bit by bit. Other thresholds, with what they come to, are in "
+        "the whole network. Other thresholds, with what they come to, are in "
         "`exits.json`."
     )
 

@@ -1,16 +1,15 @@
 """Runs the segments of an export over validation and test images, and chooses its thresholds."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from hwnas import files
-from hwnas.answers import Heard
+from hwnas import answers, files
 from hwnas.cost.base import Cost
-from hwnas.errors import ProofError
+from hwnas.errors import ConfigError
 from hwnas.export import exits
 from hwnas.export.kept import prepared
 from hwnas.export.proof import Check, Floats, within_budget
@@ -19,11 +18,10 @@ from hwnas.export.recorded import Leaving, Point, Said, figures_to_json, operato
 from hwnas.figure import Figure, FigureRow
 from hwnas.int8.finished import Finished
 from hwnas.records import as_json
-from hwnas.searching.cascades import EXPECTED
+from hwnas.searching.cascades import EXPECTED, LEAST
 from hwnas.searching.exits import EarlyExits, Exiting, Seen, swept, within
 from hwnas.target import Target
 from hwnas.tasks.base import Targets
-from hwnas.training.data import Split
 
 #: By which share the expected latency on the test split may be off what was foreseen, where the
 #: intervals of both are not wider: on fewer images chance alone does more.
@@ -45,38 +43,27 @@ def prove(subject: Subject, bench: Prover) -> tuple[Leaving, list[Check]]:
     """Write thresholds and torch's answers into a folder; return what its segments show.
 
     Raises:
-        ProofError: no thresholds lose so little.
+        ConfigError: there are too few validation images to choose thresholds by.
     """
     folder, network = subject.folder, subject.finished
-    n_segments = len(network.lowered.outputs)
-    images = prepared(bench.kept.pixels, list(bench.data.mean), list(bench.data.std))
-    with torch.inference_mode():
-        torch_network = network.simulated or network.network
-        expected = torch_network(torch.from_numpy(images), every=True).numpy()
-    files.write(folder / exits.ANSWERS, exits.answers(expected))
-    segments = exits.opened(folder, subject.target, n_segments)
-    trained = network.simulated is not None
-    checks = exits.same_bits(segments, folder, subject.target, images, expected, trained)
+    lowered, trained = network.lowered, network.simulated is not None
+    checks = _as_in_torch(subject, bench)
     exiting, cost = _read(subject, bench)
     found = swept(exiting)
     if (early := within(found, subject.max_drop)) is None:
-        raise ProofError(
-            f"{subject.id}: no thresholds lose at most max_exit_drop={subject.max_drop:g} points "
-            f"on {len(exiting.heard[-1]['validation'].correct)} validation images."
+        raise ConfigError(
+            f"{subject.id} has exits, whose thresholds are chosen on {2 * LEAST} validation images "
+            f"or more; the data set has {len(bench.data.validation)}."
         )
-    checks.append(_came_true(early))
-    checks += [
-        Check(f"exits.{c.name}", c.found, c.allowed, f"{c.words}, to the end", c.is_least)
-        for c in within_budget(bench.limits, cost.figures)
-    ]
-    names = exits.segment_files(folder, subject.target, n_segments)
+    checks += [_came_true(early), *_within_budget(bench, cost)]
+    names = exits.segment_files(folder, subject.target, len(lowered.outputs))
     run = [of_one[0] for of_one in names]
     said = {"segments": run, "thresholds": early.thresholds, "points": [*map(_point, found)]}
     files.write(folder / exits.EXITS, as_json(said))
     leaving: Leaving = {
         **_point(early),
-        "operators": operators_to_json(network.lowered),
-        "outputs": list(network.lowered.outputs),
+        "operators": operators_to_json(lowered),
+        "outputs": list(lowered.outputs),
         "segments": names,
         "max_drop": subject.max_drop,
         "trained": trained,
@@ -86,36 +73,46 @@ def prove(subject: Subject, bench: Prover) -> tuple[Leaving, list[Check]]:
     return leaving, checks
 
 
+def _as_in_torch(subject: Subject, bench: Prover) -> list[Check]:
+    """Keep what torch answers at each exit; compare the segments with it."""
+    folder, network = subject.folder, subject.finished
+    images = prepared(bench.kept.pixels, list(bench.data.mean), list(bench.data.std))
+    with torch.inference_mode():
+        reference = network.simulated or network.network
+        expected = reference(torch.from_numpy(images), every=True).numpy()
+    files.write(folder / exits.ANSWERS, exits.answers(expected))
+    n_segments = len(network.lowered.outputs)
+    segments = exits.opened(folder, subject.target, bench.data.task, n_segments)
+    return segments.checks(images, expected, network.simulated is not None)
+
+
+def _within_budget(bench: Prover, cost: Cost) -> list[Check]:
+    """Return the limits that an image must meet that runs to the end."""
+    return [
+        Check(f"exits.{c.name}", c.found, c.allowed, f"{c.words}, to the end", c.is_least)
+        for c in within_budget(bench.limits, cost.figures)
+    ]
+
+
 def _read(subject: Subject, bench: Prover) -> tuple[Exiting, Cost]:
     """Run the segments over validation and test images."""
     data, lowered = bench.data, subject.finished.lowered
     resolution, targets = lowered[0].op.in_shape[1], dict[str, list[Targets]]()
     splits = {"validation": data.validation, "test": data.test}
 
-    def images(name: str, split: Split) -> Iterator[Floats]:
-        for batch in data.batches(split, resolution, rounded=True):
-            targets.setdefault(name, []).append(batch[1].numpy())
-            yield batch[0].numpy()
-
-    def both() -> Iterable[Floats]:
+    def images() -> Iterator[Floats]:
         for name, split in splits.items():
-            yield from images(name, split)
+            for batch in data.batches(split, resolution, rounded=True):
+                targets.setdefault(name, []).append(batch[1].numpy())
+                yield batch[0].numpy()
 
     where = exits.paths(subject.folder, subject.target, len(lowered.outputs))
-    outputs, cost = bench.artefacts.judge(where, lowered, both())
+    outputs, cost = bench.artefacts.judge(where, lowered, images())
     answered = {name: np.concatenate(parts) for name, parts in targets.items()}
     n = len(answered["validation"])
     parts = {"validation": outputs[:n], "test": outputs[n:]}
-    task = bench.data.task
-    assert task.confidence is not None
     heard = [
-        {
-            name: Heard(
-                task.per_sample(part[:, i], answered[name]).astype(np.bool_),
-                task.confidence(part[:, i]),
-            )
-            for name, part in parts.items()
-        }
+        {name: answers.heard(data.task, part[:, i], answered[name]) for name, part in parts.items()}
         for i in range(len(lowered.outputs))
     ]
     return Exiting(subject.id, cost.figures, cost.segments, heard), cost

@@ -18,7 +18,7 @@ from hwnas.answers import leaving
 from hwnas.backends.exits import file_names, loaded, of_segment
 from hwnas.errors import ProofError
 from hwnas.export import running
-from hwnas.export.proof import INT8_ERROR, TRAINED_ERROR, Check, Floats
+from hwnas.export.proof import FP32_ERROR, TRAINED, Check, Floats, agreement
 from hwnas.records.arrays import read_npz
 from hwnas.records.bounded import Damaged
 from hwnas.runtimes.base import Session
@@ -32,17 +32,42 @@ _KEY, _MOST = "expected", 1 << 30  # array of ANSWERS, and bytes that it may hav
 @final
 @dataclass(frozen=True)
 class Segments:
-    """The loaded segments of an export."""
+    """The loaded segments of an export, run one after the other."""
 
     session: Session  #: to ``(N, n_exits + 1, n_outputs)``
+    folder: Path
+    target: Target
+    task: Task
 
-    def left(self, task: Task, images: Floats, thresholds: Sequence[float]) -> "Left":
+    def left(self, images: Floats, thresholds: Sequence[float]) -> "Left":
         """Return what images were answered that left as soon as an exit was sure."""
         outputs = self.session.run(images)
-        assert task.confidence is not None
-        sure = np.stack([task.confidence(outputs[:, i]) for i in range(len(thresholds))])
+        assert self.task.confidence is not None
+        sure = np.stack([self.task.confidence(outputs[:, i]) for i in range(len(thresholds))])
         at = leaving(sure, thresholds)
         return Left(outputs[np.arange(len(at)), at], at)
+
+    def checks(self, images: Floats, expected: Floats, trained: bool) -> list[Check]:
+        """Return that they answer as the whole network does, and exits as in torch.
+
+        Args:
+            images: Normalised, ``(N, C, R, R)``.
+            expected: Torch's answers, ``(n_exits + 1, N, n_outputs)``.
+            trained: Whether these are of a simulation of int8.
+
+        Raises:
+            ProofError: they are of other images.
+        """
+        outputs = self.session.run(images)
+        if outputs.shape != expected.transpose(1, 0, 2).shape:
+            raise ProofError(f"{self.folder / ANSWERS} is not of the images of the export.")
+        dtype, reference = self.target.dtype, TRAINED if trained else "float32"
+        whole = running.session(self.folder, _own(self.target), None).run(images)
+        found = [_as_whole(outputs[:, -1], whole, dtype)]
+        for i, wanted in enumerate(expected[:-1]):
+            near = agreement(self.task, outputs[:, i], wanted, reference)
+            found.append(near.check(f"exits.{i}", dtype))
+        return found
 
 
 @dataclass(frozen=True)
@@ -59,10 +84,15 @@ def paths(folder: Path, target: Target, n_segments: int) -> dict[str, Path]:
     return {n: folder / name for n, name in file_names(names, n_segments).items()}
 
 
-def opened(folder: Path, target: Target, n_segments: int) -> Segments:
+def opened(folder: Path, target: Target, task: Task, n_segments: int) -> Segments:
     """Return the segments of an export as something that runs."""
-    own = backends.get(target.runtime).dtypes[target.dtype]
-    return Segments(loaded(paths(folder, target, n_segments), n_segments, own))
+    session = loaded(paths(folder, target, n_segments), n_segments, _own(target))
+    return Segments(session, folder, target, task)
+
+
+def _own(target: Target) -> str:
+    """Return which artefact whole networks of a target are."""
+    return backends.get(target.runtime).dtypes[target.dtype]
 
 
 def segment_files(folder: Path, target: Target, n_segments: int) -> list[list[str]]:
@@ -94,37 +124,12 @@ def read_answers(folder: Path) -> Floats:
     return found
 
 
-def same_bits(
-    segments: Segments,
-    folder: Path,
-    target: Target,
-    images: Floats,
-    expected: Floats,
-    trained: bool,
-) -> list[Check]:
-    """Return that segments in a row are the whole network, and that exits answer as in torch.
-
-    Args:
-        segments: Loaded.
-        folder: Of the export, with the file of the whole network.
-        target: What it is for.
-        images: Normalised, ``(N, C, R, R)``.
-        expected: Torch's answers, ``(n_exits + 1, N, n_outputs)``.
-        trained: Whether these are of a simulation of int8.
-
-    Raises:
-        ProofError: they are of other images.
-    """
-    outputs = segments.session.run(images)
-    if outputs.shape != expected.transpose(1, 0, 2).shape:
-        raise ProofError(f"{folder / ANSWERS} is not of the images of the export.")
-    own = backends.get(target.runtime).dtypes[target.dtype]
-    whole = running.session(folder, own, None).run(images)
-    differing = int((outputs[:, -1] != whole).any(axis=1).sum())
-    found = [Check("exits.bits", differing, 0, "images that segments in a row answer otherwise")]
-    allowed = TRAINED_ERROR if trained else INT8_ERROR
-    words = "mean error of an exit against torch, of its largest output"
-    for i, wanted in enumerate(expected[:-1]):
-        error = float(np.abs(outputs[:, i].astype(np.float64) - wanted).mean())
-        found.append(Check(f"exits.{i}.error", error / float(np.abs(wanted).max()), allowed, words))
-    return found
+def _as_whole(found: Found, whole: Found, dtype: str) -> Check:
+    """Return that segments in a row answer as the whole network does."""
+    if dtype == "int8":
+        differing = int((found != whole).any(axis=1).sum())
+        words = "images that segments in a row answer otherwise than the whole network"
+        return Check("exits.whole", differing, 0, words)
+    error = float(np.abs(found - whole).max() / np.abs(whole).max())
+    words = "largest error of segments in a row against the whole network, of its largest output"
+    return Check("exits.whole", error, FP32_ERROR, words)

@@ -271,7 +271,7 @@ def _check_outcome(found: Proof) -> None:
     needed = {f"{name}.error" for name in ran}
     if "exits" in found:
         needed |= {
-            "exits.bits",
+            "exits.whole",
             *(f"exits.{i}.error" for i in range(len(found["exits"]["costs"]) - 1)),
         }
     needed |= {f"budget.{name}" for name in found["budget"] if name in found["figures"]}

@@ -6,6 +6,7 @@ model's metadata list the operators, so that a profile can be mapped back. Value
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -19,7 +20,8 @@ from hwnas.int8.network import QuantisedNetwork, QuantisedOp, Scale, needs_inner
 from hwnas.op import OpSpec, Shape
 from hwnas.runtimes.base import BATCH, OPERATORS, Weights
 
-#: Names of the one input, normalised images ``(N, C, H, W)``, and the one output.
+#: Names of the one input, normalised images ``(N, C, H, W)``, and of the last output. Others before
+#: it have the names of their operators.
 IMAGES, LOGITS = "images", "logits"
 
 OPSET, _IR_VERSION = 23, 11  #: the first with Attention, for which runtimes have a kernel
@@ -49,7 +51,7 @@ def write_fp32(lowered: Graph, weights: Weights, *, any_batch: bool = False) -> 
     for node in lowered:
         inputs = [values[name] for name in node.inputs]
         values[node.name] = graph.operator(node, inputs, _parameters(graph, node, weights))
-    return graph.serialised(lowered, values[lowered.output.name])
+    return graph.serialised(lowered, values)
 
 
 def write_int8(network: QuantisedNetwork, *, any_batch: bool = False) -> bytes:
@@ -63,7 +65,7 @@ def write_int8(network: QuantisedNetwork, *, any_batch: bool = False) -> bytes:
     Raises:
         CompileError: an operator cannot be written in int8.
     """
-    lowered = Graph.of(op.node for op in network.ops)
+    lowered = Graph(tuple(op.node for op in network.ops), network.answered)
     check_int8(lowered)
     graph = _Graph(BATCH if any_batch else lowered[0].op.batch)
     scales = {INPUT: network.input, **{op.node.name: op.out for op in network.ops}}
@@ -81,7 +83,7 @@ def write_int8(network: QuantisedNetwork, *, any_batch: bool = False) -> bytes:
         if node.name in through:
             value = graph.quantised(node.name, value, op.out)
         values[node.name] = value
-    return graph.serialised(lowered, values[lowered.output.name])
+    return graph.serialised(lowered, values)
 
 
 def random_weights(
@@ -170,22 +172,30 @@ class _Graph:
         real = self.node("DequantizeLinear", [uint8, s, z], f"{name}/dequantise")
         return replace(value, name=real)
 
-    def serialised(self, lowered: Graph, last: _Value) -> bytes:
-        """Return the bytes of the model; an output of one pixel loses its height and width."""
-        shape: tuple[int | str, ...] = (self._batch, *last.shape)
-        if last.shape[1:] == (1, 1):
-            last, shape = self._rows(last, LOGITS), shape[:2]
-        else:
-            last = self._image(last, last.shape, LOGITS)
-        self._nodes.append(helper.make_node("Identity", [last.name], [LOGITS]))
+    def serialised(self, lowered: Graph, values: Mapping[str, _Value]) -> bytes:
+        """Return the bytes of the model; outputs of one pixel lose their height and width."""
+        names = (*lowered.exits, LOGITS)
+        answered = [
+            self._answered(values[source], name)
+            for source, name in zip(lowered.outputs, names, strict=True)
+        ]
         image = (self._batch, *lowered[0].op.in_shape)
         images = helper.make_tensor_value_info(IMAGES, TensorProto.FLOAT, image)
-        logits = helper.make_tensor_value_info(LOGITS, TensorProto.FLOAT, shape)
-        graph = helper.make_graph(self._nodes, "hwnas", [images], [logits], self._constants)
+        graph = helper.make_graph(self._nodes, "hwnas", [images], answered, self._constants)
         opset = [helper.make_opsetid("", OPSET)]
         model = helper.make_model(graph, opset_imports=opset, ir_version=_IR_VERSION)
         helper.set_model_props(model, {OPERATORS: "\n".join(node.name for node in lowered)})
         return bytes(model.SerializeToString(deterministic=True))
+
+    def _answered(self, value: _Value, name: str) -> Any:
+        """Append what gives an output its shape and its name; return how the model lists it."""
+        shape: tuple[int | str, ...] = (self._batch, *value.shape)
+        if value.shape[1:] == (1, 1):
+            value, shape = self._rows(value, name), shape[:2]
+        else:
+            value = self._image(value, value.shape, name)
+        self._nodes.append(helper.make_node("Identity", [value.name], [name]))
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
 
     def _base(self, node: Node, inputs: list[_Value], parameters: list[str]) -> _Value:
         """Append an operator without what is fused into it."""

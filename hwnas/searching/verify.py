@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwnas import metrics
-from hwnas.answers import EXITS, FILES, Heard, packed, packed_each
+from hwnas.answers import EXITS, FILES, Heard, heard, packed, packed_each
 from hwnas.backends.base import Artefacts, Trained
 from hwnas.backends.in_float import compared
 from hwnas.budget import Budget
@@ -24,7 +24,7 @@ from hwnas.progress import Progress
 from hwnas.results import Candidate, RunFolder
 from hwnas.searching.member import Member
 from hwnas.space import Genotype
-from hwnas.tasks.base import Targets, Task
+from hwnas.tasks.base import Task
 from hwnas.training.data import Batch
 from hwnas.training.inference import per_sample
 from hwnas.verified import figures_of, read_made
@@ -114,11 +114,11 @@ def _verify(
     found = task.per_sample(each[-1][:n], np.concatenate(targets))
     dtype = lowered.dtype or bench.dtype
     if task.confidence is not None:
-        heard = {
-            "validation": [_heard(task, answers[n:], np.concatenate(others)) for answers in each],
-            "test": [_heard(task, answers[:n], np.concatenate(targets)) for answers in each],
+        splits = {
+            "validation": [heard(task, answers[n:], np.concatenate(others)) for answers in each],
+            "test": [heard(task, answers[:n], np.concatenate(targets)) for answers in each],
         }
-        _keep(candidate.id, f"{candidate.id}-{dtype}", heard, folder)
+        _keep(candidate.id, f"{candidate.id}-{dtype}", splits, folder)
     short = "int8" if dtype == "int8" else "fp32"
     figures = {
         f"{task.metric}_fp32": task.score(np.concatenate(found_fp32)),
@@ -132,19 +132,14 @@ def _verify(
 
 
 def _keep(
-    genotype_id: str, model: str, heard: Mapping[str, Sequence[Heard]], folder: RunFolder
+    genotype_id: str, model: str, splits: Mapping[str, Sequence[Heard]], folder: RunFolder
 ) -> None:
     """Write what a network answered, and what its exits did if it has any."""
-    last = {split: each[-1] for split, each in heard.items()}
+    last = {split: each[-1] for split, each in splits.items()}
     folder.write_bytes(FILES.format(genotype_id), packed(model, last))
-    if n_exits := len(heard["test"]) - 1:
+    if n_exits := len(splits["test"]) - 1:
         models = [*(f"{model}-exit{i}" for i in range(n_exits)), model]
-        folder.write_bytes(EXITS.format(genotype_id), packed_each(models, heard))
-
-
-def _heard(task: Task, outputs: NDArray[np.float32], targets: Targets) -> Heard:
-    assert task.confidence is not None
-    return Heard(task.per_sample(outputs, targets).astype(np.bool_), task.confidence(outputs))
+        folder.write_bytes(EXITS.format(genotype_id), packed_each(models, splits))
 
 
 def _judge(members: list[Member], budget: Budget, objectives: Sequence[str]) -> list[Member]:

@@ -11,21 +11,24 @@ import torch
 
 from hwnas import families
 from hwnas import space as spaces
+from hwnas.backends.onnxruntime.session import OrtSession
+from hwnas.backends.onnxruntime.settings import OnnxRuntime
 from hwnas.backends.vela.litert import LiteRTSession
 from hwnas.errors import ConfigError, SpaceError
 from hwnas.families import annotations, exiting
-from hwnas.families.blocks import fold_batch_norm
-from hwnas.graph import INPUT, Graph
+from hwnas.families.blocks import fold_batch_norm, weights_of
+from hwnas.graph import INPUT, Graph, fuse
 from hwnas.int8.quantise import quantise
 from hwnas.int8.tflite import write
 from hwnas.networks import Networks
 from hwnas.op import Signature
 from hwnas.runtimes.in_a_row import InARow
+from hwnas.runtimes.onnx_writer import write_fp32, write_int8
 from hwnas.segments import cut, without_exits
 from hwnas.space import Option, SearchSpace
 from hwnas.target import Target
 from hwnas.training.inference import recalibrate
-from tests.conftest import target
+from tests.conftest import target, with_settings
 
 SMALL = Path(__file__).with_name("exits.yaml")
 
@@ -154,6 +157,29 @@ def test_segments_in_a_row_are_the_whole_network_bit_by_bit(
         assert error < 0.05
 
 
+@pytest.mark.parametrize("space", _both(), ids=lambda s: s.family)
+def test_onnx_segments_in_a_row_are_the_whole_network(space: SearchSpace, task: Signature) -> None:
+    family, rng = families.of(space), random.Random(3)
+    drawn = {name: rng.choice(options) for name, options in space.choices.items()}
+    genotype = space.genotype({**drawn, "exits.0.active": 1})
+    lowered = annotations.lower(family, space, genotype, task)
+    network = exiting.build(family, space, genotype, task)
+    side = family.resolution(space, genotype)
+    images = torch.randn(32, task.in_channels, side, side)
+    recalibrate(network, images)
+    int8 = quantise(fold_batch_norm(network), lowered, images)
+    whole = write_int8(int8.part(without_exits(lowered)), any_batch=True)
+    row = [OrtSession(write_int8(int8.part(part))) for part in cut(lowered)]
+    outputs = InARow(row).run(images.numpy())
+    assert np.array_equal(outputs[:, -1], OrtSession(whole).run(images.numpy()))
+    weights = weights_of(network, lowered)
+    row = [OrtSession(write_fp32(fuse(part, "float32"), weights)) for part in cut(lowered)]
+    with torch.inference_mode():
+        real = network(images, every=True).numpy()
+    found = InARow(row).run(images.numpy()).transpose(1, 0, 2)
+    assert np.abs(found - real).max() < 1e-4 * np.abs(real).max()
+
+
 REFUSED = [
     ({"exits.0.at": 1}, "'exits.0.at' is 1; allowed: stages from 0 to 0"),
     ({"exits.0.at": 0.5}, "'exits.0.at' needs whole numbers or 0, got [0.5]"),
@@ -191,6 +217,10 @@ def test_a_target_that_runs_no_segments_refuses_exits(small: SearchSpace, npu: T
     by_name, task = {small.name: families.of(small)}, Signature(1, 10)
     Networks(npu, small, by_name, task)
     with pytest.raises(
-        ConfigError, match=r"has exits, which target 'cpu' .* take a target of vela"
+        ConfigError, match=r"has exits, which target 'cpu' \(tvm\).* take a target of "
     ):
         Networks(target("cpu"), small, by_name, task)
+    cpu = with_settings(replace(target("cpu"), runtime="onnxruntime"), OnnxRuntime())
+    Networks(cpu, small, by_name, task)
+    with pytest.raises(ConfigError, match=r"say target.batch=1, not 4"):
+        Networks(replace(cpu, batch=4), small, by_name, task)

@@ -6,11 +6,28 @@ from hwnas.backends.onnxruntime.settings import OnnxRuntime
 _NEEDS = {"onnxruntime": "onnxruntime"}
 _OPENS = "hwnas.backends.onnxruntime.session:opened"
 _FP32, _INT8 = "model.fp32.onnx", "model.int8.onnx"
+_SEGMENTS = ("segment0.fp32.onnx", "segment0.int8.onnx")
 _INT8_ABOUT = "ONNX, quantised (QDQ), any batch size; float input and output"
 
 _CODE = """\
 file = sys.argv[2] if len(sys.argv) > 2 else "DEFAULT"
 SESSION(outputs,) = session.run(None, {"images": np.ascontiguousarray(x.transpose(0, 3, 1, 2))})
+"""
+
+_EXITS = """\
+exits = json.loads((here / "exits.json").read_text())
+segments = [onnxruntime.InferenceSession(here / name) for name in exits["segments"]]
+left, outputs = [0] * len(segments), []
+for image in np.ascontiguousarray(x.transpose(0, 3, 1, 2))[:, None]:
+    for i, (segment, threshold) in enumerate(zip(segments, [*exits["thresholds"], 0])):
+        *further, (logits,) = segment.run(None, {"images": image})
+        if 1 / np.exp(logits - logits.max().astype(np.float64)).sum() >= threshold:
+            break
+        (image,) = further
+    left[i] += 1
+    outputs.append(logits)
+outputs = np.stack(outputs)
+print("left at exits, and at the end:", *left, file=sys.stderr)
 """
 
 DESCRIPTION = Description(
@@ -21,6 +38,7 @@ DESCRIPTION = Description(
     dtypes={"float32": _FP32, "int8": _INT8},
     costs=("table", "measured", "roofline"),
     precisions=("float32", "int8"),
+    exits=True,
     settings=OnnxRuntime,
     later=True,
     required=("power",),
@@ -49,7 +67,10 @@ DESCRIPTION = Description(
             f"python run_onnx.py images.npy {_INT8}",
         ),
     ),
-    runners=(Runner("run_onnx.py", (_INT8, _FP32), "onnxruntime", "import onnxruntime", _CODE),),
+    runners=(
+        Runner("run_onnx.py", (_INT8, _FP32), "onnxruntime", "import onnxruntime", _CODE),
+        Runner("run_exits.py", _SEGMENTS, "onnxruntime", "import onnxruntime", _EXITS),
+    ),
     columns={".onnx": "onnx"},
     examples={
         "verify": ("verify runs/export/<time>/<id> +target=cpu target.runtime=onnxruntime",),

@@ -43,17 +43,21 @@ _REPEAT = 5  # plain runs between two looks at the clock
 
 @final
 class OrtSession:
-    """One loaded ONNX model of one input and one output.
+    """One loaded ONNX model of one input.
 
     Source: https://onnxruntime.ai.
     """
 
     def __init__(self, model: bytes, n_threads: int = 1, chosen: OnnxRuntime = _ON_CPU):
         self._session = _load(model, _options(n_threads, spinning=False), chosen)
-        self._input, self._output = self._session.get_inputs()[0], self._session.get_outputs()[0]
+        self._input, self._outputs = self._session.get_inputs()[0], self._session.get_outputs()
 
     def run(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the outputs for normalised images ``(N, C, H, W)``.
+        """Return the last output for normalised images ``(N, C, H, W)``, as ``outputs`` has it."""
+        return self.outputs(images)[-1]
+
+    def outputs(self, images: NDArray[np.float32]) -> tuple[NDArray[np.float32], ...]:
+        """Return all outputs, in the order of the model: rows, or images ``(N, C, H, W)``.
 
         One inference reads as many images as the model was written for; the last is filled up.
 
@@ -65,15 +69,16 @@ class OrtSession:
             if isinstance(self._input.shape[0], int)
             else min(_CHUNK, len(images))
         )
-        outputs = np.empty((len(images), *self._output.shape[1:]), np.float32)
+        found = [np.empty((len(images), *out.shape[1:]), np.float32) for out in self._outputs]
         for start in range(0, len(images), batch):
             chunk = images[start : start + batch]
             n = len(chunk)
             full = np.concatenate([chunk, np.zeros((batch - n, *chunk.shape[1:]), chunk.dtype)])
             with _one_line():
-                (answers,) = self._session.run(None, {self._input.name: full})
-            outputs[start : start + n] = answers[:n]
-        return outputs
+                answers = self._session.run(None, {self._input.name: full})
+            for output, answer in zip(found, answers, strict=True):
+                output[start : start + n] = answer[:n]
+        return tuple(found)
 
 
 def opened(contents: Mapping[str, bytes]) -> OrtSession:
@@ -192,16 +197,17 @@ def _one_line() -> Iterator[None]:
 
 def _bound(session: Any, batch: int = 1) -> tuple[Any, list[Any]]:
     """Return input and output in memory that stays where it is, and what keeps it alive."""
-    image, output = session.get_inputs()[0], session.get_outputs()[0]
-    read, written = ([batch if n == BATCH else n for n in v.shape] for v in (image, output))
+    image, answers = session.get_inputs()[0], list(session.get_outputs())
+    read, *written = [[batch if n == BATCH else n for n in v.shape] for v in (image, *answers)]
     pixels = np.random.default_rng(0).standard_normal(read).astype(np.float32)
     kept = [
         onnxruntime.OrtValue.ortvalue_from_numpy(array)
-        for array in (pixels, np.empty(written, np.float32))
+        for array in (pixels, *(np.empty(shape, np.float32) for shape in written))
     ]
     binding = session.io_binding()
     binding.bind_ortvalue_input(image.name, kept[0])
-    binding.bind_ortvalue_output(output.name, kept[1])
+    for output, value in zip(answers, kept[1:], strict=True):
+        binding.bind_ortvalue_output(output.name, value)
     return binding, kept
 
 
