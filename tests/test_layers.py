@@ -112,6 +112,7 @@ PLACES = {
         "backends.onnxruntime.provider",
         "backends.onnxruntime.session",
         "deployment.app",
+        "deployment.triton_model",
         "kit.measure",
     },
     "onnx": {
