@@ -116,6 +116,7 @@ PLACES = {
         "backends.onnxruntime.provider",
         "backends.onnxruntime.session",
         "deployment.app",
+        "deployment.triton_model",
         "kit.measure",
     },
     "onnx": {

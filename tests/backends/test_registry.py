@@ -123,6 +123,8 @@ _EXEMPT = {
     ("tvm/operators.py", "onnxruntime"),
     ("measure.py", "onnxruntime"),
     ("app.py", "onnxruntime"),
+    ("triton_model.py", "onnxruntime"),
+    ("servers.py", "onnxruntime"),
     ("triton.py", "onnxruntime"),
     ("triton.py", "openvino"),
     ("ray_app.py", "openvino"),
