@@ -1,0 +1,106 @@
+"""How much faster, or slower, networks are in int8 than in float32 on this machine's CPU.
+
+python -m experiments.precision.in_turns [--networks 12] [--larger 4]
+
+The smallest, the largest and random networks of ``cpu_small``, and random ones of ``mbconv_224``,
+with random weights, by onnxruntime: in int8, with and without edges in float32, each timed in turns
+with the same network in float32. in_turns.csv has a row for each.
+"""
+
+import argparse
+import csv
+import random
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hwnas import content, families, space
+from hwnas.cost.host import as_run
+from hwnas.families.precision import edges
+from hwnas.graph import Graph, n_macs, n_params
+from hwnas.op import Signature
+from hwnas.runtimes.pool import Pool, Retrying
+from hwnas.space import Genotype
+from hwnas.target import Remote, Target, from_facts
+from hwnas.timing import TimingConfig
+
+_DATA = Signature(3, 10)
+_RESULT = Path(__file__).with_suffix(".csv")
+
+
+def main() -> None:
+    """Time networks, write the table, and say what int8 brings."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--networks", type=int, default=12)
+    parser.add_argument("--larger", type=int, default=4)
+    asked = parser.parse_args()
+    facts = content.ROOT / "conf" / "target" / "cpu.yaml"
+    found = from_facts(yaml.safe_load(facts.read_text(encoding="utf-8")))
+    target = replace(found, runtime="onnxruntime")
+    rows = []
+    with Pool(target, TimingConfig(), Remote(), 300) as pool:
+        for name, genotype in _networks(asked.networks, asked.larger):
+            rows.append(_compared(name, genotype, target, Retrying(pool)))
+            print(rows[-1])
+    with _RESULT.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, rows[0], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    for name in ("cpu_small", "mbconv_224"):
+        _tell(name, [row for row in rows if row["space"] == name])
+
+
+def _networks(n_small: int, n_larger: int) -> Iterator[tuple[str, Genotype]]:
+    small, larger = (space.load(space.find(name)) for name in ("cpu_small", "mbconv_224"))
+    rng = random.Random(0)
+    for genotype in (small.smallest(), small.largest()):
+        yield "cpu_small", genotype
+    for _ in range(n_small):
+        yield "cpu_small", small.sample(rng)
+    for _ in range(n_larger):
+        yield "mbconv_224", larger.sample(rng)
+
+
+def _compared(name: str, genotype: Genotype, target: Target, worker: Retrying) -> dict[str, Any]:
+    searched = space.load(space.find(name))
+    lowered = families.of(searched).lower(searched, genotype, _DATA)
+    kept = edges(lowered)
+    whole = replace(lowered, dtype="int8")
+    mixed = tuple(replace(node, in_float=node.name in kept) for node in lowered)
+    row: dict[str, Any] = {
+        "space": name, "id": genotype.id, "resolution": lowered[0].op.in_shape[1],
+        "macs_m": round(n_macs(lowered) / 1e6, 3), "params_m": round(n_params(lowered) / 1e6, 4),
+    }  # fmt: skip
+    real = as_run(replace(lowered, dtype="float32"), target)
+    for kind, graph in (("int8", whole), ("edges", replace(whole, nodes=mixed))):
+        row |= _ratio(kind, as_run(graph, target), real, worker)
+    return row
+
+
+def _ratio(kind: str, graph: Graph, real: Graph, worker: Retrying) -> dict[str, Any]:
+    found = worker.networks_in_turns(graph, real)
+    ratio = found.ratio
+    return {
+        f"float32_ms_beside_{kind}": f"{found.second.median_ms:.5g}",
+        f"{kind}_ms": f"{found.first.median_ms:.5g}", f"{kind}_over_float32": f"{ratio.value:.4g}",
+        f"{kind}_low": f"{ratio.lower:.4g}", f"{kind}_high": f"{ratio.upper:.4g}",
+    }  # fmt: skip
+
+
+def _tell(name: str, rows: Sequence[dict[str, Any]]) -> None:
+    for kind in ("int8", "edges"):
+        ratios = [float(row[f"{kind}_over_float32"]) for row in rows]
+        faster = sum(float(row[f"{kind}_high"]) < 1 for row in rows)
+        print(
+            f"{name}, {kind}: {faster} of {len(rows)} faster than in float32; latency over that in "
+            f"float32: median {statistics.median(ratios):.2f}, {min(ratios):.2f} to "
+            f"{max(ratios):.2f}"
+        )
+
+
+if __name__ == "__main__":
+    main()
