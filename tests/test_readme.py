@@ -99,7 +99,7 @@ def test_library_as_shown_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         'n_trials=4, search_space="tiny", budget="none", finish={"epochs": 0}, train={"epochs": 2}'
     )
     monkeypatch.chdir(tmp_path)
-    script = shown.replace("n_trials=50", smaller)
+    script = shown.replace("n_trials=50", smaller).replace('"epochs": 20', '"epochs": 2')
     printed = subprocess.run(
         [sys.executable, "-c", script], check=True, capture_output=True, text=True
     ).stdout
