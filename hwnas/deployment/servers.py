@@ -236,6 +236,7 @@ def _ray(python: str, found: Found, pools: Pools, folder: Path, port: int) -> Co
         (version / "model.onnx").write_bytes(pool.model.content)
     return [python, ray_app.NAME, str(port)], _environment({
         "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_worker_niceness": "0",  # by default other programs come first
         "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",  # a busy machine starts it slowly
         "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "60",
     })  # fmt: skip
