@@ -13,7 +13,7 @@ All of it on this machine alone, whatever it has:
 
     python ray_app.py 8000
 
-Models are in triton/models beside this file.
+Models are in triton/models beside this file, at the same path on all machines.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from typing import Any
 
 import numpy as np
 import onnxruntime
+import ray
 from ray import serve
 
 PLAN: dict[str, Any] = {}  # pools; hours that are alike with their replicas and routes
@@ -112,6 +113,8 @@ def build(arguments: dict[str, str]) -> Any:
         raise ValueError(f"hour={arguments['hour']} is none of the plan.")
     peak = max(hours, key=lambda each: sum(each["replicas"].values()))
     pools = {name: _pool(name, hours) for name in peak["replicas"]}
+    if __name__ != "__main__":  # workers need not find this file by its name
+        ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
     ingress = serve.deployment(Classes).options(
         name="classes", max_ongoing_requests=1024, ray_actor_options={"num_cpus": 0}
     )
@@ -142,8 +145,6 @@ def _pool(name: str, hours: list[dict[str, Any]]) -> Any:
 
 def main() -> None:
     """Serve the peak on this machine alone, on the loopback, until it is interrupted."""
-    import ray
-
     slots = {said["device"]: 100_000.0 for said in PLAN["pools"].values()}
     ray.init(
         resources=slots, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1",
@@ -158,7 +159,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(HERE))
-    import ray_app  # workers import it by this name
-
-    ray_app.main()
+    main()

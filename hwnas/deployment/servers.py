@@ -27,6 +27,7 @@ Command = tuple[list[str], dict[str, str]]  #: a command line and its environmen
 
 _MODEL = Path(__file__).parent / "triton_model.py"
 READY_S = 300.0  #: that a server may take to start
+_WARM_CLIENTS, _WARM_S = 4, 0.5  # first answers take longer
 _PROBE = """
 import importlib.metadata as m, importlib.util as u, json, sys, sysconfig
 def version(*names):
@@ -128,10 +129,12 @@ def running(name: str, python: str, found: Found, pools: Sequence[Deployed]) -> 
         try:
             begun = time.monotonic()
             requests = {pool.name: server.request(pool, _image(pool)) for pool in pools}
-            for pool in pools:
-                _await(process, port, requests[pool.name], begun, log)
-            took = time.monotonic() - begun
-            yield Running(name, server.version(found), port, took, lambda pool: requests[pool.name])
+            ready = [
+                _await(process, port, requests[pool.name], begun, log) - begun for pool in pools
+            ]
+            yield Running(
+                name, server.version(found), port, ready[0], lambda pool: requests[pool.name]
+            )
         finally:
             _end(process)
 
@@ -150,12 +153,14 @@ def _free_port() -> int:
 
 def _await(
     process: "subprocess.Popen[bytes]", port: int, request: bytes, begun: float, log: Path
-) -> None:
-    """Wait until a server answers a request."""
+) -> float:
+    """Wait until a server answers, and warm it up; return when it answered first."""
     while True:
         try:
-            closed_loop(port, request, 1, 0.001)
-            return
+            closed_loop(port, request, 1, 0.0001)
+            found = time.monotonic()
+            closed_loop(port, request, _WARM_CLIENTS, _WARM_S)
+            return found
         except OSError as error:
             if process.poll() is not None or time.monotonic() - begun > READY_S:
                 last = (log.read_text(errors="replace").strip().splitlines() or [str(error)])[-1]
@@ -231,6 +236,7 @@ def _ray(python: str, found: Found, pools: Pools, folder: Path, port: int) -> Co
         (version / "model.onnx").write_bytes(pool.model.content)
     return [python, ray_app.NAME, str(port)], _environment({
         "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_worker_niceness": "0",  # by default other programs come first
         "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",  # a busy machine starts it slowly
         "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "60",
     })  # fmt: skip
