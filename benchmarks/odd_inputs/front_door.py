@@ -30,6 +30,7 @@ _BASE = {
     "verify": ["verify", "there"],
     "plan": ["plan", "service=s.yaml", "fleet=f.yaml"],
     "simulate": ["simulate", "plan=there"],
+    "replan": ["replan", "plan=there", "telemetry=t.csv"],
 }
 #: A service and a fleet that can be planned for.
 PLANNED = {
@@ -59,6 +60,7 @@ _READ = {
     "verify": ("export",),
     "plan": ("service", "fleet"),
     "simulate": ("plan",),
+    "replan": ("plan", "telemetry", "service", "fleet"),
 }
 _WRITTEN = {
     "search": ("run.dir", "run.supernets"),

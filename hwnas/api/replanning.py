@@ -55,6 +55,11 @@ def replan(config: ReplanConfig, arguments: Sequence[str], reporter: Reporter) -
     config = replace(config, service=sources["service"], fleet=sources["fleet"])
     n_hours = sum(len(of.hours) for of in old.hours)
     seen = _seen(config, old)
+    if seen.by_hour and config.begin is not None:
+        raise ConfigError(
+            f"begin={config.begin}: {config.telemetry} has hours of the plan, not dates: leave it "
+            "out."
+        )
     begun = 0.0 if seen.by_hour else began(config.begin, n_hours)
     problem = sketches.real(read_problem(*(Path(sources[name]) for name in _SOURCES)))
     manner = Manner(
