@@ -99,3 +99,14 @@ def test_without_its_packages_a_verb_names_the_command(
     assert run(["plan", "service=a", "fleet=b"]) == 2
     said = capsys.readouterr().err
     assert "plan needs highspy and numba: pip install 'hwnas[plan]'" in said
+
+
+def test_a_trace_beside_the_service_is_found_from_anywhere(tmp_path: Path) -> None:
+    asked = made.service()
+    asked["classes"]["web"]["demand"]["trace"] = "arrivals.csv"
+    made.write(tmp_path / "asked", asked, made.fleet())
+    times = "\n".join(str(i / 10) for i in range(600))
+    (tmp_path / "asked" / "arrivals.csv").write_text(f"time\n{times}\n")
+    folder = tmp_path / "asked"
+    plan = hwnas.plan(folder / "service.yaml", folder / "fleet.yaml", front=0, run__dir="p")
+    assert hwnas.simulate(plan, n_seeds=1, run__dir="s").table().num_rows == 2

@@ -31,6 +31,7 @@ _BASE = {
     "plan": ["plan", "service=s.yaml", "fleet=f.yaml"],
     "simulate": ["simulate", "plan=there"],
     "serve-check": ["serve-check", "plan=there"],
+    "replan": ["replan", "plan=there", "telemetry=t.csv"],
 }
 #: A service and a fleet that can be planned for.
 PLANNED = {
@@ -61,6 +62,7 @@ _READ = {
     "plan": ("service", "fleet"),
     "simulate": ("plan",),
     "serve-check": ("plan",),
+    "replan": ("plan", "telemetry", "service", "fleet"),
 }
 _WRITTEN = {
     "search": ("run.dir", "run.supernets"),

@@ -37,6 +37,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 QUICK = {"search_space": "tiny", "train__epochs": 6, "n_trials": 10, "finish__epochs": 2}
 _KEPT = ("classes", "costs", "decisions", "failures", "limits", "plans", "pools", "sketches")
+PEAKS = [13, 20]  # hours in which failures are looked at
 _SEED, _NOISE = 1, 0.02
 
 
@@ -97,14 +98,14 @@ def main(*, quick: bool) -> None:
         searched(name, QUICK if quick else {})
     write_service(quick=quick)
     began, lines = time.perf_counter(), []
-    plan = hwnas.plan(RUNS / "service.yaml", RUNS / "fleet.yaml")
+    plan = hwnas.plan(RUNS / "service.yaml", RUNS / "fleet.yaml", limit_s=60, n_seeds=2)
     lines += told("plan", plan, began)
     for what in ("npu", "spot"):
         began = time.perf_counter()
-        lines += told(f"{what} fails", hwnas.simulate(plan, kill=what), began)
+        lines += told(f"{what} fails", hwnas.simulate(plan, kill=what, hours=PEAKS), began)
     write_telemetry(plan, RUNS / "seen.csv", 1.5)
     began = time.perf_counter()
-    after = hwnas.replan(plan, RUNS / "seen.csv")
+    after = hwnas.replan(plan, RUNS / "seen.csv", n_seeds=2)
     lines += told("half as much again, and an NPU is down", after, began)
     print(f"Open in a browser: {plan.path / 'report.html'}, {after.path / 'report.html'}")
     if not quick:

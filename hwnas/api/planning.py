@@ -5,13 +5,15 @@ import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 from hwnas import files
 from hwnas.api.reporter import Reporter
 from hwnas.config import PlanConfig, SimulateConfig
-from hwnas.errors import ConfigError, unknown
+from hwnas.errors import ConfigError, RunError, unknown
 from hwnas.files import whole
+from hwnas.records import read_json
+from hwnas.records.schema import OPEN
 from hwnas.results import Row, RunFolder, begun, default_path
 
 if TYPE_CHECKING:
@@ -20,6 +22,18 @@ if TYPE_CHECKING:
 
 _NEEDED = ("highspy", "numba")
 _RECORDED = ("hwnas", *_NEEDED, "numpy", "scipy")
+
+
+class _Said(TypedDict, total=False):
+    service: str
+    fleet: str
+
+
+class _Manifest(TypedDict):
+    config: Annotated[_Said, OPEN]
+
+
+_MANIFEST: Any = Annotated[_Manifest, OPEN]
 
 
 @dataclass(frozen=True)
@@ -166,15 +180,29 @@ def lines(sentences: Sequence[str]) -> bytes:
     return ("\n".join(sentences) + "\n").encode()
 
 
+def recorded(folder: Path) -> Mapping[str, str]:
+    """Return where the service and the fleet of a plan are, as far as its folder says so.
+
+    Raises:
+        RunError: its manifest is damaged.
+    """
+    try:
+        said: Mapping[str, str] = read_json(_MANIFEST, folder / "manifest.json", RunError)["config"]
+    except FileNotFoundError:
+        return {}
+    return said
+
+
 def _beside(name: str, folder: Path) -> Path:
-    """Return a trace that a plan names, wherever it is run from."""
-    path = Path(name)
-    if not path.exists() and not (folder / name).exists():
-        raise ConfigError(
-            f"The trace {name} of the plan is not here: start where the plan was made, or name one "
-            "with trace=FILE."
-        )
-    return path if path.exists() else folder / name
+    """Return a trace that a plan names: from here, or beside the plan or its service."""
+    service = Path(recorded(folder).get("service", folder / "plan.yaml")).parent
+    for path in (Path(name), folder / name, service / name):
+        if path.exists():
+            return path
+    raise ConfigError(
+        f"The trace {name} of the plan is not here: start where the plan was made, or name one "
+        "with trace=FILE."
+    )
 
 
 def _kills(config: SimulateConfig, found: "Plan") -> "list[Kill]":

@@ -5,33 +5,19 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypedDict
+from typing import TYPE_CHECKING
 
 from hwnas import files
-from hwnas.api.planning import PlannedRun, check_extra, files_of, written
+from hwnas.api.planning import PlannedRun, check_extra, files_of, recorded, written
 from hwnas.api.reporter import Reporter
 from hwnas.config import ReplanConfig
 from hwnas.errors import ConfigError, RunError
-from hwnas.records import read_json
-from hwnas.records.schema import OPEN
 
 if TYPE_CHECKING:
     from hwnas.planning.plan import Plan
     from hwnas.planning.telemetry import Sample
 
 _SOURCES = ("service", "fleet")
-
-
-class _Said(TypedDict, total=False):
-    service: str
-    fleet: str
-
-
-class _Manifest(TypedDict):
-    config: Annotated[_Said, OPEN]
-
-
-_MANIFEST: Any = Annotated[_Manifest, OPEN]
 
 
 @dataclass(frozen=True)
@@ -69,6 +55,11 @@ def replan(config: ReplanConfig, arguments: Sequence[str], reporter: Reporter) -
     config = replace(config, service=sources["service"], fleet=sources["fleet"])
     n_hours = sum(len(of.hours) for of in old.hours)
     seen = _seen(config, old)
+    if seen.by_hour and config.begin is not None:
+        raise ConfigError(
+            f"begin={config.begin}: {config.telemetry} has hours of the plan, not dates: leave it "
+            "out."
+        )
     begun = 0.0 if seen.by_hour else began(config.begin, n_hours)
     problem = sketches.real(read_problem(*(Path(sources[name]) for name in _SOURCES)))
     manner = Manner(
@@ -115,13 +106,9 @@ def _sources(config: ReplanConfig) -> dict[str, str]:
     """
     given = {name: said for name in _SOURCES if (said := getattr(config, name)) is not None}
     if len(given) < len(_SOURCES):
-        path = Path(config.plan, "manifest.json")
-        try:
-            said = read_json(_MANIFEST, path, RunError)["config"]
-        except FileNotFoundError:
-            said = {}
+        path, known = Path(config.plan, "manifest.json"), recorded(Path(config.plan))
         for name in {*_SOURCES} - {*given}:
-            if not (place := said.get(name, "")):
+            if not (place := known.get(name, "")):
                 raise RunError(f"{path} does not say where the {name} is: name it, {name}=FILE.")
             if not Path(place).exists():
                 raise ConfigError(

@@ -152,10 +152,10 @@ def _size(row: Row) -> tuple[int, str]:
 
 
 def _sentence(row: Row) -> str:
-    what = "start" if row["after"] > row["before"] else "stop"
+    n = row["after"] - row["before"]
     loads = " (the model is loaded)" if row["loaded"] else " (the model is unloaded)"
     return (
-        f"Hours {row['hours']}: {abs(row['after'] - row['before'])} replicas of {row['model']} on "
-        f"{row['device']} {what}, {row['before']} to {row['after']}"
+        f"Hours {row['hours']}: {abs(n)} replica{'s' * (abs(n) > 1)} of {row['model']} on "
+        f"{row['device']} {'started' if n > 0 else 'stopped'}, {row['before']} to {row['after']}"
         f"{loads if row['loaded'] or row['unloaded'] else ''}: {row['why']}."
     )

@@ -18,6 +18,7 @@ from hwnas.records.schema import Bound, Fraction, Positive, Unfit
 from hwnas.results import Row
 
 _HOUR = 3600.0
+_MOMENT = 1e-9  # hours
 _MONDAY = 4 * DAY * _HOUR  # the first since 1970
 _AGES = Bound(-1e11, 1e11)
 
@@ -108,6 +109,8 @@ def _sample(raw: dict[str, str], path: Path, i: int, plan: Plan) -> Sample:
             _AGES.check(at := seconds(raw.get("time", ""), path, i), f"row {i}: time")
         else:
             at = row["hour"] * _HOUR
+            n_hours = len(next(iter(plan.classes.values())).demand)
+            Bound(0, n_hours - _MOMENT).check(row["hour"], f"row {i}: hour")
     except Unfit as problem:
         raise ConfigError(f"{path} cannot be read: {problem}.") from None
     found = Sample(

@@ -188,6 +188,7 @@ def test_a_new_plan_is_simulated_and_replanned_and_may_take_the_place_of_the_old
         ("time,class,requests_per_s\nyesterday,web,3\n", "'yesterday' is no time"),
         ("time,class,requests_per_s\n,web,3\n", "'' is no time"),
         ("hour\n", "is empty"),
+        ("hour,class,requests_per_s\n4,web,3\n", "row 0: hour is 4.0; allowed: at least 0"),
     ],
 )
 def test_what_is_wrong_with_telemetry_is_one_line(
@@ -209,6 +210,10 @@ def test_what_is_wrong_with_telemetry_is_one_line(
         (["replan", "plan=PLAN", "telemetry=no.csv"], "telemetry: no.csv: there is no such file"),
         (["replan", "plan=PLAN", "telemetry=seen.csv", "service=no.yaml"], "no such file"),
         (["replan", "plan=PLAN", "telemetry=seen.csv", "in_place=true", "run.dir=x"], "leave out"),
+        (
+            ["replan", "plan=PLAN", "telemetry=seen.csv", "begin=2026-01-31"],
+            "has hours of the plan",
+        ),
         (["replan", "plan=PLAN", "telemetry=seen.csv", "most_moved=2"], "most_moved must be"),
         (["replan", "plan=PLAN", "telemetry=seen.csv", "query.step_s=0"], "query.step_s must be"),
     ],
