@@ -14,7 +14,7 @@ from torch import nn
 from hwnas import families, space
 from hwnas.accuracy.options import ScoringConfig
 from hwnas.accuracy.supernet import SupernetEvaluator
-from hwnas.errors import ConfigError, RunError
+from hwnas.errors import RunError
 from hwnas.families import annotations, exiting, exits, precision, weight_bits
 from hwnas.families.base import Family, Recipe, Supernet
 from hwnas.graph import Graph
@@ -123,14 +123,10 @@ class TrainingSetup:
         """Return the supernet as its training begins.
 
         Raises:
-            ConfigError: the space has exits.
+            SpaceError: the space has exits.
             RunError: ``train.init_from`` cannot be read, or is of another network.
         """
-        if exits.names(self.space):
-            raise ConfigError(
-                f"Space '{self.space.name}' has exits, which supernets do not have: say "
-                "accuracy=trained."
-            )
+        exits.check_none(self.space)
         with torch.random.fork_rng():
             torch.manual_seed(self.seed)
             supernet = self.family.supernet(self.space, self.data.signature)
@@ -332,7 +328,8 @@ class TrainingJob:
         """Return the trained network, ready for use; trains what is not trained yet."""
         setup = self.setup
         loop.check(self.options, len(setup.data.train))
-        network, metric = self._untrained(), setup.data.task.metric
+        start, metric = self.supernet, setup.data.task.metric
+        network = (setup.build if start is None else start.extract)(self.genotype)
         student = Student(
             network,
             setup.resolution(self.genotype),
@@ -342,11 +339,6 @@ class TrainingJob:
             has_exits=bool(setup.lowered(self.genotype).exits),
         )
         return network, setup.teach(student, self.options, self.checkpoint(), progress, log)
-
-    def _untrained(self) -> nn.Module:
-        if self.supernet is not None:
-            return self.supernet.extract(self.genotype)
-        return self.setup.build(self.genotype)
 
 
 def _content(path: str | None) -> str | None:

@@ -91,6 +91,18 @@ def check(space: SearchSpace, family: "Family") -> None:
         _check_places(space, family)
 
 
+def check_none(space: SearchSpace) -> None:
+    """Refuse a space with exits where a supernet would be made of it.
+
+    Raises:
+        SpaceError: it has some.
+    """
+    if names(space):
+        raise SpaceError(
+            f"Space '{space.name}' has exits, which supernets do not have: say accuracy=trained."
+        )
+
+
 def _check_values(space: SearchSpace) -> None:
     where, last = f"Space '{space.name}'", n_stages(space) - 1
     behind = -1
