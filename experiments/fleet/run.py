@@ -4,7 +4,8 @@
 
 Searches networks for handwritten digits on an NPU (Vela's estimates) and on this machine's CPU
 (onnxruntime, measured whole), plans for the service and the fleet beside this file with demand of
-``trace.py``, lets fail what may fail, and plans on when half as much again comes. Runs that are there are used again; what it comes to is written into ``results/``.
+``trace.py``, lets fail what may fail, and plans on when half as much again comes. Runs that are
+there are used again; what it comes to is written into ``results/``.
 ``python -m experiments.fleet.run quick`` does it with few, small networks, and writes no results.
 """
 
