@@ -4,8 +4,8 @@
 
 Searches networks for handwritten digits on an NPU (Vela's estimates) and on this machine's CPU
 (onnxruntime, measured whole), plans for the service and the fleet beside this file with demand of
-``trace.py``, lets fail what may fail, and plans on when half as much again comes and an NPU is
-down. Runs that are there are used again; what it comes to is written into ``results/``.
+``trace.py``, lets fail what may fail, and plans on when half as much again comes. Runs that are
+there are used again; what it comes to is written into ``results/``.
 ``python -m experiments.fleet.run quick`` does it with few, small networks, and writes no results.
 """
 
@@ -62,17 +62,16 @@ def write_service(*, quick: bool) -> None:
 
 
 def write_telemetry(plan: PlanResult, path: Path, factor: float) -> None:
-    """Write what is seen when so many times the demand comes, and an NPU is down at noon."""
+    """Write what is seen when so many times the demand comes."""
     said = yaml.safe_load((plan.path / "plan.yaml").read_text())
     rng = np.random.default_rng(_SEED)
     with path.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["hour", "class", "requests_per_s", "device", "machines_down"])
+        writer.writerow(["hour", "class", "requests_per_s"])
         for name, asked in said["classes"].items():
             for hour, rate in enumerate(asked["demand"]):
                 seen = rate * factor * rng.lognormal(0.0, _NOISE)
-                writer.writerow([hour, name, f"{seen:.1f}", "", ""])
-        writer.writerow([12, "", "", "npu", 1])
+                writer.writerow([hour, name, f"{seen:.1f}"])
 
 
 def told(name: str, found: PlanResult, began: float) -> list[str]:
@@ -106,7 +105,7 @@ def main(*, quick: bool) -> None:
     write_telemetry(plan, RUNS / "seen.csv", 1.5)
     began = time.perf_counter()
     after = hwnas.replan(plan, RUNS / "seen.csv", n_seeds=2)
-    lines += told("half as much again, and an NPU is down", after, began)
+    lines += told("half as much again", after, began)
     print(f"Open in a browser: {plan.path / 'report.html'}, {after.path / 'report.html'}")
     if not quick:
         keep("plan", plan)

@@ -83,7 +83,8 @@ def replanned(
     if not anew:
         same = Planned(plan, old, _simulated(plan, problem, seeds, progress, None), {}, 0)
         return Replanned(same, [], 0.0)
-    was = {hour: back[int(task.group[hour])] for hour in range(problem.load.n_hours)}
+    ran = restoring.translated(task, plan, names)
+    was = {hour: ran[int(task.group[hour])] for hour in range(problem.load.n_hours)}
     task = _task(task, plan, names, found, anew)
     before = _before(plan, task, causes, manner)
     begun = _begun(task, plan, was, anew)
