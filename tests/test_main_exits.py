@@ -228,7 +228,7 @@ def test_a_cpu_runs_segments_by_onnxruntime(
 ) -> None:
     words = ["+target=cpu", "target.runtime=onnxruntime", "target.threads=1"]
     options = [*OPTIONS[1:-1], "cost=measured", "n_trials=2", "timing.repeats=3"]
-    places = [f"run.dir={tmp_path / 'run'}", *_places(root)[::2]]
+    places = [f"run.dir={tmp_path / 'run'}", f"table.dir={tmp_path}", *_places(root)[::2]]
     assert run(["search", *words, *options, *places]) == 0
     rows = _rows(tmp_path / "run" / "exits.csv")
     assert {row["verified_expected_latency_ms_source"] for row in rows} == {"measured"}
