@@ -72,7 +72,7 @@ def test_help_has_a_line_for_each_target_budget_space_and_data_set(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["serch"], "Unknown verb 'serch'. Did you mean 'search'?"),
+        (["serch"], "Unknown verb 'serch'. Did you mean 'search' or 'serve-check'?"),
         (["search"], "No target. Give one with +target=<name>: cpu, cuda, ethos_u55_256"),
         (["train", "+target=npu"], "'train' takes no target: leave it out"),
         (["search", "target=npu"], "The target has no default: write +target=<name>"),

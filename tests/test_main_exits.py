@@ -223,6 +223,7 @@ def test_a_supernet_of_exits_is_refused(root: Path, capsys: pytest.CaptureFixtur
     assert "has exits, which supernets do not have" in line
 
 
+@pytest.mark.slow
 def test_a_cpu_runs_segments_by_onnxruntime(
     root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -75,7 +75,7 @@ def test_another_target_trains_no_candidate_again(
     assert (again / "front.csv").read_bytes() == (searched / "front.csv").read_bytes()
 
 
-@pytest.mark.parametrize("n_calls", [9, 120])
+@pytest.mark.parametrize("n_calls", [9, pytest.param(120, marks=pytest.mark.slow)])
 def test_search_that_was_killed_ends_as_it_would_have(
     searched: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_calls: int
 ) -> None:

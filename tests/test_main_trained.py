@@ -135,6 +135,7 @@ def test_finished_network_is_exported_as_it_was_verified(
         assert "The search reported, of these weights, accuracy 0." in card
 
 
+@pytest.mark.slow
 def test_what_another_search_went_on_with_is_exported_as_this_one_left_it(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -95,7 +95,8 @@ def test_library_as_shown_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     shown = textwrap.dedent(README[start:].partition("\nKeywords")[0])
     assert len([line for line in shown.splitlines() if line]) <= 10
     assert shown.count("n_trials=50") == 2
-    smaller = 'n_trials=4, search_space="tiny", budget="none", finish={"epochs": 0}'
+    smaller = 'n_trials=4, search_space="tiny", budget="none", '
+    smaller += 'finish={"epochs": 0}, trained={"fidelities": [1]}'
     monkeypatch.chdir(tmp_path)
     script = shown.replace("n_trials=50", smaller).replace('"epochs": 20', '"epochs": 2')
     printed = subprocess.run(

@@ -66,7 +66,9 @@ def _arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["hwnas"])
 
 
-@pytest.mark.parametrize("backend", DRAWN)
+@pytest.mark.parametrize(
+    "backend", [b if b == "vela" else pytest.param(b, marks=pytest.mark.slow) for b in DRAWN]
+)
 def test_networks_cost_what_they_did(backend: str, tmp_path: Path) -> None:
     assert drawn(tmp_path, backend) == json.loads(FOUND.read_text())["drawn"][backend]
 

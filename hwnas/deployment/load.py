@@ -10,6 +10,7 @@ import contextlib
 import gc
 import selectors
 from collections.abc import Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -68,6 +69,12 @@ def closed_loop(port: int, request: bytes, clients: int, seconds: float) -> Arra
 
 
 def _ran(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine, in a thread of its own: notebooks have a loop that runs already."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(_ran_here, work).result()
+
+
+def _ran_here(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine with timers of microseconds, which epoll rounds to milliseconds."""
     with asyncio.Runner(loop_factory=_loop) as runner, _no_collection():
         return runner.run(work)
