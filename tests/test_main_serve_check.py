@@ -56,6 +56,7 @@ def sleeping(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.alone
 @pytest.mark.usefixtures("sleeping")
+@pytest.mark.slow
 def test_simulation_foretells_a_server_that_it_profiled(
     plan: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
