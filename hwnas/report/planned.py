@@ -56,7 +56,7 @@ def page(
     """Return the page of a plan as HTML."""
     wanted = {
         "decisions": "What was moved, and why",
-        "plans": "Plans over cost, carbon, accuracy and latency, none of which dominates another",
+        "plans": "Over cost, carbon, accuracy and latency: the plan, and those that none dominates",
         "limits": "What breaks first if demand grows",
         "costs": "Cost by part", "failures": "Failures", "classes": "Classes by hour",
         "sketches": "What buying a device would change", "pools": "Pools",
