@@ -47,15 +47,21 @@ class PlannedRun:
     files: Sequence[str]
 
 
-def check_extra(verb: str) -> None:
-    """Refuse a verb whose packages are not there.
+def check_ready(verb: str, folder: str | None) -> None:
+    """Refuse a verb whose packages are not there, or whose folder is.
+
+    Args:
+        verb: That is to run.
+        folder: Where it shall write, if the user says so.
 
     Raises:
-        ConfigError: it says the command that installs them.
+        ConfigError: it says the command that installs them, or what is in the way.
     """
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise ConfigError(f"{verb} needs {' and '.join(missing)}: pip install 'hwnas[plan]'")
+    if folder:
+        files.check_new(Path(folder), "run.dir")
 
 
 def plan(config: PlanConfig, arguments: Sequence[str], reporter: Reporter) -> PlannedRun:
@@ -70,9 +76,7 @@ def plan(config: PlanConfig, arguments: Sequence[str], reporter: Reporter) -> Pl
         ConfigError: a file is wrong, or no model fits a class.
         BudgetError: a limit leaves demand unserved.
     """
-    check_extra("plan")
-    if config.run.dir:
-        files.check_new(Path(config.run.dir), "run.dir")
+    check_ready("plan", config.run.dir)
     from hwnas.planning import fronts, planner, sketches, summary
     from hwnas.planning.problem import read_problem
     from hwnas.planning.task import Objective
@@ -116,9 +120,7 @@ def files_of(found: PlannedRun, seen: "Sequence[HourSeen]") -> dict[str, bytes]:
 
 def simulate(config: SimulateConfig, arguments: Sequence[str], reporter: Reporter) -> PlannedRun:
     """Simulate a plan, and write what was seen into a folder of its own; as ``plan``."""
-    check_extra("simulate")
-    if config.run.dir:
-        files.check_new(Path(config.run.dir), "run.dir")
+    check_ready("simulate", config.run.dir)
     from hwnas.planning import simulation, summary
     from hwnas.planning.arrivals import Arrivals
     from hwnas.planning.demand import read_gaps

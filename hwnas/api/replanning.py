@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hwnas import files
-from hwnas.api.planning import PlannedRun, check_extra, files_of, recorded, written
+from hwnas.api.planning import PlannedRun, check_ready, files_of, recorded, written
 from hwnas.api.reporter import Reporter
 from hwnas.config import ReplanConfig
 from hwnas.errors import ConfigError, RunError
@@ -41,9 +40,7 @@ def replan(config: ReplanConfig, arguments: Sequence[str], reporter: Reporter) -
         RunError: there is no plan, or telemetry cannot be had.
         BudgetError: a limit leaves demand unserved.
     """
-    check_extra("replan")
-    if config.run.dir:
-        files.check_new(Path(config.run.dir), "run.dir")
+    check_ready("replan", config.run.dir)
     from hwnas.planning import decisions, replanner, sketches, summary
     from hwnas.planning.plan import read_plan
     from hwnas.planning.problem import read_problem

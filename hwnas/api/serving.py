@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hwnas import files, machine
-from hwnas.api.planning import check_extra
+from hwnas import machine
+from hwnas.api.planning import check_ready
 from hwnas.api.reporter import Reporter
 from hwnas.config import ServeCheckConfig
 from hwnas.errors import ConfigError, unknown
@@ -42,9 +42,7 @@ def serve_check(config: ServeCheckConfig, arguments: Sequence[str], reporter: Re
         RunError: there is no such plan, or no server is installed.
         DeviceError: the server fails, or the machine's speed drifts.
     """
-    check_extra("serve-check")
-    if config.run.dir:
-        files.check_new(Path(config.run.dir), "run.dir")
+    check_ready("serve-check", config.run.dir)
     from hwnas.deployment import checking, servers
 
     pools = _pools(config)
