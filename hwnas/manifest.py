@@ -43,6 +43,7 @@ class _Trained(TypedDict):
 class _Finish(TypedDict):
     probability: float
     n_least: Count
+    n_most: NotRequired[Count | None]
     minutes: float | None
 
 

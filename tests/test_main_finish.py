@@ -117,6 +117,18 @@ def test_what_is_trained_already_is_finished_however_late(
     assert (tmp_path / "run" / "front.csv").read_bytes() == (searched / "front.csv").read_bytes()
 
 
+@pytest.mark.parametrize("most", [5, 1])
+def test_no_more_are_trained_on_than_are_asked_for(
+    searched: Path, tmp_path: Path, most: int
+) -> None:
+    given = [f"run.dir={tmp_path / 'run'}", f"run.supernets={searched.parent / 'networks'}"]
+    options = ["finish.n_least=12", "finish.probability=1e-9", f"finish.n_most={most}"]
+    assert run(["search", *QUICK, *given, *options]) == 0
+    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
+    assert len(manifest["finishing"]["finished"]) == most
+    assert manifest["finishing"]["teacher"] in manifest["finishing"]["finished"]
+
+
 def test_nothing_is_trained_for_a_budget_that_nothing_meets(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,6 +144,7 @@ def test_nothing_is_trained_for_a_budget_that_nothing_meets(
         ("accuracy=alone", "Unknown accuracy 'alone'"),
         ("trained.fidelities=[0]", "trained.fidelities must be whole numbers, each in"),
         ("finish.probability=2", "finish.probability must be a number in"),
+        ("finish.n_most=0", "finish.n_most must be a whole number in"),
         ("minutes=-1", "minutes must be a number in"),
         ("start_from=nowhere", "start_from=nowhere: "),
     ],

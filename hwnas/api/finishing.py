@@ -4,6 +4,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import zip_longest
+from math import ceil
 
 from hwnas import build
 from hwnas.api.context import TargetContext
@@ -21,7 +23,7 @@ from hwnas.space import Genotype
 from hwnas.training.batches import steps_per_epoch
 from hwnas.weights import accuracies, as_left, left_after
 
-_ROUNDS = 6  # of finishing what became probable by what was finished before
+_LATER_ROUNDS = 5  # of finishing what became probable by what was finished before
 
 
 @dataclass
@@ -70,7 +72,8 @@ def finish(
 
     The one that answers best is finished first and teaches the others; those are spread over costs,
     so that a front that is cut off by the time is as wide. What is finished says more of the
-    others, too, so that some may become probable: they are finished then.
+    others, too, so that some may become probable: they are finished then. The first round takes
+    half of what ``finish.n_most`` allows, so that what it says can still be heeded.
 
     Args:
         contexts: One for each target.
@@ -85,10 +88,10 @@ def finish(
     state = Finish({}, {}, finisher)
 
     def look() -> list[Candidate]:
-        """Return what is to be finished."""
+        """Return what is to be finished, of each target the most probable first."""
         state.known = seen(candidates)
         wanted = [k.band(config.probability, config.n_least) for k in state.known.values()]
-        distinct = {c.id: c for candidates in wanted for c in candidates}
+        distinct = {c.id: c for row in zip_longest(*wanted) for c in row if c is not None}
         return [c for c in distinct.values() if c.id not in state.finished]
 
     def seen(some: Sequence[Candidate]) -> dict[str, Beliefs]:
@@ -108,8 +111,12 @@ def finish(
         teacher = best.genotype
         state.finisher = Finisher(parts, weights, teacher, phases)
         state.finished |= _finished(state.finisher, [teacher], phases, "Train the teacher")
-    for _ in range(_ROUNDS):
-        left = [c.genotype for c in band.spread(look())]
+    most = len(contexts) * config.most(len({c.id for c in candidates if not c.reason}))
+    for limit in (ceil(most / 2), *[most] * _LATER_ROUNDS):
+        wanted = look()
+        if finisher.config.epochs:
+            wanted = wanted[: max(0, limit - len(state.finished))]
+        left = [c.genotype for c in band.spread(wanted)]
         if is_late():  # what is trained already costs no time
             left = [genotype for genotype in left if state.finisher.is_kept(genotype)]
         if not left:

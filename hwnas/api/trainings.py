@@ -50,7 +50,7 @@ def trainings(folder: RunFolder, manifest: Manifest, candidate: Candidate) -> Tr
         lines.append(
             f"It was not finished: what is on the front with a probability of at least "
             f"{config['probability']:.0%} is, and the {config['n_least']} most probable candidates"
-            f"{_late(config['minutes'])}."
+            f"{_few(config.get('n_most'))}{_late(config['minutes'])}."
         )
     targets = list(manifest.get("targets", [""]))
     for target in targets:
@@ -84,8 +84,13 @@ def _read(manifest: Manifest, candidate: Candidate) -> Iterator[tuple[str, Figur
         yield f"expected after {_epochs(total)}", candidate.figures[quality(candidate.figures)]
 
 
+def _few(n_most: int | None) -> str:
+    most = "a fifth of all" if n_most is None else f"{n_most}"
+    return f", but no more than {most} for each target"
+
+
 def _late(minutes: float | None) -> str:
-    return "" if minutes is None else f", but none is begun after {minutes:g} minutes"
+    return "" if minutes is None else f", and none is begun after {minutes:g} minutes"
 
 
 def _finished(done: Finishing, genotype_id: str) -> str:

@@ -50,10 +50,16 @@ class FinishConfig:
     #: of being on the front, from which a candidate is finished
     probability: float = within("(0, 1]", 0.2)
     n_least: int = within("[1, 1_000_000]", 12)  #: candidates that are finished, however improbable
+    #: candidates that are trained on for each target; default: a fifth of those that were scored
+    n_most: int | None = within("[1, 1_000_000]", None)
     minutes: float | None = within("(0, 525_600]", None)  #: after which no other member is begun
 
     def __post_init__(self) -> None:
         check(self, "finish.")
+
+    def most(self, n_scored: int) -> int:
+        """Return how many candidates are trained on at most, of so many."""
+        return max(self.n_least, n_scored // 5) if self.n_most is None else self.n_most
 
     def of_one(self, epochs: int, rate: float) -> FinishingConfig:
         """Return how one network is finished.
