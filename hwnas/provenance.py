@@ -26,8 +26,8 @@ def facts(target: Target, remote: Remote) -> dict[str, Any]:
         "target": target_facts(target),
         "hwnas": __version__,
     }
-    if backend.schedules:  # a change of these modules changes what plans mean
-        source = "".join(map(_code, backend.schedules))
+    if modules := backend.schedules.get(target.dtype):  # a change of these changes what plans mean
+        source = "".join(map(_code, modules))
         found["schedules"] = hashlib.sha256(source.encode()).hexdigest()[:16]
     return found
 

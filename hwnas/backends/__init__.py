@@ -132,7 +132,8 @@ def file_names(runtime: str, dtype: str) -> dict[str, str]:
     """Return the names in exports of a target's files, by suffix."""
     backend = get(runtime)
     own = artefacts()[backend.dtypes[dtype]]
-    of_all = {s: name for artefact in backend.artefacts for s, name in artefact.files.items()}
+    alike = sorted(backend.artefacts, key=lambda artefact: artefact.dtype == dtype)
+    of_all = {s: name for artefact in alike for s, name in artefact.files.items()}
     return {**of_all, **own.files}
 
 

@@ -87,6 +87,7 @@ class Description:
     #: Whether there were runs before its section: their digests know nothing of it.
     later: bool = False
     exits: bool = False  #: whether networks with exits run as segments, one after the other
+    sums: bool = False  #: whether a sum in int8 is part of what computes one of its terms
     packs: bool = False  #: whether weights of fewer bits cost less, as stored in int8
     #: Dtypes that each network of a target may choose; empty: all run in the target's.
     precisions: Sequence[str] = ()
@@ -99,8 +100,8 @@ class Description:
     devices: str = ""
     #: Distributions whose versions decide figures.
     decisive: Sequence[str] = ()
-    #: Modules whose code decides what the plans of latency tables mean.
-    schedules: Sequence[str] = ()
+    #: Modules whose code decides what the plans of latency tables mean, by dtype.
+    schedules: Mapping[str, Sequence[str]] = field(default_factory=dict)
     artefacts: Sequence[Artefact] = ()  #: that exports may hold
     runners: Sequence[Runner] = ()
     columns: Mapping[str, str] = field(

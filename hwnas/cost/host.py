@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from hwnas import backends
 from hwnas.cost.base import Cost
 from hwnas.figure import Figure
 from hwnas.graph import Graph, Node, fuse, n_macs, n_params
@@ -43,9 +44,9 @@ def dtype_of(lowered: Graph, target: Target) -> str:
 def as_run(lowered: Graph, target: Target) -> Graph:
     """Return a network's operators as a target runs them: fused, in their dtype and batch size."""
     dtype = dtype_of(lowered, target)
-    if dtype != "int8":
+    if dtype != "int8" or backends.get(target.runtime).sums:
         return fuse(lowered, dtype, target.batch)
-    nodes = (  # sums have a scale of their own: they are not fused
+    nodes = (  # sums have a scale of their own
         replace(node, op=replace(node.op, dtype=_of_node(node), batch=target.batch))
         for node in lowered
     )

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from hwnas.bounds import check, limits, within
 from hwnas.errors import ConfigError
+from hwnas.identity import LATER
 
 
 @dataclass
@@ -51,7 +52,7 @@ class FinishConfig:
     probability: float = within("(0, 1]", 0.2)
     n_least: int = within("[1, 1_000_000]", 12)  #: candidates that are finished, however improbable
     #: candidates that are trained on for each target; default: a fifth of those that were scored
-    n_most: int | None = within("[1, 1_000_000]", None)
+    n_most: int | None = field(default=None, metadata={**limits("[1, 1_000_000]"), **LATER})
     minutes: float | None = within("(0, 525_600]", None)  #: after which no other member is begun
 
     def __post_init__(self) -> None:

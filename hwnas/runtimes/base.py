@@ -10,12 +10,15 @@ from numpy.typing import NDArray
 
 from hwnas.figure import Figure
 from hwnas.graph import Graph
+from hwnas.int8.network import QuantisedNetwork
 from hwnas.metering import Energy
 from hwnas.op import OpSpec
 from hwnas.timing import Timer, Timing, TimingConfig
 
 #: Weight and bias by node name, of the shapes that torch has; batch norm folded.
 Weights = Mapping[str, tuple[NDArray[np.float32], NDArray[np.float32]]]
+#: What a network is exported with: real weights, or all that it is in int8.
+Parameters = Weights | QuantisedNetwork
 #: How each operator is scheduled, in the runtime's own words; empty where there is no choice.
 Plans = Mapping[OpSpec, str]
 
@@ -72,7 +75,7 @@ class Engine(Protocol):
         """Free what was compiled of an operator."""
         ...
 
-    def export(self, lowered: Graph, plans: Plans, weights: Weights) -> Mapping[str, bytes]:
+    def export(self, lowered: Graph, plans: Plans, weights: Parameters) -> Mapping[str, bytes]:
         """Return the files of a compiled network, by their suffixes: ``{".onnx": ...}``."""
         ...
 

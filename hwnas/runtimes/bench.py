@@ -13,7 +13,7 @@ from hwnas.graph import Graph
 from hwnas.metering import Meter
 from hwnas.metering import measure as measure_energy
 from hwnas.op import OpSpec
-from hwnas.runtimes.base import Engine, Judged, Plans, Weights
+from hwnas.runtimes.base import Engine, Judged, Parameters, Plans
 from hwnas.timing import (
     Compared,
     Sentinel,
@@ -98,7 +98,7 @@ class Bench:
         """Return p50, p90 and p99 of ``n`` single inferences, in ms."""
         return percentiles(self._engine.network(lowered, plans), n)
 
-    def export(self, lowered: Graph, plans: Plans, weights: Weights) -> dict[str, bytes]:
+    def export(self, lowered: Graph, plans: Plans, weights: Parameters) -> dict[str, bytes]:
         """Return the files of a compiled network, by suffix."""
         return dict(self._engine.export(lowered, plans, weights))
 

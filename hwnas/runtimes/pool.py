@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from hwnas.errors import DeviceError, HwnasError
 from hwnas.graph import Graph
 from hwnas.op import OpSpec
-from hwnas.runtimes.base import Judged, Plans, Weights
+from hwnas.runtimes.base import Judged, Parameters, Plans
 from hwnas.runtimes.worker import GRACE_S, Worker
 from hwnas.target import Remote, Target
 from hwnas.timing import Compared, Timing, TimingConfig
@@ -232,7 +232,7 @@ class Retrying:
         """Return p50, p90 and p99 of ``n`` single inferences, in ms."""
         return self._pool.do(lambda worker: worker.percentiles(lowered, plans, n))
 
-    def export(self, lowered: Graph, plans: Plans, weights: Weights) -> dict[str, bytes]:
+    def export(self, lowered: Graph, plans: Plans, weights: Parameters) -> dict[str, bytes]:
         """Return the files of a compiled network, by suffix."""
         return self._pool.do(lambda worker: worker.export(lowered, plans, weights))
 

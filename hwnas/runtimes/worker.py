@@ -19,7 +19,7 @@ from hwnas.errors import CompileError, ConfigError, DeviceError, HwnasError
 from hwnas.graph import Graph
 from hwnas.metrics.builtin import latency_p99
 from hwnas.op import OpSpec
-from hwnas.runtimes.base import Engine, Judged, Plans, Weights
+from hwnas.runtimes.base import Engine, Judged, Parameters, Plans
 from hwnas.target import Remote, Target
 from hwnas.timing import Compared, Timing, TimingConfig
 
@@ -64,11 +64,9 @@ class Worker:
         found: dict[str, float] = self._call("percentiles", lowered, _used(lowered, plans), n)
         return found
 
-    def export(self, lowered: Graph, plans: Plans, weights: Weights) -> dict[str, bytes]:
+    def export(self, lowered: Graph, plans: Plans, weights: Parameters) -> dict[str, bytes]:
         """Return the files of a compiled network, by suffix."""
-        files: dict[str, bytes] = self._call(
-            "export", lowered, _used(lowered, plans), dict(weights)
-        )
+        files: dict[str, bytes] = self._call("export", lowered, _used(lowered, plans), weights)
         return files
 
     def judge(self, files: Mapping[str, Path], images: NDArray[np.float32]) -> Judged:

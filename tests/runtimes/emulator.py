@@ -4,6 +4,7 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,8 +21,12 @@ needs_emulator = pytest.mark.skipif(
 
 
 def emulate(
-    library: Path, name: str, arguments: Sequence[NDArray[np.float32]], folder: Path
-) -> list[NDArray[np.float32]]:
+    library: Path,
+    name: str,
+    arguments: Sequence[NDArray[Any]],
+    folder: Path,
+    cpu: str = "cortex-a72",
+) -> list[NDArray[Any]]:
     """Run a function of a library on an emulated CPU; return its arguments afterwards."""
     import tvm_ffi
 
@@ -33,12 +38,12 @@ def emulate(
     for path, array in zip(paths, arguments, strict=True):
         array.tofile(path)
     emulator = shutil.which("qemu-aarch64") or "qemu-aarch64-static"
-    shapes = [",".join(map(str, array.shape)) for array in arguments]
-    root = ["-L", "/usr/aarch64-linux-gnu", "-cpu", "cortex-a72"]
+    shapes = [array.dtype.str[1:] + ",".join(map(str, array.shape)) for array in arguments]
+    root = ["-L", "/usr/aarch64-linux-gnu", "-cpu", cpu]
     program = ["./driver", str(library), f"__tvm_ffi_{name}", *shapes]
     subprocess.run([emulator, *root, *program], cwd=folder, check=True)
     return [
-        np.fromfile(path, np.float32).reshape(array.shape)
+        np.fromfile(path, array.dtype).reshape(array.shape)
         for path, array in zip(paths, arguments, strict=True)
     ]
 
@@ -73,12 +78,15 @@ int main(int argc, char** argv) {
   int n = argc - 3;
   for (int i = 0; i < n; i++) {
     int rank = 0;
-    size_t size = 4;
-    for (char* text = argv[3 + i]; *text; text += *text == ',')
+    char kind = argv[3 + i][0];  // and how many bytes: f4, i1
+    uint8_t bytes = argv[3 + i][1] - '0';
+    uint8_t code = kind == 'f' ? kDLFloat : kind == 'u' ? kDLUInt : kDLInt;
+    size_t size = bytes;
+    for (char* text = argv[3 + i] + 2; *text; text += *text == ',')
       size *= shapes[i][rank++] = strtoll(text, &text, 10);
     for (int64_t d = rank - 1, step = 1; d >= 0; step *= shapes[i][d--]) strides[i][d] = step;
     tensors[i] = (DLTensor){aligned_alloc(64, (size + 63) / 64 * 64), {kDLCPU, 0}, rank,
-                            {kDLFloat, 32, 1}, shapes[i], strides[i], 0};
+                            {code, (uint8_t)(8 * bytes), 1}, shapes[i], strides[i], 0};
     char name[16];
     snprintf(name, sizeof name, "%d.bin", i);
     sizes[i] = size;

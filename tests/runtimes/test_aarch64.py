@@ -27,7 +27,7 @@ def cross(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, list[tup
     path = tmp_path_factory.mktemp("cross") / "operator.so"
     cc = RASPI4.section(Tvm).cc
     path.write_bytes(linker.shared_library(linker.object_files(compiled.library), cc))
-    return path, compiled.name, compiler.shapes(CONV)
+    return path, compiled.name, [b.shape for b in compiler.buffers(CONV)]
 
 
 @needs_cross_compiler

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from hwnas.errors import CompileError
 from hwnas.graph import INPUT, Graph, Node
 from hwnas.op import OpSpec
-from hwnas.runtimes.base import Loaded, Plans, Weights
+from hwnas.runtimes.base import Loaded, Parameters, Plans
 from hwnas.runtimes.bench import Bench
 from hwnas.timing import Timer, Timing, TimingConfig, measure
 
@@ -53,7 +53,7 @@ class FakeEngine:
     def forget(self, op: OpSpec, plan: str) -> None:
         self.forgotten.append(plan)
 
-    def export(self, lowered: Graph, plans: Plans, weights: Weights) -> Mapping[str, bytes]:
+    def export(self, lowered: Graph, plans: Plans, weights: Parameters) -> Mapping[str, bytes]:
         return {".bin": plans[lowered[0].op].encode()}
 
     def open(self, files: Mapping[str, Path]) -> Loaded:

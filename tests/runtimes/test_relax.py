@@ -171,10 +171,11 @@ def test_network_linked_in_this_process_computes_the_same(engine: TvmEngine, bat
     images = _images(lowered, batch)
     lanes = compiler.cpu.lanes
     packed = compiler.pack_weights(lowered, weights)
-    assert [linked.image, linked.weights] == [images.transpose(0, 2, 3, 1).shape, packed.shape]
+    shapes = [parameter.shape for parameter in linked.parameters]
+    assert shapes[:2] == [images.transpose(0, 2, 3, 1).shape, packed.shape]
     arrays = [images.transpose(0, 2, 3, 1), packed]
     # Nothing in the arena is read before it is written.
-    arrays += [np.full(shape, np.nan, np.float32) for shape in (linked.output, linked.arena)]
+    arrays += [np.full(shape, np.nan, np.float32) for shape in shapes[2:]]
     tensors = [device.tensor(np.ascontiguousarray(array)) for array in arrays]
     device.call(device.load(linked.module), ENTRY, tensors)
     found = device.array(tensors[2]).reshape(batch, operators.padded(7, lanes))[:, :7]

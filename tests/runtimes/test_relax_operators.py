@@ -81,7 +81,7 @@ def _error(
     arrays.append(
         np.full(operators.buffer_shape(op.out_shape, op.batch, lanes), np.nan, np.float32)
     )
-    assert [array.shape for array in arrays] == compiler.shapes(op)
+    assert [array.shape for array in arrays] == [b.shape for b in compiler.buffers(op)]
     tensors = [device.tensor(array) for array in arrays]
     compiled = compiler.compile(op, plan)
     device.call(device.load(compiled.library), compiled.name, tensors)

@@ -66,7 +66,9 @@ def _operator(device: Any) -> tuple[Any, str, list[Any]]:
     compiler = Compiler(HOST)
     compiled = compiler.compile(CONV, compiler.plans(CONV, 1)[0])
     rng = np.random.default_rng(1)
-    arrays = [rng.standard_normal(s).astype(np.float32) for s in compiler.shapes(CONV)]
+    arrays = [
+        rng.standard_normal(s).astype(np.float32) for s in [b.shape for b in compiler.buffers(CONV)]
+    ]
     return device.load(compiled.library), compiled.name, [device.tensor(a) for a in arrays]
 
 

@@ -12,7 +12,7 @@ from hwnas.backends.onnxruntime.settings import OnnxRuntime
 from hwnas.backends.portable import random_model
 from hwnas.graph import INPUT, Graph, Node
 from hwnas.op import OpSpec
-from hwnas.runtimes.base import Loaded, Plans, Weights
+from hwnas.runtimes.base import Loaded, Parameters, Plans
 from hwnas.runtimes.onnx_writer import write_fp32
 from hwnas.target import Remote, Target
 from hwnas.timing import Timer, Timing, TimingConfig, measure, summarise
@@ -69,8 +69,9 @@ class OrtEngine:
     def forget(self, op: OpSpec, plan: str) -> None:
         """Do nothing: nothing is kept."""
 
-    def export(self, lowered: Graph, plans: Plans, weights: Weights) -> Mapping[str, bytes]:
+    def export(self, lowered: Graph, plans: Plans, weights: Parameters) -> Mapping[str, bytes]:
         """Return the ONNX file of a float32 network."""
+        assert isinstance(weights, Mapping)
         return {".onnx": write_fp32(lowered, weights)}
 
     def open(self, files: Mapping[str, Path]) -> Loaded:

@@ -10,7 +10,7 @@ from hwnas.backends.alone import alone, less, nothing
 from hwnas.backends.openvino import session
 from hwnas.graph import Graph
 from hwnas.op import OpSpec
-from hwnas.runtimes.base import Loaded, Plans, Weights
+from hwnas.runtimes.base import Loaded, Parameters, Plans
 from hwnas.runtimes.onnx_writer import write_fp32
 from hwnas.target import Remote, Target
 from hwnas.timing import Timer, Timing, TimingConfig, measure
@@ -54,8 +54,9 @@ class OpenVinoEngine:
     def forget(self, op: OpSpec, plan: str) -> None:
         """Do nothing: nothing is kept."""
 
-    def export(self, lowered: Graph, plans: Plans, weights: Weights) -> Mapping[str, bytes]:
+    def export(self, lowered: Graph, plans: Plans, weights: Parameters) -> Mapping[str, bytes]:
         """Return the IR of a network of floats."""
+        assert isinstance(weights, Mapping)
         return session.written(write_fp32(lowered, weights, any_batch=True), self._dtype)
 
     def open(self, files: Mapping[str, Path]) -> Loaded:

@@ -3,19 +3,23 @@
 from hwnas.backends.description import Artefact, Description, Runner
 from hwnas.backends.tvm.settings import Tvm
 
+_SCHEDULES = ("hwnas.backends.tvm.operators", "hwnas.backends.tvm.templates")
+_INT8_SCHEDULES = ("dots", "int8_operators", "int8_templates")
 _NEEDS = {"tvm": "apache-tvm", "safetensors": "safetensors"}
 _SO, _TAR, _WEIGHTS = "model.so", "model.tar", "model.tvm.safetensors"
-_WEIGHTS_ABOUT = {_WEIGHTS: "its weights, packed"}
+_INT8_SO, _INT8_TAR = "model.int8.so", "model.int8.tar"
+_INT8_WEIGHTS = "model.int8.tvm.safetensors"
 
 _CODE = """\
-content = (here / "model.tvm.safetensors").read_bytes()
+file = sys.argv[2] if len(sys.argv) > 2 else "DEFAULT"
+content = (here / file.replace(".so", ".tvm.safetensors")).read_bytes()
 start = 8 + int.from_bytes(content[:8], "little")
 made = json.loads(json.loads(content[8:start])["__metadata__"]["network"])
-shapes, weights = made["parameters"], np.frombuffer(content[start:], np.float32)
-arrays = [np.zeros(shape, np.float32) for shape in shapes]
+arrays = [np.zeros(shape, dtype) for shape, dtype in zip(made["parameters"], made["dtypes"])]
+weights = np.frombuffer(content[start:], made["dtypes"][1])
 memory, output = arrays[0], tvm.runtime.tensor(arrays[2])
 others = [tvm.runtime.tensor(weights.copy()), output, tvm.runtime.tensor(arrays[3])]
-network, outputs = tvm.runtime.load_module(str(here / "model.so"))[made["entry"]], []
+network, outputs = tvm.runtime.load_module(str(here / file))[made["entry"]], []
 for i in range(0, len(x), len(memory)):
     memory[: len(x[i : i + len(memory)]), ..., : x.shape[-1]] = x[i : i + len(memory)]
     network(tvm.runtime.tensor(memory), *others)
@@ -23,39 +27,51 @@ for i in range(0, len(x), len(memory)):
 outputs = np.array(outputs[: len(x)])
 """
 
+
+def _artefacts(dtype: str, so: str, tar: str, weights: str) -> tuple[Artefact, Artefact]:
+    about = {weights: "its weights, packed"}
+    library = Artefact(
+        so,
+        "tvm",
+        dtype,
+        {".so": so, ".safetensors": weights},
+        {so: f"library of TVM, {dtype}", **about},
+        needs=_NEEDS,
+        command=f"python run_tvm.py images.npy {so}",
+    )
+    objects = Artefact(
+        tar,
+        "tvm",
+        dtype,
+        {".tar": tar, ".safetensors": weights},
+        {tar: f"its object files, to link elsewhere: `g++ -shared -fPIC -o {so} *.o`"},
+        needs=_NEEDS,
+    )
+    return library, objects
+
+
 DESCRIPTION = Description(
     name="tvm",
     about="compiled by TVM for a CPU, here or on a board, measured",
     works="hwnas.backends.tvm.backend:backend",
     engine="hwnas.backends.tvm.engine:open_engine",
     remote=True,
-    dtypes={"float32": _SO},
+    dtypes={"float32": _SO, "int8": _INT8_SO},
+    sums=True,
     costs=("table", "measured", "roofline"),
     settings=Tvm,
     required=("tvm", "power"),
     needs=_NEEDS,
     decisive=("apache-tvm", "apache-tvm-ffi"),
-    schedules=("hwnas.backends.tvm.operators", "hwnas.backends.tvm.templates"),
+    schedules={
+        "float32": _SCHEDULES,
+        "int8": (*_SCHEDULES, *(f"hwnas.backends.tvm.{n}" for n in _INT8_SCHEDULES)),
+    },
     artefacts=(
-        Artefact(
-            _SO,
-            "tvm",
-            "float32",
-            {".so": _SO, ".safetensors": _WEIGHTS},
-            {_SO: "library of TVM", **_WEIGHTS_ABOUT},
-            needs=_NEEDS,
-            command="python run_tvm.py images.npy",
-        ),
-        Artefact(
-            _TAR,
-            "tvm",
-            "float32",
-            {".tar": _TAR, ".safetensors": _WEIGHTS},
-            {_TAR: "its object files, to link elsewhere: `g++ -shared -fPIC -o model.so *.o`"},
-            needs=_NEEDS,
-        ),
+        *_artefacts("float32", _SO, _TAR, _WEIGHTS),
+        *_artefacts("int8", _INT8_SO, _INT8_TAR, _INT8_WEIGHTS),
     ),
-    runners=(Runner("run_tvm.py", (_SO,), "apache-tvm", "import tvm", _CODE),),
+    runners=(Runner("run_tvm.py", (_INT8_SO, _SO), "apache-tvm", "import tvm", _CODE),),
     columns={".so": "so", ".safetensors": "weights"},
     start_hint="Does LLVM know target.tvm's mtriple, mcpu and mattr?",
 )

@@ -29,13 +29,15 @@ def _compiled(network: Trained, target: Target, bench: Bench) -> Mapping[str, by
     """Return the library, its object files and its weights."""
     fused = as_run(network.lowered, target)
     plans = {node.op: bench.plan(node.op) for node in fused}
-    return bench.worker.export(fused, plans, network.weights)
+    weights = network.int8 if target.dtype == "int8" else network.weights
+    assert weights is not None
+    return bench.worker.export(fused, plans, weights)
 
 
 def _elsewhere(target: Target, artefact: str, remote: Remote) -> str:
     """Return why what was compiled for a target does not run from here; empty if it does."""
     facts = target.section(Tvm)
-    if artefact == "model.tar":
+    if artefact.endswith(".tar"):
         from hwnas.backends.tvm.linker import find_compiler
 
         try:

@@ -6,23 +6,22 @@ compiled once and a network is then linked in a tenth of a second.
 
 import itertools
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, final
 
-import numpy as np
 import tvm
-from numpy.typing import NDArray
-from tvm import s_tir
 from tvm.target import codegen
 
-from hwnas.backends.tvm import linker, operators, templates
+from hwnas.backends.tvm import kernels, linker
+from hwnas.backends.tvm.buffers import Buffer
+from hwnas.backends.tvm.kernels import Array, Kernel
 from hwnas.backends.tvm.linker import Compiled, Linked
 from hwnas.backends.tvm.settings import Tvm
 from hwnas.backends.tvm.templates import Cpu, Plan
 from hwnas.errors import CompileError, ConfigError
 from hwnas.graph import Graph
 from hwnas.op import OpSpec
-from hwnas.runtimes.base import Weights
+from hwnas.runtimes.base import Parameters
 from hwnas.target import Target
 
 
@@ -33,15 +32,15 @@ class Compiler:
     def __init__(self, target: Target):
         self.tvm_target = tvm_target(target.section(Tvm), target.threads)
         self.cpu = cpu_facts(self.tvm_target, target.threads)
-        self._compiled: dict[tuple[OpSpec, str], Compiled] = {}
+        self._kernels = kernels.of(target.dtype, self.tvm_target, self.cpu)
+        self._compiled: dict[tuple[Kernel, str], Compiled] = {}
         self._numbers = itertools.count()  # names are never used twice: libraries are linked
 
     def plans(self, op: OpSpec, limit: int) -> list[Plan]:
         """Return at most ``limit`` ways to schedule an operator, the most promising first."""
-        channels = operators.padded(op.out_shape[0], self.cpu.lanes)
-        return templates.plans(op, channels, self.cpu, limit)[:limit]  # they come in pairs
+        return self._kernels.plans(op, limit)
 
-    def compile(self, op: OpSpec, plan: Plan) -> Compiled:
+    def compile(self, op: Kernel, plan: Plan) -> Compiled:
         """Compile an operator, or return it as it was compiled before.
 
         Raises:
@@ -50,12 +49,13 @@ class Compiler:
         key = (op, str(plan))
         if key not in self._compiled:
             name = f"op{next(self._numbers)}"
-            schedule = s_tir.Schedule(operators.define(op, self.cpu.lanes))
             try:
-                templates.apply(schedule, op, self.cpu, plan)
+                schedule = self._kernels.scheduled(op, plan)
                 function = schedule.mod["main"].with_attr("global_symbol", name)
                 module = tvm.IRModule({name: function})
                 library = tvm.tirx.build(module, target=self.tvm_target)
+            except CompileError:
+                raise
             except Exception as error:
                 raise CompileError(f"TVM cannot compile {op} as '{plan}': {_last(error)}") from None
             self._compiled[key] = Compiled(name, function, library)
@@ -65,26 +65,34 @@ class Compiler:
         """Free what was compiled."""
         self._compiled.pop((op, str(plan)), None)
 
-    def shapes(self, op: OpSpec) -> list[tuple[int, ...]]:
-        """Return the shapes of an operator's inputs, weights and output, in memory."""
-        lanes = self.cpu.lanes
-        output = operators.buffer_shape(op.out_shape, op.batch, lanes)
-        return [*operators.input_shapes(op, lanes), *operators.weight_shapes(op, lanes), output]
+    def buffers(self, op: OpSpec) -> list[Buffer]:
+        """Return an operator's inputs, its constants and its output, in memory."""
+        reads, constants, writes = self._kernels.buffers(op)
+        return [*reads, *constants, writes]
 
     def link(self, lowered: Graph, plans: Mapping[OpSpec, Plan]) -> Linked:
         """Return a network linked from its operators, in this process; quick."""
-        return linker.link(lowered, self._all(lowered, plans), self.cpu.lanes, self.tvm_target)
+        return self._linked(linker.link, lowered, plans)
 
     def build(self, lowered: Graph, plans: Mapping[OpSpec, Plan]) -> Linked:
         """Return a network that can be exported; takes seconds."""
-        return linker.build(lowered, self._all(lowered, plans), self.cpu.lanes, self.tvm_target)
+        return self._linked(linker.build, lowered, plans)
 
-    def _all(self, lowered: Graph, plans: Mapping[OpSpec, Plan]) -> dict[OpSpec, linker.Compiled]:
-        return {node.op: self.compile(node.op, plans[node.op]) for node in lowered}
+    def _linked(
+        self, link: Callable[..., Linked], lowered: Graph, plans: Mapping[OpSpec, Plan]
+    ) -> Linked:
+        steps = self._kernels.steps(lowered)
+        compiled = {
+            step.kernel: self.compile(step.kernel, self._plan(step.kernel, plans)) for step in steps
+        }
+        return link(steps, compiled, self._kernels, self.tvm_target)
 
-    def pack_weights(self, lowered: Graph, weights: Weights) -> NDArray[np.float32]:
+    def _plan(self, kernel: Kernel, plans: Mapping[OpSpec, Plan]) -> Plan:
+        return plans[kernel] if isinstance(kernel, OpSpec) else Plan(None)
+
+    def pack_weights(self, lowered: Graph, weights: Parameters) -> Array:
         """Return all weights of a network as its function reads them."""
-        return linker.pack_weights(lowered, weights, self.cpu.lanes)
+        return linker.pack(self._kernels.constants(lowered, weights), self._kernels.unit)
 
 
 def tvm_target(tvm_facts: Tvm, threads: int) -> Any:

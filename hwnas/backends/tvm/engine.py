@@ -11,14 +11,16 @@ import safetensors.numpy
 import tvm
 from numpy.typing import NDArray
 
+from hwnas.backends.tvm.buffers import Buffer
 from hwnas.backends.tvm.compiler import Compiler, set_threads
+from hwnas.backends.tvm.kernels import Array
 from hwnas.backends.tvm.linker import ENTRY, Linked, object_files, shared_library
 from hwnas.backends.tvm.settings import Tvm
 from hwnas.backends.tvm.templates import Plan
 from hwnas.errors import CompileError
 from hwnas.graph import Graph
 from hwnas.op import OpSpec
-from hwnas.runtimes.base import Loaded, Plans, Weights
+from hwnas.runtimes.base import Loaded, Parameters, Plans
 from hwnas.target import Remote, Target
 from hwnas.timing import Timer, Timing, TimingConfig, measure
 
@@ -40,7 +42,7 @@ class Device(Protocol):
         """Return a ``.tar`` of object files as a shared library."""
         ...
 
-    def tensor(self, array: NDArray[np.float32]) -> Any:
+    def tensor(self, array: Array) -> Any:
         """Return a tensor on the device."""
         ...
 
@@ -73,7 +75,7 @@ class TvmEngine:
         """Return a timer of one operator, alone, on random data."""
         compiled = self._compiler.compile(op, Plan.parse(plan))
         module = self._device.load(compiled.library)
-        tensors = [self._device.tensor(_random(shape)) for shape in self._compiler.shapes(op)]
+        tensors = [self._device.tensor(_random(buffer)) for buffer in self._compiler.buffers(op)]
         return self._device.timer(module, compiled.name, tensors)
 
     def time_operator(self, op: OpSpec, plan: str, config: TimingConfig) -> Timing:
@@ -84,21 +86,22 @@ class TvmEngine:
         """Return a timer of a whole network, on random weights and images."""
         linked = self._link(lowered, plans, self._device.by_library)
         module = self._device.load(linked.module)
-        tensors = [self._device.tensor(_random(shape)) for shape in linked.shapes]
+        tensors = [self._device.tensor(_random(buffer)) for buffer in linked.parameters]
         return self._device.timer(module, ENTRY, tensors)
 
     def forget(self, op: OpSpec, plan: str) -> None:
         """Free what was compiled of an operator."""
         self._compiler.forget(op, Plan.parse(plan))
 
-    def export(self, lowered: Graph, plans: Plans, weights: Weights) -> Mapping[str, bytes]:
+    def export(self, lowered: Graph, plans: Plans, weights: Parameters) -> Mapping[str, bytes]:
         """Return the library of a network, its object files, and its weights with all shapes."""
         linked = self._link(lowered, plans, library=True)
         packed = self._compiler.pack_weights(lowered, weights)
         shapes = {
             "images": lowered[0].op.in_shape,
             "n_outputs": lowered.output.op.out_shape[0],
-            "parameters": linked.shapes,
+            "parameters": [parameter.shape for parameter in linked.parameters],
+            "dtypes": [parameter.dtype for parameter in linked.parameters],
             "entry": ENTRY,
         }
         described = {"network": json.dumps(shapes)}
@@ -146,12 +149,15 @@ def _parsed(lowered: Graph, plans: Plans) -> dict[OpSpec, Plan]:
 class TvmSession:
     """A compiled network, loaded on its device."""
 
-    def __init__(self, module: Any, device: Device, weights: NDArray[np.float32], shapes: Any):
+    def __init__(self, module: Any, device: Device, weights: Array, shapes: Any):
         self._module, self._device, self._shapes = module, device, shapes
-        self._image, _, output, arena = shapes["parameters"]
+        dtypes = shapes.get("dtypes", ["float32"] * 4)  # earlier files say none
+        made = [Buffer(tuple(s), d) for s, d in zip(shapes["parameters"], dtypes, strict=True)]
+        image, _, output, arena = made
+        self._image = image
         self._fixed = [
             device.tensor(weights),
-            *(device.tensor(_random(s)) for s in (output, arena)),
+            *(device.tensor(_random(b)) for b in (output, arena)),
         ]
 
     def parameters(self) -> list[Any]:
@@ -168,9 +174,9 @@ class TvmSession:
             raise CompileError(
                 f"The network reads images {self._shapes['images']}, not {[*images.shape[1:]]}."
             )
-        batch, n = self._image[0], len(images)
+        batch, n = self._image.shape[0], len(images)
         n_outputs = self._shapes["n_outputs"]
-        memory = np.zeros(self._image, np.float32)
+        memory = np.zeros(self._image.shape, np.float32)
         outputs = np.empty((n, n_outputs), np.float32)
         for start in range(0, n, batch):
             chunk = images[start : start + batch]
@@ -229,7 +235,7 @@ class LocalDevice:
         """
         return shared_library(objects, "")
 
-    def tensor(self, array: NDArray[np.float32]) -> Any:
+    def tensor(self, array: Array) -> Any:
         """Return a tensor on the device."""
         return tvm.runtime.tensor(array, self._device)
 
@@ -252,7 +258,11 @@ class LocalDevice:
         return run
 
 
-def _random(shape: Sequence[int]) -> NDArray[np.float32]:
-    # Small and positive and negative: no overflow, no denormal numbers, which are slow.
+def _random(found: Buffer) -> Array:
     rng = np.random.default_rng(0)
-    return rng.uniform(-0.5, 0.5, size=tuple(shape)).astype(np.float32)
+    if found.dtype == "float32":
+        # Small and positive and negative: no overflow, no denormal numbers, which are slow.
+        return rng.uniform(-0.5, 0.5, size=found.shape).astype(np.float32)
+    if len(found.shape) == 1:  # bytes that hold real numbers, too: none of them is odd
+        return np.zeros(found.shape, found.dtype)
+    return rng.integers(0, 100, size=found.shape).astype(found.dtype)

@@ -6,7 +6,6 @@ where TVM's virtual machine takes three quarters.
 """
 
 import io
-import math
 import shutil
 import tarfile
 import tempfile
@@ -17,25 +16,23 @@ from typing import IO, Any, cast
 
 import numpy as np
 import tvm
-from numpy.typing import NDArray
 from tvm import te, tirx
 from tvm.ir import Call, Op, PointerType, PrimType
 from tvm.support import cc
 
-from hwnas.backends.tvm import operators
+from hwnas.backends.tvm.buffers import Buffer
+from hwnas.backends.tvm.kernels import Array, Kernel, Kernels, Step
 from hwnas.errors import CompileError, ConfigError
-from hwnas.graph import INPUT, Graph
-from hwnas.op import OpSpec
-from hwnas.runtimes.base import Weights
+from hwnas.graph import INPUT, Node
 
 ENTRY = "network"
 _SYMBOL = "__tvm_ffi_"  #: what TVM puts before the names of functions
-_ALIGNMENT = 16  # floats: a cache line, and as wide as any vector
+_ALIGNMENT = 64  # bytes: a cache line, and as wide as any vector
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """An operator that is compiled."""
+    """An operator that is compiled, or an edge of a network."""
 
     name: str  #: of its function
     function: Any  #: scheduled
@@ -47,66 +44,77 @@ class Linked:
     """A network as one module, and the shapes of what its function ``network`` reads and writes."""
 
     module: Any
-    image: tuple[int, ...]
-    weights: tuple[int]
-    output: tuple[int, ...]
-    arena: tuple[int]
+    image: Buffer
+    weights: Buffer
+    output: Buffer
+    arena: Buffer
 
     @property
-    def shapes(self) -> list[tuple[int, ...]]:
-        """Shapes of all parameters, in order."""
+    def parameters(self) -> list[Buffer]:
+        """All parameters, in order."""
         return [self.image, self.weights, self.output, self.arena]
 
 
-def link(lowered: Graph, compiled: Mapping[OpSpec, Compiled], lanes: int, target: Any) -> Linked:
+def link(
+    steps: Sequence[Step], compiled: Mapping[Kernel, Compiled], kernels: Kernels, target: Any
+) -> Linked:
     """Return a network linked from compiled operators, in this process.
 
     Args:
-        lowered: The network, fused.
-        compiled: Its operators.
-        lanes: Lanes of a vector, to which channels are padded.
+        steps: What it calls, in order.
+        compiled: What they are compiled to.
+        kernels: Of its dtype.
         target: TVM's target.
     """
-    names = [compiled[node.op].name for node in lowered]
-    function, shapes = _network(lowered, names, lanes, direct=False)
+    names = [compiled[step.kernel].name for step in steps]
+    function, parameters = _network(steps, names, kernels, direct=False)
     # Little is gained by optimising calls, and much time lost.
     quick = tvm.target.Target({**target.export(), "opt-level": 1})
     module = tvm.tirx.build(tvm.IRModule({ENTRY: function}), target=quick)
     for built in {built.name: built for built in compiled.values()}.values():
         module.import_module(built.library)
-    return Linked(module, *shapes)
+    return Linked(module, *parameters)
 
 
-def build(lowered: Graph, compiled: Mapping[OpSpec, Compiled], lanes: int, target: Any) -> Linked:
+def build(
+    steps: Sequence[Step], compiled: Mapping[Kernel, Compiled], kernels: Kernels, target: Any
+) -> Linked:
     """Return a network that can be exported, its operators compiled anew.
 
     A library that is loaded finds its own functions by their symbols only, and TVM declares a
     symbol again at every call: so each call has a function of its own.
     """
-    names = [f"{ENTRY}_{step}" for step in range(len(lowered))]
+    names = [f"{ENTRY}_{i}" for i in range(len(steps))]
     functions = {
-        name: compiled[node.op].function.with_attr("global_symbol", name)
-        for name, node in zip(names, lowered, strict=True)
+        name: compiled[step.kernel].function.with_attr("global_symbol", name)
+        for name, step in zip(names, steps, strict=True)
     }
-    function, shapes = _network(lowered, [f"{_SYMBOL}{name}" for name in names], lanes, direct=True)
+    symbols = [f"{_SYMBOL}{name}" for name in names]
+    function, parameters = _network(steps, symbols, kernels, direct=True)
     module = tvm.tirx.build(tvm.IRModule({ENTRY: function}), target=target)
     module.import_module(tvm.tirx.build(tvm.IRModule(functions), target=target))
-    return Linked(module, *shapes)
+    return Linked(module, *parameters)
 
 
 def _network(
-    lowered: Graph, names: Sequence[str], lanes: int, *, direct: bool
-) -> tuple[Any, tuple[Any, ...]]:
-    """Return the function that calls the operators, and the shapes of its parameters."""
-    first, last = lowered[0].op, lowered.output.op
-    image = operators.buffer_shape(first.in_shape, first.batch, lanes)
-    output = operators.buffer_shape(last.out_shape, last.batch, lanes)
-    activations, arena = plan_arena(
-        lowered, {node.name: _aligned(_activation(node.op, lanes)) for node in lowered[:-1]}
+    steps: Sequence[Step], names: Sequence[str], kernels: Kernels, *, direct: bool
+) -> tuple[Any, tuple[Buffer, ...]]:
+    """Return the function that calls the operators, and its parameters."""
+    unit = kernels.unit
+    known = {step.kernel: kernels.buffers(step.kernel) for step in steps}
+    (image, *_), _, _ = known[steps[0].kernel]
+    output = known[steps[-1].kernel][2]
+    sizes = {step.name: _units(known[step.kernel][2], unit) for step in steps[:-1]}
+    activations, arena = plan_arena(steps, sizes)
+    weights = sum(_units(found, unit) for step in steps for found in known[step.kernel][1])
+    least = _ALIGNMENT // np.dtype(unit).itemsize
+    parameters = (
+        image,
+        Buffer((max(weights, least),), unit),
+        output,
+        Buffer((max(arena, least),), unit),
     )
-    weights = sum(_aligned(math.prod(shape)) for shape in _weight_shapes(lowered, lanes))
-    shapes = (image, (max(weights, _ALIGNMENT),), output, (max(arena, _ALIGNMENT),))
-    return _function(_Calls(lowered, names, lanes, activations, direct), shapes), shapes
+    return _function(_Calls(steps, names, known, activations, unit, direct), parameters), parameters
 
 
 def object_files(module: Any) -> bytes:
@@ -175,19 +183,15 @@ def find_compiler(name: str) -> str:
     return found
 
 
-def pack_weights(lowered: Graph, weights: Weights, lanes: int) -> NDArray[np.float32]:
-    """Return all weights of a network as its function reads them."""
-    parts = [np.zeros(0, np.float32)]
-    for node in lowered:
-        if operators.weight_shapes(node.op, lanes):
-            for array in operators.pack(node.op, *weights[node.name], lanes):
-                parts.append(np.zeros(_aligned(array.size), np.float32))
-                parts[-1][: array.size] = array.ravel()
-    packed = np.concatenate(parts)
-    return packed if packed.size else np.zeros(_ALIGNMENT, np.float32)
+def pack(constants: Sequence[Array], unit: str) -> Array:
+    """Return the constants of a network as its function reads them, in one array."""
+    packed = b"".join(array.tobytes().ljust(_aligned(array.nbytes), b"\0") for array in constants)
+    return np.frombuffer(packed or bytes(_ALIGNMENT), unit)
 
 
-def plan_arena(lowered: Graph, sizes: Mapping[str, int]) -> tuple[dict[str, int], int]:
+def plan_arena(
+    steps: Sequence[Node | Step], sizes: Mapping[str, int]
+) -> tuple[dict[str, int], int]:
     """Return where in an arena each tensor lies, and the arena's size; sizes are in elements.
 
     Tensors that are needed at the same time don't overlap. Large ones are placed first, each at the
@@ -196,8 +200,8 @@ def plan_arena(lowered: Graph, sizes: Mapping[str, int]) -> tuple[dict[str, int]
     Source: Pisarchyk and Lee, "Efficient memory management for deep neural net inference", 2020,
     https://arxiv.org/abs/2001.03288 (greedy by size).
     """
-    born = {node.name: step for step, node in enumerate(lowered)}
-    dies = {source: step for step, node in enumerate(lowered) for source in node.inputs}
+    born = {step.name: i for i, step in enumerate(steps)}
+    dies = {source: i for i, step in enumerate(steps) for source in step.inputs}
     placed: list[tuple[int, int, int, int]] = []  # offset, end, first step, last step
     offsets: dict[str, int] = {}
     for name in sorted(sizes, key=lambda n: (-sizes[n], born[n])):
@@ -211,48 +215,42 @@ def plan_arena(lowered: Graph, sizes: Mapping[str, int]) -> tuple[dict[str, int]
     return offsets, max((end for _, end, _, _ in placed), default=0)
 
 
-def _aligned(size: int) -> int:
-    return -(-size // _ALIGNMENT) * _ALIGNMENT
+def _aligned(n_bytes: int) -> int:
+    return -(-n_bytes // _ALIGNMENT) * _ALIGNMENT
 
 
-def _activation(op: OpSpec, lanes: int) -> int:
-    return math.prod(operators.buffer_shape(op.out_shape, op.batch, lanes))
-
-
-def _weight_shapes(lowered: Graph, lanes: int) -> list[tuple[int, ...]]:
-    return [shape for node in lowered for shape in operators.weight_shapes(node.op, lanes)]
+def _units(found: Buffer, unit: str) -> int:
+    """Return what a tensor takes of an array, in elements of the array."""
+    return _aligned(found.n_bytes) // np.dtype(unit).itemsize
 
 
 @dataclass(frozen=True)
 class _Calls:
     """What the function is made of."""
 
-    lowered: Graph
+    steps: Sequence[Step]
     names: Sequence[str]  #: of the functions, in order
-    lanes: int
+    known: Mapping[Kernel, tuple[list[Buffer], list[Buffer], Buffer]]
     offsets: Mapping[str, int]  #: of activations in the arena
+    unit: str  #: dtype of weights and arena
     direct: bool  #: whether operators are called by their symbols, not by name
 
     def body(self, ins: Any, outs: Any) -> Any:
         """Return the calls, given the image and the weights, the output and the arena."""
         (image, weights), (output, arena) = ins, outs
         calls, position = [], 0
-        for node, name in zip(self.lowered, self.names, strict=True):
-            op = node.op
+        for step, name in zip(self.steps, self.names, strict=True):
+            reads, constants, writes = self.known[step.kernel]
             arguments = []
-            for source, shape in zip(
-                node.inputs, operators.input_shapes(op, self.lanes), strict=True
-            ):
+            for source, found in zip(step.inputs, reads, strict=True):
                 start = image[0, 0, 0, 0] if source == INPUT else arena[self.offsets[source]]
-                arguments.append(_tensor(start, shape))
-            for shape in operators.weight_shapes(op, self.lanes):
-                arguments.append(_tensor(weights[position], shape))
-                position += _aligned(math.prod(shape))
-            last = node is self.lowered.output
-            start = output[0, 0, 0, 0] if last else arena[self.offsets[node.name]]
-            shape = operators.buffer_shape(op.out_shape, op.batch, self.lanes)
-            arguments.append(_tensor(start, shape))
-            calls.append(tirx.Evaluate(self._call(name, arguments)))
+                arguments.append(_tensor(start, found))
+            for found in constants:
+                arguments.append(_tensor(weights[position], found))
+                position += _units(found, self.unit)
+            last = step is self.steps[-1]
+            start = output[0, 0, 0, 0] if last else arena[self.offsets[step.name]]
+            calls.append(tirx.Evaluate(self._call(name, [*arguments, _tensor(start, writes)])))
         return tirx.SeqStmt(calls) if len(calls) > 1 else calls[0]
 
     def _call(self, name: str, arguments: list[Any]) -> Any:
@@ -261,25 +259,26 @@ class _Calls:
         return tirx.call_packed(name, *arguments)
 
 
-def _function(calls: _Calls, shapes: Sequence[tuple[int, ...]]) -> Any:
-    inputs = [te.placeholder(shape, name=f"p{i}") for i, shape in enumerate(shapes[:2])]
+def _function(calls: _Calls, parameters: Sequence[Buffer]) -> Any:
+    inputs = [te.placeholder(p.shape, p.dtype, f"p{i}") for i, p in enumerate(parameters[:2])]
+    outputs = parameters[2:]
     results = te.extern(
-        list(shapes[2:]),
+        [p.shape for p in outputs],
         inputs,
         calls.body,
         name=ENTRY,
-        dtype=["float32", "float32"],
+        dtype=[p.dtype for p in outputs],
         # Offset zero is promised to the operators, which check it.
-        in_buffers=[tirx.decl_buffer(i.shape, "float32", elem_offset=0) for i in inputs],
-        out_buffers=[tirx.decl_buffer(s, "float32", elem_offset=0) for s in shapes[2:]],
+        in_buffers=[tirx.decl_buffer(i.shape, i.dtype, elem_offset=0) for i in inputs],
+        out_buffers=[tirx.decl_buffer(p.shape, p.dtype, elem_offset=0) for p in outputs],
     )
     return te.create_prim_func([*inputs, *results]).with_attr("global_symbol", ENTRY)
 
 
-def _tensor(start: Any, shape: tuple[int, ...]) -> Any:
+def _tensor(start: Any, found: Buffer) -> Any:
     """Return a tensor on the stack, as operators take it, that begins at an element."""
     pointer = PointerType(PrimType("int64"))
-    extents = Call(Op.get("tirx.tvm_stack_make_shape"), list(shape), ret_ty=pointer)
-    zero = tirx.const(0, "float32")
-    fields = [tirx.address_of(start), extents, 0, len(shape), zero, 0]
+    extents = Call(Op.get("tirx.tvm_stack_make_shape"), list(found.shape), ret_ty=pointer)
+    zero = tirx.const(0, found.dtype)
+    fields = [tirx.address_of(start), extents, 0, len(found.shape), zero, 0]
     return Call(Op.get("tirx.tvm_stack_make_array"), fields, ret_ty="handle")

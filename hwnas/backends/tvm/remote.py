@@ -64,7 +64,7 @@ class RemoteDevice:
         """Return a ``.tar`` of object files as a shared library for the device."""
         return linker.shared_library(objects, self._facts.cc)
 
-    def tensor(self, array: NDArray[np.float32]) -> "_Held":
+    def tensor(self, array: NDArray[Any]) -> "_Held":
         """Return a tensor on the device."""
         copy = np.array(array)
         return _Held(lambda connection: tvm.runtime.tensor(copy, connection.device))
