@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from hwnas import machine
 from hwnas.backends.tvm import dots, int8_operators, linker
+from hwnas.backends.tvm.buffers import Buffer
 from hwnas.backends.tvm.compiler import Compiler
 from hwnas.backends.tvm.engine import LocalDevice
 from hwnas.backends.tvm.kernels import Bytes
@@ -125,7 +126,7 @@ def _quantised(op: OpSpec) -> tuple[QuantisedOp, list[Scale], list[Any], Any]:
     return found, sources, inputs, expected / out.scale + out.zero_point
 
 
-def _memory(x: Any, found: int8_operators.Buffer) -> NDArray[Any]:
+def _memory(x: Any, found: Buffer) -> NDArray[Any]:
     """Return int8 values ``(N, C, H, W)`` as they lie in memory, with junk in padded channels."""
     n, c, h, w = x.shape
     memory = np.full((n, h, w, found.shape[-1]), 77, found.dtype)

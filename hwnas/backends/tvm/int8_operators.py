@@ -28,7 +28,12 @@ Array = NDArray[Any]
 _FEW = 4  # so few channels are padded to four: a group of a dot product
 #: Where a function finds, in float32, the zero points of what it reads first and second and writes,
 #: what multiplies the former two, and, of an activation that is computed, its result.
+#: To the zero point of what is written ``_MAGIC`` is added.
 _ZERO_IN, _ZERO_OTHER, _ZERO_OUT, _FACTOR, _OTHER, _LAST, _SIZE = 0, 1, 2, 3, 4, 5, 8
+
+#: Floats near it are integers; as bits, it is a multiple of 256.
+_MAGIC = 1.5 * 2.0**23
+_MAGIC_BITS = 0x4B400000
 
 
 def padded(channels: int, lanes: int) -> int:
@@ -146,7 +151,8 @@ def pack(op: QuantisedOp, sources: list[Scale], lanes: int, dot: Dot) -> list[Ar
     """
     spec, scales = op.node.op, np.zeros(_SIZE, np.float32)
     first, shift = sources[0], _shift(dot)
-    scales[_ZERO_IN], scales[_ZERO_OUT] = first.zero_point + shift, op.out.zero_point + shift
+    scales[_ZERO_IN] = first.zero_point + shift
+    scales[_ZERO_OUT] = op.out.zero_point + shift + _MAGIC
     factor = 1.0 if _is_curved(spec) else 1 / op.out.scale
     if len(sources) > 1:
         scales[_ZERO_OTHER] = sources[1].zero_point + shift
@@ -174,7 +180,7 @@ def pack(op: QuantisedOp, sources: list[Scale], lanes: int, dot: Dot) -> list[Ar
 
 def pack_images(scale: Scale, dot: Dot) -> Array:
     """Return the constants that images are rounded by."""
-    return _edge({_FACTOR: 1 / scale.scale, _ZERO_OUT: scale.zero_point + _shift(dot)})
+    return _edge({_FACTOR: 1 / scale.scale, _ZERO_OUT: scale.zero_point + _shift(dot) + _MAGIC})
 
 
 def pack_answers(scale: Scale, dot: Dot) -> Array:
@@ -238,9 +244,12 @@ def _zero(dot: Dot) -> Any:
 
 
 def _stored(x: Any, dot: Dot) -> Any:
-    """Return a real value in units of what is written, rounded as onnxruntime does: to even."""
-    low, high = (tirx.const(float(v + _shift(dot)), "float32") for v in (-128, 127))
-    return te.nearbyint(te.max(te.min(x, high), low)).astype("int32").astype(dot.activation)
+    """Return what is written of a real value to which ``_MAGIC`` was added.
+
+    That rounded it to an integer, to even as onnxruntime does, which is in the lowest bits now.
+    """
+    low, high = (tirx.const(_MAGIC_BITS + v + _shift(dot), "int32") for v in (-128, 127))
+    return te.max(te.min(tirx.reinterpret("int32", x), high), low).astype(dot.activation)
 
 
 def _written(op: OpSpec, value: Any, q: Tensor, dot: Dot) -> Any:
