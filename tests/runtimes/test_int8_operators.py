@@ -11,18 +11,22 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from hwnas import machine
+from hwnas import families, machine, space
+from hwnas.backends import portable
 from hwnas.backends.tvm import dots, int8_operators, linker
 from hwnas.backends.tvm.buffers import Buffer
 from hwnas.backends.tvm.compiler import Compiler
-from hwnas.backends.tvm.engine import LocalDevice
+from hwnas.backends.tvm.engine import LocalDevice, TvmEngine
 from hwnas.backends.tvm.kernels import Bytes
 from hwnas.backends.tvm.settings import Tvm
 from hwnas.backends.tvm.templates import Plan, Tile
+from hwnas.cost.host import as_run
 from hwnas.errors import CompileError, ConfigError
+from hwnas.families.blocks import fold_batch_norm
 from hwnas.graph import Node
 from hwnas.int8.network import CLIPS, QuantisedOp, Scale, Weights
-from hwnas.op import OpSpec
+from hwnas.int8.quantise import quantise
+from hwnas.op import OpSpec, Signature
 from tests.conftest import with_settings
 from tests.runtimes import torch_reference as reference
 from tests.runtimes.emulator import CROSS, emulate, needs_cross_compiler, needs_emulator
@@ -225,6 +229,43 @@ def test_products_of_the_largest_bytes_do_not_saturate(feature: str) -> None:
     compiled = compiler.compile(op, plan)
     device.call(device.load(compiled.library), compiled.name, tensors)
     assert (device.array(tensors[-1]) == 255).all()
+
+
+def test_operators_run_on_two_threads(compiler: Compiler) -> None:
+    for op in (OPERATORS[2], OPERATORS[10], OPERATORS[19]):
+        threaded = Compiler(replace(compiler.target, threads=2))
+        plans = threaded.plans(op, 2)
+        assert [plan.parallel for plan in plans] == [True, False]
+        for plan in plans:
+            _run(threaded, op, plan)
+
+
+def test_network_with_sums_answers_as_its_onnx_file(compiler: Compiler, tmp_path: Path) -> None:
+    """What is fused skips a rounding: answers differ by a few steps of their scale."""
+    torch.manual_seed(0)
+    where, signature = space.load(space.find("resnet_small")), Signature(1, 10)
+    family, genotype = families.get(where.family), where.smallest()
+    side = family.resolution(where, genotype)
+    module = family.build(where, genotype, signature)
+    images = torch.randn(20, 1, side, side)
+    module.train()(images)
+    network = fold_batch_norm(module.eval())
+    lowered = family.lower(where, genotype, signature)
+    int8 = quantise(network, lowered, images)
+    fused = as_run(lowered, compiler.target)
+    assert any("add" in node.op.fused for node in fused)
+    engine = TvmEngine(compiler.target, LocalDevice(1))
+    plans = {node.op: engine.plans(node.op, 1)[0] for node in fused}
+    paths = {}
+    for suffix, content in engine.export(fused, plans, int8).items():
+        paths[suffix] = tmp_path / f"model{suffix}"
+        paths[suffix].write_bytes(content)
+    found = engine.open(paths).session.run(images.numpy())
+    expected = portable.int8_session(int8).run(images.numpy())
+    step = int8.ops[-1].out.scale
+    assert np.ptp(expected) > 50 * step
+    assert np.abs(found - expected).max() <= 8 * step
+    assert np.abs(found - expected).mean() <= 1.5 * step
 
 
 @pytest.mark.parametrize("mcpu", ["x86-64-v2", "cortex-a72"])
