@@ -1,6 +1,6 @@
 """How fast networks are in int8 by TVM, beside float32 by TVM and both by onnxruntime.
 
-python -m experiments.tvm_int8.in_turns [--networks 6]
+python -m experiments.tvm_int8.in_turns [--networks 4]
 
 The largest and random networks of several spaces, with stand-in weights, on one thread. Operators
 are tuned first, then each network is timed in turns with the same by another runtime or in another
@@ -32,8 +32,8 @@ from hwnas.target import Remote, Target, from_facts
 from hwnas.timing import Timer, TimingConfig, in_turns, measure
 
 _HERE = Path(__file__).parent
-_SPACES = ("resnet_small", "mbconv_small", "cpu_small", "mbconv_224")
-_TUNING, _TIMING, _PLANS = TimingConfig(repeats=3, min_repeat_ms=1.0), TimingConfig(), 12
+_SPACES = ("resnet_small", "mbconv_small", "cpu_small")
+_TUNING, _TIMING, _PLANS = TimingConfig(repeats=3, min_repeat_ms=1.0), TimingConfig(), 6
 _CHANNELS, _SIDES, _KERNELS = (16, 32, 64, 128, 256), (7, 14, 28), (1, 3)
 #: What int8 by TVM is timed against.
 _OTHERS = ("tvm_float32", "onnxruntime_int8", "onnxruntime_float32")
@@ -42,7 +42,7 @@ _OTHERS = ("tvm_float32", "onnxruntime_int8", "onnxruntime_float32")
 def main() -> None:
     """Time networks and operators, write both tables, and say what they come to."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--networks", type=int, default=6)
+    parser.add_argument("--networks", type=int, default=4)
     asked = parser.parse_args()
     lab = _Lab()
     rows = [lab.operator(c, side, k) for k in _KERNELS for c in _CHANNELS for side in _SIDES]
