@@ -128,7 +128,7 @@ def test_defaults_are_the_documented_ones() -> None:
         ("budget.sram_kib=-1", "budget.sram_kib must be a number in"),
         ("sampler.name=nsga3", "Did you mean 'nsga2'"),
         ("target.clock_mhz=0", "target.clock_mhz must be a number in"),
-        ("target.runtime=tvm", "Unknown dtype 'int8'"),
+        ("target.dtype=float32", "Unknown dtype 'float32'"),
         ("target.runtime=vella", "Did you mean 'vela'"),
         ("target.meter=rappl", "Did you mean 'rapl'"),
         ("target.threads=0", "target.threads must be a whole number in"),

@@ -94,7 +94,7 @@ def of(dtype: str, target: Any, cpu: Cpu) -> Kernels:
         raise ConfigError(
             f"target.dtype={dtype}: CPU '{target.attrs['mcpu']}' multiplies no bytes: it has none "
             f"of {wanted} (target.tvm.mattr adds what LLVM does not know of). "
-            "target.dtype=float32 runs, and target.runtime=onnxruntime."
+            "target.dtype=float32 runs."
         )
     return Bytes(cpu, dot)
 
