@@ -1,9 +1,10 @@
 """What a search trained of a candidate, what that came to, and what is believed of it."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hwnas.candidates import read_columns
 from hwnas.figure import Figure
@@ -50,7 +51,7 @@ def trainings(folder: RunFolder, manifest: Manifest, candidate: Candidate) -> Tr
         lines.append(
             f"It was not finished: what is on the front with a probability of at least "
             f"{config['probability']:.0%} is, and the {config['n_least']} most probable candidates"
-            f"{_few(config.get('n_most'))}{_late(config['minutes'])}."
+            f"{_few(config)}{_late(config['minutes'])}."
         )
     targets = list(manifest.get("targets", [""]))
     for target in targets:
@@ -84,8 +85,11 @@ def _read(manifest: Manifest, candidate: Candidate) -> Iterator[tuple[str, Figur
         yield f"expected after {_epochs(total)}", candidate.figures[quality(candidate.figures)]
 
 
-def _few(n_most: int | None) -> str:
-    most = "a fifth of all" if n_most is None else f"{n_most}"
+def _few(config: Mapping[str, Any]) -> str:
+    """Say how many are finished at most; runs that say nothing of it had no such limit."""
+    if "n_most" not in config:
+        return ""
+    most = config["n_most"] or f"{config['n_least']} or a fifth of all, whichever is more,"
     return f", but no more than {most} for each target"
 
 

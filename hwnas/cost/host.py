@@ -46,7 +46,7 @@ def as_run(lowered: Graph, target: Target) -> Graph:
     dtype = dtype_of(lowered, target)
     if dtype != "int8" or backends.get(target.runtime).sums:
         return fuse(lowered, dtype, target.batch)
-    nodes = (  # sums have a scale of their own
+    nodes = (  # sums have a scale of their own: they are not fused
         replace(node, op=replace(node.op, dtype=_of_node(node), batch=target.batch))
         for node in lowered
     )

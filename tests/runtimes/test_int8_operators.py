@@ -27,6 +27,7 @@ from hwnas.graph import Node
 from hwnas.int8.network import CLIPS, QuantisedOp, Scale, Weights
 from hwnas.int8.quantise import quantise
 from hwnas.op import OpSpec, Signature
+from hwnas.target import Target
 from tests.conftest import with_settings
 from tests.runtimes import torch_reference as reference
 from tests.runtimes.emulator import CROSS, emulate, needs_cross_compiler, needs_emulator
@@ -57,12 +58,18 @@ def _here(feature: str) -> Compiler:
 
 
 @pytest.fixture(scope="module")
-def compiler() -> Compiler:
-    """Return a compiler for the best that this CPU has."""
+def best() -> Target:
+    """Return a target of the best that this CPU has."""
     feature = next((name for name, (_, flag) in CPUS.items() if flag in FLAGS), None)
     if feature is None:
         pytest.skip("this CPU multiplies no bytes")
-    return _here(feature)
+    return with_settings(INT8, Tvm(mcpu=CPUS[feature][0]))
+
+
+@pytest.fixture(scope="module")
+def compiler(best: Target) -> Compiler:
+    LocalDevice(1)
+    return Compiler(best)
 
 
 OPERATORS = tuple(
@@ -193,7 +200,8 @@ def test_every_instruction_multiplies_exactly(feature: str, op: OpSpec) -> None:
 def test_every_schedule_computes_the_same(compiler: Compiler, op: OpSpec, order: str) -> None:
     borders = ["row", "whole"] if op.padding else ["none"]
     for (rows, columns), vectors, border in itertools.product([(1, 1), (1, 3)], [1, 3], borders):
-        fits = op.out_shape[2] % columns == 0 and -(-op.out_shape[0] // 16) % vectors == 0
+        n_vectors = -(-op.out_shape[0] // compiler.cpu.lanes)
+        fits = op.out_shape[2] % columns == 0 and n_vectors % vectors == 0
         if fits:
             _run(compiler, op, Plan(Tile(rows, columns, vectors, order, border)))
 
@@ -231,16 +239,16 @@ def test_products_of_the_largest_bytes_do_not_saturate(feature: str) -> None:
     assert (device.array(tensors[-1]) == 255).all()
 
 
-def test_operators_run_on_two_threads(compiler: Compiler) -> None:
+def test_operators_run_on_two_threads(best: Target) -> None:
     for op in (OPERATORS[2], OPERATORS[10], OPERATORS[19]):
-        threaded = Compiler(replace(compiler.target, threads=2))
+        threaded = Compiler(replace(best, threads=2))
         plans = threaded.plans(op, 2)
         assert [plan.parallel for plan in plans] == [True, False]
         for plan in plans:
             _run(threaded, op, plan)
 
 
-def test_network_with_sums_answers_as_its_onnx_file(compiler: Compiler, tmp_path: Path) -> None:
+def test_network_with_sums_answers_as_its_onnx_file(best: Target, tmp_path: Path) -> None:
     """What is fused skips a rounding: answers differ by a few steps of their scale."""
     torch.manual_seed(0)
     where, signature = space.load(space.find("resnet_small")), Signature(1, 10)
@@ -252,9 +260,9 @@ def test_network_with_sums_answers_as_its_onnx_file(compiler: Compiler, tmp_path
     network = fold_batch_norm(module.eval())
     lowered = family.lower(where, genotype, signature)
     int8 = quantise(network, lowered, images)
-    fused = as_run(lowered, compiler.target)
+    fused = as_run(lowered, best)
     assert any("add" in node.op.fused for node in fused)
-    engine = TvmEngine(compiler.target, LocalDevice(1))
+    engine = TvmEngine(best, LocalDevice(1))
     plans = {node.op: engine.plans(node.op, 1)[0] for node in fused}
     paths = {}
     for suffix, content in engine.export(fused, plans, int8).items():

@@ -30,7 +30,6 @@ class Compiler:
     """Compiles for one target."""
 
     def __init__(self, target: Target):
-        self.target = target
         self.tvm_target = tvm_target(target.section(Tvm), target.threads)
         self.cpu = cpu_facts(self.tvm_target, target.threads)
         self._kernels = kernels.of(target.dtype, self.tvm_target, self.cpu)
