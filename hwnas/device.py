@@ -2,7 +2,7 @@
 
 import contextlib
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
@@ -14,7 +14,9 @@ from hwnas.graph import distinct
 from hwnas.latency_table import Entry, LatencyTable, TableConfig, incomplete
 from hwnas.networks import Networks
 from hwnas.op import OpSpec
-from hwnas.profiling import borrowing
+from hwnas.profiling import beginning, borrowing
+from hwnas.profiling.beginning import Begun
+from hwnas.profiling.effort import Effort
 from hwnas.profiling.subject import Subject
 from hwnas.progress import Progress
 from hwnas.provenance import facts, open_table, own_table, related
@@ -22,16 +24,24 @@ from hwnas.runtimes.pool import Pool, Retrying
 
 _CHECKED = 300  #: networks whose operators are looked for in a table before anything is trained
 
+_SOON = 2  #: times that an operator is timed, at most, while a search waits
+
 #: The latency tables that ship with hwnas.
 SHIPPED = content.ROOT / "latency_tables"
 
 
 @final
 class Device:
-    """A target that is measured: its latency table, and the process that compiles and times."""
+    """A target that is measured: its latency table, and the process that compiles and times.
 
-    def __init__(self, config: SearchConfig | ProfileConfig, table: LatencyTable):
-        self.config, self.table = config, table
+    Args:
+        config: Of the command.
+        table: Of the target.
+        digest: Of what costs are predicted from; empty where nothing is.
+    """
+
+    def __init__(self, config: SearchConfig | ProfileConfig, table: LatencyTable, digest: str = ""):
+        self.config, self.table, self.digest = config, table, digest
         self._open = contextlib.ExitStack()
         if not _predicts(config):
             self._open.enter_context(table.locked())
@@ -74,24 +84,67 @@ def source(config: SearchConfig | ProfileConfig) -> borrowing.Source | None:
     return found and borrowing.Source.of(found, facts(config.target, config.rpc))
 
 
-def _borrow(config: SearchConfig, networks: Networks, progress: Progress) -> None:
-    """Make a table from another CPU's where there is none of this machine, or not for a space."""
+def _begin(config: SearchConfig, networks: Networks, progress: Progress) -> None:
+    """Measure what a search needs where no table of this machine knows a space."""
     table = own_table(config.target, config.rpc, _own_root(config), SHIPPED)
-    lacking = [m for m in networks.space.members if m.name not in table.calibration]
-    subjects = [Subject(member, networks.as_run) for member in lacking]
-    other, n = source(config), config.table.networks
-    if other is None or not subjects or not all(other.covers(each, n) for each in subjects):
+    all_of_them = [Subject(member, networks.as_run) for member in networks.space.members]
+    subjects = [each for each in all_of_them if _is_lacking(table, each, config.seed)]
+    if not subjects:
         return
+    other = source(config)
     pool = Pool(config.target, config.timing, config.rpc, config.tuning.limit_s)
-    effort = borrowing.Effort(n, config.tuning.n_plans)
     with table.locked(), pool:
+        fill(table, other, subjects, pool, effort(config, other, n_passes=_SOON), progress)
+
+
+def effort(
+    config: SearchConfig | ProfileConfig, other: borrowing.Source | None, **goal: Any
+) -> Effort:
+    """Return how much is measured where no table of this machine knows a space.
+
+    Args:
+        config: Of the command.
+        other: Another CPU's table.
+        **goal: Fields of ``Effort`` that say when it is enough.
+    """
+    plans = {} if other is None else other.plans
+    return Effort(config.table.networks, config.tuning.n_plans, plans, **goal)
+
+
+def fill(
+    table: LatencyTable,
+    other: borrowing.Source | None,
+    subjects: Sequence[Subject],
+    pool: Pool,
+    effort: Effort,
+    progress: Progress,
+) -> Mapping[str, Begun]:
+    """Make a table know spaces: from another CPU's that does, else from what is measured here.
+
+    Returns:
+        What was measured here, by space; nothing where a table is borrowed.
+    """
+    if other is not None and all(other.covers(each, effort.n) for each in subjects):
         borrowing.borrow(table, other, subjects, pool, effort, progress)
+        return {}
+    return beginning.begin(table, subjects, pool, effort, progress)
+
+
+def _is_lacking(table: LatencyTable, subject: Subject, seed: int) -> bool:
+    """Return whether a table does not know a space."""
+    known = subject.space.name in table.calibration
+    return not known or any(op not in table.entries for op in _some(subject, seed))
+
+
+def _some(subject: Subject, seed: int) -> tuple[OpSpec, ...]:
+    """Return operators of a space, or most of them where they are many."""
+    return distinct(subject.lower(genotype) for genotype in subject.sample(_CHECKED, seed))
 
 
 def open_device(config: SearchConfig, networks: Networks, progress: Progress) -> Device | None:
     """Return the device of a measured target, with the table that its costs come from.
 
-    Where there is only another CPU's table, some networks are measured from which one follows.
+    Where no table of this machine knows a space, some networks are measured from which one follows.
 
     Raises:
         TableError: there is no table of this machine, or it is not made for the space.
@@ -102,16 +155,15 @@ def open_device(config: SearchConfig, networks: Networks, progress: Progress) ->
         roots, command = [_own_root(config), SHIPPED], profile_command(config)
         accept = config.table.accept_foreign
         if config.table.networks and not accept:
-            _borrow(config, networks, progress)
+            _begin(config, networks, progress)
         table = open_table(config.target, config.rpc, roots, accept, command)
         # Better now than after an hour of training.
-        drawn = Subject(networks.space, networks.as_run).sample(_CHECKED, config.seed)
-        ops = distinct(networks.as_run(genotype) for genotype in drawn)
+        ops = _some(Subject(networks.space, networks.as_run), config.seed)
         if missing := [op for op in ops if op not in table.entries]:
             raise incomplete(missing, config.target, command)
         spaces = [member.name for member in networks.space.members]
         TableCostModel(table, config.target, networks.as_run, spaces, command)
-        return Device(config, table)
+        return Device(config, table, table.digest(spaces, ops))
     return Device(config, own_table(config.target, config.rpc, Path(config.table.dir), SHIPPED))
 
 
@@ -132,8 +184,7 @@ def _own_root(config: SearchConfig) -> Path:
 
 def table_digest(device: Device | None) -> dict[str, str]:
     """Return the digest of what costs are predicted from, by name; none where nothing is."""
-    known = device is not None and _predicts(device.config)
-    return {"latency_table": device.table.digest} if device and known else {}
+    return {"latency_table": device.digest} if device is not None and device.digest else {}
 
 
 def table_facts(device: Device | None) -> dict[str, Any] | None:
@@ -147,7 +198,7 @@ def notes(device: Device | None, spaces: Sequence[str]) -> list[str]:
     """Return what is to be known of where costs come from."""
     if device is None or not _predicts(device.config):
         return []
-    found = [words for name in spaces if (words := borrowing.words(device.table, name))]
+    found = [words for name in spaces if (words := beginning.words(device.table, name))]
     return [f"{line} To measure operators too: {profile_command(device.config)}" for line in found]
 
 

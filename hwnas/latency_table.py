@@ -28,6 +28,8 @@ from hwnas.timing import Timing
 #: How the plan begins of an operator whose latency comes from another device: it was not timed on
 #: this one. What follows, if anything, is the plan that it has there.
 TRANSFERRED = "transferred"
+#: The plan of an operator that was not timed at all: its latency follows from others timed here.
+FORETOLD = "foretold"
 
 Row = dict[str, Any]
 _SHAPES = ("in_shape", "out_shape")
@@ -60,6 +62,7 @@ class _Calibrated(TypedDict):
     unit: Literal["ms"]
     error: NotRequired[dict[str, Any]]
     transfer: NotRequired[dict[str, Any]]
+    foretold: NotRequired[dict[str, Any]]
 
 
 class _Operator(TypedDict):
@@ -98,8 +101,8 @@ class TableConfig:
 
     dir: str = "latency_tables"  #: tables of your own; those that ship are found without it
     accept_foreign: bool = False  #: use a table of another CPU or another version, labelled so
-    #: networks measured before a search where another CPU's table is all there is: from so many,
-    #: and as many again up to four times, its latencies here follow; 0: none, else 10 or more
+    #: networks measured before a search of a space that no table of this machine knows: from so
+    #: many, and as many again up to four times, latencies follow; 0: none, else 10 or more
     networks: int = within("[0, 10_000]", 16)
 
     def __post_init__(self) -> None:
@@ -129,6 +132,11 @@ def is_transferred(plan: str) -> bool:
     return plan.startswith(TRANSFERRED)
 
 
+def is_timed(plan: str) -> bool:
+    """Return whether an operator of that plan was timed on this device."""
+    return not plan.startswith((TRANSFERRED, FORETOLD))
+
+
 @final
 @dataclass
 class LatencyTable:
@@ -141,10 +149,14 @@ class LatencyTable:
     provenance: dict[str, Any] = field(default_factory=dict)
     foreign: str = ""  #: why the table is not of this machine, if it is not
 
-    @property
-    def digest(self) -> str:
-        """A digest of what the table predicts from."""
-        return digest_of("".join(_contents(self)[name] for name in ("operators.csv", _FILES[2])))
+    def digest(self, spaces: Iterable[str], ops: Iterable[OpSpec]) -> str:
+        """Return a digest of what the table predicts from, for some spaces and operators.
+
+        What it comes to know of others changes nothing.
+        """
+        calibration = {space: self.calibration.get(space) for space in spaces}
+        rows = [_row(op, self.entries[op]) for op in ops if op in self.entries]
+        return digest_of(_csv(rows) + json.dumps(calibration))
 
     def missing(self, ops: Iterable[OpSpec]) -> list[OpSpec]:
         """Return the operators that were not measured here."""
@@ -153,7 +165,7 @@ class LatencyTable:
 
     def plans(self) -> Mapping[OpSpec, str]:
         """Return how each operator that was measured here is compiled."""
-        return {op: e.plan for op, e in self.entries.items() if not is_transferred(e.plan)}
+        return {op: e.plan for op, e in self.entries.items() if is_timed(e.plan)}
 
     def taken_over(self) -> Mapping[OpSpec, str]:
         """Return how operators are compiled whose plans come from another device."""

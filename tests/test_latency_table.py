@@ -1,3 +1,4 @@
+import copy
 import dataclasses
 import json
 import os
@@ -114,16 +115,25 @@ def test_empty_table_survives(tmp_path: Path) -> None:
 
 def test_digest_is_of_what_is_predicted_from(tmp_path: Path) -> None:
     table = _fill(LatencyTable(tmp_path), 0)
-    first = table.digest
+    op, other = [*table.entries][:2]
+    table.calibration["t"] = copy.deepcopy(table.calibration["s"])
+
+    def digest() -> str:
+        return table.digest(["s"], [op])
+
+    first = digest()
     table.networks, table.provenance = [], {"seed": 3}
-    assert table.digest == first
-    op = next(iter(table.entries))
+    table.entries[other] = dataclasses.replace(table.entries[other], plan="another")
+    table.calibration["t"]["coefficients"]["scale"] = 2.0
+    assert digest() == first
     table.entries[op] = dataclasses.replace(table.entries[op], plan="another")
-    assert table.digest != first
-    table.entries.clear()
-    second = table.digest
+    second = digest()
+    assert second != first
     table.calibration["s"]["coefficients"]["scale"] = 2.0
-    assert table.digest != second
+    third = digest()
+    assert third not in (first, second)
+    del table.entries[op]
+    assert digest() not in (first, second, third)
 
 
 DAMAGE: dict[str, Callable[[bytes], bytes]] = {

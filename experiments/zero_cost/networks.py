@@ -23,8 +23,8 @@ from experiments import evaluations
 from experiments.evaluations import Evaluations, searched
 from hwnas import space
 from hwnas.accuracy.zero_cost import NAMES, ZeroCost
+from hwnas.gaussian_process import Surrogate, fit
 from hwnas.searching.features import Features
-from hwnas.searching.surrogate import Surrogate, fit
 from hwnas.space import SearchSpace
 
 Array = NDArray[np.float64]

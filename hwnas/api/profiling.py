@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import math
 import random
 import statistics
 import time
@@ -17,12 +18,12 @@ from hwnas.api.reporter import Reporter
 from hwnas.backends import base
 from hwnas.config import ProfileConfig
 from hwnas.cost.calibration import Calibration
-from hwnas.device import SHIPPED, source
+from hwnas.device import SHIPPED, effort, fill, source
 from hwnas.errors import CompileError, ConfigError, TableError
 from hwnas.latency_table import LatencyTable, find, load
 from hwnas.networks import Networks
 from hwnas.networks import read as read_networks
-from hwnas.profiling import borrowing, networks, operators, throughput, transfer
+from hwnas.profiling import networks, operators, throughput, transfer
 from hwnas.profiling.networks import Whole
 from hwnas.profiling.subject import Subject
 from hwnas.progress import Progress
@@ -97,24 +98,26 @@ def _measured(
 def _soon(
     config: ProfileConfig, table: LatencyTable, subject: Subject, pool: Pool, phases: Reporter
 ) -> list[Whole] | None:
-    """Return what shows that another CPU's table is good enough; ``None`` if it is not."""
-    other = source(config)
-    if config.within is None or other is None:
+    """Return what shows that few measurements are good enough; ``None`` if they are not."""
+    if config.within is None:
         return None
-    space, n = subject.space.name, config.table.networks
-    if space not in table.calibration:
-        if not n or not other.covers(subject, n):
-            return None
-        effort = borrowing.Effort(n, config.tuning.n_plans)
-        borrowing.borrow(table, other, [subject], pool, effort, phases)
-    counts = config.networks
+    space, other, counts = subject.space.name, source(config), config.networks
+    known = table.calibration.get(space)
+    if config.table.networks and (known is None or "foretold" in known):
+        goal = {"within": config.within, "share": config.share, "long_s": math.inf}
+        begun = fill(table, other, [subject], pool, effort(config, other, **goal), phases)
+        if space in begun:
+            return begun[space].wholes if begun[space].share >= config.share else None
+    if other is None or space not in table.calibration:
+        return None
     genotypes = _sampled(config, subject)[counts.fit + counts.interval :]
     held_out = networks.measure_networks(table, subject, genotypes, pool, phases, other.plans)
     calibration = Calibration(**table.calibration[space]["coefficients"])
     if networks.share(calibration, held_out, config.within) < config.share:
         return None
-    table.calibration[space]["error"] = networks.error(calibration, held_out)
-    networks.record(table, held_out, ["held_out"] * len(held_out), calibration, space)
+    predicted = [calibration.predict(each.features) for each in held_out]
+    table.calibration[space]["error"] = networks.error(calibration, held_out, predicted)
+    networks.record(table, held_out, ["held_out"] * len(held_out), predicted, space)
     return held_out
 
 
@@ -150,11 +153,11 @@ def _measure(
             f"calibrate on {counts.fit} and {counts.interval} and to hold out 10: lower "
             "networks.fit and networks.interval."
         )
-    taken = other.plans if config.within is not None and (other := source(config)) else {}
-    if table.taken_over() and not taken:  # those networks were compiled by other plans
+    plenty = effort(config, source(config) if config.within is not None else None)
+    if table.taken_over() and not plenty.plans:  # those networks were compiled by other plans
         table.networks.clear()
     table.forget_transfer()
-    refused = operators.measure_operators(table, ops, pool, config.tuning.n_plans, phases, taken)
+    refused = operators.measure_operators(table, ops, pool, plenty, phases)
     if refused:
         op, reason = next(iter(refused.items()))
         raise CompileError(
@@ -197,7 +200,7 @@ def _transfer(
     chosen = {genotype: lowered[genotype] for genotype in covered}
     ops = {node.op for net in chosen.values() for node in net}
     refused = operators.measure_operators(
-        table, sorted(ops, key=str), pool, config.tuning.n_plans, phases
+        table, sorted(ops, key=str), pool, effort(config, None), phases
     )
     if refused:
         raise CompileError(next(iter(refused.values())))

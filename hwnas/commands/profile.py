@@ -71,10 +71,13 @@ def _of_elsewhere(found: Elsewhere, target: str) -> list[str]:
 
 
 def _print(console: Console, table: LatencyTable, space: str, of: str) -> None:
-    found = table.calibration[space]["error"]
+    known = table.calibration[space]
+    found, n_told = known["error"], len(table.entries) - len(table.plans())
+    seen = "each left out in turn" if "foretold" in known else "that neither fit nor interval saw"
+    told = f", {n_told} of them foretold" * bool(n_told)
     lines = [
-        f"{len(table.entries)} operators in {table.path}.",
-        f"Error on {found['n']} networks{of} that neither fit nor interval has seen:",
+        f"{len(table.entries)} operators in {table.path}{told}.",
+        f"Error on {found['n']} networks{of}, {seen}:",
     ]
     for name in ("table", "macs"):
         e = found[name]

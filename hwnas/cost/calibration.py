@@ -7,7 +7,7 @@ others, not used by the fit, say how wide the interval must be.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -52,7 +52,25 @@ class Calibration:
             + self.operator_ms * features.n_operators
             + self.weights_ms_per_kib * features.weights_kib
         )
+        return self.around(value)
+
+    def around(self, value: float) -> tuple[float, float, float]:
+        """Return a latency and the ends of its interval, in ms."""
         return value, value * max(0.0, 1 - self.interval), value * (1 + self.interval)
+
+    def within(self, errors: Sequence[float]) -> "Calibration":
+        """Return it with the interval that shares of error, of networks it did not see, ask for.
+
+        The largest counts where they are too few for ``COVERAGE``.
+        """
+        rank = min(len(errors), _rank(len(errors)))
+        return replace(self, interval=sorted(errors)[rank - 1], n_interval=len(errors))
+
+    @property
+    def coverage(self) -> float:
+        """The share of networks, like those that set the interval, for which it holds at least."""
+        n = self.n_interval
+        return min(n, _rank(n)) / (n + 1)
 
     def to_json(self) -> dict[str, Any]:
         """Return the calibration as JSON."""
@@ -83,17 +101,24 @@ def calibrate(
     Source: Papadopoulos et al., "Inductive confidence machines for regression", ECML 2002,
     https://doi.org/10.1007/3-540-36755-1_29.
     """
-    scale, operator_ms, weights = _fit(fitted)
-    rough = Calibration(scale, operator_ms, weights, 0.0, len(fitted), len(interval))
-    errors = sorted(abs(ms / rough.predict(known)[0] - 1.0) for known, ms in interval)
-    rank = math.ceil((len(errors) + 1) * COVERAGE)
-    if rank > len(errors):
+    rough = fit(fitted)
+    errors = [abs(ms / rough.predict(known)[0] - 1.0) for known, ms in interval]
+    if _rank(len(errors)) > len(errors):
         raise ValueError(f"{len(errors)} networks are too few for an interval of {COVERAGE:.0%}.")
-    return Calibration(scale, operator_ms, weights, errors[rank - 1], len(fitted), len(interval))
+    return rough.within(errors)
 
 
-def _fit(known: Sequence[tuple[Features, float]]) -> tuple[float, float, float]:
-    """Return the coefficients of least relative squares, none negative."""
+def _rank(n: int) -> int:
+    """Return the rank of the error, of so many, that is the interval's half width."""
+    return math.ceil((n + 1) * COVERAGE)
+
+
+def fit(known: Sequence[tuple[Features, float]]) -> Calibration:
+    """Return the coefficients of least relative squares, none negative, without an interval.
+
+    Args:
+        known: Features and measured latency in ms of networks.
+    """
     latencies = np.array([ms for _, ms in known])
     rows = np.array([features.vector() for features, _ in known]) / latencies[:, None]
     sizes = rows.mean(axis=0)
@@ -105,4 +130,4 @@ def _fit(known: Sequence[tuple[Features, float]]) -> tuple[float, float, float]:
         errors = np.abs(rows @ solution - 1.0)
         keep = errors <= max(np.quantile(errors, 0.9), 1e-12)
     scale, operator_ms, weights = (float(value) for value in solution)
-    return scale, operator_ms, weights
+    return Calibration(scale, operator_ms, weights, 0.0, len(known), 0)

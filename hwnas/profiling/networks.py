@@ -20,6 +20,8 @@ from hwnas.runtimes.worker import Worker
 from hwnas.space import Genotype
 from hwnas.timing import Timing
 
+Predicted = tuple[float, float, float]  #: latency and the ends of its interval, in ms
+
 
 @dataclass(frozen=True)
 class Whole:
@@ -111,14 +113,14 @@ def report_error(
     fit, end = counts.fit, counts.fit + counts.interval
     pairs = [(whole.features, whole.timing.median_ms) for whole in wholes]
     calibration = calibrate(pairs[:fit], pairs[fit:end])
-    held_out = wholes[end:]
+    held_out, predicted = wholes[end:], [calibration.predict(each.features) for each in wholes]
     table.calibration[space] = {
         "coefficients": calibration.to_json(),
-        "error": error(calibration, held_out),
+        "error": error(calibration, held_out, predicted[end:]),
         "unit": "ms",
     }
     roles = ["fit"] * fit + ["interval"] * (end - fit) + ["held_out"] * len(held_out)
-    record(table, wholes, roles, calibration, space)
+    record(table, wholes, roles, predicted, space)
     return calibration
 
 
@@ -126,7 +128,7 @@ def record(
     table: LatencyTable,
     wholes: Sequence[Whole],
     roles: Sequence[str],
-    calibration: Calibration,
+    predicted: Sequence[Predicted],
     space: str,
 ) -> None:
     """Store networks of a space, what they are there for, and what is predicted of them."""
@@ -139,8 +141,8 @@ def record(
     judged = [
         _row(whole.genotype, whole.network)
         | _cells(whole.measured)
-        | _judged(whole, calibration, role)
-        for role, whole in zip(roles, wholes, strict=True)
+        | _judged(whole, foretold, role)
+        for role, whole, foretold in zip(roles, wholes, predicted, strict=True)
     ]
     table.networks = others + judged
     table.save()
@@ -152,18 +154,19 @@ def share(calibration: Calibration, wholes: Sequence[Whole], within: float) -> f
     return sum(abs(error) <= within for error in errors) / len(errors)
 
 
-def error(calibration: Calibration, held_out: Sequence[Whole]) -> dict[str, Any]:
+def error(
+    calibration: Calibration, held_out: Sequence[Whole], predicted: Sequence[Predicted]
+) -> dict[str, Any]:
     """Return how well the table predicts networks it has not seen, and how well MACs would."""
     measured = [whole.timing.median_ms for whole in held_out]
-    predictions = [calibration.predict(whole.features) for whole in held_out]
-    inside = [low <= ms <= high for (_, low, high), ms in zip(predictions, measured, strict=True)]
+    inside = [low <= ms <= high for (_, low, high), ms in zip(predicted, measured, strict=True)]
     macs = [whole.macs_m for whole in held_out]
     # The fairest line through MACs: fitted on the very networks it is judged by.
     scale = sum(m * m / t / t for m, t in zip(macs, measured, strict=True))
     per_mac = sum(m / t for m, t in zip(macs, measured, strict=True)) / scale
     return {
         "n": len(held_out),
-        "table": agreement([value for value, _, _ in predictions], measured)
+        "table": agreement([value for value, _, _ in predicted], measured)
         | {"coverage": sum(inside) / len(inside), "interval": calibration.interval},
         "macs": agreement([m * per_mac for m in macs], measured),
         "drifted": sum(whole.timing.drifted for whole in held_out),
@@ -211,9 +214,9 @@ def _measured(row: Row) -> Measured:
     return Measured(timing, int(row["n_passes"]))
 
 
-def _judged(whole: Whole, calibration: Calibration, role: str) -> Row:
+def _judged(whole: Whole, predicted: Predicted, role: str) -> Row:
     """Return the columns of a network that calibrates a table, or judges it."""
-    value, low, high = calibration.predict(whole.features)
+    value, low, high = predicted
     return {
         "role": role,
         "predicted_ms": f"{value:.7g}",

@@ -1,10 +1,11 @@
 """Tunes and times the operators that a table lacks."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from hwnas.errors import CompileError, HwnasError
 from hwnas.latency_table import Entry, LatencyTable
 from hwnas.op import OpSpec
+from hwnas.profiling.effort import Effort
 from hwnas.profiling.passes import Measured, Passes, Saver
 from hwnas.progress import Progress
 from hwnas.runtimes.pool import Pool
@@ -18,20 +19,19 @@ def measure_operators(
     table: LatencyTable,
     ops: Sequence[OpSpec],
     pool: Pool,
-    n_plans: int,
+    effort: Effort,
     progress: Progress,
-    taken: Mapping[OpSpec, str] | None = None,
 ) -> dict[OpSpec, str]:
     """Tune and time the operators that a table lacks; return those that cannot be compiled.
 
-    Those with a plan that is ``taken`` over are not tuned.
+    Those that ``effort`` has a plan of are not tuned.
     """
     missing, elsewhere = table.missing(ops), table.taken_over()
     refused: dict[OpSpec, str] = {}
 
     def tune(op: OpSpec) -> Callable[[Worker], tuple[str, Timing]]:
         def work(worker: Worker) -> tuple[str, Timing]:
-            plan = (taken or {}).get(op) or worker.tune(op, n_plans, elsewhere.get(op, ""))
+            plan = effort.plans.get(op) or worker.tune(op, effort.n_plans, elsewhere.get(op, ""))
             return plan, worker.time_operators([(op, plan)])[0]
 
         return work
@@ -47,11 +47,13 @@ def measure_operators(
                 table.entries[op] = Entry(*outcome)
                 saver.soon()
             advance(1)
-    _passes(table).run(table, [op for op in ops if op not in refused], pool, progress)
+    _passes(table, effort.n_passes).run(
+        table, [op for op in ops if op not in refused], pool, progress
+    )
     return refused
 
 
-def _passes(table: LatencyTable) -> Passes[OpSpec]:
+def _passes(table: LatencyTable, most: int) -> Passes[OpSpec]:
     def measured(op: OpSpec) -> Measured:
         return Measured(table.entries[op].timing, table.entries[op].n_passes)
 
@@ -61,4 +63,4 @@ def _passes(table: LatencyTable) -> Passes[OpSpec]:
     def time(worker: Worker, ops: Sequence[OpSpec]) -> Sequence[Timing]:
         return worker.time_operators([(op, table.entries[op].plan) for op in ops])
 
-    return Passes("Time operators", measured, keep, time, _BLOCK)
+    return Passes("Time operators", measured, keep, time, _BLOCK, most)

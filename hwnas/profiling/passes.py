@@ -20,7 +20,7 @@ from hwnas.timing import Timing
 K = TypeVar("K", bound=Hashable)
 
 _SAVE_S = 5.0  #: at most so much work is lost by a kill
-_PASSES = 6  #: at most
+MOST = 6  #: passes, at most
 _AGREE = 0.03  #: what is measured is timed until two quiet passes differ by no more
 
 
@@ -41,6 +41,7 @@ class Passes(Generic[K]):
     keep: Callable[[K, Measured], None]  #: put it into the table
     time: Callable[[Worker, Sequence[K]], Sequence[Timing]]
     block: int = 1  #: things that one worker times in a row
+    most: int = MOST  #: passes
 
     def run(
         self,
@@ -58,7 +59,7 @@ class Passes(Generic[K]):
         for thing in things:
             known = self.measured(thing)
             found[thing] = [known.timing] if known else []
-        for number in range(1, _PASSES + 1):
+        for number in range(1, self.most + 1):
             todo = [thing for thing in things if self._wants(thing, found[thing], number)]
             random.Random(number).shuffle(todo)
             blocks = [todo[i : i + self.block] for i in range(0, len(todo), self.block)]

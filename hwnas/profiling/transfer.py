@@ -4,7 +4,6 @@ Source: the idea of few samples and a reference device is that of Lee et al., "H
 https://arxiv.org/abs/2106.08630; here the model is linear, so that 10 samples are enough to fit.
 """
 
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 from scipy import optimize
 
 from hwnas.agreement import agreement
-from hwnas.cost.calibration import COVERAGE, Calibration
+from hwnas.cost.calibration import Calibration
 from hwnas.graph import Graph
 from hwnas.latency_table import TRANSFERRED, Entry, LatencyTable
 from hwnas.op import OpSpec
@@ -110,8 +109,7 @@ def transferred(
     reference = {op: entry.timing.median_ms for op, entry in source.entries.items()}
     model = fit(networks, measured_ms, reference)
     predicted = left_out(networks, measured_ms, reference)
-    errors = sorted(abs(ms / p - 1.0) for ms, p in zip(measured_ms, predicted, strict=True))
-    rank = min(len(errors), math.ceil((len(errors) + 1) * COVERAGE))
+    errors = [abs(ms / p - 1.0) for ms, p in zip(measured_ms, predicted, strict=True)]
     alone = table.plans()
     shift = _in_networks(table, networks, measured_ms, model) if alone else 1.0
     for op, entry in source.entries.items():
@@ -127,7 +125,7 @@ def transferred(
             plan = (plans or {}).get(op, "")
             table.entries[op] = Entry(f"{TRANSFERRED} {plan}".strip(), timing)
     n = len(networks)
-    calibration = Calibration(shift, model.operator_ms, 0.0, errors[rank - 1], n, n)
+    calibration = Calibration(shift, model.operator_ms, 0.0, 0.0, n, 0).within(errors)
     report = agreement(predicted, measured_ms)
     found = {
         "coefficients": calibration.to_json(),
@@ -136,7 +134,7 @@ def transferred(
         "unit": "ms",
     }
     table.calibration |= dict.fromkeys(spaces, found)
-    return {**report, "interval": calibration.interval, "coverage": rank / (n + 1)}
+    return {**report, "interval": calibration.interval, "coverage": calibration.coverage}
 
 
 def _device(table: LatencyTable) -> str:

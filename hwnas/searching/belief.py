@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwnas.figure import NORMAL_95, Figure
+from hwnas.gaussian_process import Surrogate, fit
 from hwnas.metrics import column, paid, perfect, quality
 from hwnas.pareto import non_dominated
 from hwnas.results import Candidate
 from hwnas.searching.expectation import CLIP, REFERENCE, CostedCandidates, Inputs
 from hwnas.searching.features import Features
-from hwnas.searching.surrogate import Surrogate, fit
 from hwnas.space import Genotype, Space
 
 Array = NDArray[np.float64]

@@ -8,11 +8,11 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
+from hwnas.gaussian_process import Hyperparameters, Surrogate, fit
 from hwnas.pareto import hypervolume, non_dominated
 from hwnas.searching.acquisition import expected_improvement, log_normal_improvement
 from hwnas.searching.calibration import calibrated
 from hwnas.searching.choices import Assignment
-from hwnas.searching.surrogate import Hyperparameters, Surrogate, fit
 
 Array = NDArray[np.float64]
 #: Assignments to what is known of them beside their choices and costs, ``(n, k)``.

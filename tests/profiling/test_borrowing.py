@@ -10,8 +10,9 @@ import pytest
 from hwnas.cost.table import TableCostModel
 from hwnas.latency_table import LatencyTable, is_transferred, load
 from hwnas.op import Signature
-from hwnas.profiling import borrowing
-from hwnas.profiling.borrowing import Effort, Source
+from hwnas.profiling import beginning, borrowing
+from hwnas.profiling.borrowing import Source
+from hwnas.profiling.effort import Effort
 from hwnas.profiling.subject import Subject
 from hwnas.progress import Silent
 from hwnas.space import SearchSpace
@@ -62,10 +63,10 @@ def test_all_networks_are_foretold_from_few(
     assert kept.plans() == {}
     assert kept.taken_over() == other.plans()
     assert all(is_transferred(entry.plan) for entry in kept.entries.values())
-    said = borrowing.words(kept, profiled.space.name)
+    said = beginning.words(kept, profiled.space.name)
     assert "shipped" not in said
     assert "cpu (theirs) and 16 networks measured here" in said
-    assert borrowing.words(other, profiled.space.name) == ""
+    assert beginning.words(other, profiled.space.name) == ""
 
 
 def test_more_is_measured_where_few_tell_little(

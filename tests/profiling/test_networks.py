@@ -162,7 +162,7 @@ def test_error_is_what_it_says() -> None:
         Whole(genotype, known, m, Measured(t), "")
         for known, m, t in zip(features, (10.0, 20.0, 30.0, 40.0), measured, strict=True)
     ]
-    found = error(calibration, wholes)
+    found = error(calibration, wholes, [calibration.predict(each) for each in features])
     ratios = [2 / 2, 4 / 4.16, 6 / 5.6, 8 / 10]
     errors = [ratio - 1 for ratio in ratios]
     assert found["n"] == 4

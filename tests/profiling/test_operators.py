@@ -5,6 +5,7 @@ import pytest
 from hwnas.errors import DeviceError
 from hwnas.latency_table import TRANSFERRED, Entry, LatencyTable, load
 from hwnas.op import OpSpec, Signature
+from hwnas.profiling.effort import Effort
 from hwnas.profiling.operators import measure_operators
 from hwnas.profiling.passes import together
 from hwnas.progress import Silent
@@ -12,7 +13,7 @@ from hwnas.space import SearchSpace
 from hwnas.timing import Timing
 from tests.profiling.fakes import Device, FakeWorker, pool, subject, timing
 
-N_PLANS = 4
+EFFORT = Effort(16, n_plans=4)
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def test_each_operator_gets_its_own_latency_and_plan(
     table: LatencyTable, ops: tuple[OpSpec, ...]
 ) -> None:
     worker = FakeWorker()
-    assert measure_operators(table, ops, pool(worker), N_PLANS, Silent()) == {}
+    assert measure_operators(table, ops, pool(worker), EFFORT, Silent()) == {}
     assert sorted(map(str, worker.tuned)) == sorted(map(str, ops))
     assert table.missing(ops) == []
     for saved in (table.entries, load(table.path).entries):
@@ -41,10 +42,10 @@ def test_each_operator_gets_its_own_latency_and_plan(
 
 
 def test_second_profile_measures_nothing(table: LatencyTable, ops: tuple[OpSpec, ...]) -> None:
-    measure_operators(table, ops, pool(FakeWorker()), N_PLANS, Silent())
+    measure_operators(table, ops, pool(FakeWorker()), EFFORT, Silent())
     before = (table.path / "operators.csv").read_bytes()
     again, worker = load(table.path), FakeWorker()
-    assert measure_operators(again, ops, pool(worker), N_PLANS, Silent()) == {}
+    assert measure_operators(again, ops, pool(worker), EFFORT, Silent()) == {}
     assert worker.tuned == worker.timed == []
     assert (table.path / "operators.csv").read_bytes() == before
 
@@ -53,10 +54,10 @@ def test_only_what_is_new_or_was_transferred_is_measured(
     table: LatencyTable, ops: tuple[OpSpec, ...]
 ) -> None:
     known, transferred, new = ops[:30], ops[30:40], ops[40:]
-    measure_operators(table, known, pool(FakeWorker()), N_PLANS, Silent())
+    measure_operators(table, known, pool(FakeWorker()), EFFORT, Silent())
     table.entries |= {op: Entry(TRANSFERRED, timing(99.0)) for op in transferred}
     worker = FakeWorker()
-    measure_operators(table, ops, pool(worker), N_PLANS, Silent())
+    measure_operators(table, ops, pool(worker), EFFORT, Silent())
     assert set(worker.tuned) == set(worker.timed) == {*transferred, *new}
     assert table.missing(ops) == []
 
@@ -69,12 +70,12 @@ def test_what_was_measured_before_an_interruption_is_kept(
     table: LatencyTable, ops: tuple[OpSpec, ...], error: BaseException, after: int
 ) -> None:
     with pytest.raises(type(error)):
-        measure_operators(table, ops, pool(FakeWorker(), error, after), N_PLANS, Silent())
+        measure_operators(table, ops, pool(FakeWorker(), error, after), EFFORT, Silent())
     kept = load(table.path) if after else table  # an empty table is not written
     assert table.path.exists() is bool(after)
     assert len(kept.entries) == after
     known, worker = {*kept.entries}, FakeWorker()
-    measure_operators(kept, ops, pool(worker), N_PLANS, Silent())
+    measure_operators(kept, ops, pool(worker), EFFORT, Silent())
     assert set(worker.tuned) == {*ops} - known
     assert {entry.n_passes for entry in kept.entries.values()} == {2}  # none has fewer passes
 
@@ -84,12 +85,12 @@ def test_interruption_in_a_later_pass_loses_no_operator(
 ) -> None:
     interrupted = pool(FakeWorker(), KeyboardInterrupt(), len(ops) + 3)
     with pytest.raises(KeyboardInterrupt):
-        measure_operators(table, ops, interrupted, N_PLANS, Silent())
+        measure_operators(table, ops, interrupted, EFFORT, Silent())
     kept = load(table.path)
     assert kept.missing(ops) == []
     assert sorted({entry.n_passes for entry in kept.entries.values()}) == [1, 2]
     worker = FakeWorker()
-    measure_operators(kept, ops, pool(worker), N_PLANS, Silent())
+    measure_operators(kept, ops, pool(worker), EFFORT, Silent())
     assert worker.tuned == []
     assert {entry.n_passes for entry in kept.entries.values()} == {2}
     assert len(worker.timed) == len(ops) - 30
@@ -99,7 +100,7 @@ def test_refused_operators_are_told_and_the_others_measured(
     table: LatencyTable, ops: tuple[OpSpec, ...]
 ) -> None:
     worker = FakeWorker(refuses=ops[3:5])
-    refused = measure_operators(table, ops, pool(worker), N_PLANS, Silent())
+    refused = measure_operators(table, ops, pool(worker), EFFORT, Silent())
     assert refused == {op: f"no plan for {op}" for op in ops[3:5]}
     assert set(load(table.path).entries) == {*ops} - {*ops[3:5]}
 
@@ -124,7 +125,7 @@ def test_passes_go_on_until_two_confirm_the_fastest(
     median_ms: float,
 ) -> None:
     worker = FakeWorker(script={ops[0]: list(passes)})
-    measure_operators(table, ops[:20], pool(worker), N_PLANS, Silent())
+    measure_operators(table, ops[:20], pool(worker), EFFORT, Silent())
     assert worker.timed.count(ops[0]) == n
     assert table.entries[ops[0]].timing.median_ms == median_ms
     assert not table.entries[ops[0]].timing.drifted
@@ -138,10 +139,10 @@ def test_disturbed_operator_is_timed_again_by_the_next_profile(
     drifting = [timing(1.0, drifted=True) for _ in range(7)]
     worker = FakeWorker(script={disturbed: drifting})
     for n in (6, 7):  # as often as it may be; then once more each time
-        measure_operators(table, [disturbed, quiet], pool(worker), N_PLANS, Silent())
+        measure_operators(table, [disturbed, quiet], pool(worker), EFFORT, Silent())
         assert worker.timed.count(disturbed) == table.entries[disturbed].n_passes == n
         assert table.entries[disturbed].timing.drifted
-    measure_operators(table, [disturbed, quiet], pool(worker), N_PLANS, Silent())
+    measure_operators(table, [disturbed, quiet], pool(worker), EFFORT, Silent())
     assert not table.entries[disturbed].timing.drifted
     assert worker.timed.count(quiet) == 2
     assert worker.tuned.count(disturbed) == 1

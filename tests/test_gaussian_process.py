@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from scipy import optimize
 
+from hwnas.gaussian_process import Surrogate, fit
 from hwnas.searching.features import Features
-from hwnas.searching.surrogate import Surrogate, fit
 
 CHOICES = {"a": ("x", "y", "z"), "b": ("x", "y", "z"), "k": (3, 5, 7), "only": (1,)}
 

@@ -1,0 +1,207 @@
+import math
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hwnas.cost.table import TableCostModel
+from hwnas.errors import CompileError, TableError
+from hwnas.latency_table import FORETOLD, Entry, LatencyTable, load
+from hwnas.op import OpSpec, Signature
+from hwnas.profiling import beginning
+from hwnas.profiling.effort import Effort
+from hwnas.profiling.foretelling import Foretelling
+from hwnas.profiling.subject import Subject
+from hwnas.progress import Silent
+from hwnas.space import SearchSpace
+from tests.profiling.fakes import CPU, Device, FakeWorker, pool, subject, timing
+
+#: How far the intervals of 16 networks may be off: their coverage is 16 of 17.
+EFFORT = Effort(16, 4)
+
+
+@pytest.fixture(scope="module")
+def profiled(small: SearchSpace, task: Signature) -> Subject:
+    return subject(small, task)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> LatencyTable:
+    return LatencyTable(tmp_path / "own")
+
+
+def _begin(
+    table: LatencyTable, device: Device, subjects: Sequence[Subject], effort: Effort = EFFORT
+) -> tuple[FakeWorker, dict[str, beginning.Begun]]:
+    worker = FakeWorker(device)
+    return worker, beginning.begin(table, subjects, pool(worker), effort, Silent())
+
+
+def _errors(table: LatencyTable, profiled: Subject, device: Device) -> tuple[Any, float]:
+    """Return the errors on networks drawn anew, and the share of them in their intervals."""
+    model = TableCostModel(table, CPU, profiled.lower, [profiled.space.name], "")
+    nets = [profiled.lower(genotype) for genotype in profiled.sample(200, 77)]
+    found = [model.latency(net, profiled.space.name) for net in nets]
+    true = [device.network(net) for net in nets]
+    inside = [f.lower <= ms <= f.upper for f, ms in zip(found, true, strict=True)]
+    return np.abs(np.array([f.value for f in found]) / true - 1), float(np.mean(inside))
+
+
+@pytest.mark.parametrize("factor", [0.3, 1.0, 4.0])
+def test_a_space_is_foretold_from_operators_of_few_networks(
+    table: LatencyTable, profiled: Subject, factor: float
+) -> None:
+    factors = {"depthwise": 1.7 * factor, "pointwise": factor}
+    device = Device(factors, scale=1.2, operator_ms=1e-4)
+    worker, begun = _begin(table, device, [profiled])
+    space = profiled.space.name
+    assert len(begun[space].wholes) == 16
+    n_timed, ops = len(set(worker.tuned)), profiled.operators(0)
+    assert len(worker.tuned) == n_timed < 0.5 * len(ops)
+    errors, inside = _errors(table, profiled, device)
+    assert np.mean(errors <= 0.05) >= 0.9
+    assert inside >= 0.9
+    kept = load(table.path)
+    assert set(kept.entries) >= set(ops)
+    assert set(kept.plans()) == set(worker.tuned)
+    assert {e.plan for op, e in kept.entries.items() if op not in kept.plans()} == {FORETOLD}
+    assert kept.taken_over() == {}
+    said = beginning.words(kept, space)
+    assert f"from {n_timed} operators and 16 networks measured here" in said
+
+
+def test_what_is_left_out_is_foretold_as_well_as_new_networks(
+    table: LatencyTable, profiled: Subject
+) -> None:
+    """Where operators follow no rule, networks whose operators were timed must not hide it."""
+
+    class Odd(Device):
+        def operator(self, op: OpSpec) -> float:
+            return super().operator(op) * math.exp(0.5 * random.Random(str(op)).gauss(0, 1))
+
+    device = Odd(operator_ms=1e-4)
+    _, begun = _begin(table, device, [profiled], Effort(32, 4, share=0.01))
+    errors, inside = _errors(table, profiled, device)
+    said = table.calibration[profiled.space.name]["error"]["table"]
+    assert said["mape"] > 0.5 * errors.mean() > 0.02
+    assert inside >= 0.85
+    assert begun[profiled.space.name].share == pytest.approx(said["within_5"])
+
+
+def test_networks_are_added_until_enough_are_foretold(
+    table: LatencyTable, profiled: Subject
+) -> None:
+    _, begun = _begin(table, Device(noise=0.2), [profiled], Effort(12, 4))
+    assert len(begun[profiled.space.name].wholes) == 48
+    assert len(table.networks) == 48
+
+
+def test_nothing_is_measured_twice(table: LatencyTable, profiled: Subject) -> None:
+    _begin(table, Device(), [profiled])
+    before = table.calibration[profiled.space.name]["coefficients"]
+    worker, _ = _begin(load(table.path), Device(), [profiled])
+    assert not worker.tuned + worker.timed
+    assert not worker.networks
+    # Latencies are kept with seven digits.
+    kept = load(table.path).calibration[profiled.space.name]["coefficients"]
+    assert kept == pytest.approx(before, rel=1e-3, abs=1e-5)
+
+
+def test_other_spaces_stay_as_they_are(
+    table: LatencyTable, profiled: Subject, tiny: SearchSpace, task: Signature
+) -> None:
+    second = subject(tiny, task)
+    _begin(table, Device(), [second])
+    before, timed = table.calibration[tiny.name], table.plans()
+    worker, _ = _begin(table, Device(), [profiled])
+    assert table.calibration[tiny.name] == before
+    assert not set(worker.tuned) & set(timed)
+    errors, _ = _errors(table, second, Device())
+    assert np.mean(errors <= 0.05) >= 0.9
+
+
+def test_plans_that_are_taken_over_are_not_tuned(table: LatencyTable, profiled: Subject) -> None:
+    plans = {op: f"plan of {op.out_shape[0]} out of 4" for op in profiled.operators(0)}
+    worker, _ = _begin(table, Device(), [profiled], Effort(16, 4, plans))
+    assert worker.tuned == []
+    assert {op: plans[op] for op in worker.timed} == dict(table.plans())
+
+
+def test_a_space_that_lacks_a_few_operators_keeps_its_calibration(
+    table: LatencyTable, profiled: Subject
+) -> None:
+    ops = profiled.operators(0)
+    table.entries = {op: Entry("p", timing(Device().operator(op))) for op in ops[7:]}
+    known = {"coefficients": {}, "unit": "ms"}
+    table.calibration[profiled.space.name] = known
+    worker, begun = _begin(table, Device(), [profiled])
+    assert begun == {}
+    assert set(worker.tuned) == {*ops[:7]}
+    assert worker.networks == []
+    assert table.calibration[profiled.space.name] is known
+
+
+def test_what_followed_from_another_device_is_forgotten(
+    table: LatencyTable, profiled: Subject
+) -> None:
+    table.calibration["other"] = {"transfer": {"from": "x"}}
+    _begin(table, Device(), [profiled])
+    assert "other" not in table.calibration
+
+
+def test_an_operator_that_cannot_be_compiled_is_said(
+    table: LatencyTable, profiled: Subject
+) -> None:
+    refused = profiled.lower(profiled.space.smallest())[0].op
+    worker = FakeWorker(refuses=[refused])
+    with pytest.raises(CompileError, match="no plan for"):
+        beginning.begin(table, [profiled], pool(worker), EFFORT, Silent())
+    assert len(load(table.path).entries) > 0  # the others are kept
+
+
+def test_too_few_networks_are_refused(
+    table: LatencyTable, task: Signature, tiny: SearchSpace
+) -> None:
+    one = SearchSpace("one", tiny.family, {}, {**tiny.values(tiny.smallest())})
+    with pytest.raises(TableError, match=r"has 1 networks, too few .* cost=measured"):
+        _begin(table, Device(), [subject(one, task)])
+
+
+def test_intervals_of_operators_hold(profiled: Subject) -> None:
+    ops, device, rng = list(profiled.operators(0)), Device(), random.Random(3)
+    rng.shuffle(ops)
+    latencies = {op: device.operator(op) * math.exp(rng.gauss(0, 0.1)) for op in ops}
+    known = dict([*latencies.items()][: len(ops) // 3])
+    told = Foretelling.of(known).foretold(op for op in ops if op not in known)
+    assert set(told) == set(ops) - set(known)
+    held = [low <= latencies[op] <= high for op, (_, low, high) in told.items()]
+    assert np.mean(held) > 0.9
+    errors = [abs(ms / latencies[op] - 1) for op, (ms, _, _) in told.items()]
+    assert np.median(errors) < 0.12
+
+
+def test_operators_that_shall_say_nothing_do_not(profiled: Subject) -> None:
+    ops = list(profiled.operators(0))
+    known = {op: Device().operator(op) for op in ops}
+    known[ops[0]] *= 50
+    model = Foretelling.of(known)
+    assert model.foretold(ops[:1])[ops[0]][0] > 5 * Device().operator(ops[0])
+    assert model.foretold(ops[:1], ops[:1])[ops[0]][0] < 3 * Device().operator(ops[0])
+    assert model.foretold([]) == {}
+
+
+def test_an_operator_of_another_kind_is_still_foretold(profiled: Subject) -> None:
+    known = {op: Device().operator(op) for op in profiled.operators(0)}
+    odd = OpSpec("attention", (96, 7, 7), (32, 7, 7), groups=4, dtype="float32")
+    ms, low, high = Foretelling.of(known).foretold([odd])[odd]
+    assert 0 < low < ms < high < math.inf
+
+
+def test_foretold_entries_are_not_plans(table: LatencyTable, profiled: Subject) -> None:
+    op, other = profiled.operators(0)[:2]
+    table.entries = {op: Entry(FORETOLD, timing(1.0)), other: Entry("p", timing(1.0))}
+    assert table.plans() == {other: "p"}
+    assert table.missing([op, other]) == [op]
