@@ -1,11 +1,11 @@
 """The end of a search: candidates that may be on the front get the weights that are delivered."""
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import zip_longest
-from math import ceil
 
 from hwnas import build
 from hwnas.api.context import TargetContext
@@ -73,7 +73,8 @@ def finish(
     The one that answers best is finished first and teaches the others; those are spread over costs,
     so that a front that is cut off by the time is as wide. What is finished says more of the
     others, too, so that some may become probable: they are finished then. The first round takes
-    half of what ``finish.n_most`` allows, so that what it says can still be heeded.
+    half of what ``finish.n_most`` and ``finish.minutes`` allow, so that what it says can still be
+    heeded.
 
     Args:
         contexts: One for each target.
@@ -100,8 +101,10 @@ def finish(
             for s in contexts
         }
 
-    def is_late() -> bool:
-        return config.minutes is not None and time.monotonic() - began > 60 * config.minutes
+    def is_late(share: float) -> bool:
+        """Return whether a share of the time is over."""
+        seconds = math.inf if config.minutes is None else 60 * config.minutes
+        return time.monotonic() - began > share * seconds
 
     wanted = look()
     if wanted and finisher.config.epochs and config.alpha:
@@ -112,16 +115,16 @@ def finish(
         state.finisher = Finisher(parts, weights, teacher, phases)
         state.finished |= _finished(state.finisher, [teacher], phases, "Train the teacher")
     most = len(contexts) * config.most(len({c.id for c in candidates if not c.reason}))
-    for limit in (ceil(most / 2), *[most] * _LATER_ROUNDS):
-        wanted = look()
+    for share in (0.5, *[1.0] * _LATER_ROUNDS):
+        wanted, late = look(), partial(is_late, share)
         if finisher.config.epochs:
-            wanted = wanted[: max(0, limit - len(state.finished))]
+            wanted = wanted[: max(0, math.ceil(share * most) - len(state.finished))]
         left = [c.genotype for c in band.spread(wanted)]
-        if is_late():  # what is trained already costs no time
+        if is_late(1.0):  # what is trained already costs no time
             left = [genotype for genotype in left if state.finisher.is_kept(genotype)]
         if not left:
             break
-        state.finished |= _finished(state.finisher, left, phases, "Finish members", is_late)
+        state.finished |= _finished(state.finisher, left, phases, "Finish members", late)
     look()
     state.among_finished = seen([c for c in candidates if c.id in state.finished])
     return state

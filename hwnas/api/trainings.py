@@ -89,6 +89,8 @@ def _few(config: Mapping[str, Any]) -> str:
     """Say how many are finished at most; runs that say nothing of it had no such limit."""
     if "n_most" not in config:
         return ""
+    if config["n_most"] is None and config["minutes"] is not None:
+        return ""
     most = config["n_most"] or f"{config['n_least']} or a fifth of all, whichever is more,"
     return f", but no more than {most} for each target"
 

@@ -51,7 +51,8 @@ class FinishConfig:
     #: of being on the front, from which a candidate is finished
     probability: float = within("(0, 1]", 0.2)
     n_least: int = within("[1, 1_000_000]", 12)  #: candidates that are finished, however improbable
-    #: candidates that are trained on for each target; default: a fifth of those that were scored
+    #: candidates that are trained on for each target; default: as many as ``minutes`` allow, or
+    #: without these a fifth of those that were scored
     n_most: int | None = field(default=None, metadata={**limits("[1, 1_000_000]"), **LATER})
     minutes: float | None = within("(0, 525_600]", None)  #: after which no other member is begun
 
@@ -60,7 +61,9 @@ class FinishConfig:
 
     def most(self, n_scored: int) -> int:
         """Return how many candidates are trained on at most, of so many."""
-        return max(self.n_least, n_scored // 5) if self.n_most is None else self.n_most
+        if self.n_most is not None:
+            return self.n_most
+        return n_scored if self.minutes is not None else max(self.n_least, n_scored // 5)
 
     def of_one(self, epochs: int, rate: float) -> FinishingConfig:
         """Return how one network is finished.
