@@ -123,7 +123,7 @@ def corrected(
     Raises:
         BudgetError: a limit leaves demand unserved; it says which.
     """
-    rounds = 0
+    rounds, before, seen = 0, None, list[HourSeen]()
     while True:
         if not found.serves:
             raise BudgetError(explain.refusal(found, progress))
@@ -131,7 +131,15 @@ def corrected(
         plan, scene = as_plan(found, notes), Scene(arrivals(found.task.problem))
         places = range(len(plan.hours)) if only is None else only
         hours = [plan.hours[i].hours[0] for i in places]
-        seen = simulation.simulate(plan, scene, seeds, progress, hours)
+        # Corrections leave most hours as they were.
+        kept = {h for h in hours if before and simulation.is_alike(plan, before, h)}
+        old = [each for each in seen if each.hour in kept]
+        anew = [h for h in hours if h not in kept]
+        seen = sorted(
+            [*old, *simulation.simulate(plan, scene, seeds, progress, anew)],
+            key=lambda each: hours.index(each.hour),
+        )
+        before = plan
         late = _late(found, seen)
         killed = {} if late else _killed(found, plan, scene, seeds[0], progress)
         late |= {where for each in killed.values() for where in _late(found, each)}

@@ -106,6 +106,17 @@ def simulate(
     return found
 
 
+def is_alike(plan: Plan, other: Plan, hour: int) -> bool:
+    """Return whether simulations of an hour see the same of two plans for the same demand."""
+    own, its = (next(each for each in p.hours if hour in each.hours) for p in (plan, other))
+    there = own.machines, own.pools, own.routes, own.degraded
+    return (
+        there == (its.machines, its.pools, its.routes, its.degraded)
+        and plan.devices == other.devices
+        and all(plan.kinds[pool.kind] == other.kinds[pool.kind] for pool in own.pools)
+    )
+
+
 def over_seeds(values: Sequence[float]) -> Figure:
     """Return the mean over seeds with its 95 % interval, as a modelled figure."""
     mean = float(np.mean(values))

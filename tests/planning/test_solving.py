@@ -2,6 +2,7 @@
 
 import math
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,14 @@ import pytest
 import yaml
 
 from hwnas.errors import HwnasError
-from hwnas.planning import explain, planner
+from hwnas.planning import explain, planner, simulation
 from hwnas.planning.arrivals import Arrivals
 from hwnas.planning.goodput import Goodputs
 from hwnas.planning.options import choices
-from hwnas.planning.plan import read_plan, to_yaml
+from hwnas.planning.plan import Plan, read_plan, to_yaml
 from hwnas.planning.problem import Problem, read_problem
-from hwnas.planning.solving import Solution, solution
+from hwnas.planning.simulation import HourSeen, Scene
+from hwnas.planning.solving import Solution, again, solution
 from hwnas.planning.task import Objective, Task
 from hwnas.planning.writing import as_plan
 from hwnas.progress import Silent
@@ -161,6 +163,39 @@ def test_plans_are_simulated_until_nothing_is_late(planned: Path) -> None:
     for runs in found.killed.values():
         for run in runs:
             assert all(c.lost == 0 and c.late_after <= 0.01 for c in run.classes.values())
+
+
+def test_corrections_simulate_what_they_change(
+    planned: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = _problem(planned)
+    task = Task(problem, choices(problem, GOODPUTS, Silent()), "cost")
+    simulated: list[int] = []
+    real, late = simulation.simulate_hour, planner._late
+
+    def counted(plan: Plan, hour: int, scene: Scene, seed: int) -> HourSeen:
+        simulated.append(hour)
+        return real(plan, hour, scene, seed)
+
+    def first_hour_once(found: Solution, seen: Sequence[HourSeen]) -> set[tuple[int, int]]:
+        monkeypatch.setattr(planner, "_late", late)
+        return {(0, row.station) for row in found.hours[0].pools}
+
+    first = solution(task, 20, Silent())
+    monkeypatch.setattr(simulation, "simulate_hour", counted)
+    monkeypatch.setattr(planner, "_late", first_hour_once)
+    monkeypatch.setattr(planner, "_killed", lambda *_: {})
+
+    def resolve(found: Solution, task: Task, hours: Sequence[int]) -> Solution:
+        return again(found, task, hours, 20, Silent())
+
+    found = planner.corrected(first, resolve, [0, 1], Silent())
+    assert found.rounds > 0
+    n_hours = len(found.plan.hours)
+    assert n_hours > 1
+    assert len(simulated) < 2 * n_hours * (found.rounds + 1)
+    scene = Scene(planner.arrivals(problem))
+    assert found.seen == simulation.simulate(found.plan, scene, [0, 1], Silent())
 
 
 def test_hour_by_hour_is_near_what_is_solved_whole(
