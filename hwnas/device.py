@@ -2,7 +2,7 @@
 
 import contextlib
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, final
 
@@ -118,15 +118,15 @@ def fill(
     pool: Pool,
     effort: Effort,
     progress: Progress,
-) -> Mapping[str, Begun]:
+) -> Begun | None:
     """Make a table know spaces: from another CPU's that does, else from what is measured here.
 
     Returns:
-        What was measured here, by space; nothing where a table is borrowed.
+        What was measured here; ``None`` where a table is borrowed.
     """
     if other is not None and all(other.covers(each, effort.n) for each in subjects):
         borrowing.borrow(table, other, subjects, pool, effort, progress)
-        return {}
+        return None
     return beginning.begin(table, subjects, pool, effort, progress)
 
 

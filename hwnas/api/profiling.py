@@ -106,8 +106,8 @@ def _soon(
     if config.table.networks and (known is None or "foretold" in known):
         goal = {"within": config.within, "share": config.share, "long_s": math.inf}
         begun = fill(table, other, [subject], pool, effort(config, other, **goal), phases)
-        if space in begun:
-            return begun[space].wholes if begun[space].share >= config.share else None
+        if begun is not None:
+            return begun.wholes if begun.share >= config.share else None
     if other is None or space not in table.calibration:
         return None
     genotypes = _sampled(config, subject)[counts.fit + counts.interval :]

@@ -25,12 +25,13 @@ from hwnas.runtimes.pool import Pool
 from hwnas.space import Genotype
 from hwnas.timing import Timing
 
+_OF_EACH = 3  #: networks of a space, at least
 _FEW = 64  #: operators, at most, that are timed so that what is known of a space can stay
 
 
 @dataclass(frozen=True)
 class Begun:
-    """Networks of a space that were measured, and how well each is foretold by the others."""
+    """Networks that were measured, and how well each is foretold by the others."""
 
     wholes: list[Whole]
     share: float  #: of them that are foretold as ``Effort.within`` asks for
@@ -42,42 +43,38 @@ def begin(
     pool: Pool,
     effort: Effort,
     progress: Progress,
-) -> dict[str, Begun]:
+) -> Begun | None:
     """Fill a table for some spaces, and save it.
 
     Networks are measured until as many of those that are left out are foretold as ``effort`` asks
-    for, or it took long. Operators that the table has already are not timed again.
+    for, or it took long. Operators that the table has already are not timed again. Several spaces
+    share the networks of ``effort``, and what is learned from them.
 
     Returns:
-        What was measured, by space.
+        What was measured; ``None`` where the table lacked but a few operators.
 
     Raises:
         CompileError: an operator cannot be compiled.
-        TableError: a space has too few networks.
+        TableError: there are too few networks.
     """
-    since, begun = time.monotonic(), dict[str, Begun]()
+    since = time.monotonic()
     subjects = [s for s in subjects if not _completed(table, s, pool, effort, progress)]
     if not subjects:
-        return begun
+        return None
     table.forget_transfer()
     for count in effort.counts:
-        chosen = {subject.space.name: _spread(subject, count) for subject in subjects}
-        ops = distinct(s.lower(genotype) for s in subjects for genotype in chosen[s.space.name])
-        _measure(table, ops, pool, effort, progress)
+        lowered = _spread(subjects, count)
+        _measure(table, distinct(lowered.values()), pool, effort, progress)
         told = Foretelling.of({op: table.entries[op].timing.median_ms for op in table.plans()})
-        for subject in subjects:
-            genotypes = chosen[subject.space.name]
-            wholes = networks.measure_networks(table, subject, genotypes, pool, progress)
-            share = _calibrate(table, subject, wholes, told, effort.within)
-            begun[subject.space.name] = Begun(wholes, share)
-        least = min(each.share for each in begun.values())
-        if least >= effort.share or time.monotonic() - since > effort.long_s:
+        wholes = networks.measure_lowered(table, lowered, pool, progress)
+        share = _calibrate(table, [*lowered.values()], wholes, told, effort.within)
+        if share >= effort.share or time.monotonic() - since > effort.long_s:
             break
     with progress.phase("Foretell operators", 1) as advance:
         _foretell(table, subjects, told)
         advance(1)
     table.save()
-    return begun
+    return Begun(wholes, share)
 
 
 def _completed(
@@ -115,41 +112,50 @@ def _measure(
         raise CompileError(next(iter(refused.values())))
 
 
-def _spread(subject: Subject, n: int) -> list[Genotype]:
-    """Return at most ``n`` networks, from the least work to the most.
+def _spread(subjects: Sequence[Subject], n: int) -> dict[Genotype, Graph]:
+    """Return some ``n`` networks of spaces, of each from the least work to the most.
 
     Raises:
         TableError: there are too few to learn from.
     """
-    found = apart({g: math.log(n_macs(subject.lower(g))) for g in drawn(subject)}, n)
+    found = dict[Genotype, Graph]()
+    for subject in subjects:
+        lowered = {genotype: subject.lower(genotype) for genotype in drawn(subject)}
+        work = {genotype: math.log(n_macs(net)) for genotype, net in lowered.items()}
+        chosen = apart(work, max(_OF_EACH, math.ceil(n / len(subjects))))
+        found |= {genotype: lowered[genotype] for genotype in chosen}
     if len(found) < FEWEST:
+        names = ", ".join(f"'{subject.space.name}'" for subject in subjects)
         raise TableError(
-            f"Search space '{subject.space.name}' has {len(found)} networks, too few to learn "
-            "latencies from. Measure each: cost=measured."
+            f"Search space {names}: {len(found)} networks are too few to learn latencies from. "
+            "Measure each: cost=measured."
         )
     return found
 
 
 def _calibrate(
     table: LatencyTable,
-    subject: Subject,
+    nets: Sequence[Graph],
     wholes: Sequence[Whole],
     told: Foretelling,
     within: float,
 ) -> float:
-    """Calibrate a table for a space; return the share of left-out networks foretold so well."""
-    nets = [subject.lower(whole.genotype) for whole in wholes]
+    """Calibrate a table; return the share of left-out networks that are foretold so well."""
     left_out = _left_out(nets, wholes, told)
     ratios = [whole.timing.median_ms / ms for ms, whole in zip(left_out, wholes, strict=True)]
     calibration = _fitted(wholes).within([abs(ratio - 1.0) for ratio in ratios])
-    predicted = [calibration.around(value) for value in left_out]
-    table.calibration[subject.space.name] = {
-        "coefficients": calibration.to_json(),
-        "error": networks.error(calibration, wholes, predicted),
-        "foretold": {"from": len(told.known_ms)},
-        "unit": "ms",
-    }
-    networks.record(table, wholes, ["held_out"] * len(wholes), predicted, subject.space.name)
+    predicted = {w.network: calibration.around(ms) for w, ms in zip(wholes, left_out, strict=True)}
+    error = networks.error(calibration, wholes, [predicted[w.network] for w in wholes])
+    for space in dict.fromkeys(whole.genotype.space for whole in wholes):
+        table.calibration[space] = {
+            "coefficients": calibration.to_json(),
+            "error": error,
+            "foretold": {"from": len(told.known_ms)},
+            "unit": "ms",
+        }
+        own = [whole for whole in wholes if whole.genotype.space == space]
+        told_of = [predicted[whole.network] for whole in own]
+        networks.record(table, own, ["held_out"] * len(own), told_of, space)
     return sum(abs(1.0 / ratio - 1.0) <= within for ratio in ratios) / len(ratios)
 
 

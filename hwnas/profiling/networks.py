@@ -51,8 +51,19 @@ def measure_networks(
 
     Operators that the table has not timed are compiled by plans that were ``taken`` over.
     """
-    latencies = {op: entry.timing.median_ms for op, entry in table.entries.items()}
     lowered = {genotype: subject.lower(genotype) for genotype in genotypes}
+    return measure_lowered(table, lowered, pool, progress, taken)
+
+
+def measure_lowered(
+    table: LatencyTable,
+    lowered: Mapping[Genotype, Graph],
+    pool: Pool,
+    progress: Progress,
+    taken: Mapping[OpSpec, str] | None = None,
+) -> list[Whole]:
+    """As ``measure_networks``, for fused networks, of several spaces if need be."""
+    latencies = {op: entry.timing.median_ms for op, entry in table.entries.items()}
     known = time_whole(table, lowered, pool, progress, taken)
     return [
         Whole(genotype, features(net, latencies), n_macs(net) / 1e6, measured, digest(net))

@@ -35,7 +35,7 @@ def table(tmp_path: Path) -> LatencyTable:
 
 def _begin(
     table: LatencyTable, device: Device, subjects: Sequence[Subject], effort: Effort = EFFORT
-) -> tuple[FakeWorker, dict[str, beginning.Begun]]:
+) -> tuple[FakeWorker, beginning.Begun | None]:
     worker = FakeWorker(device)
     return worker, beginning.begin(table, subjects, pool(worker), effort, Silent())
 
@@ -58,7 +58,8 @@ def test_a_space_is_foretold_from_operators_of_few_networks(
     device = Device(factors, scale=1.2, operator_ms=1e-4)
     worker, begun = _begin(table, device, [profiled])
     space = profiled.space.name
-    assert len(begun[space].wholes) == 16
+    assert begun is not None
+    assert len(begun.wholes) == 16
     n_timed, ops = len(set(worker.tuned)), profiled.operators(0)
     assert len(worker.tuned) == n_timed < 0.5 * len(ops)
     errors, inside = _errors(table, profiled, device)
@@ -88,14 +89,16 @@ def test_what_is_left_out_is_foretold_as_well_as_new_networks(
     said = table.calibration[profiled.space.name]["error"]["table"]
     assert said["mape"] > 0.5 * errors.mean() > 0.02
     assert inside >= 0.85
-    assert begun[profiled.space.name].share == pytest.approx(said["within_5"])
+    assert begun is not None
+    assert begun.share == pytest.approx(said["within_5"])
 
 
 def test_networks_are_added_until_enough_are_foretold(
     table: LatencyTable, profiled: Subject
 ) -> None:
     _, begun = _begin(table, Device(noise=0.2), [profiled], Effort(12, 4))
-    assert len(begun[profiled.space.name].wholes) == 48
+    assert begun is not None
+    assert len(begun.wholes) == 48
     assert len(table.networks) == 48
 
 
@@ -123,6 +126,21 @@ def test_other_spaces_stay_as_they_are(
     assert np.mean(errors <= 0.05) >= 0.9
 
 
+def test_several_spaces_share_what_is_measured(
+    table: LatencyTable, profiled: Subject, tiny: SearchSpace, task: Signature
+) -> None:
+    both, device = [profiled, subject(tiny, task)], Device({"depthwise": 1.6}, operator_ms=1e-4)
+    _, begun = _begin(table, device, both)
+    assert begun is not None
+    assert len(begun.wholes) == 16
+    known = [table.calibration[each.space.name] for each in both]
+    assert known[0] == known[1]
+    for each in both:
+        errors, _ = _errors(table, each, device)
+        assert np.mean(errors <= 0.05) >= 0.85
+        assert sum(row["search_space"] == each.space.name for row in table.networks) == 8
+
+
 def test_plans_that_are_taken_over_are_not_tuned(table: LatencyTable, profiled: Subject) -> None:
     plans = {op: f"plan of {op.out_shape[0]} out of 4" for op in profiled.operators(0)}
     worker, _ = _begin(table, Device(), [profiled], Effort(16, 4, plans))
@@ -138,7 +156,7 @@ def test_a_space_that_lacks_a_few_operators_keeps_its_calibration(
     known = {"coefficients": {}, "unit": "ms"}
     table.calibration[profiled.space.name] = known
     worker, begun = _begin(table, Device(), [profiled])
-    assert begun == {}
+    assert begun is None
     assert set(worker.tuned) == {*ops[:7]}
     assert worker.networks == []
     assert table.calibration[profiled.space.name] is known
@@ -166,7 +184,7 @@ def test_too_few_networks_are_refused(
     table: LatencyTable, task: Signature, tiny: SearchSpace
 ) -> None:
     one = SearchSpace("one", tiny.family, {}, {**tiny.values(tiny.smallest())})
-    with pytest.raises(TableError, match=r"has 1 networks, too few .* cost=measured"):
+    with pytest.raises(TableError, match=r"'one': 1 networks are too few .* cost=measured"):
         _begin(table, Device(), [subject(one, task)])
 
 
