@@ -7,6 +7,7 @@ import io
 import json
 import os
 import random
+import re
 import shlex
 import shutil
 import signal
@@ -25,7 +26,7 @@ from hwnas.__main__ import run
 from hwnas.api import profiling as profile
 from hwnas.backends.onnxruntime.session import OrtSession
 from hwnas.config import SearchConfig
-from hwnas.latency_table import TRANSFERRED, Entry, LatencyTable, load
+from hwnas.latency_table import FORETOLD, TRANSFERRED, Entry, LatencyTable, load
 from hwnas.op import OpSpec, Signature
 from hwnas.profiling import throughput
 from hwnas.progress import Silent
@@ -265,7 +266,7 @@ def test_search_without_a_table_names_a_command_that_works() -> None:
 
 
 def test_search_of_another_space_names_what_is_missing() -> None:
-    line = _refused("search", *LAB[:2], "run.dir=r")
+    line = _refused("search", *LAB[:2], "run.dir=r", "table.networks=0")
     assert "operators are not in the latency table of target 'lab'" in line
     assert "search_space=mbconv_small" in line
 
@@ -285,6 +286,46 @@ def test_table_of_another_cpu_is_refused_or_labelled(table: Path) -> None:
     assert "Searched with a foreign table: cpu model name=Another there" in output
     manifest = json.loads(Path("r/manifest.json").read_text())
     assert "Another" in manifest["latency_table"]["foreign"]
+
+
+@needs_compiler
+def test_search_begins_on_a_space_that_no_table_knows(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = load(table)
+    _done(*SEARCH, "n_trials=4", "run.dir=few")
+    search = [a for a in SEARCH if not a.startswith("search_space=")]
+    search += ["search_space=tiny", "n_trials=4", "table.networks=10"]
+    output = _done(*search, "run.dir=r")
+    found = load(table)
+    n = len(found.plans())
+    assert re.search(f"Latencies of tiny follow from {n} operators and .0 networks", output)
+    assert {e.plan for op, e in found.entries.items() if op not in found.plans()} == {FORETOLD}
+    assert before.entries.items() <= found.entries.items()
+    assert found.calibration["few"] == before.calibration["few"]
+    members = _rows(Path("r/front.csv"))
+    assert {row["latency_ms_source"] for row in members} == {"table"}
+    assert {row["verified_latency_ms_source"] for row in members} == {"measured"}
+    _done("search", "run.resume=few", "n_trials=5")  # what it read of the table is as it was
+
+    def forbidden(*arguments: object) -> None:
+        raise AssertionError("something was measured again")
+
+    for work in ("time_network", "time_operators"):
+        monkeypatch.setattr(Worker, work, forbidden)
+    _done(*search, "run.dir=again")
+    told = [Path(name, "candidates.parquet").read_bytes() for name in ("r", "again")]
+    assert told[0] == told[1]
+
+
+def test_profile_of_few_operators_says_so(table: Path) -> None:
+    options = [*LAB[:2], "search_space=tiny", *TIMING, "table.networks=10"]
+    output = _done("profile", *options, "within=0.9", "share=0.5")
+    found = load(table)
+    n = len(found.entries) - len(found.plans())
+    assert f"{n} of them foretold" in output
+    assert "Error on 10 networks, each left out in turn" in output
+    assert (table / "error.png").stat().st_size > 10_000
 
 
 @needs_compiler
