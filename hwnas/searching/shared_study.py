@@ -256,7 +256,8 @@ class _Pulse:
 
     def _beat(self) -> None:
         while True:
-            with contextlib.suppress(*AWAY):  # the next one may arrive
+            # Whatever it was, the next one may arrive; without any the trial is taken by others.
+            with contextlib.suppress(Exception):
                 self._connection.beat(self.trial)
             if self._stopped.wait(self._connection.beat_s):
                 return
