@@ -206,6 +206,12 @@ def _told(rows: list[Row], count: tuple[int, int], limit_s: float) -> tuple[list
     kept = non_dominated(points, [maximise for _, maximise in _AXES])
     front = [rows[0], *(row for row, on in zip(rows[1:], kept[1:], strict=True) if on)]
     said = [_sentence(rows[0], row) for row in front[1:]]
+    if not kept[0]:
+        beaten = points[1:] - points[0]
+        beaten[:, [i for i, (_, maximise) in enumerate(_AXES) if maximise]] *= -1
+        better = rows[1 + int((beaten <= 0).all(1).argmax())]
+        said.insert(0, f"With {better['asks']} another plan is as good in all, and better in some: "
+                       "say so in service.yaml, and plan again.")  # fmt: skip
     done, tried = count
     if not any(row["varied"] == "carbon" for row in rows) and rows[0]["carbon_kg_per_day"] > 0:
         said.append("No plan was found that keeps all limits and emits less.")

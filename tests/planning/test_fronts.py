@@ -6,7 +6,9 @@ import pytest
 import yaml
 
 import hwnas
+from hwnas.planning import fronts
 from hwnas.planning.plan import read_plan
+from hwnas.results import Row
 from tests.planning import made
 
 AXES = {"cost_per_day": 1, "carbon_kg_per_day": 1, "accuracy": -1, "p99_of_limit": 1}
@@ -42,6 +44,23 @@ def test_each_limit_is_tightened_and_none_dominates(rows: list[dict[str, object]
         assert float(str(row["gap"])) == pytest.approx(1 - least / cost, abs=1e-9)
 
 
+def test_a_plan_that_another_beats_says_which() -> None:
+    def row(varied: str, asks: str, cost: float, carbon: float, accuracy: float) -> Row:
+        return {
+            "varied": varied, "asks": asks, "cost_per_day": cost, "carbon_kg_per_day": carbon,
+            "accuracy": accuracy, "p99_of_limit": 1.0, "gap": 0.0,
+        }  # fmt: skip
+
+    plan = row("the plan", "", 4.0, 2.0, 0.91)
+    other = row("carbon", "carbon of 1.8 kg", 4.2, 1.8, 0.91)
+    better = row("accuracy", "accuracy_min +0.01", 4.0, 2.0, 0.92)
+    found, said = fronts._told([plan, other, better], (2, 2), 60.0)
+    assert found == [plan, other, better]
+    assert said[0].startswith("With accuracy_min +0.01 another plan is as good in all")
+    _, said = fronts._told([plan, other], (1, 1), 60.0)
+    assert not any("another plan" in line for line in said)
+
+
 def test_a_point_is_what_planning_within_its_limit_finds(
     folder: Path, rows: list[dict[str, object]], tmp_path: Path
 ) -> None:
@@ -72,7 +91,7 @@ def test_the_page_shows_them_and_what_breaks_first(folder: Path, rows: object) -
 
 
 def test_without_time_the_points_that_are_missing_are_counted(folder: Path, tmp_path: Path) -> None:
-    from hwnas.planning import fronts, planner
+    from hwnas.planning import planner
     from hwnas.planning.problem import read_problem
     from hwnas.progress import Silent
 
