@@ -3,7 +3,7 @@
 import functools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import overload
 
 from hwnas.op import OpSpec
@@ -30,6 +30,8 @@ class Graph(Sequence[Node]):
     nodes: tuple[Node, ...]
     outputs: tuple[str, ...]  #: the nodes whose results are answered, in order of execution
     dtype: str = ""  #: in which the network computes; empty: in that of its target
+    #: images that an inference reads; 0: as many as its target says. Digests know it by operators.
+    batch: int = field(default=0, repr=False)
 
     @staticmethod
     def of(nodes: Iterable[Node]) -> "Graph":

@@ -124,7 +124,8 @@ class Entry:
 
 def setting(target: Target) -> str:
     """Return the name of a target's table: what else decides its figures."""
-    return f"{target.engine}-{target.dtype}-{target.threads}t-b{target.batch}"
+    batches = "+".join(map(str, target.batches or [target.batch]))
+    return f"{target.engine}-{target.dtype}-{target.threads}t-b{batches}"
 
 
 def is_transferred(plan: str) -> bool:

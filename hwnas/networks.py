@@ -12,7 +12,7 @@ from hwnas.backends.base import Backend
 from hwnas.config import ProfileConfig, SearchConfig
 from hwnas.cost.host import as_run, dtype_of
 from hwnas.errors import ConfigError
-from hwnas.families import annotations, exits, precision, weight_bits
+from hwnas.families import annotations, batch, exits, precision, weight_bits
 from hwnas.families.base import Family
 from hwnas.graph import Graph
 from hwnas.op import Signature
@@ -41,6 +41,7 @@ class Networks:
         for member in self.space.members:
             self._check_bits(member)
             self._check_precision(member)
+            self._check_batches(member)
             self._check_exits(member)
             writable.check_space(member, self.lower, self.target, self.backend)
 
@@ -70,6 +71,15 @@ class Networks:
                 f"say {' or '.join(others)} of a target that has it."
             )
 
+    def _check_batches(self, space: SearchSpace) -> None:
+        if batch.chosen(space) and not descriptions.get(self.target.runtime).batches:
+            able = [each.name for each in descriptions.known() if each.batches]
+            raise ConfigError(
+                f"Space '{space.name}' chooses '{batch.KEY}', and target '{self.target.name}' "
+                f"({self.target.runtime}) has one for all: leave it out (target.batches=[]), or "
+                f"take a target of {' or '.join(able)}."
+            )
+
     def _check_exits(self, space: SearchSpace) -> None:
         target = self.target
         runs = descriptions.get(target.runtime).exits and target.engine == target.runtime
@@ -81,10 +91,10 @@ class Networks:
                 f"{' or '.join(able)}."
             )
 
-        if exits.names(space) and target.batch > 1:
+        if exits.names(space) and max([target.batch, *batch.chosen(space)]) > 1:
             raise ConfigError(
                 f"Space '{space.name}' has exits, by which images leave one by one: say "
-                f"target.batch=1, not {target.batch}."
+                f"target.batch=1, not {max([target.batch, *batch.chosen(space)])}."
             )
 
     @cached_property
@@ -103,7 +113,9 @@ class Networks:
 
     def target_of(self, genotype: Genotype) -> Target:
         """Return the target as it runs one network."""
-        return replace(self.target, dtype=self.dtype(genotype))
+        lowered, target = self.lower(genotype), self.target
+        n = lowered.batch or target.batch
+        return replace(target, dtype=dtype_of(lowered, target), batch=n, batches=[])
 
     def in_float(self, genotype: Genotype) -> Genotype | None:
         """Return the same network in float32, where one is in int8 by choice."""
@@ -134,5 +146,7 @@ def read(config: SearchConfig | ProfileConfig, progress: Progress) -> tuple[Netw
         ConfigError: a package that the target's backend needs is not installed.
     """
     backends.of(config.target)  # before the data are read
-    found, by_name, data = supernets.read(config.spaces, config.dataset, progress)
+    found, by_name, data = supernets.read(
+        config.spaces, config.dataset, progress, config.target.batches
+    )
     return Networks(config.target, found, by_name, data.signature), data

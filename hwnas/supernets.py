@@ -15,7 +15,7 @@ from hwnas import families, space
 from hwnas.accuracy.options import ScoringConfig
 from hwnas.accuracy.supernet import SupernetEvaluator
 from hwnas.errors import RunError
-from hwnas.families import annotations, exiting, exits, precision, weight_bits
+from hwnas.families import annotations, batch, exiting, exits, weight_bits
 from hwnas.families.base import Family, Recipe, Supernet
 from hwnas.graph import Graph
 from hwnas.identity import digest
@@ -45,7 +45,7 @@ _GLANCE_CALIBRATION = 512
 
 
 def read(
-    names: Sequence[str], dataset: DatasetConfig, progress: Progress
+    names: Sequence[str], dataset: DatasetConfig, progress: Progress, batches: Sequence[int] = ()
 ) -> tuple[Space, dict[str, Family], ImageData]:
     """Return what is searched, the family of each space by its name, and the data.
 
@@ -53,8 +53,10 @@ def read(
         names: Names or paths of the search spaces.
         dataset: Which data; they are read at the largest resolution of any of the spaces.
         progress: Is told of what takes time.
+        batches: Numbers of images that networks choose from.
     """
-    found = joined([space.load(space.find(name)) for name in names])
+    loaded = [space.load(space.find(name)) for name in names]
+    found = joined([batch.chosen_of(each, batches) for each in loaded])
     by_name, resolutions = dict[str, Family](), []
     for member in found.members:
         by_name[member.name] = families.of(member)
@@ -170,7 +172,7 @@ class TrainingSetup:
             genotype: Of the network.
             start: What else decides its weights, beside what decides the supernet's.
         """
-        what = self.of | {"genotype": precision.bare(genotype).id, "start": start}
+        what = self.of | {"genotype": annotations.bare(genotype).id, "start": start}
         return Checkpoint(Path(self.supernets, digest(what), "network.safetensors"), what)
 
     def teach(

@@ -90,6 +90,8 @@ class Target:
     spaces: list[str] = field(default_factory=list)  #: search spaces that suit it: the default
     #: those that suit it and other runtimes, too: the default where such are searched for as well
     shared_spaces: list[str] = field(default_factory=list)
+    #: numbers of images of one inference that each network chooses from; none: ``batch``
+    batches: list[int] = field(default_factory=list, metadata=limits("[1, 65_536]"))
 
     def __post_init__(self) -> None:
         where = f"Target '{self.name}'"
@@ -140,14 +142,16 @@ def check_name(name: str, option: str) -> None:
 
 
 def facts(target: Target) -> dict[str, Any]:
-    """Return all that is known of a device: not which search spaces suit it.
+    """Return all that is known of a device: not which search spaces suit it, or what they add.
 
     Facts of metrics are there if there are any: targets of earlier versions had none. Sections of
     backends that came later, or that other packages bring, are left out where they say nothing. So
     digests stay.
     """
     unsaid = {name for name in backends.later() if _says_nothing(getattr(target, name, None))}
-    absent = {"spaces", "shared_spaces", *unsaid} | ({"facts"} if not target.facts else set())
+    absent = {"spaces", "shared_spaces", "batches", *unsaid} | (
+        {"facts"} if not target.facts else set()
+    )
     return {name: value for name, value in asdict(target).items() if name not in absent}
 
 

@@ -6,6 +6,7 @@ from statistics import median
 
 from hwnas.answers import read_heard
 from hwnas.config import SearchConfig
+from hwnas.families import batch
 from hwnas.report import cascades as report
 from hwnas.report.explorer import Picture, Table
 from hwnas.results import RunFolder
@@ -71,9 +72,14 @@ def of(config: SearchConfig, here: Sequence[Stage], server: Sequence[Stage]) -> 
 
 
 def stages(folder: RunFolder, members: Sequence[Member]) -> list[Stage]:
-    """Return the members within the budget whose answers were kept, the fastest first."""
+    """Return the members within the budget whose answers were kept, the fastest first.
+
+    Of networks that choose their batch only those of single images: others do not leave alone.
+    """
     found = []
     for member in members:
+        if member.candidate.genotype.to_dict().get(batch.KEY, 1) != 1:
+            continue
         heard = read_heard(folder.path, member.candidate.id)
         if heard is not None and not member.over_budget and not member.is_outrun:
             found.append(Stage(member.candidate.id, member.figures, heard))

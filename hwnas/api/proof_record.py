@@ -73,6 +73,9 @@ def record(pick: Pick, ready: Finished, evidence: Evidence, order: Order, place:
     words = of_target(pick.manifest["arguments"], position)
     if lowered.dtype:  # as the space says it of the network, whatever the target's
         words = [*words, f"target.dtype={lowered.dtype}"]
+    if lowered.batch:  # likewise
+        words = [w for w in words if not w.startswith("target.batches=")]
+        words = [*words, f"target.batch={lowered.batch}"]
     costs = shlex.join(words)
     figures = evidence.cost.figures
     return {

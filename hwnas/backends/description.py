@@ -91,6 +91,7 @@ class Description:
     packs: bool = False  #: whether weights of fewer bits cost less, as stored in int8
     #: Dtypes that each network of a target may choose; empty: all run in the target's.
     precisions: Sequence[str] = ()
+    batches: bool = False  #: whether each network may choose how many images it reads
     required: Sequence[str] = ()  #: facts that its targets must have
     needs: Mapping[str, str] = field(
         default_factory=dict

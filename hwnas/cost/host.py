@@ -8,6 +8,7 @@ from hwnas.figure import Figure
 from hwnas.graph import Graph, Node, fuse, n_macs, n_params
 from hwnas.memory import peak_activation_bytes, weight_bytes
 from hwnas.metering import Energy
+from hwnas.metrics.base import over
 from hwnas.target import Target
 
 
@@ -33,6 +34,8 @@ def host_cost(
         "macs_m": Figure(n_macs(lowered) / 1e6, "modelled"),
         "params_m": Figure(n_params(lowered) / 1e6, "modelled"),
     }
+    if lowered.batch:  # metrics know that of the target
+        figures["throughput_ips"] = over(1e3 * lowered.batch, latency)
     return Cost(figures, details)
 
 
@@ -43,12 +46,11 @@ def dtype_of(lowered: Graph, target: Target) -> str:
 
 def as_run(lowered: Graph, target: Target) -> Graph:
     """Return a network's operators as a target runs them: fused, in their dtype and batch size."""
-    dtype = dtype_of(lowered, target)
+    dtype, batch = dtype_of(lowered, target), lowered.batch or target.batch
     if dtype != "int8" or backends.get(target.runtime).sums:
-        return fuse(lowered, dtype, target.batch)
+        return fuse(lowered, dtype, batch)
     nodes = (  # sums have a scale of their own: they are not fused
-        replace(node, op=replace(node.op, dtype=_of_node(node), batch=target.batch))
-        for node in lowered
+        replace(node, op=replace(node.op, dtype=_of_node(node), batch=batch)) for node in lowered
     )
     return replace(lowered, nodes=tuple(nodes))
 

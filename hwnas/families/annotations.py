@@ -1,9 +1,9 @@
-"""What any space may say of networks, whatever their family: bits of weights, precision, exits."""
+"""What any space may say of networks, whatever their family: bits, precision, batch, exits."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hwnas.families import exits, precision, weight_bits
+from hwnas.families import batch, exits, precision, weight_bits
 from hwnas.graph import Graph
 from hwnas.op import Signature
 from hwnas.space import Genotype, SearchSpace
@@ -11,12 +11,22 @@ from hwnas.space import Genotype, SearchSpace
 if TYPE_CHECKING:
     from hwnas.families.base import Family
 
+#: What decides nothing of a network's weights.
+_WEIGHTLESS = (precision.KEY, precision.EDGES, batch.KEY)
+
 
 def lower(family: "Family", space: SearchSpace, genotype: Genotype, signature: Signature) -> Graph:
     """Return the operators of a genotype with all that its space says of them."""
     lowered = weight_bits.annotated(family.lower(space, genotype, signature), space, genotype)
     lowered = precision.annotated(lowered, space, genotype)
+    lowered = batch.annotated(lowered, space, genotype)
     return exits.annotated(lowered, space, genotype, signature.n_outputs)
+
+
+def bare(genotype: Genotype) -> Genotype:
+    """Return what decides the weights of a network: trained in floats, in batches of their own."""
+    said = tuple((n, option) for n, option in genotype.options if n not in _WEIGHTLESS)
+    return replace(genotype, options=said)
 
 
 def check(space: SearchSpace, family: "Family") -> None:
@@ -29,13 +39,14 @@ def check(space: SearchSpace, family: "Family") -> None:
     family.check(known_to)
     weight_bits.check(space, known_to, family)
     precision.check(space)
+    batch.check(space)
     exits.check(space, family)
 
 
 def _without(space: SearchSpace) -> SearchSpace:
     """Return a space as its family knows it."""
     space = exits.without(space)
-    keys = (weight_bits.KEY, precision.KEY, precision.EDGES)
+    keys = (weight_bits.KEY, *_WEIGHTLESS)
     said = {n for n in (*space.choices, *space.fixed) if n.rpartition(".")[2] in keys}
     return replace(
         space,

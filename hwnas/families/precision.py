@@ -45,12 +45,6 @@ def chosen(space: SearchSpace) -> tuple[str, ...]:
     return tuple(map(str, space.options(KEY))) if KEY in names(space) else ()
 
 
-def bare(genotype: Genotype) -> Genotype:
-    """Return what decides the weights of a network: they are trained in floats, whatever it is."""
-    said = tuple((n, option) for n, option in genotype.options if n not in (KEY, EDGES))
-    return replace(genotype, options=said)
-
-
 def in_float(space: SearchSpace, genotype: Genotype) -> Genotype | None:
     """Return the network of a genotype that computes in float32, if another genotype is it."""
     if genotype.to_dict().get(KEY) != INT8 or FLOAT not in space.choices[KEY]:

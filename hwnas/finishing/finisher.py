@@ -11,7 +11,7 @@ from hwnas.accuracy.trained import TrainedEvaluator
 from hwnas.backends import base as backends
 from hwnas.build import Parts
 from hwnas.device import Device
-from hwnas.families import precision
+from hwnas.families import annotations, precision
 from hwnas.figure import Figure
 from hwnas.finishing import finish
 from hwnas.finishing.finish import Load, Origin
@@ -98,7 +98,9 @@ class Finisher:
 
     def is_teacher(self, genotype: Genotype) -> bool:
         """Return whether a network has the weights of the one that teaches the others."""
-        return self.teacher is not None and precision.bare(genotype) == precision.bare(self.teacher)
+        return self.teacher is not None and annotations.bare(genotype) == annotations.bare(
+            self.teacher
+        )
 
     def _origin(self, genotype: Genotype) -> Origin:
         tutor = self.tutor

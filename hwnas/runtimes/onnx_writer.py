@@ -54,8 +54,12 @@ def write_fp32(lowered: Graph, weights: Weights, *, any_batch: bool = False) -> 
     return graph.serialised(lowered, values)
 
 
-def write_int8(network: QuantisedNetwork, *, any_batch: bool = False) -> bytes:
+def write_int8(
+    network: QuantisedNetwork, *, any_batch: bool = False, batch: int | None = None
+) -> bytes:
     """Return an int8 network as the bytes of an ``.onnx`` file with float input and output.
+
+    An inference reads ``batch`` images (default: as the operators say), or any number.
 
     Every tensor is quantised and dequantised (QDQ), which runtimes fuse into int8 operators; not
     those that operators in float32 alone read and write.
@@ -67,7 +71,7 @@ def write_int8(network: QuantisedNetwork, *, any_batch: bool = False) -> bytes:
     """
     lowered = Graph(tuple(op.node for op in network.ops), network.answered)
     check_int8(lowered)
-    graph = _Graph(BATCH if any_batch else lowered[0].op.batch)
+    graph = _Graph(BATCH if any_batch else batch or lowered[0].op.batch)
     scales = {INPUT: network.input, **{op.node.name: op.out for op in network.ops}}
     through, values = through_int8(lowered), {INPUT: _Value(IMAGES, network.input_shape)}
     if INPUT in through:

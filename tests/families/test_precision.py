@@ -88,7 +88,7 @@ def test_edges_make_no_other_network_of_one_in_float32(space: SearchSpace) -> No
         assert found is not None
         assert {found.id} == ids
         assert precision.in_float(space, found) is None
-        assert precision.bare(genotype) == precision.bare(found)
+        assert annotations.bare(genotype) == annotations.bare(found)
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,7 @@ DESCRIPTION = Description(
     costs=("table", "measured", "roofline"),
     precisions=("float32", "int8"),
     exits=True,
+    batches=True,
     settings=OnnxRuntime,
     later=True,
     required=("power",),

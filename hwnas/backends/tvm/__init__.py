@@ -57,6 +57,7 @@ DESCRIPTION = Description(
     engine="hwnas.backends.tvm.engine:open_engine",
     remote=True,
     dtypes={"float32": _SO, "int8": _INT8_SO},
+    batches=True,
     sums=True,
     costs=("table", "measured", "roofline"),
     settings=Tvm,
