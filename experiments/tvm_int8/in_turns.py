@@ -44,7 +44,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--networks", type=int, default=4)
     asked = parser.parse_args()
-    lab = _Lab()
+    lab = Lab()
     rows = [lab.operator(c, side, k) for k in _KERNELS for c in _CHANNELS for side in _SIDES]
     _write("operators.csv", rows)
     wide = [float(row["int8_over_float32"]) for row in rows if row["channels"] >= 64]
@@ -62,7 +62,7 @@ def main() -> None:
             print(f"{name}, int8 by TVM over {other}: {_span(ratios)}")
 
 
-class _Lab:
+class Lab:
     """Runtimes on this machine, and the plans that were found."""
 
     def __init__(self) -> None:
@@ -92,10 +92,10 @@ class _Lab:
             "space": name, "id": genotype.id, "resolution": lowered[0].op.in_shape[1],
             "macs_m": round(n_macs(lowered) / 1e6, 3),
         }  # fmt: skip
-        ours = self._timer("tvm", "int8", lowered)
+        ours = self.timer("tvm", "int8", lowered)
         for other in _OTHERS:
             runtime, dtype = other.split("_")
-            found = in_turns(ours, self._timer(runtime, dtype, lowered), _TIMING)
+            found = in_turns(ours, self.timer(runtime, dtype, lowered), _TIMING)
             ratio = found.ratio
             row[f"tvm_int8_ms_beside_{other}"] = f"{found.first.median_ms:.4g}"
             row[f"{other}_ms"] = f"{found.second.median_ms:.4g}"
@@ -108,7 +108,8 @@ class _Lab:
     def _of(self, runtime: str, dtype: str) -> Target:
         return replace(self._target, runtime=runtime, dtype=dtype)
 
-    def _timer(self, runtime: str, dtype: str, lowered: Graph) -> Timer:
+    def timer(self, runtime: str, dtype: str, lowered: Graph) -> Timer:
+        """Return a timer of a network; operators that have no plan are tuned first."""
         target = self._of(runtime, dtype)
         graph = as_run(lowered, target)
         if runtime == "onnxruntime":
