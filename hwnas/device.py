@@ -132,8 +132,10 @@ def fill(
 
 def _is_lacking(table: LatencyTable, subject: Subject, seed: int) -> bool:
     """Return whether a table does not know a space."""
-    known = subject.space.name in table.calibration
-    return not known or any(op not in table.entries for op in _some(subject, seed))
+    known = table.calibration.get(subject.space.name)
+    if known is not None and "foretold" in known:
+        return False  # what is missing is foretold, too
+    return known is None or any(op not in table.entries for op in _some(subject, seed))
 
 
 def _some(subject: Subject, seed: int) -> tuple[OpSpec, ...]:
@@ -159,9 +161,10 @@ def open_device(config: SearchConfig, networks: Networks, progress: Progress) ->
         table = open_table(config.target, config.rpc, roots, accept, command)
         # Better now than after an hour of training.
         ops = _some(Subject(networks.space, networks.as_run), config.seed)
-        if missing := [op for op in ops if op not in table.entries]:
-            raise incomplete(missing, config.target, command)
         spaces = [member.name for member in networks.space.members]
+        told = any("foretold" in table.calibration.get(space, {}) for space in spaces)
+        if (missing := [op for op in ops if op not in table.entries]) and not told:
+            raise incomplete(missing, config.target, command)
         TableCostModel(table, config.target, networks.as_run, spaces, command)
         return Device(config, table, table.digest(spaces, ops))
     return Device(config, own_table(config.target, config.rpc, Path(config.table.dir), SHIPPED))

@@ -1,7 +1,8 @@
 """Costs from a latency table: operators are looked up, and their sum is calibrated."""
 
 from collections.abc import Callable, Sequence
-from typing import final
+from functools import cached_property
+from typing import TYPE_CHECKING, final
 
 from hwnas.cost.base import Cost
 from hwnas.cost.calibration import Calibration, features
@@ -12,6 +13,9 @@ from hwnas.graph import Graph
 from hwnas.latency_table import LatencyTable, incomplete
 from hwnas.space import Genotype
 from hwnas.target import Target
+
+if TYPE_CHECKING:
+    from hwnas.profiling.foretelling import Foretelling
 
 
 @final
@@ -44,6 +48,8 @@ class TableCostModel:
             space: Calibration(**table.calibration[space]["coefficients"]) for space in spaces
         }
         self._latencies = {op: entry.timing.median_ms for op, entry in table.entries.items()}
+        foretold = any("foretold" in table.calibration[space] for space in spaces)
+        self._timed = {op: self._latencies[op] for op in table.plans()} if foretold else {}
 
     def cost(self, genotype: Genotype) -> Cost:
         """Return the cost of one genotype.
@@ -56,10 +62,18 @@ class TableCostModel:
 
     def latency(self, lowered: Graph, space: str) -> Figure:
         """Return the latency of a fused network of a space in ms, with its interval."""
-        try:
-            known = features(lowered, self._latencies)
-        except KeyError:
-            missing = [node.op for node in lowered if node.op not in self._latencies]
-            raise incomplete(list(dict.fromkeys(missing)), self._target, self._command) from None
+        missing = [node.op for node in lowered if node.op not in self._latencies]
+        if missing and self._timed:  # operators so rare that drawn networks had none of them
+            told = self._told.foretold(missing)
+            self._latencies |= {op: ms for op, (ms, _, _) in told.items()}
+        elif missing:
+            raise incomplete(list(dict.fromkeys(missing)), self._target, self._command)
+        known = features(lowered, self._latencies)
         value, low, high = self._calibrations[space].predict(known)
         return Figure(value, "table", low, high)
+
+    @cached_property
+    def _told(self) -> "Foretelling":
+        from hwnas.profiling.foretelling import Foretelling  # few searches ask it
+
+        return Foretelling.of(self._timed)

@@ -201,6 +201,21 @@ def test_intervals_of_operators_hold(profiled: Subject) -> None:
     assert np.median(errors) < 0.12
 
 
+def test_an_operator_that_no_drawn_network_had_is_foretold(
+    table: LatencyTable, profiled: Subject
+) -> None:
+    _begin(table, Device(), [profiled])
+    rare = next(op for op, entry in table.entries.items() if entry.plan == FORETOLD)
+    told = table.entries.pop(rare).timing.median_ms
+    model = TableCostModel(table, CPU, profiled.lower, [profiled.space.name], "")
+    nets = (profiled.lower(genotype) for genotype in profiled.sample(2000, 5))
+    net = next(net for net in nets if rare in {node.op for node in net})
+    found = model.latency(net, profiled.space.name).value
+    table.entries[rare] = Entry(FORETOLD, timing(told))
+    whole = TableCostModel(table, CPU, profiled.lower, [profiled.space.name], "")
+    assert found == pytest.approx(whole.latency(net, profiled.space.name).value, rel=1e-3)
+
+
 def test_operators_that_shall_say_nothing_do_not(profiled: Subject) -> None:
     ops = list(profiled.operators(0))
     known = {op: Device().operator(op) for op in ops}
