@@ -24,6 +24,10 @@ from hwnas.runtimes.pool import Pool, Retrying
 
 _CHECKED = 300  #: networks whose operators are looked for in a table before anything is trained
 
+#: Where operators are foretold, the share of them that may be missing: so rare that no network had
+#: them. More are of a space that was changed.
+_RARE = 0.05
+
 _SOON = 2  #: times that an operator is timed, at most, while a search waits
 
 #: The latency tables that ship with hwnas.
@@ -133,9 +137,13 @@ def fill(
 def _is_lacking(table: LatencyTable, subject: Subject, seed: int) -> bool:
     """Return whether a table does not know a space."""
     known = table.calibration.get(subject.space.name)
-    if known is not None and "foretold" in known:
-        return False  # what is missing is foretold, too
-    return known is None or any(op not in table.entries for op in _some(subject, seed))
+    return known is None or bool(_missing(table, _some(subject, seed), "foretold" in known))
+
+
+def _missing(table: LatencyTable, ops: Sequence[OpSpec], told: bool) -> list[OpSpec]:
+    """Return the operators that a table lacks; where others are ``told``, not if they are rare."""
+    missing = [op for op in ops if op not in table.entries]
+    return [] if told and len(missing) <= _RARE * len(ops) else missing
 
 
 def _some(subject: Subject, seed: int) -> tuple[OpSpec, ...]:
@@ -163,10 +171,13 @@ def open_device(config: SearchConfig, networks: Networks, progress: Progress) ->
         ops = _some(Subject(networks.space, networks.as_run), config.seed)
         spaces = [member.name for member in networks.space.members]
         told = any("foretold" in table.calibration.get(space, {}) for space in spaces)
-        if (missing := [op for op in ops if op not in table.entries]) and not told:
+        if missing := _missing(table, ops, told):
             raise incomplete(missing, config.target, command)
         TableCostModel(table, config.target, networks.as_run, spaces, command)
-        return Device(config, table, table.digest(spaces, ops))
+        device = Device(config, table, table.digest(spaces, ops))
+        if told:  # rare operators follow from what the digest is of: others may come to the table
+            device.table = table.only(ops)
+        return device
     return Device(config, own_table(config.target, config.rpc, Path(config.table.dir), SHIPPED))
 
 

@@ -12,7 +12,7 @@ import io
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, TypedDict, final
 
@@ -158,6 +158,10 @@ class LatencyTable:
         calibration = {space: self.calibration.get(space) for space in spaces}
         rows = [_row(op, self.entries[op]) for op in ops if op in self.entries]
         return digest_of(_csv(rows) + json.dumps(calibration))
+
+    def only(self, ops: Iterable[OpSpec]) -> "LatencyTable":
+        """Return the table without its other operators."""
+        return replace(self, entries={op: self.entries[op] for op in ops if op in self.entries})
 
     def missing(self, ops: Iterable[OpSpec]) -> list[OpSpec]:
         """Return the operators that were not measured here."""

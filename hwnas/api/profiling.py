@@ -110,8 +110,8 @@ def _soon(
             return begun.wholes if begun.share >= config.share else None
     if other is None or space not in table.calibration:
         return None
-    genotypes = _sampled(config, subject)[counts.fit + counts.interval :]
-    held_out = networks.measure_networks(table, subject, genotypes, pool, phases, other.plans)
+    lowered = subject.lowered(_sampled(config, subject)[counts.fit + counts.interval :])
+    held_out = networks.measure_networks(table, lowered, pool, phases, other.plans)
     calibration = Calibration(**table.calibration[space]["coefficients"])
     if networks.share(calibration, held_out, config.within) < config.share:
         return None
@@ -164,7 +164,7 @@ def _measure(
             f"{len(refused)} of {len(ops)} operators cannot be compiled or timed, for example "
             f"{op}: {reason} The others are in {table.path}."
         )
-    return networks.measure_networks(table, subject, genotypes, pool, phases)
+    return networks.measure_networks(table, subject.lowered(genotypes), pool, phases)
 
 
 def _sampled(config: ProfileConfig, subject: Subject) -> list[Genotype]:

@@ -26,11 +26,8 @@ from hwnas.space import Genotype
 Searches = Callable[[str], Sequence[SearchConfig]]
 
 _OWN_TARGET = ("target", "cost", "search_space")  # of a configuration: what decides costs
-_NO_COST = (
-    "spaces",
-    "shared_spaces",
-    "batches",
-)  # of a target: earlier versions did not record them
+# Of a target: earlier versions did not record them.
+_NO_COST = ("spaces", "shared_spaces", "batches")
 
 
 @dataclass(frozen=True)

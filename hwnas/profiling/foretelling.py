@@ -61,12 +61,19 @@ class Foretelling:
         wanted = [*ops]
         if not wanted:
             return {}
-        known = {op: ms for op, ms in self.known_ms.items() if op not in without}
-        process = Surrogate(self._scaled(known), np.log([*known.values()]), self.fitted)
+        process = self._but(without) if without else self._all
         mean, std = process.predict(self._scaled(wanted))
         spread = 1.96 * np.hypot(std, process.noise)
         ends = (np.exp(mean + sign * spread) for sign in (0, -1, 1))
         return dict(zip(wanted, zip(*(end.tolist() for end in ends), strict=True), strict=True))
+
+    @functools.cached_property
+    def _all(self) -> Surrogate:
+        return self._but(())
+
+    def _but(self, without: Collection[OpSpec]) -> Surrogate:
+        known = {op: ms for op, ms in self.known_ms.items() if op not in without}
+        return Surrogate(self._scaled(known), np.log([*known.values()]), self.fitted)
 
     def _scaled(self, ops: Iterable[OpSpec]) -> Array:
         return (np.stack([_features(op) for op in ops]) - self.mean) / self.std

@@ -13,7 +13,6 @@ from hwnas.latency_table import LatencyTable, Row
 from hwnas.op import OpSpec
 from hwnas.profiling.options import NetworksConfig
 from hwnas.profiling.passes import Measured, Passes
-from hwnas.profiling.subject import Subject
 from hwnas.progress import Progress
 from hwnas.runtimes.pool import Pool
 from hwnas.runtimes.worker import Worker
@@ -41,28 +40,15 @@ class Whole:
 
 def measure_networks(
     table: LatencyTable,
-    subject: Subject,
-    genotypes: Sequence[Genotype],
-    pool: Pool,
-    progress: Progress,
-    taken: Mapping[OpSpec, str] | None = None,
-) -> list[Whole]:
-    """Compile and time the networks that a table lacks; return them all.
-
-    Operators that the table has not timed are compiled by plans that were ``taken`` over.
-    """
-    lowered = {genotype: subject.lower(genotype) for genotype in genotypes}
-    return measure_lowered(table, lowered, pool, progress, taken)
-
-
-def measure_lowered(
-    table: LatencyTable,
     lowered: Mapping[Genotype, Graph],
     pool: Pool,
     progress: Progress,
     taken: Mapping[OpSpec, str] | None = None,
 ) -> list[Whole]:
-    """As ``measure_networks``, for fused networks, of several spaces if need be."""
+    """Compile and time the fused networks that a table lacks; return them all.
+
+    Operators that the table has not timed are compiled by plans that were ``taken`` over.
+    """
     latencies = {op: entry.timing.median_ms for op, entry in table.entries.items()}
     known = time_whole(table, lowered, pool, progress, taken)
     return [

@@ -1,7 +1,7 @@
 """What is profiled: the networks of a space, as one target runs them."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from hwnas.graph import Graph
@@ -17,6 +17,10 @@ class Subject:
 
     space: Space
     lower: Callable[[Genotype], Graph]  #: fused for the target
+
+    def lowered(self, genotypes: Iterable[Genotype]) -> dict[Genotype, Graph]:
+        """Return networks, fused for the target."""
+        return {genotype: self.lower(genotype) for genotype in genotypes}
 
     def operators(self, seed: int) -> tuple[OpSpec, ...]:
         """Return the operators of the space, found by drawing networks until none is new."""

@@ -1,6 +1,7 @@
 import math
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 from hwnas.cost.table import TableCostModel
+from hwnas.device import _missing
 from hwnas.errors import CompileError, TableError
 from hwnas.latency_table import FORETOLD, Entry, LatencyTable, load
 from hwnas.op import OpSpec, Signature
@@ -214,6 +216,41 @@ def test_an_operator_that_no_drawn_network_had_is_foretold(
     table.entries[rare] = Entry(FORETOLD, timing(told))
     whole = TableCostModel(table, CPU, profiled.lower, [profiled.space.name], "")
     assert found == pytest.approx(whole.latency(net, profiled.space.name).value, rel=1e-3)
+
+
+def test_rare_operators_follow_from_what_the_digest_is_of(
+    table: LatencyTable, profiled: Subject
+) -> None:
+    _begin(table, Device(), [profiled])
+    space, (rare, *ops) = profiled.space.name, profiled.operators(0)
+    nets = (profiled.lower(genotype) for genotype in profiled.sample(999, 5))
+    net = next(net for net in nets if rare in {node.op for node in net})
+    own = {node.op for node in net}
+    others = [op for op in ops if op not in own]
+    known = [*(own - {rare}), *others[::2]]
+    digest = table.digest([space], known)
+
+    def latency() -> float:
+        model = TableCostModel(table.only(known), CPU, profiled.lower, [space], "")
+        return model.latency(net, space).value
+
+    before = latency()
+    table.entries |= {op: Entry("timed since", timing(100.0)) for op in others[1::2]}
+    assert table.digest([space], known) == digest
+    assert latency() == before
+
+
+def test_a_space_that_was_changed_is_not_foretold(table: LatencyTable, profiled: Subject) -> None:
+    _begin(table, Device(), [profiled])
+    ops = profiled.operators(0)
+    rare = ops[:2]
+    for op in rare:
+        table.entries.pop(op)
+    assert len(ops) > 40
+    assert _missing(table, ops, told=True) == []
+    assert _missing(table, ops, told=False) == [*rare]
+    changed = [replace(op, batch=3) for op in ops]
+    assert _missing(table, changed, told=True) == changed
 
 
 def test_operators_that_shall_say_nothing_do_not(profiled: Subject) -> None:

@@ -61,7 +61,7 @@ def test_each_network_gets_its_own_latency_and_features(
 ) -> None:
     device = Device(scale=1.3, operator_ms=0.01)
     genotypes, worker = profiled.sample(30, 0), FakeWorker(device)
-    found = measure_networks(table, profiled, genotypes, pool(worker), Silent())
+    found = measure_networks(table, profiled.lowered(genotypes), pool(worker), Silent())
     assert [whole.genotype for whole in found] == genotypes
     for whole in found:
         net = profiled.lower(whole.genotype)
@@ -109,13 +109,13 @@ def test_networks_measured_before_an_interruption_are_not_measured_again(
     genotypes, worker = profiled.sample(10, 0), FakeWorker()
     interrupted = pool(worker, KeyboardInterrupt(), after)
     with pytest.raises(KeyboardInterrupt):
-        measure_networks(table, profiled, genotypes, interrupted, Silent())
+        measure_networks(table, profiled.lowered(genotypes), interrupted, Silent())
     kept = load(table.path)
     assert len(kept.networks) == min(after, 10)
-    wholes = measure_networks(kept, profiled, genotypes, pool(worker), Silent())
+    wholes = measure_networks(kept, profiled.lowered(genotypes), pool(worker), Silent())
     assert len(worker.networks) == 20  # two passes each, in both runs together
     assert [whole.measured.n_passes for whole in wholes] == [2] * 10
-    again = measure_networks(load(table.path), profiled, genotypes, pool(worker), Silent())
+    again = measure_networks(load(table.path), profiled.lowered(genotypes), pool(worker), Silent())
     assert len(worker.networks) == 20
     assert [w.timing.median_ms for w in again] == pytest.approx(
         [w.timing.median_ms for w in wholes], rel=1e-6
@@ -126,9 +126,9 @@ def test_network_that_became_another_is_measured_again(
     table: LatencyTable, profiled: Subject
 ) -> None:
     (genotype,), worker = profiled.sample(1, 0), FakeWorker()
-    measure_networks(table, profiled, [genotype], pool(worker), Silent())
+    measure_networks(table, profiled.lowered([genotype]), pool(worker), Silent())
     changed = Subject(profiled.space, lambda genotype: Graph.of(profiled.lower(genotype)[:-1]))
-    measure_networks(table, changed, [genotype], pool(worker), Silent())
+    measure_networks(table, changed.lowered([genotype]), pool(worker), Silent())
     assert [len(net) for net, _ in worker.networks][::2] == [
         len(profiled.lower(genotype)),
         len(profiled.lower(genotype)) - 1,
@@ -140,7 +140,9 @@ def test_profile_of_a_device_predicts_its_new_networks(
 ) -> None:
     device = Device(scale=1.25, operator_ms=0.0002, noise=0.01)
     worker = FakeWorker(device)
-    wholes = measure_networks(table, profiled, profiled.sample(60, 0), pool(worker), Silent())
+    wholes = measure_networks(
+        table, profiled.lowered(profiled.sample(60, 0)), pool(worker), Silent()
+    )
     report_error(table, wholes, NetworksConfig(20, 25, 15), "tiny")
     model = TableCostModel(load(table.path), CPU, profiled.lower, ["tiny"], "")
     quiet = Device(scale=1.25, operator_ms=0.0002)
