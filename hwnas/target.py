@@ -104,6 +104,8 @@ class Target:
         ):
             if value not in allowed:
                 raise ConfigError(f"{where}: {unknown(name, value, allowed)}")
+        if len({*self.batches}) < len(self.batches):
+            raise ConfigError(f"target.batches={self.batches}: each is named once.")
         backend = backends.get(self.runtime)
         if self.dtype not in backend.dtypes:
             raise ConfigError(f"{where}: {unknown('dtype', self.dtype, backend.dtypes)}")

@@ -141,6 +141,8 @@ def test_a_target_with_one_batch_for_all_says_so(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["hwnas"])
+    assert run(["search", "+target=cpu", "target.batches=[8,8]"]) == 2
+    assert "target.batches=[8, 8]: each is named once." in capsys.readouterr().err
     assert run(["search", "+target=npu", "target.batches=[1,2]"]) == 2
     error = capsys.readouterr().err
     assert "has one for all: leave it out (target.batches=[])" in error

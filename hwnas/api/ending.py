@@ -90,13 +90,14 @@ def _front(
     reporter: Reporter,
     baselines: Mapping[str, Baseline],
 ) -> Front:
-    """Verify the front of a target, in the folder of the run or one of its own within."""
+    """Verify the front of a target, fastest first, in the run's folder or one of its own within."""
     own, phase = folder, "Verify front"
     if len(contexts) > 1:
         own, phase = for_all.folder_of(folder, of.target), f"Verify on {of.target}"
     candidates = found.known[of.target].candidates
     band = found.members(of.target)
     members = of.verified(band, found.finisher, own, reporter, phase)
+    members.sort(key=lambda member: member.figures["latency_ms"].value)
     rows = [c.row(of.parts.space, of.config.metric) for c in candidates]
     own.write_parquet("candidates.parquet", rows)
     held = baseline.against(baselines.get(of.target), of.config, candidates, members)
