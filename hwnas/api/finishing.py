@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import zip_longest
+from itertools import chain, zip_longest
 
 from hwnas import build
 from hwnas.api.context import TargetContext
@@ -70,11 +70,11 @@ def finish(
 ) -> Finish:
     """Finish the candidates that may be on the front of a target.
 
-    The one that answers best is finished first and teaches the others; those are spread over costs,
-    so that a front that is cut off by the time is as wide. What is finished says more of the
-    others, too, so that some may become probable: they are finished then. The first round takes
-    half of what ``finish.n_most`` and ``finish.minutes`` allow, so that what it says can still be
-    heeded.
+    The one that answers best is finished first and teaches the others; those fill the gaps between
+    what is finished, so that a front that is cut off by the time is as wide. What is finished says
+    more of the others, too, so that some may become probable: they are finished then. The first
+    round takes half of what ``finish.n_most`` and ``finish.minutes`` allow, so that what it says
+    can still be heeded.
 
     Args:
         contexts: One for each target.
@@ -119,7 +119,9 @@ def finish(
         wanted, late = look(), partial(is_late, share)
         if finisher.config.epochs:
             wanted = wanted[: max(0, math.ceil(share * most) - len(state.finished))]
-        left = [c.genotype for c in band.spread(wanted)]
+        everything = chain.from_iterable(k.candidates for k in state.known.values())
+        done = [c for c in everything if c.id in state.finished]
+        left = [c.genotype for c in band.spread(wanted, done)]
         if is_late(1.0):  # what is trained already costs no time
             left = [genotype for genotype in left if state.finisher.is_kept(genotype)]
         if not left:

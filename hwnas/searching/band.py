@@ -5,6 +5,7 @@ Once some candidates are finished, what search read of the others is translated 
 would make of them (``accuracy.fidelity``). ``belief`` then says how likely each is on the front.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -16,6 +17,8 @@ from hwnas.searching import columns
 from hwnas.searching.belief import Belief, beliefs, scored
 from hwnas.searching.view import View
 from hwnas.space import Space
+
+_LEAST = 1e-9  # of what has a logarithm
 
 
 @dataclass(frozen=True)
@@ -76,24 +79,35 @@ def known(
     )
 
 
-def spread(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Return candidates so that any number of the first ones is spread over all costs."""
-    by_cost = sorted(candidates, key=lambda c: (min(_costs(c)), c.id))
-    found: dict[str, Candidate] = {}
-    step = 1.0
-    while len(found) < len(by_cost):
-        places = [step * i for i in range(int(1 / step) + 1)]
-        for place in places:
-            candidate = by_cost[round(place * (len(by_cost) - 1))]
-            found.setdefault(candidate.id, candidate)
-        step /= 2
-    return list(found.values())
+def spread(candidates: Sequence[Candidate], finished: Sequence[Candidate]) -> list[Candidate]:
+    """Return candidates in an order of which any part fills the front.
+
+    Each is the one that is farthest from all before it and from what is finished, in the logarithm
+    of its cost, times the probability that it is on the front: steps of a front are felt as ratios,
+    and networks that cost little are trained in little time.
+    """
+    places = [_log_cost(c) for c in finished]
+    left = sorted(candidates, key=lambda c: (_log_cost(c), c.id))
+    found: list[Candidate] = []
+
+    def worth(candidate: Candidate) -> float:
+        own = _log_cost(candidate)
+        gap = min((abs(own - place) for place in places), default=1.0)
+        return gap * float(candidate.details[columns.ON_FRONT])
+
+    while left:
+        best = max(left, key=worth)
+        left.remove(best)
+        found.append(best)
+        places.append(_log_cost(best))
+    return found
 
 
-def _costs(candidate: Candidate) -> list[float]:
-    """Return the latencies of a candidate, on each target."""
+def _log_cost(candidate: Candidate) -> float:
+    """Return the logarithm of a candidate's latency, on the target where it is lowest."""
     figures = candidate.figures.items()
-    return [f.value for name, f in figures if name.rpartition(".")[2] == "latency_ms"] or [0.0]
+    known = [f.value for name, f in figures if name.rpartition(".")[2] == "latency_ms"]
+    return math.log(max(min(known, default=1.0), _LEAST))
 
 
 def _believed(

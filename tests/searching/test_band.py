@@ -7,7 +7,7 @@ import pytest
 from hwnas.figure import Figure
 from hwnas.results import Candidate
 from hwnas.searching import columns
-from hwnas.searching.band import known
+from hwnas.searching.band import known, spread
 from hwnas.searching.view import View
 from hwnas.space import SearchSpace
 from hwnas.tasks.classification.proportion import proportion
@@ -68,3 +68,22 @@ def test_infeasible_and_stopped_candidates(tiny: SearchSpace, candidates: list[C
     assert found.candidates[3] == broken
     assert broken.id not in found.on_front
     assert stopped.id in found.on_front
+
+
+def test_what_is_finished_first_leaves_no_wide_gap(candidates: list[Candidate]) -> None:
+    def at(trial: int, cost: float, probability: float = 0.5) -> Candidate:
+        figures = {"accuracy": Figure(0.9, "measured"), "latency_ms": Figure(cost, "measured")}
+        details = {columns.ON_FRONT: probability}
+        return replace(candidates[trial], trial=trial, figures=figures, details=details)
+
+    costs = [1.0, 2.0, 4.0, 8.0, 16.0, 60.0, 64.0]
+    wanted = [at(i, cost) for i, cost in enumerate(costs)]
+    order = [c.figures["latency_ms"].value for c in spread(wanted, [at(7, 100.0)])]
+    assert order[:2] == [1.0, 8.0], "in ratios, and far from what is finished"
+    assert order[-2:] in ([60.0, 64.0], [64.0, 60.0])
+    assert sorted(order) == costs
+    wanted[3] = at(3, 8.0, 0.01)
+    order = [c.figures["latency_ms"].value for c in spread(wanted, [at(7, 100.0)])]
+    assert order[:2] == [1.0, 16.0], "what is hardly on the front waits"
+    assert order[-1] == 8.0
+    assert len(spread([at(0, 0.0), at(1, 0.0)], [])) == 2
