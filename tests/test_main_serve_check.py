@@ -4,6 +4,7 @@ import csv
 import importlib.metadata
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,8 @@ import pytest
 
 import hwnas
 from hwnas.__main__ import run
-from hwnas.deployment import servers
-from hwnas.deployment.load import open_loop
+from hwnas.deployment import checking, servers
+from hwnas.deployment.load import Array, Seen, open_loop
 from hwnas.deployment.servers import Command, Found, Pools, Server
 from hwnas.planning.plan import to_yaml
 from hwnas.space import SearchSpace
@@ -64,6 +65,7 @@ def test_simulation_foretells_a_server_that_it_profiled(
     shown = capsys.readouterr().out
     assert "Simulated / measured" in shown
     assert "every request was answered" in shown
+    assert "the generator, not the server" not in " ".join(shown.split())
     with Path("a/loads.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [float(row["load"]) for row in rows] == [0.3, 0.7]
@@ -79,6 +81,22 @@ def test_simulation_foretells_a_server_that_it_profiled(
     found = json.loads(Path("a/serve_check.json").read_text())
     assert len(found["sentinel_ms"]) > 8
     assert found["loads"][0]["requests"] == int(rows[0]["requests"])
+
+
+@pytest.mark.usefixtures("sleeping")
+def test_generator_that_cannot_keep_up_is_said(
+    plan: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def held_up(port: int, request: bytes, due_s: Array) -> Seen:
+        seen = open_loop(port, request, due_s)
+        return replace(seen, sent_s=seen.due_s + 0.03)
+
+    monkeypatch.setattr(checking, "open_loop", held_up)
+    options = ["seconds=1", "loads=[0.3]", "drift=0.99", "run.dir=a"]
+    assert run(["serve-check", f"plan={plan}", *QUICK, *options]) == 0
+    words = "At 1 of 1 loads the generator, not the server, is part of what was measured"
+    for said in (capsys.readouterr().out, Path("a/summary.txt").read_text()):
+        assert words in " ".join(said.split())
 
 
 @pytest.mark.usefixtures("sleeping")
