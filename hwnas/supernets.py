@@ -4,7 +4,7 @@ import contextlib
 import copy
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -308,10 +308,7 @@ class TrainingJob:
     def options(self) -> TrainingConfig:
         """How it is trained; what the family's recipe leaves open is in ``recipe``."""
         train = self.setup.train
-        if self.supernet is None:
-            return train
-        left_open: dict[str, Any] = dict.fromkeys(("optimiser", "lr", "weight_decay"))
-        return replace(train, epochs=train.fine_tuning_epochs, **left_open)
+        return train if self.supernet is None else train.of_recipe(train.fine_tuning_epochs)
 
     @property
     def recipe(self) -> Recipe:

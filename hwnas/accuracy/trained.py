@@ -9,7 +9,7 @@ another search, for another target, or after a kill.
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, final
+from typing import final
 
 import numpy as np
 import torch
@@ -153,8 +153,7 @@ class TrainedEvaluator:
 
     def _options(self, setup: TrainingSetup, i: int) -> TrainingConfig:
         """Return how a fidelity trains; what the family's recipe leaves open is in the student."""
-        left_open: dict[str, Any] = dict.fromkeys(("optimiser", "lr", "weight_decay"))
-        return replace(setup.train, epochs=self._config.fidelities[i], **left_open)
+        return setup.train.of_recipe(self._config.fidelities[i])
 
     def _checkpoint(self, setup: TrainingSetup, genotype: Genotype, i: int) -> Checkpoint:
         alone = replace(setup, train=replace(setup.train, epochs=1))  # epochs are in the words

@@ -33,7 +33,6 @@ from hwnas.supernets import TrainingSetup
 from hwnas.tasks.base import Found, Task
 from hwnas.training.alone import Student
 from hwnas.training.checkpoint import Checkpoint
-from hwnas.training.config import TrainingConfig
 from hwnas.training.inference import per_sample, recalibrate
 
 Load = Callable[[QuantisedNetwork], Session]  #: an int8 network into the runtime that it is for
@@ -292,7 +291,7 @@ class _Finishing:
     def _learn(self, network: nn.Module, training: _Training) -> float:
         """Train a network in place; return the seconds that it took."""
         origin, config, setup = self._origin, self._config, self._origin.setup
-        options = _options(setup, training.epochs(config))
+        options = setup.train.of_recipe(training.epochs(config))
         recipe = setup.train.recipe(setup.family.recipe)
         recipe = replace(recipe, lr=recipe.lr * config.rate * training.gentleness)
         self._past.append(_words(training, origin, config))
@@ -301,8 +300,7 @@ class _Finishing:
         if origin.tutor is not None and config.alpha:
             teacher = origin.tutor.teacher(setup, options, config.alpha)
         # What is simulated in int8 knows of its grids.
-        simulated = isinstance(network, Simulated)
-        on = {} if simulated else grids(network, self.lowered)
+        on = {} if isinstance(network, Simulated) else grids(network, self.lowered)
         student = Student(
             network,
             origin.resolution,
@@ -325,13 +323,8 @@ def checkpoint(origin: Origin, config: FinishingConfig) -> Checkpoint:
 def prepare(origin: Origin, config: FinishingConfig) -> None:
     """Have what teaches a network at hand before its training, or that of others, begins."""
     if origin.tutor is not None and config.epochs and config.alpha:
-        origin.tutor.teacher(origin.setup, _options(origin.setup, config.epochs), config.alpha)
-
-
-def _options(setup: TrainingSetup, epochs: int) -> TrainingConfig:
-    """Return how finishing trains; what the family's recipe leaves open is in the student."""
-    left_open: dict[str, Any] = dict.fromkeys(("optimiser", "lr", "weight_decay"))
-    return replace(setup.train, epochs=epochs, **left_open)
+        options = origin.setup.train.of_recipe(config.epochs)
+        origin.tutor.teacher(origin.setup, options, config.alpha)
 
 
 def _told(bits: Mapping[str, int], epochs: int) -> str:

@@ -1,6 +1,6 @@
 """How supernets and single networks are trained: the options ``train.*``."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from hwnas.bounds import check, within
@@ -67,6 +67,10 @@ class TrainingConfig:
             default.lr if self.lr is None else self.lr,
             default.weight_decay if self.weight_decay is None else self.weight_decay,
         )
+
+    def of_recipe(self, epochs: int) -> "TrainingConfig":
+        """Return options of so many epochs, whose recipe is said elsewhere."""
+        return replace(self, epochs=epochs, optimiser=None, lr=None, weight_decay=None)
 
     def decisive(self, default: Recipe) -> dict[str, Any]:
         """Return what decides the weights of a supernet, by option.
