@@ -21,6 +21,18 @@ class Node:
     inputs: tuple[str, ...]
     weight_bits: int = NATIVE_BITS  #: in int8: of which grid its weights are
     in_float: bool = False  #: in int8: whether it computes in float32 all the same
+    #: whether of each four weights that read neighbouring channels two are zero; digests of what
+    #: is measured, which packs nothing, don't know it
+    is_sparse: bool = field(default=False, repr=False)
+
+    @property
+    def packed_bits(self) -> float:
+        """Bits that a weight takes where it is packed; of two in four, their places take as many.
+
+        Source: NVIDIA, "Accelerating Sparse Deep Neural Networks", 2021,
+        https://arxiv.org/abs/2104.08378, section 3: two bits for the place of each that is kept.
+        """
+        return self.weight_bits / 2 + 1 if self.is_sparse else self.weight_bits
 
 
 @dataclass(frozen=True)

@@ -34,21 +34,23 @@ def activation_bytes(op: OpSpec) -> int:
     return op.batch * element_bytes(op.dtype) * sum(map(math.prod, shapes))
 
 
-def parameter_bytes(op: OpSpec, weight_bits: int = NATIVE_BITS) -> int:
+def parameter_bytes(op: OpSpec, bits: float = NATIVE_BITS) -> int:
     """Return the bytes of an operator's weights, biases and, for int8, scales.
 
-    Weights in int8 of fewer bits are counted as if each took no more.
+    Args:
+        op: The operator.
+        bits: That each weight in int8 takes.
     """
     n_weights = math.prod(op.weight_shape) if op.weight_shape else 0
     size = element_bytes(op.dtype)
     channel = _INT8_CHANNEL_BYTES if op.dtype == "int8" else size
-    packed = -(-n_weights * weight_bits // NATIVE_BITS) if op.dtype == "int8" else n_weights * size
+    packed = math.ceil(n_weights * bits / NATIVE_BITS) if op.dtype == "int8" else n_weights * size
     return packed + (op.n_params - n_weights) * channel
 
 
 def weight_bytes(lowered: Graph) -> int:
     """Return the bytes of a network's weights, biases and scales, as they are in its file."""
-    return sum(parameter_bytes(node.op, node.weight_bits) for node in lowered)
+    return sum(parameter_bytes(node.op, node.packed_bits) for node in lowered)
 
 
 def peak_activation_bytes(lowered: Graph) -> int:

@@ -12,7 +12,7 @@ from hwnas.backends.base import Backend
 from hwnas.config import ProfileConfig, SearchConfig
 from hwnas.cost.host import as_run, dtype_of
 from hwnas.errors import ConfigError
-from hwnas.families import annotations, batch, exits, precision, weight_bits
+from hwnas.families import annotations, batch, exits, packing, precision
 from hwnas.families.base import Family
 from hwnas.graph import Graph
 from hwnas.op import Signature
@@ -28,8 +28,9 @@ class Networks:
 
     Raises:
         CompileError: none of a space can be written for the target.
-        ConfigError: a space chooses bits of weights, and the target does not pack them; or in what
-            networks compute, or exits, and the target does not run them so, or not one by one.
+        ConfigError: a space chooses what weights are packed by, and the target does not pack them;
+            or in what networks compute, or exits, and the target does not run them so, or not one
+            by one.
     """
 
     target: Target
@@ -39,20 +40,20 @@ class Networks:
 
     def __post_init__(self) -> None:
         for member in self.space.members:
-            self._check_bits(member)
+            self._check_packing(member)
             self._check_precision(member)
             self._check_batches(member)
             self._check_exits(member)
             writable.check_space(member, self.lower, self.target, self.backend)
 
-    def _check_bits(self, space: SearchSpace) -> None:
-        names, target = weight_bits.names(space), self.target
+    def _check_packing(self, space: SearchSpace) -> None:
+        names, target = packing.names(space), self.target
         if names and not descriptions.get(target.runtime).packs:
-            packing = [each.name for each in descriptions.known() if each.packs]
+            able = [each.name for each in descriptions.known() if each.packs]
             raise ConfigError(
                 f"Space '{space.name}' chooses '{names[0]}', which gains nothing on target "
                 f"'{target.name}' ({target.runtime}): leave it out, or take a target of "
-                f"{' or '.join(packing)}."
+                f"{' or '.join(able)}."
             )
 
     def _check_precision(self, space: SearchSpace) -> None:

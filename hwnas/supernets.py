@@ -15,7 +15,7 @@ from hwnas import families, space
 from hwnas.accuracy.options import ScoringConfig
 from hwnas.accuracy.supernet import SupernetEvaluator
 from hwnas.errors import RunError
-from hwnas.families import annotations, batch, exiting, exits, weight_bits
+from hwnas.families import annotations, batch, exiting, exits, packing
 from hwnas.families.base import Family, Recipe, Supernet
 from hwnas.graph import Graph
 from hwnas.identity import digest
@@ -97,7 +97,7 @@ class TrainingSetup:
 
     def grids(self, network: nn.Module, genotype: Genotype) -> Grids:
         """Return what the weights of the plain network of a genotype lie on."""
-        return grids(network, self.lowered(genotype)) if weight_bits.names(self.space) else {}
+        return grids(network, self.lowered(genotype)) if packing.names(self.space) else {}
 
     def checkpoint(self) -> Checkpoint:
         """Return where the supernet of this space, data, training and seed is kept."""

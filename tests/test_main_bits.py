@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import yaml
 from ai_edge_litert.interpreter import Interpreter
+from numpy.typing import NDArray
 
 from hwnas import space
 from hwnas.__main__ import run
@@ -28,6 +29,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     raw = space_yaml(space.load(space.find("tiny")))
     raw["choices"]["weight_bits"] = [3, 4]
     raw["fixed"]["classifier.weight_bits"] = 8
+    raw["fixed"]["stages.0.weight_sparsity"] = "2:4"
     (folder / "packed.yaml").write_text(yaml.safe_dump(raw))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["hwnas"])
@@ -42,21 +44,26 @@ def _places(folder: Path) -> list[str]:
     ]  # fmt: skip
 
 
-def _weights(content: bytes) -> dict[int, int]:
-    """Return how many values a channel of each convolution has; depthwise ones below zero."""
+def _weights(content: bytes) -> list[tuple[NDArray[np.int8], bool]]:
+    """Return the weights of convolutions, channels first, and whether each is depthwise."""
     interpreter = Interpreter(model_content=content)
     interpreter.allocate_tensors()
-    found = {}
+    found = []
     for tensor in interpreter.get_tensor_details():
         if tensor["dtype"] == np.int8 and len(tensor["quantization_parameters"]["scales"]) > 1:
             weight = interpreter.get_tensor(tensor["index"])
             if weight.ndim != 4:
                 continue  # the classifier
             depthwise = tensor["quantization_parameters"]["quantized_dimension"] == 3
-            channels = np.moveaxis(weight, -1, 0) if depthwise else weight
-            n = max(len(np.unique(channel)) for channel in channels)
-            found[tensor["index"]] = -n if depthwise else n
+            found.append((np.moveaxis(weight, -1, 0) if depthwise else weight, depthwise))
     return found
+
+
+def _is_sparse(weight: NDArray[np.int8]) -> bool:
+    """Return whether two of each four input channels are zero."""
+    n = weight.shape[-1] // 4 * 4
+    fours = weight[..., :n].reshape(*weight.shape[:-1], -1, 4)
+    return n > 0 and bool(((fours != 0).sum(-1) <= 2).all())
 
 
 def test_search_delivers_weights_of_the_bits_that_it_chose(root: Path) -> None:
@@ -64,9 +71,11 @@ def test_search_delivers_weights_of_the_bits_that_it_chose(root: Path) -> None:
         rows = [row for row in csv.DictReader(file) if row["tflite"]]
     assert len(rows) >= 3
     for row in rows:
-        dense = [n for n in _weights((root / "run" / row["tflite"]).read_bytes()).values() if n > 0]
-        assert dense
-        assert max(dense) <= 2 ** int(row["weight_bits"]) - 1
+        weights = _weights((root / "run" / row["tflite"]).read_bytes())
+        wide = [weight for weight, depthwise in weights if not depthwise]
+        assert max(len(np.unique(c)) for w in wide for c in w) <= 2 ** int(row["weight_bits"]) - 1
+        of_blocks = len(wide) - 2  # without stem and head
+        assert sum(map(_is_sparse, wide)) == of_blocks > 0
         # What was searched with stand-in weights is what trained ones take.
         assert float(row["verified_flash_kib"]) == pytest.approx(float(row["flash_kib"]), rel=0.1)
 
@@ -80,6 +89,9 @@ def test_export_says_the_bits_and_is_verified(root: Path, monkeypatch: pytest.Mo
     bits = {row["name"]: row.get("weight_bits", 8) for row in found["model"]["operators"]}
     assert bits["stem"] == found["model"]["genotype"]["weight_bits"] < 8
     assert bits["classifier"] == 8
+    sparse = {row["name"] for row in found["model"]["operators"] if row.get("is_sparse")}
+    of_blocks = {name for name in bits if name.rpartition(".")[2] in {"expand", "project"}}
+    assert sparse == of_blocks != set()
     assert run(["verify", str(proof.parent)]) == 0
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from hwnas.accuracy.options import ScoringConfig
-from hwnas.families import annotations, weight_bits
+from hwnas.families import annotations, packing
 from hwnas.families.base import Family, Supernet
 from hwnas.families.blocks import fold_batch_norm
 from hwnas.graph import Graph
@@ -79,7 +79,7 @@ class SupernetEvaluator:
     def extracted(self, genotype: Genotype) -> nn.Module:
         """Return the plain network of a genotype, recalibrated; it can be trained on."""
         network = self._supernet.extract(genotype)
-        if weight_bits.names(self._space):
+        if packing.names(self._space):
             put_on(network, grids(network, self._lowered(genotype)))
         recalibrate(network, self.calibration_images(genotype))
         return network

@@ -65,7 +65,7 @@ def operator_bound(
     op: OpSpec,
     roofline: Roofline,
     weights_off_chip: bool = True,
-    weight_bits: int = NATIVE_BITS,
+    bits: float = NATIVE_BITS,
 ) -> Bound:
     """Return what an operator takes, for its whole batch.
 
@@ -82,7 +82,7 @@ def operator_bound(
     elements_ms = 0.0
     if roofline.element_gops is not None:
         elements_ms = _n_elements(op) / roofline.element_gops * giga_to_ms
-    on_chip, off_chip = traffic_bytes(op, roofline, weights_off_chip, weight_bits)
+    on_chip, off_chip = traffic_bytes(op, roofline, weights_off_chip, bits)
     return Bound(
         compute_ms=max(macs_ms, elements_ms),
         on_chip_ms=on_chip / roofline.on_chip_gbps * giga_to_ms,
@@ -92,13 +92,13 @@ def operator_bound(
 
 
 def traffic_bytes(
-    op: OpSpec, roofline: Roofline, weights_off_chip: bool, weight_bits: int = NATIVE_BITS
+    op: OpSpec, roofline: Roofline, weights_off_chip: bool, bits: float = NATIVE_BITS
 ) -> tuple[int, int]:
     """Return the bytes that an operator moves to or from on-chip and off-chip memory.
 
     Activations that do not fit on chip together also pass through off-chip memory.
     """
-    activations, weights = activation_bytes(op), parameter_bytes(op, weight_bits)
+    activations, weights = activation_bytes(op), parameter_bytes(op, bits)
     spilled = activations if activations > roofline.on_chip_kib * 1024 else 0
     if weights_off_chip:
         return activations, spilled + weights
@@ -173,9 +173,9 @@ def network_cost(lowered: Graph, target: Target, roofline: Roofline) -> Cost:
     """
     peak, weights = peak_activation_bytes(lowered), weight_bytes(lowered)
     stay = roofline.weights_stay and peak + weights <= roofline.on_chip_kib * 1024
-    bounds = [operator_bound(node.op, roofline, not stay, node.weight_bits) for node in lowered]
+    bounds = [operator_bound(node.op, roofline, not stay, node.packed_bits) for node in lowered]
     latency = Figure(sum(bound.latency_ms for bound in bounds), "modelled")
-    traffic = [traffic_bytes(node.op, roofline, not stay, node.weight_bits) for node in lowered]
+    traffic = [traffic_bytes(node.op, roofline, not stay, node.packed_bits) for node in lowered]
     on_chip, off_chip = (sum(column) for column in zip(*traffic, strict=True))
     energy, components = _energy(lowered, target, latency, (on_chip, off_chip))
     details = {f"{limit}_bound_ms": 0.0 for limit in ("compute", "memory", "launch")}

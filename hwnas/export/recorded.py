@@ -46,6 +46,7 @@ class Operator(TypedDict):
     inputs: Annotated[list[str], Bound(1, 3)]
     weight_bits: NotRequired[Annotated[int, Bound(2, NATIVE_BITS)]]  #: where they are fewer
     in_float: NotRequired[bool]  #: where it is so
+    is_sparse: NotRequired[bool]  #: where it is so
 
 
 class Model(TypedDict):
@@ -302,7 +303,7 @@ def target_of(recorded: Proof) -> Target:
 
 def operators_to_json(lowered: Graph) -> list[Any]:
     """Return operators as JSON."""
-    unsaid = {"weight_bits": NATIVE_BITS, "in_float": False}
+    unsaid = {"weight_bits": NATIVE_BITS, "in_float": False, "is_sparse": False}
     return [
         {k: v for k, v in asdict(node).items() if k not in unsaid or unsaid[k] != v}
         for node in lowered
@@ -318,6 +319,7 @@ def operators_from_json(rows: list[Operator]) -> Graph:
             tuple(row["inputs"]),
             row.get("weight_bits", NATIVE_BITS),
             row.get("in_float", False),
+            row.get("is_sparse", False),
         )
         for row in rows
     )

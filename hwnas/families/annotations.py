@@ -1,9 +1,9 @@
-"""What any space may say of networks, whatever their family: bits, precision, batch, exits."""
+"""What any space may say of networks of any family: bits, zeros, precision, batch, exits."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hwnas.families import batch, exits, precision, weight_bits
+from hwnas.families import batch, exits, packing, precision
 from hwnas.graph import Graph
 from hwnas.op import Signature
 from hwnas.space import Genotype, SearchSpace
@@ -17,7 +17,7 @@ _WEIGHTLESS = (precision.KEY, precision.EDGES, batch.KEY)
 
 def lower(family: "Family", space: SearchSpace, genotype: Genotype, signature: Signature) -> Graph:
     """Return the operators of a genotype with all that its space says of them."""
-    lowered = weight_bits.annotated(family.lower(space, genotype, signature), space, genotype)
+    lowered = packing.annotated(family.lower(space, genotype, signature), space, genotype)
     lowered = precision.annotated(lowered, space, genotype)
     lowered = batch.annotated(lowered, space, genotype)
     return exits.annotated(lowered, space, genotype, signature.n_outputs)
@@ -37,7 +37,7 @@ def check(space: SearchSpace, family: "Family") -> None:
     """
     known_to = _without(space)
     family.check(known_to)
-    weight_bits.check(space, known_to, family)
+    packing.check(space, known_to, family)
     precision.check(space)
     batch.check(space)
     exits.check(space, family)
@@ -46,7 +46,7 @@ def check(space: SearchSpace, family: "Family") -> None:
 def _without(space: SearchSpace) -> SearchSpace:
     """Return a space as its family knows it."""
     space = exits.without(space)
-    keys = (weight_bits.KEY, *_WEIGHTLESS)
+    keys = (*packing.KEYS, *_WEIGHTLESS)
     said = {n for n in (*space.choices, *space.fixed) if n.rpartition(".")[2] in keys}
     return replace(
         space,

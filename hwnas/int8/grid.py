@@ -1,4 +1,4 @@
-"""Weights on a grid of few bits: which values int8 holds, and training for them.
+"""Weights on a grid of few bits, or half zeros: which values int8 holds, and training for them.
 
 An NPU whose compiler packs weights reads fewer bytes where they take fewer values; they are stored
 and computed as int8. Source of the training: gradients pass rounding as if it were not there
@@ -40,6 +40,21 @@ def integers(weight: Tensor, step: Tensor, bits: int) -> Tensor:
     return _nearest(weight / step.view(-1, *[1] * (weight.dim() - 1)), bits)
 
 
+def two_of_four(weight: Tensor) -> Tensor:
+    """Return a weight ``(C_out, C_in, ...)`` without the smaller two of each four in a row.
+
+    They are of the same place and output channel, and of four input channels in a row, as Ethos-U
+    stores them; channels that make no four stay. Gradients reach what is zero, which may come back:
+    Zhou et al., "Learning N:M Fine-grained Structured Sparse Neural Networks From Scratch", ICLR
+    2021, https://arxiv.org/abs/2102.04010.
+    """
+    n = weight.shape[1] // 4 * 4
+    fours = weight[:, :n].reshape(len(weight), n // 4, 4, *weight.shape[2:])
+    order = fours.abs().argsort(dim=2, descending=True, stable=True)
+    kept = fours.scatter(2, order[:, :, 2:], 0.0)
+    return torch.cat([kept.flatten(1, 2), weight[:, n:]], 1)
+
+
 def _nearest(scaled: Tensor, bits: int) -> Tensor:
     return scaled.round().clamp(-largest(bits), largest(bits))
 
@@ -50,11 +65,13 @@ class Grid:
 
     bits: int
     by_channel: bool
+    is_sparse: bool = False  #: whether two in four are zero
 
     def rounded(self, weight: Tensor) -> Tensor:
         """Return the weight on the grid, with the gradient of the weight itself."""
-        step = steps(weight, self.bits, self.by_channel).clamp(min=1e-12)
-        found = integers(weight.detach(), step, self.bits)
+        kept = two_of_four(weight.detach()) if self.is_sparse else weight.detach()
+        step = steps(kept, self.bits, self.by_channel).clamp(min=1e-12)
+        found = integers(kept, step, self.bits)
         found = found * step.view(-1, *[1] * (weight.dim() - 1))
         return weight + (found - weight).detach()
 
@@ -63,17 +80,17 @@ Grids = Mapping[str, Grid]  #: by the name of the parameter
 
 
 def grids(network: nn.Module, lowered: Graph) -> Grids:
-    """Return the grids of a plain network's weights, those of eight bits left out.
+    """Return the grids of a plain network's weights, those of eight bits and no zeros left out.
 
     They are by output channel, as in int8; batch norm, folded later, scales channel and grid alike.
     """
     names = {id(module): name for name, module in network.named_modules()}
     return {
         f"{names[id(layer_of(network, node.name))]}.weight": Grid(
-            node.weight_bits, node.op.base != "linear"
+            node.weight_bits, node.op.base != "linear", node.is_sparse
         )
         for node in lowered
-        if node.weight_bits < NATIVE_BITS
+        if node.weight_bits < NATIVE_BITS or node.is_sparse
     }
 
 

@@ -113,9 +113,10 @@ def fixed_scale(node: Node, scales: Mapping[str, Scale]) -> Scale | None:
 _POOL_SIZE = 1 << 16
 
 
-def _on_grid(draw: NDArray[np.float32], bits: int) -> NDArray[np.float32]:
+def _on_grid(draw: NDArray[np.float32], node: Node) -> NDArray[np.float32]:
     """Return the integers that rows of weights become, as quantisation chooses them."""
-    if bits == NATIVE_BITS:
+    bits = node.weight_bits
+    if bits == NATIVE_BITS and not node.is_sparse:
         peaks = np.abs(draw).max(axis=1, keepdims=True)
         return np.asarray(np.round(draw * (largest(bits) / peaks)))
     import torch  # costs of networks of eight bits start without it
@@ -123,6 +124,8 @@ def _on_grid(draw: NDArray[np.float32], bits: int) -> NDArray[np.float32]:
     from hwnas.int8 import grid
 
     weight = torch.from_numpy(draw)
+    if node.is_sparse:
+        weight = grid.two_of_four(weight.view(node.op.weight_shape)).view_as(weight)
     found = grid.integers(weight, grid.steps(weight, bits, by_channel=True), bits)
     return np.asarray(found)
 
@@ -138,7 +141,7 @@ def stand_in(lowered: Graph) -> QuantisedNetwork:
             n, c_out = math.prod(shape), shape[0]
             n_scales = 1 if node.op.base == "linear" else c_out
             draw = np.take(pool, np.arange(used, used + n), mode="wrap").reshape(n_scales, -1)
-            weight = _on_grid(draw, node.weight_bits).astype(np.int8).reshape(shape)
+            weight = _on_grid(draw, node).astype(np.int8).reshape(shape)
             steps = np.full(n_scales, 0.01, np.float32)
             weights = Weights(weight, steps, np.zeros(c_out, np.int32))
             if node.in_float:

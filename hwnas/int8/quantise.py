@@ -103,6 +103,8 @@ def round_weights(network: nn.Module, node: Node, in_scale: Scale) -> Rounded:
     weight, bias = (tensor.detach() for tensor in real_weights(network, node))
     # A channel of (nearly) no weight still has a bias to hold in 31 bits.
     floor = bias.abs().max() / in_scale.scale / 2.0**30
+    if node.is_sparse:
+        weight = grid.two_of_four(weight)
     steps = grid.steps(weight, node.weight_bits, by_channel=node.op.base != "linear")
     steps = steps.clamp(min=max(float(floor), 1e-9)).float()
     return Rounded(

@@ -1,5 +1,6 @@
 import copy
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,9 +19,12 @@ from hwnas.op import Signature
 from hwnas.training.inference import recalibrate
 
 
-def _network(task: Signature, seed: int = 0) -> tuple[torch.nn.Module, Graph, torch.Tensor]:
+def _network(
+    task: Signature, seed: int = 0, sparsity: str = "dense"
+) -> tuple[torch.nn.Module, Graph, torch.Tensor]:
     """Return a network of four bits with random weights, its operators, and images."""
     found = space.load(space.find("dense_packed"))
+    found = replace(found, fixed={**found.fixed, "weight_sparsity": sparsity})
     family = families.of(found)
     genotype = found.sample(random.Random(seed))
     genotype = found.genotype({**found.assignment(genotype), "weight_bits": 4})
@@ -53,6 +57,32 @@ def test_ends_of_a_grid_are_where_the_error_is_least() -> None:
     assert float(steps(weight, 4, by_channel=True)[0]) * 7 < 8.0
 
 
+@pytest.mark.parametrize("bits", [4, 8])
+def test_two_of_each_four_neighbouring_channels_count(bits: int) -> None:
+    weight = torch.randn(8, 10, 3, 3, generator=torch.Generator().manual_seed(bits))
+    found = Grid(bits, by_channel=True, is_sparse=True).rounded(weight)
+    fours = found[:, :8].reshape(8, 2, 4, 3, 3)
+    assert int((fours != 0).sum(2).max()) == 2
+    assert (found[:, 8:] != 0).float().mean() > 0.8, "what makes no four stays"
+    kept = fours.abs().amax(2)
+    torch.testing.assert_close(  # the largest of each four is there
+        kept, weight[:, :8].reshape(8, 2, 4, 3, 3).abs().amax(2), atol=0.5, rtol=0.2
+    )
+    torch.testing.assert_close(Grid(bits, True, is_sparse=True).rounded(found), found)
+
+
+def test_zeros_may_come_back() -> None:
+    weight = torch.tensor([[1.0, 0.9, 0.8, 0.1]], requires_grad=True)
+    optimiser = torch.optim.SGD([weight], lr=0.1)
+    grid = Grid(8, by_channel=True, is_sparse=True)
+    assert (grid.rounded(weight) != 0).tolist() == [[True, True, False, False]]
+    for _ in range(20):
+        optimiser.zero_grad()
+        torch.autograd.backward((grid.rounded(weight)[0, 2] - 2.0).square())
+        optimiser.step()
+    assert (grid.rounded(weight) != 0).tolist() == [[True, False, True, False]]
+
+
 def test_gradients_pass_rounding() -> None:
     weight = torch.randn(4, 4, requires_grad=True)
     torch.autograd.backward(Grid(4, by_channel=True).rounded(weight).square().sum())
@@ -60,9 +90,12 @@ def test_gradients_pass_rounding() -> None:
     torch.testing.assert_close(weight.grad, 2 * Grid(4, by_channel=True).rounded(weight).detach())
 
 
+@pytest.mark.parametrize("sparsity", ["dense", "2:4"])
 @pytest.mark.parametrize("seed", range(4))
-def test_int8_holds_the_grid_whatever_batch_norm_does(seed: int, task: Signature) -> None:
-    network, lowered, images = _network(task, seed)
+def test_int8_holds_the_grid_whatever_batch_norm_does(
+    seed: int, sparsity: str, task: Signature
+) -> None:
+    network, lowered, images = _network(task, seed, sparsity)
     put_on(network, grids(network, lowered))
     for module in network.modules():
         if isinstance(module, torch.nn.BatchNorm2d):
@@ -73,6 +106,9 @@ def test_int8_holds_the_grid_whatever_batch_norm_does(seed: int, task: Signature
     for op in int8.ops:
         if op.weights is not None and op.node.weight_bits < 8:
             assert np.abs(op.weights.weight).max() == 7
+        if op.node.is_sparse:
+            assert op.weights is not None
+            assert (op.weights.weight == 0).mean() >= 0.5
     # The float network is what int8 computes: nothing is rounded a second time.
     real = copy.deepcopy(folded)
     put_on(real, grids(real, lowered))

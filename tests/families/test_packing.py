@@ -11,6 +11,7 @@ from hwnas.families import annotations
 from hwnas.graph import Graph
 from hwnas.int8.network import stand_in
 from hwnas.int8.tflite import write
+from hwnas.memory import weight_bytes
 from hwnas.networks import Networks
 from hwnas.op import Signature
 from hwnas.space import Option, SearchSpace
@@ -23,14 +24,15 @@ def _shipped(name: str) -> SearchSpace:
 
 
 def _with(space: SearchSpace, **said: Any) -> SearchSpace:
-    """Return a space that says more: lists are choices, ``_`` in names stands for a dot."""
+    """Return a space that says more: tuples are choices, ``_`` in names stands for a dot."""
     choices, fixed = dict(space.choices), dict(space.fixed)
     for name, value in said.items():
-        place = name.replace("_", ".").removesuffix("bits")
+        key = "bits" if name.endswith("bits") else "sparsity"
+        place = name.removesuffix(key).replace("_", ".")
         if isinstance(value, tuple):
-            choices[f"{place}weight_bits"] = value
+            choices[f"{place}weight_{key}"] = value
         else:
-            fixed[f"{place}weight_bits"] = value
+            fixed[f"{place}weight_{key}"] = value
     return replace(space, choices=choices, fixed=fixed)
 
 
@@ -53,6 +55,21 @@ def test_what_stands_closest_counts(tiny: SearchSpace, task: Signature) -> None:
         f"{block}.1.expand": 5, f"{block}.1.depthwise": 8, f"{block}.1.project": 5,
         f"{block}.1.add": 8, "head": 4, "pool": 8, "classifier": 6,
     }  # fmt: skip
+
+
+def test_sparsity_is_of_what_reads_four_channels_of_each_group(
+    tiny: SearchSpace, task: Signature
+) -> None:
+    space = _with(tiny, sparsity=("dense", "2:4"), classifier_sparsity="dense", bits=4)
+    found = {n.name: (n.weight_bits, n.is_sparse) for n in _lowered(space, task)}
+    sparse = {name for name, (_, is_sparse) in found.items() if is_sparse}
+    assert sparse == {
+        *(f"stages.0.blocks.{i}.{part}" for i in (0, 1) for part in ("expand", "project")),
+        "head",
+    }
+    assert found["stem"] == (4, False), "it reads one channel"
+    assert found["stages.0.blocks.0.depthwise"] == (8, False)
+    assert not any(n.is_sparse for n in _lowered(space, task, weight_sparsity="dense"))
 
 
 def test_a_stage_says_it_for_its_blocks(tiny: SearchSpace, task: Signature) -> None:
@@ -84,6 +101,11 @@ def test_without_bits_nothing_changes(name: str, task: Signature) -> None:
         ({"bits": (2, 4)}, "'weight_bits' is 2; allowed: whole numbers from 3 to 8"),
         ({"bits": 4.5}, "'weight_bits' is 4.5; allowed"),
         ({"bits": "few"}, "'weight_bits' is few; allowed"),
+        (
+            {"sparsity": ("dense", 124)},
+            r"'weight_sparsity' is 124; allowed: dense and '2:4'",
+        ),
+        ({"stem_sparsity": "2:4"}, "Unknown name 'stem.weight_sparsity'"),
         ({"stages_7_bits": 4}, "Unknown name 'stages.7.weight_bits'"),
         ({"tail_bits": 4}, "Unknown name 'tail.weight_bits'"),
         (
@@ -112,10 +134,27 @@ def test_vela_packs_weights_of_fewer_bits(npu: Target, task: Signature) -> None:
     assert len({len(content) for content in kept}) == 1  # in int8 all the same
 
 
+def test_vela_packs_weights_of_which_half_are_zero(npu: Target, task: Signature) -> None:
+    space = _with(_shipped("dense_packed"), sparsity=("dense", "2:4"))
+    for bits in (4, 8):
+        dense, sparse = (
+            _lowered(space, task, weight_bits=bits, weight_sparsity=kind)
+            for kind in ("dense", "2:4")
+        )
+        whole, half = (
+            compile_tflite(write(stand_in(net)), net, npu).cost.figures for net in (dense, sparse)
+        )
+        assert half["flash_kib"].value < 0.9 * whole["flash_kib"].value
+        assert half["latency_ms"].value <= whole["latency_ms"].value
+        assert weight_bytes(sparse) < 0.9 * weight_bytes(dense)
+
+
 @pytest.mark.parametrize("name", ["cpu", "sketch", "raspi4"])
-def test_targets_that_pack_nothing_refuse_bits(
-    name: str, tiny: SearchSpace, task: Signature
+@pytest.mark.parametrize("key", ["bits", "sparsity"])
+def test_targets_that_pack_nothing_refuse_bits_and_zeros(
+    name: str, key: str, tiny: SearchSpace, task: Signature
 ) -> None:
-    space = _with(tiny, bits=(4, 8))
-    with pytest.raises(ConfigError, match=r"'weight_bits', which gains nothing on .* of vela\."):
+    space = _with(tiny, **{key: 4 if key == "bits" else "2:4"})
+    message = rf"'weight_{key}', which gains nothing on .* of vela\."
+    with pytest.raises(ConfigError, match=message):
         Networks(target(name), space, {space.name: families.of(space)}, task)
