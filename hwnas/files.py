@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import hashlib
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
@@ -31,6 +32,12 @@ def write_by(path: Path, writer: Callable[[Path], object]) -> None:
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def digest(path: Path) -> str:
+    """Return the sha256 of a file's content, in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def make(folder: Path) -> list[Path]:

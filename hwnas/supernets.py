@@ -2,23 +2,24 @@
 
 import contextlib
 import copy
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from hwnas import families, space
+from hwnas import families, files, space
 from hwnas.accuracy.options import ScoringConfig
 from hwnas.accuracy.supernet import SupernetEvaluator
-from hwnas.errors import RunError
 from hwnas.families import annotations, batch, exiting, exits, packing
 from hwnas.families.base import Family, Recipe, Supernet
+from hwnas.families.rounding import Rounding
 from hwnas.graph import Graph
 from hwnas.identity import digest
+from hwnas.int8 import grid
 from hwnas.int8.grid import Grids, grids, put_on
 from hwnas.progress import Progress
 from hwnas.results import RunFolder
@@ -99,10 +100,18 @@ class TrainingSetup:
         """Return what the weights of the plain network of a genotype lie on."""
         return grids(network, self.lowered(genotype)) if packing.names(self.space) else {}
 
+    def rounding(self, supernet: Supernet, genotype: Genotype) -> Rounding:
+        """Return what shared weights are rounded to where they compute a genotype."""
+        if not packing.names(self.space):
+            return {}
+        return grid.rounding(supernet, genotype, self.lowered(genotype))
+
     def checkpoint(self) -> Checkpoint:
         """Return where the supernet of this space, data, training and seed is kept."""
-        path = Path(self.supernets, digest(self.of), "supernet.safetensors")
-        return Checkpoint(path, self.of)
+        # Shared weights of earlier versions never saw their grids.
+        what = self.of | ({"packed weights": "trained"} if packing.names(self.space) else {})
+        path = Path(self.supernets, digest(what), "supernet.safetensors")
+        return Checkpoint(path, what)
 
     @property
     def of(self) -> dict[str, Any]:
@@ -154,7 +163,8 @@ class TrainingSetup:
         """
         loop.check(self.train, len(self.data.train))
         supernet, checkpoint = self.untrained(), self.checkpoint()
-        sandwich = Sandwich(supernet, self.space, self.resolution, self.train)
+        rounding = partial(self.rounding, supernet)
+        sandwich = Sandwich(supernet, self.space, self.resolution, self.train, rounding)
         trainee = Trainee(
             supernet.module, sandwich, self.family.recipe, measure=lambda: self._glance(supernet)
         )
@@ -264,38 +274,6 @@ class Training:
         }  # fmt: skip
 
 
-def checkpoints(recorded: str | Mapping[str, str], space: Space) -> dict[str, Path]:
-    """Return where a manifest says that the supernet of each space is kept.
-
-    Args:
-        recorded: ``checkpoint`` of the manifest; of several spaces by name.
-        space: What was searched.
-    """
-    if isinstance(recorded, str):
-        (only,) = space.members
-        return {only.name: Path(recorded)}
-    return {name: Path(path) for name, path in recorded.items()}
-
-
-def folder_of(recorded: str | Mapping[str, str]) -> Path:
-    """Return the folder of all supernets of a manifest's ``checkpoint``."""
-    first = recorded if isinstance(recorded, str) else next(iter(recorded.values()))
-    return Path(first).parent.parent
-
-
-def check_kept(setup: TrainingSetup, kept: Path) -> None:
-    """Refuse to go on where the supernet of a finished run would have to be trained again.
-
-    Raises:
-        RunError: it is not where the run left it, or this version would train another one.
-    """
-    if setup.train.epochs and (setup.checkpoint().path != kept or not kept.is_file()):
-        raise RunError(
-            f"The supernet of the run is not at {kept} as this version would train it; start from "
-            "the folder in which the search was started, with the same versions and data."
-        )
-
-
 @dataclass(frozen=True)
 class TrainingJob:
     """The training of one network alone: from scratch, or on from a supernet's weights."""
@@ -342,7 +320,4 @@ class TrainingJob:
 
 def _content(path: str | None) -> str | None:
     """Return a digest of a file; ``None`` where none is named or there is none."""
-    if path is None or not Path(path).is_file():
-        return None
-    with Path(path).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+    return files.digest(Path(path))[:16] if path is not None and Path(path).is_file() else None

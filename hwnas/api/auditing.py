@@ -9,7 +9,7 @@ from typing import final
 
 import numpy as np
 
-from hwnas import supernets
+from hwnas import kept_supernets, supernets
 from hwnas.accuracy.audit import Finding, Subject, Verdict, choose, judge, repeated
 from hwnas.api.composition import with_supernet
 from hwnas.api.jobs import train_together
@@ -136,13 +136,13 @@ def _trained(searched: SearchConfig, manifest: Manifest, phases: Progress) -> _T
         RunError: a supernet is not there any more.
     """
     recorded = manifest["checkpoint"]
-    folder = supernets.folder_of(recorded)
+    folder = kept_supernets.folder_of(recorded)
     read = supernets.read(searched.spaces, searched.dataset, phases, searched.target.batches)
-    setups, kept = _setups(searched, folder, read), supernets.checkpoints(recorded, read[0])
+    setups, kept = _setups(searched, folder, read), kept_supernets.checkpoints(recorded, read[0])
     # Of several spaces, one of which nothing fits the budget has no supernet.
     needed = [m for m in read[0].members if kept[m.name].is_file()] or [*read[0].members]
     for member in needed:
-        supernets.check_kept(setups[member.name], kept[member.name])
+        kept_supernets.check_kept(setups[member.name], kept[member.name])
     return _Trained(joined(needed), {m.name: setups[m.name] for m in needed})
 
 

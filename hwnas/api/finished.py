@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from hwnas import supernets
+from hwnas import kept_supernets
 from hwnas.api.context import TargetContext
 from hwnas.config import ExportConfig, SearchConfig
 from hwnas.errors import RunError
@@ -30,7 +30,7 @@ def as_recorded(search: SearchConfig, manifest: Manifest) -> SearchConfig:
     recorded = manifest["config"]
     folder = recorded["run"]["supernets"]
     if weights_of(manifest) == "supernet":
-        folder = str(supernets.folder_of(manifest["checkpoint"]))
+        folder = str(kept_supernets.folder_of(manifest["checkpoint"]))
     known: Row = {**recorded.get("finish", {}), **manifest.get("finishing", {})}
     done = {name: known[name] for name in _FINISH if known.get(name) is not None}
     run = replace(search.run, supernets=str(folder))
@@ -82,9 +82,9 @@ def check_kept(finisher: Finisher, genotypes: Sequence[Genotype], manifest: Mani
     """
     parts = finisher.parts
     if weights_of(manifest) == "supernet":
-        kept = supernets.checkpoints(manifest["checkpoint"], parts.space)
+        kept = kept_supernets.checkpoints(manifest["checkpoint"], parts.space)
         for genotype in genotypes:
-            supernets.check_kept(parts.setup_of(genotype), kept[genotype.space])
+            kept_supernets.check_kept(parts.setup_of(genotype), kept[genotype.space])
         return
     done: Mapping[str, object] = manifest.get("finishing", {}).get("finished", {})
     searched = replace(finisher, other=None)

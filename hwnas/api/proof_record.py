@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from hwnas import backends, supernets
+from hwnas import backends, kept_supernets
 from hwnas.api import finished
 from hwnas.api.arguments import of_target
 from hwnas.api.context import TargetContext
@@ -157,7 +157,7 @@ def _weights(pick: Pick, manifest: Manifest) -> Row:
     """Return which weights the search scored the network by."""
     parts, genotype = pick.of.parts, pick.genotype
     if weights_of(manifest) == "supernet":
-        kept = supernets.checkpoints(manifest["checkpoint"], parts.space)[genotype.space]
+        kept = kept_supernets.checkpoints(manifest["checkpoint"], parts.space)[genotype.space]
         return {"supernet": kept.parent.name}
     n = pick.finisher.left.get(genotype.id, 1)
     return {"supernet": None, "trained_epochs": parts.config.trained.fidelities[:n]}

@@ -1,6 +1,5 @@
 """The folder of an export: it appears whole or not at all, and says of every file what it held."""
 
-import hashlib
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -72,8 +71,7 @@ def digests(folder: Path) -> dict[str, str]:
         if path.is_symlink():
             found[str(name)] = "a link"
         elif path.is_file():
-            with path.open("rb") as file:
-                found[str(name)] = hashlib.file_digest(file, "sha256").hexdigest()
+            found[str(name)] = files.digest(path)
     return found
 
 

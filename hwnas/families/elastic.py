@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from hwnas.families import synchronised
 from hwnas.families.blocks import ConvNormAct, activation
+from hwnas.families.rounding import copied, rounded
 from hwnas.op import padding
 
 
@@ -74,7 +75,7 @@ class ElasticConv(nn.Module):
         """``(N, C, H, W)`` to ``(N, c_out, ceil(H / stride), ceil(W / stride))``."""
         stride = self.stride if stride is None else stride
         groups = c_out if self.depthwise else 1
-        weight = self._chosen(x.shape[1], c_out, kernel)
+        weight = rounded(self, self._chosen(x.shape[1], c_out, kernel))
         x = F.conv2d(x, weight, None, stride, padding(kernel, stride), 1, groups)
         return activated(self.norm(x), self._act if act is None else act)
 
@@ -85,6 +86,7 @@ class ElasticConv(nn.Module):
         conv.weight = nn.Parameter(weight.detach().clone(memory_format=torch.channels_last))
         assert isinstance(layer.norm, nn.BatchNorm2d)
         self.norm.copy_to(layer.norm)
+        copied(self, conv)
 
     def _chosen(self, c_in: int, c_out: int, kernel: int) -> Tensor:
         """Return the weight ``(c_out, c_in, kernel, kernel)`` of a choice."""
@@ -162,7 +164,7 @@ class ElasticLinear(nn.Module):
 
     def forward(self, x: Tensor, c_out: int | None = None) -> Tensor:
         """``(N, C)`` to ``(N, c_out)``, by default all outputs."""
-        weight = self.weight[:c_out, : x.shape[1]].contiguous()
+        weight = rounded(self, self.weight[:c_out, : x.shape[1]].contiguous())
         return F.linear(x, weight, self.bias[:c_out])
 
     def copy_to(self, layer: nn.Linear) -> None:
@@ -171,3 +173,4 @@ class ElasticLinear(nn.Module):
             layer.weight.copy_(self.weight[: layer.out_features, : layer.in_features])
             if layer.bias is not None:
                 layer.bias.copy_(self.bias[: layer.out_features])
+        copied(self, layer)

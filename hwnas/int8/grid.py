@@ -12,8 +12,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from hwnas.families.base import Supernet
 from hwnas.families.blocks import layer_of
+from hwnas.families.rounding import Rounding, copies
 from hwnas.graph import NATIVE_BITS, Graph, largest
+from hwnas.space import Genotype
 
 #: Fractions of the largest weight that the grid may end at, the largest first.
 _SHRINK = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5)
@@ -92,6 +95,22 @@ def grids(network: nn.Module, lowered: Graph) -> Grids:
         for node in lowered
         if node.weight_bits < NATIVE_BITS or node.is_sparse
     }
+
+
+def rounding(supernet: Supernet, genotype: Genotype, lowered: Graph) -> Rounding:
+    """Return what shared weights are rounded to where they compute a subnet.
+
+    Args:
+        supernet: Whose layers say what they give copies of, as ``families.elastic`` does; others
+            are not rounded.
+        genotype: Of the subnet.
+        lowered: Its operators.
+    """
+    with torch.random.fork_rng(devices=[]), copies() as pairs:
+        network = supernet.extract(genotype)
+    found, names = grids(network, lowered), {m: name for name, m in network.named_modules()}
+    known = [(layer, found.get(f"{names[plain]}.weight")) for layer, plain in pairs]
+    return {layer: grid.rounded for layer, grid in known if grid is not None}
 
 
 def put_on(network: nn.Module, found: Grids) -> None:

@@ -5,7 +5,7 @@ Slimmable Networks and Improved Training Techniques", ICCV 2019, https://arxiv.o
 """
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import final
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from hwnas.families.base import Supernet
+from hwnas.families.rounding import Rounding, rounded_by
 from hwnas.space import Genotype, SearchSpace
 from hwnas.training import parallel, progressive
 from hwnas.training.batches import Batch, StepContext
@@ -28,12 +29,21 @@ Gradients = Sequence[Tensor | None]  #: of all parameters, in their order
 @final
 @dataclass
 class Sandwich:
-    """Adds up the gradients of the largest subnet, some random ones and the smallest."""
+    """Adds up the gradients of the largest subnet, some random ones and the smallest.
+
+    Args:
+        supernet: Which is trained.
+        space: That subnets are drawn from.
+        resolution: Returns the height and width of the images that a subnet reads.
+        config: How it is trained.
+        rounding: Returns what a subnet's weights are rounded to.
+    """
 
     supernet: Supernet
     space: SearchSpace
     resolution: Callable[[Genotype], int]
     config: TrainingConfig
+    rounding: Callable[[Genotype], Rounding] = lambda genotype: {}
     _thread_pool: ThreadPool | None = field(default=None, init=False)
 
     def __call__(self, batch: Batch, step_context: StepContext) -> Outcome:
@@ -60,7 +70,8 @@ class Sandwich:
         """
         if self._thread_pool is None:
             self._thread_pool = self._manned(batch)
-        outputs, task = self._outputs(genotypes[0], batch), batch.data.task
+        roundings = {genotype: self.rounding(genotype) for genotype in genotypes}
+        outputs, task = self._outputs(genotypes[0], batch, roundings), batch.data.task
         smoothing = self.config.label_smoothing
         loss = batch.loss(outputs, smoothing)
         goals = batch.goals
@@ -68,7 +79,8 @@ class Sandwich:
             goals, smoothing = task.taught(outputs.detach()), 0.0
 
         def student(genotype: Genotype) -> tuple[Tensor, Gradients]:
-            return self._learned(task.loss(self._outputs(genotype, batch), goals, smoothing))
+            found = self._outputs(genotype, batch, roundings)
+            return self._learned(task.loss(found, goals, smoothing))
 
         for genotype in genotypes[1:]:
             batch.at(self.resolution(genotype))  # made here, not by several threads
@@ -106,15 +118,21 @@ class Sandwich:
         kept = [buffer.clone() for buffer in module.buffers()]
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             random_state = torch.get_rng_state()
-            self._outputs(largest, batch)
+            self._outputs(largest, batch, {largest: {}})
             apart = torch.equal(random_state, torch.get_rng_state())
             for buffer, before in zip(module.buffers(), kept, strict=True):
                 apart &= torch.equal(buffer, before)
                 buffer.copy_(before)
         return apart
 
-    def _outputs(self, genotype: Genotype, batch: Batch) -> Tensor:
+    def _outputs(
+        self, genotype: Genotype, batch: Batch, roundings: Mapping[Genotype, Rounding]
+    ) -> Tensor:
         images = batch.at(self.resolution(genotype))
+        with rounded_by(roundings[genotype]):
+            return self._forward(genotype, images)
+
+    def _forward(self, genotype: Genotype, images: Tensor) -> Tensor:
         return forward(lambda: self.supernet.forward(images, genotype), images, self.config.dtype)
 
 

@@ -1,0 +1,88 @@
+"""Shared weights that learn what they are rounded to."""
+
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+
+from hwnas import families, space
+from hwnas.families import annotations
+from hwnas.families.rounding import Rounding, rounded_by
+from hwnas.int8 import grid
+from hwnas.op import Signature
+from hwnas.space import Genotype, SearchSpace
+from hwnas.training.batches import Batch
+from hwnas.training.config import TrainingConfig
+from hwnas.training.data import ImageData
+from hwnas.training.sandwich import Sandwich
+
+_SIGNATURE = Signature(1, 10)
+
+
+def _packed(name: str) -> SearchSpace:
+    found = space.load(space.find(name))
+    choices = {**found.choices, "weight_bits": (3, 8)}
+    return replace(found, choices=choices, fixed={**found.fixed, "weight_sparsity": "2:4"})
+
+
+@pytest.mark.parametrize("name", ["dense_small", "mbconv_small", "resnet_small"])
+def test_a_subnet_computes_what_its_rounded_network_does(name: str) -> None:
+    searched = _packed(name)
+    family = families.of(searched)
+    supernet = family.supernet(searched, _SIGNATURE)
+    supernet.module.train()
+    for seed in range(4):
+        drawn = searched.assignment(searched.sample(random.Random(seed)))
+        genotype = searched.genotype({**drawn, "weight_bits": 3})
+        lowered = annotations.lower(family, searched, genotype, _SIGNATURE)
+        side = family.resolution(searched, genotype)
+        images = torch.randn(4, 1, side, side).to(memory_format=torch.channels_last)
+        network = supernet.extract(genotype)
+        plain = network(images)
+        grid.put_on(network, grid.grids(network, lowered))
+        with rounded_by(grid.rounding(supernet, genotype, lowered)):
+            found = supernet.forward(images, genotype)
+        torch.testing.assert_close(found, network(images), rtol=1e-3, atol=1e-4)
+        assert not torch.allclose(found, plain, rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(supernet.forward(images, genotype), plain, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.usefixtures("threads_restored")
+@pytest.mark.parametrize("n_threads", [1, 2])
+def test_each_subnet_of_a_step_is_rounded_to_its_own_grid(
+    digits: ImageData, n_threads: int
+) -> None:
+    torch.set_num_threads(n_threads)
+    searched = _packed("tiny")
+    family = families.of(searched)
+    torch.manual_seed(0)
+    supernet = family.supernet(searched, digits.signature)
+    supernet.module.train()
+
+    def rounding(genotype: Genotype) -> Rounding:
+        lowered = annotations.lower(family, searched, genotype, digits.signature)
+        return grid.rounding(supernet, genotype, lowered)
+
+    def resolution(genotype: Genotype) -> int:
+        return family.resolution(searched, genotype)
+
+    part = digits.train.take(torch.arange(16))
+    batch = Batch(part.images, part.targets, part.targets, digits)
+    sandwich = Sandwich(supernet, searched, resolution, TrainingConfig(), rounding)
+    # The largest has eight bits, and the smallest three.
+    genotypes = [searched.largest(), searched.smallest()]
+    losses, _ = sandwich.learn(genotypes, batch)
+    found = [p.grad.clone() for p in supernet.module.parameters() if p.grad is not None]
+    supernet.module.zero_grad()
+    outputs = []
+    for genotype in genotypes:
+        with rounded_by(rounding(genotype)):
+            outputs.append(supernet.forward(batch.at(resolution(genotype)), genotype))
+    task = digits.task
+    first = batch.loss(outputs[0], TrainingConfig().label_smoothing)
+    second = task.loss(outputs[1], task.taught(outputs[0].detach()))
+    torch.autograd.backward((first, second))
+    assert losses == pytest.approx([float(first.detach()), float(second.detach())])
+    for gradient, parameter in zip(found, supernet.module.parameters(), strict=True):
+        torch.testing.assert_close(gradient, parameter.grad)
