@@ -25,6 +25,7 @@ REFERENCE = 0.85  # quantile of the first errors beyond which an error counts as
 CLIP = 0.5
 
 _CURIOSITY = 0.7  # what uncertainty is multiplied by
+_WIDE = 20.0  # ratio of costs beyond which a volume hardly sees what is cheap
 
 
 @dataclass(frozen=True)
@@ -95,12 +96,22 @@ class Expectation:
     within: tuple[float, float]  #: ends of 95 % intervals, in standard deviations from the mean
 
     def gains(self, known: CostedCandidates) -> Array:
-        """Return the expected gain of hypervolume of candidates, ``(n,)``."""
+        """Return the expected gain of candidates as a share of the hypervolume, ``(n,)``.
+
+        Where costs span a wide range, it is the mean of that and of the same with logarithms of
+        costs: half as slow is as much at a hundredth of the limit as at the limit, where the
+        hypervolume itself hardly sees what is cheap.
+        """
         mean, std = self._predict(known)
         improvement = log_normal_improvement(mean, _CURIOSITY * std)
-        return expected_improvement(
-            known.costs, improvement, self.front_errors, self.front_costs, self.reference
-        )
+        shares = []
+        for scaled in self._scales:
+            front, limits = scaled(self.front_costs), self._limits(scaled)
+            gains = expected_improvement(
+                scaled(known.costs), improvement, self.front_errors, front, limits
+            )
+            shares.append(gains / (self._volume(scaled) or 1.0))
+        return np.asarray(np.mean(shares, axis=0))
 
     def intervals(self, known: CostedCandidates) -> Array:
         """Return the median error of candidates, the ends of its 95 % interval, and ``std``.
@@ -118,11 +129,26 @@ class Expectation:
     @property
     def volume(self) -> float:
         """The hypervolume of the front, up to where gains are counted."""
-        points = np.column_stack([self.front_errors, self.front_costs])
-        inside = (points < np.asarray(self.reference)).all(axis=1)
+        return self._volume(np.asarray)
+
+    @property
+    def _scales(self) -> list[Callable[[Array], Array]]:
+        """What costs are counted as."""
+        costs = np.vstack([self.front_costs, self.reference[1:]])
+        low, high = costs.min(axis=0), costs.max(axis=0)
+        are_wide = (low > 0).all() and (high > _WIDE * low).any()
+        return [np.asarray, _log] if are_wide else [np.asarray]
+
+    def _limits(self, scaled: Callable[[Array], Array]) -> tuple[float, ...]:
+        return (self.reference[0], *scaled(np.array(self.reference[1:])).tolist())
+
+    def _volume(self, scaled: Callable[[Array], Array]) -> float:
+        points = np.column_stack([self.front_errors, scaled(self.front_costs)])
+        limits = self._limits(scaled)
+        inside = (points < np.asarray(limits)).all(axis=1)
         if not inside.any():
             return 0.0
-        return hypervolume(points[inside], self.reference, [False] * points.shape[1])
+        return hypervolume(points[inside], limits, [False] * points.shape[1])
 
     def _predict(self, known: CostedCandidates) -> tuple[Array, Array]:
         return self.errors.predict(self.inputs(known))
@@ -160,7 +186,7 @@ class Inputs:
         return np.hstack([of.features, (self._values(of) - self._low) / self._range])
 
     def _values(self, of: CostedCandidates | History) -> Array:
-        costs = np.log(np.maximum(of.costs, 1e-300)) if self._logarithmic else of.costs
+        costs = _log(of.costs) if self._logarithmic else of.costs
         if self._knowledge is None or not of.assignments:
             return costs
         return np.hstack([costs, np.asarray(self._knowledge(of.assignments), np.float64)])
@@ -265,6 +291,10 @@ def _denoised(evaluated: History, told: Array, errors: Surrogate) -> Array:
     # Of errors that count as lower than they were read, the rest is taken as read.
     found[chosen] *= np.exp(errors.observed()[0] - told)
     return found
+
+
+def _log(costs: Array) -> Array:
+    return np.asarray(np.log(np.maximum(costs, 1e-300)))
 
 
 def _logs(values: Array) -> Array:

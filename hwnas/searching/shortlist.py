@@ -41,7 +41,6 @@ def account(space: Choices, chosen: Chosen, model: Expectation, scale: Scale) ->
     *errors, std = model.intervals(known)[0].tolist()
     median, low, high = (scale.value(error) for error in errors)
     modelled = [float(cost.predict(known.features)[0]) for cost in model.costs]
-    volume = model.volume
     return Proposal(
         "gain",
         chosen.n_candidates,
@@ -49,6 +48,6 @@ def account(space: Choices, chosen: Chosen, model: Expectation, scale: Scale) ->
         expected=(median, min(low, high), max(low, high)),
         std=std,
         costs=scale.costs(np.array(modelled)) if modelled else (),
-        gain=float(model.gains(known)[0]) / volume if volume else None,
+        gain=float(model.gains(known)[0]) if model.volume else None,
         parents=tuple(sorted(chosen.bred.ancestors)),
     )

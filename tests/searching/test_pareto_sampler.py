@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
 
 from hwnas.pareto import hypervolume
+from hwnas.searching import expectation
 from hwnas.searching.pareto_sampler import ParetoSampler
 from hwnas.searching.proposal import ATTRIBUTE, STD, Proposal, recorded
 
@@ -300,6 +301,27 @@ def test_every_proposal_says_why() -> None:
         assert low < value < high < 1  # accuracies, not errors
         within += low <= trial.values[0] <= high
     assert within > 25
+
+
+def test_what_is_cheap_counts_where_costs_span_a_wide_range() -> None:
+    """The volume over logarithms of costs is larger for it, up to a cost of 150."""
+    found = []
+    for wide in (expectation._WIDE, math.inf):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(expectation, "_WIDE", wide)
+            volumes = []
+            for seed in range(3):
+                sampler = ParetoSampler(_costs(_steep), seed=seed, search_space=LARGE)
+                study = _run(sampler, 40, LARGE, (accuracy, _steep))
+                points = np.array([t.values for t in study.trials]) * [-1, 1]
+                points[:, 1] = np.log(points[:, 1])
+                volumes.append(hypervolume(points, [-0.5, math.log(1e4)], [False, False]))
+            found.append(volumes)
+    assert np.mean(found[0]) > np.mean(found[1])
+
+
+def _steep(a: Assignment) -> float:
+    return latency(a) ** 3
 
 
 def test_expected_values_are_on_the_scale_of_the_objective() -> None:
