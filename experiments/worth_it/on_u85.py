@@ -1,0 +1,55 @@
+"""How fast the front of a search for one NPU, and hand-made networks, are on another.
+
+python -m experiments.worth_it.on_u85 [--target ethos_u85_256]
+
+Networks of ``front.csv`` and ``baselines_2.csv``, whose accuracies on the test split are known, are
+compiled by Vela with stand-in weights: ``u85.csv``.
+"""
+
+import argparse
+import csv
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from experiments.worth_it.sides import network, told, verified
+from hwnas import content, families
+from hwnas.backends.vela.compiler import compile_tflite
+from hwnas.families import annotations
+from hwnas.int8.network import stand_in
+from hwnas.int8.tflite import write
+from hwnas.op import Signature
+from hwnas.target import from_facts
+
+_HERE = Path(__file__).parent
+
+
+def main() -> None:
+    """Compile all, write the table, and print the ratios."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--target", default="ethos_u85_256")
+    asked = parser.parse_args()
+    file = content.ROOT / "conf" / "target" / f"{asked.target}.yaml"
+    target = from_facts(yaml.safe_load(file.read_text(encoding="utf-8")))
+    rows = list[dict[str, Any]]()
+    for side, name in (("front", "front.csv"), ("baseline", "baselines_2.csv")):
+        for row in verified(_HERE / name):
+            searched, genotype = network(row)
+            signature = Signature(1, 10)
+            lowered = annotations.lower(families.of(searched), searched, genotype, signature)
+            cost = compile_tflite(write(stand_in(lowered)), lowered, target).cost
+            rows.append({
+                "side": side, "id": row["id"], "space": searched.name,
+                "accuracy": float(row["verified_accuracy_int8"]),
+                "latency_us": round(1e3 * cost.figures["latency_ms"].value, 3),
+            })  # fmt: skip
+    with (_HERE / "u85.csv").open("w", encoding="utf-8", newline="") as table:
+        writer = csv.DictWriter(table, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    told(rows)
+
+
+if __name__ == "__main__":
+    main()

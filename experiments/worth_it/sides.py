@@ -1,0 +1,56 @@
+"""Both sides of a comparison: the front of a search, and networks made by hand."""
+
+import csv
+import statistics
+from pathlib import Path
+from typing import Any
+
+from hwnas import space
+from hwnas.space import Genotype, SearchSpace
+
+
+def told(rows: list[dict[str, Any]]) -> None:
+    """Print how much faster the front is at each accuracy of a baseline that none is ahead of.
+
+    Args:
+        rows: With ``side`` (``front`` or ``baseline``), ``space``, ``accuracy`` and ``latency_us``.
+    """
+    front = [row for row in rows if row["side"] == "front"]
+    baselines = [row for row in rows if row["side"] == "baseline"]
+    ratios = []
+    for one in sorted(baselines, key=lambda row: row["accuracy"]):
+        if any(b["accuracy"] >= one["accuracy"] and b["latency_us"] < one["latency_us"]
+               for b in baselines):  # fmt: skip
+            continue
+        as_good = [row for row in front if row["accuracy"] >= one["accuracy"]]
+        if not as_good:
+            print(f"{one['accuracy']:.4f} {one['space']}: {one['latency_us']} us; not reached")
+            continue
+        fastest = min(as_good, key=lambda row: row["latency_us"])
+        ratios.append(one["latency_us"] / fastest["latency_us"])
+        print(
+            f"{one['accuracy']:.4f} {one['space']}: {one['latency_us']} us; "
+            f"{fastest['accuracy']:.4f} {fastest['latency_us']} us; {ratios[-1]:.2f}"
+        )
+    print(f"geometric mean {statistics.geometric_mean(ratios):.2f}, least {min(ratios):.2f}")
+
+
+def verified(path: Path) -> list[dict[str, str]]:
+    """Return the rows of a search's ``front.csv`` whose artefacts were verified."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return [row for row in csv.DictReader(file) if row.get("verified_accuracy_int8")]
+
+
+def network(row: dict[str, str]) -> tuple[SearchSpace, Genotype]:
+    """Return the space and the genotype of a row: a baseline's, or a member's of a front."""
+    one = row.get("space", "")
+    own = "dense_packed" if "weight_bits" in row else "dense_small"
+    searched = space.load(space.find(f"baselines/{one}" if one else own))
+    prefix = f"{one}." if one else ""
+    said = {
+        name: option
+        for name, options in searched.choices.items()
+        for option in options
+        if str(option) == row.get(prefix + name)
+    }
+    return searched, searched.genotype(said)
