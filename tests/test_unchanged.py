@@ -52,7 +52,8 @@ def digest(folder: Path, options: tuple[str, ...], columns: tuple[str, ...]) -> 
 
 def drawn(folder: Path, backend: str) -> str:
     """Return a digest of what a search at random draws for a backend."""
-    options = (*DRAWN[backend], "sampler=random", *SHARED_WEIGHTS, "train.epochs=1", "n_trials=6")
+    short = ("train.epochs=1", "train.n_random=0", "n_trials=6")
+    options = (*DRAWN[backend], "sampler=random", *SHARED_WEIGHTS, *short)
     return digest(folder, options, COSTS)
 
 
