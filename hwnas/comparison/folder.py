@@ -188,8 +188,9 @@ def _members(folder: Path, candidates: Mapping[str, Candidate], budget: Budget) 
         figures = _figures(row, "verified_", verified_names(quality(row)))
         over = tuple(name for name, by in budget.violations(figures).items() if by > 0)
         details = {n: row[f"verified_{n}"] for n in RATIOS if row.get(f"verified_{n}") is not None}
-        candidate, stays = candidates[row["id"]], bool(row["verified_on_front"])
-        found.append(Member(candidate, figures, details, {}, over, stays))
+        stays, is_near = bool(row["verified_on_front"]), bool(row.get("verified_near_front"))
+        candidate = candidates[row["id"]]
+        found.append(Member(candidate, figures, details, {}, over, stays, is_near))
     return found
 
 

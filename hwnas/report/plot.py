@@ -8,17 +8,20 @@ from typing import Literal
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from hwnas.budget import Budget
 from hwnas.metrics import column
 from hwnas.report.explorer import Beside
 from hwnas.results import Candidate, Row
-from hwnas.searching.member import Member
+from hwnas.searching.member import NEAR, Member
 
 # Okabe and Ito's palette, which colour-blind people can tell apart.
 SEARCHED, VERIFIED, LEFT, DOMINATED, LIMIT = "#0072B2", "#009E73", "#D55E00", "#BBBBBB", "#CC79A7"
-FOR_ALL = "#000000"
+NEARBY, FOR_ALL = "#E69F00", "#000000"
 BESIDE = "#8A6D3B"  # as on the page
+
+_WIDE = 10.0  # ratio of costs from which they are drawn by their logarithms, as on the page
 
 Corner = Literal["lower right", "lower left", "upper right", "upper left"]
 #: Where no front is, by whether the metric and the cost are maximised.
@@ -79,11 +82,17 @@ def _draw_front(axes: Axes, panel: Panel) -> None:
         s=26, facecolors="none", edgecolors=SEARCHED, zorder=3,
         label="front as searched (validation)",
     )  # fmt: skip
-    for left, colour, label in (
-        (False, VERIFIED, "verified (artefact on the test split, 95 % interval)"),
-        (True, LEFT, "verified: left the front or the budget"),
+    near = [m for m in members if m.label == NEAR]
+    left = [m for m in members if m.label not in ("", NEAR)]
+    for chosen, colour, label in (
+        (
+            [m for m in members if not m.label],
+            VERIFIED,
+            "verified (artefact on the test split, 95 % interval)",
+        ),
+        (near, NEARBY, f"verified: {NEAR}"),
+        (left, LEFT, "verified: left the front or the budget"),
     ):
-        chosen = [m for m in members if bool(m.label) is left]
         if not chosen:
             continue
         values = [m.quality for m in chosen]
@@ -105,11 +114,22 @@ def _draw_front(axes: Axes, panel: Panel) -> None:
     if cost in panel.budget.limits:
         limit = panel.budget.limits[cost]
         axes.axvline(limit, color=LIMIT, ls="--", lw=1.2, label="budget")
+    costs = [c.figures[cost].value for c in (*rest, *found)]
+    if costs and 0 < _WIDE * min(costs) < max(costs):
+        _by_ratio(axes)
     axes.set_xlabel(column(cost).title)
     axes.set_ylabel(column(metric).title)
     axes.set_title(panel.title, fontsize=10)
     axes.grid(alpha=0.25)
     axes.legend(fontsize=8, loc=_CORNERS[column(metric).maximise, column(cost).maximise])
+
+
+def _by_ratio(axes: Axes) -> None:
+    """Have costs of very different sizes on a scale of ratios, with plain numbers beside it."""
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 def _draw_beside(axes: Axes, beside: Beside, metric: str, cost: str) -> None:

@@ -10,6 +10,8 @@ from hwnas.figure import Figure, Figures
 from hwnas.results import Candidate, Row
 from hwnas.space import Space
 
+NEAR = "not told from the front"  #: the label of a member that chance alone may have moved off it
+
 
 def verified_names(metric: str) -> tuple[str, ...]:
     """Return the names of verified figures, in the order of the columns ``verified_<name>``.
@@ -83,7 +85,7 @@ class Member:
             return "no faster than in float32"
         if self.on_front:
             return ""
-        return "not told from the front" if self.near_front else "left the front"
+        return NEAR if self.near_front else "left the front"
 
     def row(self, space: Space) -> Row:
         """Return searched and verified figures as one row."""

@@ -80,7 +80,7 @@ class App {
       : [["dot", "dominated"], ["full", "front"]];
     if (model.verified) {
       keys.push(["full", "verified from the compiled artefact, with 95 % interval"]);
-      if (model.notes.some(Boolean)) keys.push(["cross", "verified: left the front or the budget"]);
+      if (model.notes.some(Boolean)) keys.push(["cross", "verified: no longer on the front, or beyond the budget"]);
     }
     if (model.marked.size) keys.push(["frame", model.marks]);
     if (model.columns.some((column) => column.limit !== null)) keys.push(["dash", "budget of the search"]);
