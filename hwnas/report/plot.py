@@ -82,14 +82,11 @@ def _draw_front(axes: Axes, panel: Panel) -> None:
         s=26, facecolors="none", edgecolors=SEARCHED, zorder=3,
         label="front as searched (validation)",
     )  # fmt: skip
+    stayed = [m for m in members if not m.label]
     near = [m for m in members if m.label == NEAR]
     left = [m for m in members if m.label not in ("", NEAR)]
     for chosen, colour, label in (
-        (
-            [m for m in members if not m.label],
-            VERIFIED,
-            "verified (artefact on the test split, 95 % interval)",
-        ),
+        (stayed, VERIFIED, "verified (artefact on the test split, 95 % interval)"),
         (near, NEARBY, f"verified: {NEAR}"),
         (left, LEFT, "verified: left the front or the budget"),
     ):

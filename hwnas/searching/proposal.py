@@ -30,7 +30,8 @@ class Proposal:
     expected: tuple[float, float, float] | None = None
     #: The other objectives in the study's order, where they were modelled.
     costs: tuple[float, ...] = ()
-    gain: float | None = None  #: expected, as a share of the hypervolume before the trial
+    #: Expected, as a share of the hypervolume before the trial: see ``Expectation.gains``.
+    gain: float | None = None
     parents: tuple[int, ...] = ()  #: numbers of the trials that it descends from
     generation: int | None = None
     #: The model's own standard deviation of the logarithm of the error; the interval is wider where

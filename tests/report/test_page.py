@@ -1,5 +1,6 @@
 import random
 import struct
+from dataclasses import replace
 
 import pytest
 
@@ -9,10 +10,10 @@ from hwnas.metrics import Metric, column
 from hwnas.report import searched
 from hwnas.report.explorer import Explorer, Line, Page, Picture, Point, RunData, Table
 from hwnas.report.page import render, with_section
-from hwnas.report.plot import Panel, front_png
+from hwnas.report.plot import Panel, front_figure, front_png
 from hwnas.report.view import content
 from hwnas.results import Candidate
-from hwnas.searching.member import Member, verified_names
+from hwnas.searching.member import NEAR, Member, verified_names
 from hwnas.space import Genotype, SearchSpace
 
 OBJECTIVES = ("accuracy", "latency_ms", "energy_mj")
@@ -55,6 +56,25 @@ def test_picture_is_a_png_of_readable_size(
     png = front_png(Panel(candidates, members, "accuracy", "latency_ms", budget, "title"))
     assert png[:8] == b"\x89PNG\r\n\x1a\n"
     assert struct.unpack(">II", png[16:24]) == (1200, 750)
+
+
+def test_picture_tells_what_left_from_what_may_be_on_the_front(
+    candidates: list[Candidate], members: list[Member]
+) -> None:
+    near = replace(members[0], candidate=candidates[1], on_front=False, near_front=True)
+
+    def drawn(*shown: Member) -> tuple[str, set[str]]:
+        panel = Panel(candidates, shown, "accuracy", "latency_ms", Budget(), "title")
+        (axes,) = front_figure(panel).axes
+        return axes.get_xscale(), set(axes.get_legend_handles_labels()[1])
+
+    left, told = "verified: left the front or the budget", f"verified: {NEAR}"
+    assert drawn(members[0], near)[1] >= {told}
+    assert left not in drawn(members[0], near)[1]
+    assert drawn(*members, near)[1] >= {told, left}
+    assert drawn(members[0])[0] == "log", "costs from 1 to 12"
+    del candidates[8:]
+    assert drawn(members[0])[0] == "linear"
 
 
 def test_page_is_self_contained_and_tells_what_left(
