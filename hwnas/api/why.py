@@ -148,10 +148,9 @@ def _expected(candidate: Candidate, proposal: Proposal, found: ReadRun) -> list[
             lines.append(f"Modelled {name} {cost:.4g}; computed {figure.value:.4g}{off}.")
     if proposal.gain is not None:
         share = "less than 0.01 %" if proposal.gain < 1e-4 else _percent(proposal.gain)
-        lines.append(
-            f"Expected gain: {share} of the hypervolume of the front at that time (where costs "
-            "span a wide range, half of it is over their logarithms)."
-        )
+        scale = ", half of it over logarithms of costs" * proposal.by_ratio
+        words = f"Expected gain: {share} of the hypervolume of the front at that time{scale}."
+        lines.append(words)
     return lines
 
 

@@ -105,7 +105,7 @@ class Expectation:
         mean, std = self._predict(known)
         improvement = log_normal_improvement(mean, _CURIOSITY * std)
         shares = []
-        for scaled in self._scales:
+        for scaled in (np.asarray, _log) if self.by_ratio else (np.asarray,):
             front, limits = scaled(self.front_costs), self._limits(scaled)
             gains = expected_improvement(
                 scaled(known.costs), improvement, self.front_errors, front, limits
@@ -132,12 +132,11 @@ class Expectation:
         return self._volume(np.asarray)
 
     @property
-    def _scales(self) -> list[Callable[[Array], Array]]:
-        """What costs are counted as."""
+    def by_ratio(self) -> bool:
+        """Whether costs span so wide a range that they count by their logarithms, too."""
         costs = np.vstack([self.front_costs, self.reference[1:]])
         low, high = costs.min(axis=0), costs.max(axis=0)
-        are_wide = (low > 0).all() and (high > _WIDE * low).any()
-        return [np.asarray, _log] if are_wide else [np.asarray]
+        return bool((low > 0).all() and (high > _WIDE * low).any())
 
     def _limits(self, scaled: Callable[[Array], Array]) -> tuple[float, ...]:
         return (self.reference[0], *scaled(np.array(self.reference[1:])).tolist())

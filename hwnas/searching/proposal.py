@@ -37,6 +37,7 @@ class Proposal:
     #: The model's own standard deviation of the logarithm of the error; the interval is wider where
     #: earlier proposals showed that this says too little.
     std: float | None = None
+    by_ratio: bool = False  #: whether costs counted by their logarithms, too
 
     def to_json(self) -> dict[str, Any]:
         """Return what is known, with numbers of six digits."""

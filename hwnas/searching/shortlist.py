@@ -50,4 +50,5 @@ def account(space: Choices, chosen: Chosen, model: Expectation, scale: Scale) ->
         costs=scale.costs(np.array(modelled)) if modelled else (),
         gain=float(model.gains(known)[0]) if model.volume else None,
         parents=tuple(sorted(chosen.bred.ancestors)),
+        by_ratio=model.by_ratio,
     )
