@@ -109,12 +109,13 @@ def targets(contexts: Sequence[TargetContext]) -> Targets:
 
 def problem(contexts: Sequence[TargetContext]) -> loop.Problem:
     """Return what is searched for."""
-    first, all_of_them = contexts[0], targets(contexts)
-    parts, names = first.parts, first.config.sampler.features
+    context, all_of_them = contexts[0], targets(contexts)
+    parts, names = context.parts, context.config.sampler.features
     known = _known(parts, names) if names else None
-    evaluator = first.own.evaluator or first.evaluator
+    evaluator = context.own.evaluator or context.evaluator
     cost = all_of_them.cost_model({s.target: _cost_model(s) for s in contexts})
-    return loop.Problem(parts.space, all_of_them, cost, evaluator, known, parts.first)
+    first, lower = parts.first, parts.networks.lower
+    return loop.Problem(parts.space, all_of_them, cost, evaluator, known, first, lower)
 
 
 def _cost_model(context: TargetContext) -> CostModel:

@@ -112,13 +112,14 @@ def _reason(proposal: Proposal, sampler: str) -> str:
         picked = "picked to spread the first trials over the range of costs"
     computed = f", and of the best {proposal.n_costed} with computed ones" * bool(proposal.n_costed)
     modelled = f" with modelled costs{computed}" * bool(proposal.costs)
+    second = " for each second" * (proposal.seconds is not None)
     generation = "its first generation, random"
     if proposal.generation:
         generation = f"generation {proposal.generation}, a child of the best before"
     reasons: dict[Phase, str] = {
         "ladder": "one of the fixed first trials, from the smallest network to the largest",
         "startup": f"by {sampler}, before there is a model: of {looked}, {picked}",
-        "gain": f"by {sampler}: the highest expected gain of {looked}{modelled}",
+        "gain": f"by {sampler}: the highest expected gain{second} of {looked}{modelled}",
         "smallest": f"by {sampler}: nothing was known to fit the limits, so the smallest was tried",
         "random": f"by {sampler}, at random: nothing else was left that is known to fit the limits",
         "generation": f"by {sampler}: {generation}",
@@ -149,8 +150,10 @@ def _expected(candidate: Candidate, proposal: Proposal, found: ReadRun) -> list[
     if proposal.gain is not None:
         share = "less than 0.01 %" if proposal.gain < 1e-4 else _percent(proposal.gain)
         scale = ", half of it over logarithms of costs" * proposal.by_ratio
-        words = f"Expected gain: {share} of the hypervolume of the front at that time{scale}."
-        lines.append(words)
+        took = "" if proposal.seconds is None else f", in {proposal.seconds:.3g} s"
+        lines.append(
+            f"Expected gain: {share} of the hypervolume of the front at that time{scale}{took}."
+        )
     return lines
 
 

@@ -21,11 +21,11 @@ def of_all(
 ) -> tuple[list[Scored], int]:
     """Return the best of all candidates that were not proposed yet, and of how many."""
     space, known = costed.space, costed.all(model.costs)
-    gains = model.gains(known)
-    order: list[int] = np.argsort(-gains, kind="stable").tolist()
+    merits = model.merits(known)
+    order: list[int] = np.argsort(-merits, kind="stable").tolist()
     free = [i for i in order if space.key(known.assignments[i]) not in taken]
     best = free[:_SHORTLIST]
-    rows = [(float(gains[i]), Bred(known.assignments[i]), known.costs[i]) for i in best]
+    rows = [(float(merits[i]), Bred(known.assignments[i]), known.costs[i]) for i in best]
     return rows, len(free)
 
 
@@ -58,9 +58,9 @@ def evolved(
         pool |= new
         known = costed.of([bred.assignment for bred in new.values()], model.costs)
         n_known += len(known.assignments)
-        gains = model.gains(known).tolist()
-        rows = zip(gains, known.assignments, known.costs, strict=True)
-        best += [(gain, pool[space.key(a)], costs) for gain, a, costs in rows]
+        merits = model.merits(known).tolist()
+        rows = zip(merits, known.assignments, known.costs, strict=True)
+        best += [(merit, pool[space.key(a)], costs) for merit, a, costs in rows]
         best = sorted(best, key=lambda row: -row[0])[:_SHORTLIST]
         parents = [bred for _, bred, _ in best] or parents
     return best, n_known
@@ -87,7 +87,7 @@ def exact(
         part = [bred.assignment for _, bred, _ in best[start : start + costed.n_costs]]
         known = costed.of(part)
         if known.assignments:
-            order: list[int] = np.argsort(-model.gains(known), kind="stable").tolist()
+            order: list[int] = np.argsort(-model.merits(known), kind="stable").tolist()
             i = order[min(n_ahead, len(order) - 1)]
             bred, n_costed = by_key[space.key(known.assignments[i])], start + len(part)
             return replace(first, bred=bred, costs=known.costs[i], n_costed=n_costed)

@@ -13,6 +13,7 @@ from hwnas.pareto import hypervolume, non_dominated
 from hwnas.searching.acquisition import expected_improvement, log_normal_improvement
 from hwnas.searching.calibration import calibrated
 from hwnas.searching.choices import Assignment
+from hwnas.searching.pace import Pace
 
 Array = NDArray[np.float64]
 #: Assignments to what is known of them beside their choices and costs, ``(n, k)``.
@@ -55,6 +56,7 @@ class History:
     #: How far the logarithms of errors lay above what was expected, in the standard deviations that
     #: the model said; NaN where it was not asked.
     surprises: Array
+    seconds: Array  #: that trials took; NaN where that is not known
     pending: Sequence[Assignment]  #: under evaluation by other workers
     n_ahead: int = 0  #: earlier trials whose workers choose a candidate just now, from the same
 
@@ -77,6 +79,7 @@ class History:
             self.costs[rows],
             self.stds[rows],
             self.surprises[rows],
+            self.seconds[rows],
             self.pending,
             self.n_ahead,
         )
@@ -91,16 +94,24 @@ class Expectation:
     costs: Sequence["ModelledCost"]  #: empty where they are known
     front_errors: Array
     front_costs: Array
-    reference: Sequence[float]
+    reference: Sequence[float]  #: error and costs up to which gains count
+    highest: float  #: the error up to which they count by ratios of costs
     reading: float  #: the standard deviation of a reading of the logarithm of an error
     within: tuple[float, float]  #: ends of 95 % intervals, in standard deviations from the mean
+    pace: Pace | None = None  #: how long trials take, where gains count by the second
+
+    def merits(self, known: CostedCandidates) -> Array:
+        """Return what candidates are chosen by: their gains, or those for each second ``(n,)``."""
+        gains = self.gains(known)
+        return gains if self.pace is None else gains / self.pace(known.assignments)
 
     def gains(self, known: CostedCandidates) -> Array:
         """Return the expected gain of candidates as a share of the hypervolume, ``(n,)``.
 
         Where costs span a wide range, it is the mean of that and of the same with logarithms of
         costs: half as slow is as much at a hundredth of the limit as at the limit, where the
-        hypervolume itself hardly sees what is cheap.
+        hypervolume itself hardly sees what is cheap. There, errors count up to those of the
+        cheapest: what lies between them and the others would gain nothing otherwise.
         """
         mean, std = self._predict(known)
         improvement = log_normal_improvement(mean, _CURIOSITY * std)
@@ -139,7 +150,8 @@ class Expectation:
         return bool((low > 0).all() and (high > _WIDE * low).any())
 
     def _limits(self, scaled: Callable[[Array], Array]) -> tuple[float, ...]:
-        return (self.reference[0], *scaled(np.array(self.reference[1:])).tolist())
+        error = self.highest if scaled is _log else self.reference[0]
+        return (error, *scaled(np.array(self.reference[1:])).tolist())
 
     def _volume(self, scaled: Callable[[Array], Array]) -> float:
         points = np.column_stack([self.front_errors, scaled(self.front_costs)])
@@ -219,6 +231,7 @@ class Learner:
         pending: CostedCandidates | None,
         everything: Array | None,
         knowledge: Knowledge | None = None,
+        pace: Pace | None = None,
     ) -> Expectation:
         """Return what is expected of candidates.
 
@@ -228,6 +241,7 @@ class Learner:
             pending: What others evaluate: it counts as if it turned out as expected.
             everything: Costs of all candidates that fit ``(n, m)``, where they are known.
             knowledge: What the model of the error reads beside choices and costs.
+            pace: How long trials take, where gains count by the second.
         """
         startup = evaluated.first(self._n_startup)
         limit = float(np.quantile(startup.errors, REFERENCE))
@@ -251,11 +265,14 @@ class Learner:
         if everything is None or len(everything) == 0:
             everything = points[:, 1:]
         worst = everything.max(axis=0)
+        first = np.column_stack([startup.errors, startup.costs])
+        best = startup.errors[non_dominated(first, [False] * first.shape[1])]
+        highest = max(limit, min(float(best.max()), limit * math.exp(CLIP)))
         front = points[non_dominated(points, [False] * points.shape[1])]
         reference = (limit, *(worst + 1e-3 * np.abs(worst)))
         reading = float(np.median(evaluated.stds))
         within = calibrated(evaluated.surprises[np.isfinite(evaluated.surprises)])
-        known = (front[:, 0], front[:, 1:], reference, reading, within)
+        known = (front[:, 0], front[:, 1:], reference, highest, reading, within, pace)
         return Expectation(errors, inputs, costs, *known)
 
     def _n_known(self, history: History) -> int:

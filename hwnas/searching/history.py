@@ -65,6 +65,7 @@ class Trials:
         self._assignments: list[Assignment] = []
         self._features, self._costs = np.zeros((0, 0)), np.zeros((0, 0))
         self._values, self._stds = np.zeros(0), np.zeros(0)
+        self._seconds = np.zeros(0)
         self._expected = np.zeros((0, 2))  # medians, and stds of the logarithms of their errors
         self.taken: set[Hashable] = set()  #: keys of the candidates of finished trials
 
@@ -92,7 +93,8 @@ class Trials:
         medians, stds = self._expected.T
         told = np.log(scale.errors(-medians if scale.maximised else medians, 0.0 * medians))
         surprises = (np.log(errors) - told) / stds
-        return History(*known, self._stds / errors, surprises, pending, n_ahead), scale
+        told_of = (self._stds / errors, surprises, self._seconds)
+        return History(*known, *told_of, pending, n_ahead), scale
 
     def _add(self, study: optuna.Study, trials: Sequence[FrozenTrial]) -> None:
         assignments = [self._assignment(trial) for trial in trials]
@@ -102,6 +104,7 @@ class Trials:
         values = np.where(broken, math.nan, signed[:, self._expensive])
         costs = np.delete(signed, self._expensive, axis=1)
         stds = np.array([float(trial.system_attrs.get(STD, 0.0)) for trial in trials])
+        seconds = np.array([_seconds(trial) for trial in trials])
         expected = np.array([_expected(trial) for trial in trials])
         features = self._space.vectors(assignments)
         if self._numbers:
@@ -109,9 +112,11 @@ class Trials:
             costs = np.concatenate([self._costs, costs])
             values = np.concatenate([self._values, values])
             stds = np.concatenate([self._stds, stds])
+            seconds = np.concatenate([self._seconds, seconds])
             expected = np.concatenate([self._expected, expected])
         self._features, self._costs = features, costs
         self._values, self._stds, self._expected = values, stds, expected
+        self._seconds = seconds
         self._numbers += [trial.number for trial in trials]
         self._assignments += assignments
         self.taken |= {self._space.key(assignment) for assignment in assignments}
@@ -148,6 +153,11 @@ def _expected(trial: FrozenTrial) -> tuple[float, float]:
     if proposal.expected is None or proposal.std is None:
         return math.nan, math.nan
     return proposal.expected[0], proposal.std
+
+
+def _seconds(trial: FrozenTrial) -> float:
+    """Return how long a trial took; NaN where nobody says."""
+    return math.nan if trial.duration is None else trial.duration.total_seconds()
 
 
 def _maximised(study: optuna.Study) -> list[bool]:

@@ -17,12 +17,14 @@ from hwnas.budget import Budget
 from hwnas.cost.base import Cost, CostModel
 from hwnas.errors import BudgetError, CompileError
 from hwnas.figure import Figures
+from hwnas.graph import Graph, n_macs
 from hwnas.metrics import column, paid, quality
 from hwnas.progress import Progress
 from hwnas.results import Candidate
 from hwnas.searching.choices import Assignment
 from hwnas.searching.incumbent import incumbent
 from hwnas.searching.options import SamplerConfig
+from hwnas.searching.pace import Work
 from hwnas.searching.sampler import RunSampler, SamplerContext
 from hwnas.space import Genotype, Option, Space
 
@@ -76,6 +78,8 @@ class Problem:
     evaluator: Evaluator
     knowledge: Knowledge | None = None
     first: tuple[Genotype, ...] = ()  #: the first trials, whatever the sampler
+    #: Operators of a network, which say how long it takes to train; none: nothing says that.
+    lower: Callable[[Genotype], Graph] | None = None
 
 
 class Study(Protocol):
@@ -117,7 +121,8 @@ def search(  # noqa: PLR0913, PLR0917
     Where costs are not known to the sampler, the first trials go from the smallest genotype (if
     anything fits a budget, it probably does) to the largest. A genotype that comes again is told
     its known figures. Only candidates that fit the target and the budget are scored;
-    scoring may stop when a candidate is found to be worse than one that costs no more.
+    scoring may stop when a candidate is found to be worse than one that costs no more. Where
+    the time is limited, a sampler that can looks for gains for each second.
 
     Args:
         problem: What is searched for.
@@ -133,14 +138,17 @@ def search(  # noqa: PLR0913, PLR0917
     first = [] if sampler.name == "pareto" else ladder
     if problem.first:
         first = [_whole(problem.space, genotype) for genotype in problem.first]
-    run_sampler = RunSampler(sampler, seed, _known(problem, study, cost), first)
+    known = _known(problem, study, cost)
+    if math.isfinite(limit_s) and problem.lower is not None:
+        known = replace(known, work=_work(problem.space, problem.lower))
+    run_sampler = RunSampler(sampler, seed, known, first)
     shown = len(study.candidates)
     with progress.phase("Search", n_trials, shown) as advance:
         while study.spent_s < limit_s and (trial := study.ask(run_sampler, n_trials)) is not None:
             genotype = problem.space.genotype(trial.params)
-            known = study.find(genotype)
-            if known is not None:
-                candidate = _again(known, trial.number)
+            earlier = study.find(genotype)
+            if earlier is not None:
+                candidate = _again(earlier, trial.number)
             else:
                 candidate = _evaluate(problem, cost, genotype, trial.number, study)
             study.tell(trial, candidate, violations(problem.budget, candidate))
@@ -234,6 +242,20 @@ def _known(problem: Problem, study: Study, cost: Callable[[Genotype], Cost]) -> 
         expensive=study.objectives.index(quality(study.objectives)),
         features=None if knowledge is None else features,
     )
+
+
+def _work(space: Space, lower: Callable[[Genotype], Graph]) -> Work:
+    """Return what the time of a training grows with: multiply-accumulates, and operators."""
+
+    @lru_cache(_REMEMBERED)
+    def row(genotype: Genotype) -> tuple[int, int]:
+        lowered = lower(genotype)
+        return n_macs(lowered), len(lowered)
+
+    def work(assignments: Sequence[Assignment]) -> NDArray[np.float64]:
+        return np.array([row(space.genotype(a)) for a in assignments], np.float64).reshape(-1, 2)
+
+    return work
 
 
 def _again(known: Candidate, number: int) -> Candidate:

@@ -3,7 +3,8 @@
 The expensive objective (accuracy) gets a Gaussian process over the logarithm of its error; all
 other objectives are computed before a candidate is chosen. The candidate of the highest expected
 gain of hypervolume is proposed: among all of a space that can be enumerated, else among children of
-the front and random ones. What is proposed depends on the seed, the trial's number and the trials
+the front and random ones. Where time is the limit, it is the gain for each second that a trial
+takes that counts. What is proposed depends on the seed, the trial's number and the trials
 before it alone: a study that is resumed goes on as it would have.
 """
 
@@ -23,6 +24,7 @@ from hwnas.searching.costed import Costed, Costs
 from hwnas.searching.expectation import Expectation, History, Knowledge, Learner
 from hwnas.searching.features import Features
 from hwnas.searching.history import Scale, Trials
+from hwnas.searching.pace import Work, learned
 from hwnas.searching.proposal import ATTRIBUTE, Proposal, is_fixed
 from hwnas.searching.shortlist import account, ranked
 
@@ -58,6 +60,10 @@ class ParetoSampler(BaseSampler):
         features: Computes what else is known of candidates before they are evaluated ``(n, k)``, of
             numbers that are finite. The 40 candidates that gain most by choices and costs are told
             apart by a model that reads these, too. Default: nothing.
+        work: Computes what the time of trials grows with ``(n, k)``, of numbers that are not
+            negative. Candidates are then chosen by what they gain for each second that they are
+            expected to take, after those that ended: where time is the limit, not their number.
+            Default: by what they gain.
     """
 
     def __init__(  # noqa: PLR0913
@@ -75,13 +81,14 @@ class ParetoSampler(BaseSampler):
         n_startup: int = 10,
         n_costs: int | None = None,
         features: Knowledge | None = None,
+        work: Work | None = None,
     ):
         self._costs, self._seed = costs, seed
         self._search_space, self._active, self._optional = search_space, active, optional
         self._root, self._scope = root, scope
         self._expensive, self._bound = expensive, bound
         self._n_startup, self._n_costs = n_startup, n_costs
-        self._features = features
+        self._features, self._work = features, work
         self._common = IntersectionSearchSpace()
         self._independent = RandomSampler(seed=seed)
         self._costed: Costed | None = None
@@ -164,7 +171,8 @@ class ParetoSampler(BaseSampler):
         costs = self._learner.costs(history) if costed.are_modelled else []
         pending = costed.of(history.pending, costs) if history.pending else None
         everything = costed.all().costs if costed.are_computed else None
-        return self._learner.expectation(evaluated, costs, pending, everything, knowledge)
+        pace = learned(self._work, evaluated.assignments, evaluated.seconds)
+        return self._learner.expectation(evaluated, costs, pending, everything, knowledge, pace)
 
 
 def _options(distribution: BaseDistribution) -> list[Any]:

@@ -23,6 +23,7 @@ from hwnas.searching.choices import Assignment
 from hwnas.searching.costed import Costs
 from hwnas.searching.expectation import Knowledge
 from hwnas.searching.options import SamplerConfig
+from hwnas.searching.pace import Work
 from hwnas.searching.pareto_sampler import ParetoSampler
 from hwnas.searching.proposal import ATTRIBUTE, GENERATION, Proposal
 
@@ -40,6 +41,7 @@ class SamplerContext:
     n_costs: int | None
     expensive: int
     features: Knowledge | None = None
+    work: Work | None = None
 
 
 @final
@@ -75,6 +77,7 @@ class RunSampler(BaseSampler):
             n_startup=config.n_startup_trials,
             n_costs=known.n_costs,
             features=known.features,
+            work=known.work,
         )
         self._current: tuple[int, BaseSampler] | None = None
 

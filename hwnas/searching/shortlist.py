@@ -12,12 +12,12 @@ from hwnas.searching.history import Scale
 from hwnas.searching.proposal import Proposal
 
 Array = NDArray[np.float64]
-Scored = tuple[float, Bred, Array]  #: expected gain, candidate, its costs ``(m,)``
+Scored = tuple[float, Bred, Array]  #: what it is chosen by, candidate, its costs ``(m,)``
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """The candidate of the highest expected gain."""
+    """The candidate that is proposed."""
 
     bred: Bred
     costs: Array  #: ``(m,)``, by which its gain was computed
@@ -26,11 +26,11 @@ class Chosen:
 
 
 def ranked(space: Choices, best: Sequence[Scored], model: Expectation) -> list[Scored]:
-    """Return candidates by what another model expects them to gain, most first."""
+    """Return candidates by what another model chooses them by, the best first."""
     assignments = [bred.assignment for _, bred, _ in best]
     costs = np.stack([costs for _, _, costs in best])
-    gains = model.gains(CostedCandidates(assignments, space.vectors(assignments), costs)).tolist()
-    rows = [(gain, bred, costs) for gain, (_, bred, costs) in zip(gains, best, strict=True)]
+    merits = model.merits(CostedCandidates(assignments, space.vectors(assignments), costs)).tolist()
+    rows = [(merit, bred, costs) for merit, (_, bred, costs) in zip(merits, best, strict=True)]
     return sorted(rows, key=lambda row: -row[0])
 
 
@@ -51,4 +51,5 @@ def account(space: Choices, chosen: Chosen, model: Expectation, scale: Scale) ->
         gain=float(model.gains(known)[0]) if model.volume else None,
         parents=tuple(sorted(chosen.bred.ancestors)),
         by_ratio=model.by_ratio,
+        seconds=None if model.pace is None else float(model.pace([assignment])[0]),
     )
