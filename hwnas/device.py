@@ -222,8 +222,9 @@ def profile_command(config: SearchConfig | ProfileConfig) -> str:
     words = ["python", "-m", "hwnas", "profile", f"+target={target.name}"]
     for name in ("runtime", "dtype", "threads", "batch"):
         words.append(f"target.{name}={getattr(target, name)}")
-    if target.batches:
-        words.append(f"target.batches=[{','.join(map(str, target.batches))}]")
+    for name, numbers in (("batches", target.batches), ("thread_counts", target.thread_counts)):
+        if numbers:
+            words.append(f"target.{name}=[{','.join(map(str, numbers))}]")
     spaces = config.spaces
     searched = spaces[0] if len(spaces) == 1 else f"[{','.join(spaces)}]"
     words += [f"search_space={searched}", f"dataset={config.dataset.name}"]

@@ -44,6 +44,7 @@ class Graph(Sequence[Node]):
     dtype: str = ""  #: in which the network computes; empty: in that of its target
     #: images that an inference reads; 0: as many as its target says. Digests know it by operators.
     batch: int = field(default=0, repr=False)
+    threads: int = field(default=0, repr=False)  #: that it runs on; 0: as many as its target says
 
     @staticmethod
     def of(nodes: Iterable[Node]) -> "Graph":

@@ -33,6 +33,7 @@ FORETOLD = "foretold"
 
 Row = dict[str, Any]
 _SHAPES = ("in_shape", "out_shape")
+_LATER = "threads"  # of operators: absent where a table has one number for all
 _PROVENANCE = "provenance.json"
 _FILES = ("operators.csv", "networks.csv", "calibration.json")
 _SHOWN = 3
@@ -74,6 +75,7 @@ class _Operator(TypedDict):
     groups: Size
     dtype: str
     batch: Size
+    threads: NotRequired[Annotated[int, Bound(0)]]
     plan: str
     latency_ms: Positive
     latency_ms_low: Positive
@@ -125,7 +127,8 @@ class Entry:
 def setting(target: Target) -> str:
     """Return the name of a target's table: what else decides its figures."""
     batches = "+".join(map(str, target.batches or [target.batch]))
-    return f"{target.engine}-{target.dtype}-{target.threads}t-b{batches}"
+    threads = "+".join(map(str, target.thread_counts or [target.threads]))
+    return f"{target.engine}-{target.dtype}-{threads}t-b{batches}"
 
 
 def is_transferred(plan: str) -> bool:
@@ -286,7 +289,8 @@ def _row(op: OpSpec, entry: Entry) -> Row:
     row: Row = {}
     for item in fields(OpSpec):
         value = getattr(op, item.name)
-        row[item.name] = "x".join(map(str, value)) if item.name in _SHAPES else value
+        if item.name != _LATER or value:
+            row[item.name] = "x".join(map(str, value)) if item.name in _SHAPES else value
     timing = entry.timing
     return row | {
         "plan": entry.plan,
@@ -304,7 +308,7 @@ def _entry(row: Mapping[str, str], at: str) -> tuple[OpSpec, Entry]:
     low, value, high = (found[f"latency_ms{part}"] for part in ("_low", "", "_high"))
     if not low <= value <= high:
         raise Unfit(f"'{at}.latency_ms' is {value:g}, which its interval does not hold")
-    values = {item.name: found[item.name] for item in fields(OpSpec)}
+    values = {item.name: found[item.name] for item in fields(OpSpec) if item.name in found}
     values |= {name: _shape(values[name], f"{at}.{name}") for name in _SHAPES}
     timing = Timing(value, low, high, found["n_repeats"], found["drifted"])
     return OpSpec(**values), Entry(found["plan"], timing, found["n_passes"])

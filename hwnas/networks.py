@@ -12,7 +12,7 @@ from hwnas.backends.base import Backend
 from hwnas.config import ProfileConfig, SearchConfig
 from hwnas.cost.host import as_run, dtype_of
 from hwnas.errors import ConfigError
-from hwnas.families import annotations, batch, exits, packing, precision
+from hwnas.families import annotations, exits, packing, precision, running
 from hwnas.families.base import Family
 from hwnas.graph import Graph
 from hwnas.op import Signature
@@ -42,7 +42,7 @@ class Networks:
         for member in self.space.members:
             self._check_packing(member)
             self._check_precision(member)
-            self._check_batches(member)
+            self._check_running(member)
             self._check_exits(member)
             writable.check_space(member, self.lower, self.target, self.backend)
 
@@ -72,14 +72,16 @@ class Networks:
                 f"say {' or '.join(others)} of a target that has it."
             )
 
-    def _check_batches(self, space: SearchSpace) -> None:
-        if batch.chosen(space) and not descriptions.get(self.target.runtime).batches:
-            able = [each.name for each in descriptions.known() if each.batches]
-            raise ConfigError(
-                f"Space '{space.name}' chooses '{batch.KEY}', and target '{self.target.name}' "
-                f"({self.target.runtime}) has one for all: leave it out (target.batches=[]), or "
-                f"take a target of {' or '.join(able)}."
-            )
+    def _check_running(self, space: SearchSpace) -> None:
+        for key in running.KEYS:
+            able = [each.name for each in descriptions.known() if key in each.runs]
+            if running.chosen(space, key) and self.target.runtime not in able:
+                raise ConfigError(
+                    f"Space '{space.name}' chooses '{key}', and target '{self.target.name}' "
+                    f"({self.target.runtime}) has one for all: leave it out "
+                    f"(target.{running.OF_TARGETS[key]}=[]), or take a target of "
+                    f"{' or '.join(able)}."
+                )
 
     def _check_exits(self, space: SearchSpace) -> None:
         target = self.target
@@ -92,10 +94,11 @@ class Networks:
                 f"{' or '.join(able)}."
             )
 
-        if exits.names(space) and max([target.batch, *batch.chosen(space)]) > 1:
+        largest = max([target.batch, *running.chosen(space, running.BATCH)])
+        if exits.names(space) and largest > 1:
             raise ConfigError(
                 f"Space '{space.name}' has exits, by which images leave one by one: say "
-                f"target.batch=1, not {max([target.batch, *batch.chosen(space)])}."
+                f"target.batch=1, not {largest}."
             )
 
     @cached_property
@@ -115,8 +118,14 @@ class Networks:
     def target_of(self, genotype: Genotype) -> Target:
         """Return the target as it runs one network."""
         lowered, target = self.lower(genotype), self.target
-        n = lowered.batch or target.batch
-        return replace(target, dtype=dtype_of(lowered, target), batch=n, batches=[])
+        return replace(
+            target,
+            dtype=dtype_of(lowered, target),
+            batch=lowered.batch or target.batch,
+            batches=[],
+            threads=lowered.threads or target.threads,
+            thread_counts=[],
+        )
 
     def in_float(self, genotype: Genotype) -> Genotype | None:
         """Return the same network in float32, where one is in int8 by choice."""
@@ -148,6 +157,6 @@ def read(config: SearchConfig | ProfileConfig, progress: Progress) -> tuple[Netw
     """
     backends.of(config.target)  # before the data are read
     found, by_name, data = supernets.read(
-        config.spaces, config.dataset, progress, config.target.batches
+        config.spaces, config.dataset, progress, config.target.running
     )
     return Networks(config.target, found, by_name, data.signature), data

@@ -1,7 +1,7 @@
 """Operators as a compiler sees them: the nodes of a graph, and the key of a table."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 Shape = tuple[int, int, int]  #: (C, H, W)
 
@@ -38,12 +38,14 @@ class OpSpec:
     groups: int = 1
     dtype: str = "int8"
     batch: int = 1
+    #: That it runs on, where networks of a target choose; 0: as many as the target says.
+    threads: int = field(default=0, repr=False)
 
     def __str__(self) -> str:
         shapes = "->".join("x".join(map(str, shape)) for shape in (self.in_shape, self.out_shape))
         return (
             f"{self.kind} {shapes} k{self.kernel} s{self.stride} g{self.groups} "
-            f"{self.dtype} b{self.batch}"
+            f"{self.dtype} b{self.batch}" + f" {self.threads}t" * bool(self.threads)
         )
 
     @property

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from torch import nn
 from hwnas import families, files, space
 from hwnas.accuracy.options import ScoringConfig
 from hwnas.accuracy.supernet import SupernetEvaluator
-from hwnas.families import annotations, batch, exiting, exits, packing
+from hwnas.families import annotations, exiting, exits, packing, running
 from hwnas.families.base import Family, Recipe, Supernet
 from hwnas.families.rounding import Rounding
 from hwnas.graph import Graph
@@ -46,7 +47,10 @@ _GLANCE_CALIBRATION = 512
 
 
 def read(
-    names: Sequence[str], dataset: DatasetConfig, progress: Progress, batches: Sequence[int] = ()
+    names: Sequence[str],
+    dataset: DatasetConfig,
+    progress: Progress,
+    numbers: Mapping[str, Sequence[int]] = MappingProxyType({}),
 ) -> tuple[Space, dict[str, Family], ImageData]:
     """Return what is searched, the family of each space by its name, and the data.
 
@@ -54,10 +58,10 @@ def read(
         names: Names or paths of the search spaces.
         dataset: Which data; they are read at the largest resolution of any of the spaces.
         progress: Is told of what takes time.
-        batches: Numbers of images that networks choose from.
+        numbers: What networks choose from how they run, by key: see ``families.running``.
     """
     loaded = [space.load(space.find(name)) for name in names]
-    found = joined([batch.chosen_of(each, batches) for each in loaded])
+    found = joined([running.chosen_of(each, numbers) for each in loaded])
     by_name, resolutions = dict[str, Family](), []
     for member in found.members:
         by_name[member.name] = families.of(member)

@@ -14,6 +14,7 @@ from hwnas.records.schema import fitted
 
 CLASSES = ("edge", "datacenter")
 METERS = ("none", "rapl", "nvml", "hwmon")
+UNSAID = ("spaces", "shared_spaces", "batches", "thread_counts")  #: fields that are no facts
 
 
 @dataclass
@@ -92,6 +93,8 @@ class Target:
     shared_spaces: list[str] = field(default_factory=list)
     #: numbers of images of one inference that each network chooses from; none: ``batch``
     batches: list[int] = field(default_factory=list, metadata=limits("[1, 65_536]"))
+    #: numbers of threads that each network chooses from; none: ``threads``
+    thread_counts: list[int] = field(default_factory=list, metadata=limits("[1, 1024]"))
 
     def __post_init__(self) -> None:
         where = f"Target '{self.name}'"
@@ -104,8 +107,9 @@ class Target:
         ):
             if value not in allowed:
                 raise ConfigError(f"{where}: {unknown(name, value, allowed)}")
-        if len({*self.batches}) < len(self.batches):
-            raise ConfigError(f"target.batches={self.batches}: each is named once.")
+        for name, numbers in (("batches", self.batches), ("thread_counts", self.thread_counts)):
+            if len({*numbers}) < len(numbers):
+                raise ConfigError(f"target.{name}={numbers}: each is named once.")
         backend = backends.get(self.runtime)
         if self.dtype not in backend.dtypes:
             raise ConfigError(f"{where}: {unknown('dtype', self.dtype, backend.dtypes)}")
@@ -118,6 +122,11 @@ class Target:
         found = getattr(self, backends.get(self.runtime).name)
         assert isinstance(found, settings)
         return found
+
+    @property
+    def running(self) -> Mapping[str, list[int]]:
+        """What networks choose from how they run: see ``families.running``; empty: nothing."""
+        return {"batch": self.batches, "threads": self.thread_counts}
 
     @property
     def engine(self) -> str:
@@ -151,9 +160,7 @@ def facts(target: Target) -> dict[str, Any]:
     digests stay.
     """
     unsaid = {name for name in backends.later() if _says_nothing(getattr(target, name, None))}
-    absent = {"spaces", "shared_spaces", "batches", *unsaid} | (
-        {"facts"} if not target.facts else set()
-    )
+    absent = {*UNSAID, *unsaid} | ({"facts"} if not target.facts else set())
     return {name: value for name, value in asdict(target).items() if name not in absent}
 
 

@@ -1,7 +1,8 @@
-"""Networks that choose how many images an inference reads, from the search to what is delivered."""
+"""Networks that choose how an inference runs: its images and threads, from search to export."""
 
 import csv
 import json
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -16,27 +17,33 @@ from hwnas import space
 from hwnas.__main__ import run
 from hwnas.cost.host import as_run
 from hwnas.errors import SpaceError
-from hwnas.families import annotations, batch
+from hwnas.families import annotations, running
 from hwnas.families import of as family_of
-from hwnas.latency_table import setting
+from hwnas.latency_table import Entry, LatencyTable, load, setting
 from hwnas.op import Signature
 from hwnas.planning.models import Catalogue, _read_run
 from hwnas.profiling.networks import digest
+from hwnas.provenance import facts
+from hwnas.target import Remote
+from hwnas.timing import Timing
 from tests.conftest import space_yaml, target
 
+#: A machine of one core has no choice.
+COUNTS = [1, 2] if len(os.sched_getaffinity(0)) > 1 else [1]
 TIMING = ("timing.repeats=3", "timing.min_repeat_ms=0.1")
 OPTIONS = (
     "+target=cpu", "target.runtime=onnxruntime", "target.dtype=int8", "target.batches=[1,4]",
-    *TIMING, "cost=measured", "budget=none", "objectives=[accuracy,throughput_ips]",
-    "search_space=few.yaml", "accuracy=trained", "trained.fidelities=[1]", "train.epochs=1",
-    "train.batch_size=256", "finish.epochs=0", "finish.n_least=12", "finish.probability=1e-9",
-    "finish.max_int8_drop=100", "n_trials=8", "study.workers=1",
+    f"target.thread_counts=[{','.join(map(str, COUNTS))}]", *TIMING, "cost=measured",
+    "budget=none", "objectives=[accuracy,throughput_ips]", "search_space=few.yaml",
+    "accuracy=trained", "trained.fidelities=[1]", "train.epochs=1", "train.batch_size=256",
+    "finish.epochs=0", "finish.n_least=12", "finish.probability=1e-9",
+    "finish.max_int8_drop=100", f"n_trials={8 * len(COUNTS)}", "study.workers=1",
 )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a run of networks in batches of one and four images."""
+    """Return a run of networks in batches of one and four images, on one and two threads."""
     folder = tmp_path_factory.mktemp("batches")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["hwnas"])
@@ -58,6 +65,7 @@ def _members(searched: Path) -> list[dict[str, str]]:
 def test_members_have_their_batch_and_its_throughput(searched: Path) -> None:
     members = _members(searched)
     assert {row["batch"] for row in members} <= {"1", "4"}
+    assert {row["threads"] for row in members} <= {*map(str, COUNTS)}
     for row in members:
         for prefix in ("", "verified_"):
             ms, ips = float(row[f"{prefix}latency_ms"]), float(row[f"{prefix}throughput_ips"])
@@ -65,6 +73,8 @@ def test_members_have_their_batch_and_its_throughput(searched: Path) -> None:
         model = onnx.load(searched / "models" / f"{row['id']}.onnx")
         read = model.graph.input[0].type.tensor_type.shape.dim[0].dim_value
         assert read == int(row["batch"])
+        (said,) = (item.value for item in model.metadata_props if item.key == "threads")
+        assert said == row["threads"]
 
 
 def test_batches_of_a_network_have_the_same_weights(searched: Path) -> None:
@@ -73,11 +83,11 @@ def test_batches_of_a_network_have_the_same_weights(searched: Path) -> None:
         name for name in yaml.safe_load(Path(searched.parent, "few.yaml").read_text())["choices"]
     ]
     bare = {tuple(row.get(name) for name in choices) for row in rows}
-    assert (len(rows), len(bare)) == (8, 4)  # all of the space: each network in either batch
+    assert (len(rows), len(bare)) == (8 * len(COUNTS), 4)  # all of the space: each as it may run
     trained = {path.parent for path in (searched.parent / "runs").rglob("*.safetensors")}
     assert len(trained) == len(bare)
-    one = space.Genotype("s", (("batch", 4), ("depth", 2)))
-    other = space.Genotype("s", (("batch", 1), ("depth", 2)))
+    one = space.Genotype("s", (("batch", 4), ("depth", 2), ("threads", 2)))
+    other = space.Genotype("s", (("batch", 1), ("depth", 2), ("threads", 1)))
     assert annotations.bare(one) == annotations.bare(other)
 
 
@@ -90,7 +100,11 @@ def test_an_export_is_of_the_batch(searched: Path, monkeypatch: pytest.MonkeyPat
     (path,) = Path("e").rglob("proof.json")
     proof = json.loads(path.read_text())
     assert proof["target"]["batch"] == 4
-    assert "target.batch=4" in proof["commands"]["Costs"].split()
+    assert proof["target"]["threads"] == int(member["threads"])
+    said = proof["commands"]["Costs"].split()
+    assert "target.batch=4" in said
+    assert f"target.threads={member['threads']}" in said
+    assert "thread_counts" not in proof["commands"]["Costs"]
     assert run(["verify", str(path.parent)]) == 0
 
 
@@ -104,7 +118,11 @@ def test_a_plan_reads_latencies_of_the_batch(searched: Path) -> None:
 
 def test_operators_are_of_the_batch_and_digests_as_before() -> None:
     plain = space.load(space.find("tiny"))
-    several, cpu, signature = batch.chosen_of(plain, [1, 4]), target("cpu"), Signature(1, 10)
+    several, cpu, signature = (
+        running.chosen_of(plain, {"batch": [1, 4]}),
+        target("cpu"),
+        Signature(1, 10),
+    )
     assert setting(replace(cpu, batches=[1, 4])) == "tvm-float32-1t-b1+4"
     for n in (1, 4):
         chosen = {**several.smallest().to_dict(), "batch": n}
@@ -115,7 +133,32 @@ def test_operators_are_of_the_batch_and_digests_as_before() -> None:
         alone = annotations.lower(family_of(plain), plain, plain.smallest(), signature)
         if n == 1:
             assert digest(as_run(lowered, cpu)) == digest(as_run(alone, cpu))
-    assert batch.chosen_of(plain, []) is plain
+    assert running.chosen_of(plain, {"batch": [], "threads": []}) is plain
+
+
+def test_operators_are_of_the_threads_and_tables_keep_them(tmp_path: Path) -> None:
+    plain, cpu = space.load(space.find("tiny")), target("cpu")
+    several = running.chosen_of(plain, {"threads": [1, 2]})
+    assert setting(replace(cpu, thread_counts=[1, 2])) == "tvm-float32-1+2t-b1"
+    graphs = [
+        as_run(
+            annotations.lower(
+                family_of(several),
+                several,
+                several.genotype({**several.smallest().to_dict(), "threads": n}),
+                Signature(1, 10),
+            ),
+            cpu,
+        )
+        for n in (1, 2)
+    ]
+    assert digest(graphs[0]) != digest(graphs[1])
+    ops = [graph[0].op for graph in graphs]
+    assert [str(op).endswith(f" {n}t") for n, op in zip((1, 2), ops, strict=True)] == [True, True]
+    table = LatencyTable(tmp_path / "t", provenance=facts(cpu, Remote()))
+    table.entries = {op: Entry("", Timing(i, i, i, 3, False)) for i, op in enumerate(ops, 1)}
+    table.save()
+    assert load(table.path).entries == table.entries
 
 
 @pytest.mark.parametrize(
@@ -124,6 +167,8 @@ def test_operators_are_of_the_batch_and_digests_as_before() -> None:
         ({"batch": (1, 0)}, "'batch' is 0; allowed: whole numbers from 1 to 65536"),
         ({"batch": (1, "x")}, "'batch' is x; allowed"),
         ({"stem.batch": (1, 2)}, "'stem.batch': batch is said of networks"),
+        ({"threads": (0, 1)}, "'threads' is 0; allowed: whole numbers from 1 to 1024"),
+        ({"stem.threads": (1, 2)}, "'stem.threads': threads is said of networks"),
     ],
 )
 def test_what_is_no_batch_is_refused(added: dict[str, tuple[object, ...]], words: str) -> None:
@@ -131,9 +176,10 @@ def test_what_is_no_batch_is_refused(added: dict[str, tuple[object, ...]], words
     choices: dict[str, tuple[Any, ...]] = {**plain.choices, **added}
     strange = space.SearchSpace(plain.name, plain.family, choices, plain.fixed)
     with pytest.raises(SpaceError, match=words):
-        batch.check(strange)
+        running.check(strange)
+    said = space.SearchSpace("s", plain.family, {"batch": (1, 2)}, {})
     with pytest.raises(SpaceError, match=r"leave target\.batches"):
-        batch.chosen_of(space.SearchSpace("s", plain.family, {"batch": (1, 2)}, {}), [1, 2])
+        running.chosen_of(said, {"batch": [1, 2]})
 
 
 def test_a_target_with_one_batch_for_all_says_so(
@@ -147,3 +193,11 @@ def test_a_target_with_one_batch_for_all_says_so(
     error = capsys.readouterr().err
     assert "has one for all: leave it out (target.batches=[])" in error
     assert "onnxruntime or tvm" in error
+    assert run(["search", "+target=cpu", "target.thread_counts=[1,2]"]) == 2
+    error = capsys.readouterr().err
+    assert "(target.thread_counts=[]), or take a target of onnxruntime." in error
+    words = ["target.runtime=onnxruntime", "target.thread_counts=[1,999]", "cost=measured"]
+    assert run(["search", "+target=cpu", *words, "search_space=tiny"]) == 2
+    assert "target.thread_counts=[1, 999], but only" in capsys.readouterr().err
+    assert run(["search", "+target=cpu", *words[:2], "cost=roofline"]) == 2
+    assert "a roofline is of one number of threads" in capsys.readouterr().err

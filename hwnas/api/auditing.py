@@ -137,7 +137,7 @@ def _trained(searched: SearchConfig, manifest: Manifest, phases: Progress) -> _T
     """
     recorded = manifest["checkpoint"]
     folder = kept_supernets.folder_of(recorded)
-    read = supernets.read(searched.spaces, searched.dataset, phases, searched.target.batches)
+    read = supernets.read(searched.spaces, searched.dataset, phases, searched.target.running)
     setups, kept = _setups(searched, folder, read), kept_supernets.checkpoints(recorded, read[0])
     # Of several spaces, one of which nothing fits the budget has no supernet.
     needed = [m for m in read[0].members if kept[m.name].is_file()] or [*read[0].members]
@@ -148,7 +148,7 @@ def _trained(searched: SearchConfig, manifest: Manifest, phases: Progress) -> _T
 
 def _again(searched: SearchConfig, folder: Path, progress: Progress) -> dict[str, TrainingSetup]:
     """Return how the supernets of a search were trained, from its configuration."""
-    read = supernets.read(searched.spaces, searched.dataset, progress, searched.target.batches)
+    read = supernets.read(searched.spaces, searched.dataset, progress, searched.target.running)
     return _setups(searched, folder, read)
 
 

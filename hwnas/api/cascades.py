@@ -6,7 +6,7 @@ from statistics import median
 
 from hwnas.answers import read_heard
 from hwnas.config import SearchConfig
-from hwnas.families import batch
+from hwnas.families import running
 from hwnas.report import cascades as report
 from hwnas.report.explorer import Picture, Table
 from hwnas.results import RunFolder
@@ -78,7 +78,7 @@ def stages(folder: RunFolder, members: Sequence[Member]) -> list[Stage]:
     """
     found = []
     for member in members:
-        if member.candidate.genotype.to_dict().get(batch.KEY, 1) != 1:
+        if member.candidate.genotype.to_dict().get(running.BATCH, 1) != 1:
             continue
         heard = read_heard(folder.path, member.candidate.id)
         if heard is not None and not member.over_budget and not member.is_outrun:

@@ -18,6 +18,7 @@ from hwnas.export.artefacts import own_artefact
 from hwnas.export.proof import TOLERANCES
 from hwnas.export.proving import Evidence
 from hwnas.export.running import kinds
+from hwnas.families import running
 from hwnas.finishing.finisher import Finisher
 from hwnas.graph import n_macs, n_params
 from hwnas.int8.finished import Finished
@@ -73,9 +74,10 @@ def record(pick: Pick, ready: Finished, evidence: Evidence, order: Order, place:
     words = of_target(pick.manifest["arguments"], position)
     if lowered.dtype:  # as the space says it of the network, whatever the target's
         words = [*words, f"target.dtype={lowered.dtype}"]
-    if lowered.batch:  # likewise
-        words = [w for w in words if not w.startswith("target.batches=")]
-        words = [*words, f"target.batch={lowered.batch}"]
+    for key, n in ((running.BATCH, lowered.batch), (running.THREADS, lowered.threads)):
+        if n:  # likewise
+            choice = f"target.{running.OF_TARGETS[key]}="
+            words = [*(w for w in words if not w.startswith(choice)), f"target.{key}={n}"]
     costs = shlex.join(words)
     figures = evidence.cost.figures
     return {

@@ -22,12 +22,13 @@ from hwnas.errors import CompileError, RunError
 from hwnas.progress import Progress
 from hwnas.results import Row
 from hwnas.space import Genotype
+from hwnas.target import UNSAID
 
 Searches = Callable[[str], Sequence[SearchConfig]]
 
 _OWN_TARGET = ("target", "cost", "search_space")  # of a configuration: what decides costs
 # Of a target: earlier versions did not record them.
-_NO_COST = ("spaces", "shared_spaces", "batches")
+_NO_COST = UNSAID
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,8 @@ class Description:
     packs: bool = False  #: whether weights of fewer bits cost less, as stored in int8
     #: Dtypes that each network of a target may choose; empty: all run in the target's.
     precisions: Sequence[str] = ()
-    batches: bool = False  #: whether each network may choose how many images it reads
+    #: How each network may run as it chooses: its ``batch``, its ``threads``.
+    runs: Sequence[str] = ()
     required: Sequence[str] = ()  #: facts that its targets must have
     needs: Mapping[str, str] = field(
         default_factory=dict

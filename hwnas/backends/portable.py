@@ -41,7 +41,8 @@ def write(network: Trained, lowered: Graph, dtype: str, *, any_batch: bool = Fal
 
     Args:
         network: The network.
-        lowered: Its operators as they are written in float32; an inference reads their batch.
+        lowered: Its operators as they are written in float32; an inference reads their
+            batch, on their threads.
         dtype: In which the target computes it.
         any_batch: Whether an inference may read any number of images.
     """
@@ -49,7 +50,8 @@ def write(network: Trained, lowered: Graph, dtype: str, *, any_batch: bool = Fal
 
     if dtype == "int8":
         assert network.int8 is not None
-        return write_int8(network.int8, any_batch=any_batch, batch=lowered[0].op.batch)
+        op = lowered[0].op
+        return write_int8(network.int8, any_batch=any_batch, batch=op.batch, threads=op.threads)
     return write_fp32(lowered, network.weights, any_batch=any_batch)
 
 

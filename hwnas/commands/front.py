@@ -12,7 +12,7 @@ from hwnas.api.exits import FILE as EXITS
 from hwnas.api.front import BASELINE, FILES, Front, Outcome, energy_words, n_images_read
 from hwnas.commands.console import print_files, print_lines
 from hwnas.config import SearchConfig
-from hwnas.families import batch, precision
+from hwnas.families import precision, running
 from hwnas.metrics import column
 from hwnas.results import Candidate, Row
 from hwnas.searching import columns
@@ -74,20 +74,21 @@ def _table(title: str, dtype: str, members: Sequence[Member], derived: Sequence[
         *memories,
         *((column(name).unit, name, ".4g") for name in derived),
     ]
-    chosen = any(batch.KEY in m.candidate.genotype.to_dict() for m in members)
+    said = [m.candidate.genotype.to_dict() for m in members]
+    chosen = [key for key in running.KEYS if any(key in options for options in said)]
     table = Table(
-        "id", *["batch"] * chosen, dtype, "95 %", "searched", *(head for head, _, _ in costs), "",
+        "id", *chosen, dtype, "95 %", "searched", *(head for head, _, _ in costs), "",
         title=title, box=box.SIMPLE_HEAD, padding=0, show_edge=False,
     )  # fmt: skip
     for part in table.columns:
         part.justify, part.no_wrap = "right", True
-    for member in members:
+    for member, options in zip(members, said, strict=True):
         found = member.quality
         assert found.low is not None
         assert found.high is not None
         table.add_row(
             member.candidate.id,
-            *[str(member.candidate.genotype.to_dict().get(batch.KEY, ""))] * chosen,
+            *(str(options.get(key, "")) for key in chosen),
             f"{found.value:.4f}" if "/" not in dtype else _in_its_dtype(member),
             f"±{(found.high - found.low) / 2:.3f}",
             f"{member.candidate.figures[member.metric].value:.4f}",

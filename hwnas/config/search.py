@@ -148,7 +148,13 @@ def checked_cost(cost: str | None, target: Target) -> str:
         )
     if cost == "roofline" and target.roofline is None:
         raise ConfigError(f"cost=roofline: target '{target.name}' has no target.roofline.")
-    return cost or allowed[0]
+    found = cost or allowed[0]
+    if found == "roofline" and target.thread_counts:
+        raise ConfigError(
+            "cost=roofline: a roofline is of one number of threads; leave "
+            f"target.thread_counts={target.thread_counts} out."
+        )
+    return found
 
 
 @dataclass

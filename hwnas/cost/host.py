@@ -22,7 +22,7 @@ def host_cost(
     from shapes.
     """
     assert target.power is not None
-    energy, details = target.power.energy(latency, target.threads)
+    energy, details = target.power.energy(latency, lowered.threads or target.threads)
     if measured is not None:
         energy = measured.figure
         details = {"power_active_w": measured.active_w, "power_idle_w": measured.idle_w}
@@ -45,14 +45,19 @@ def dtype_of(lowered: Graph, target: Target) -> str:
 
 
 def as_run(lowered: Graph, target: Target) -> Graph:
-    """Return a network's operators as a target runs them: fused, in their dtype and batch size."""
+    """Return a network's operators as a target runs them: fused, in dtype, batch size, threads."""
     dtype, batch = dtype_of(lowered, target), lowered.batch or target.batch
     if dtype != "int8" or backends.get(target.runtime).sums:
-        return fuse(lowered, dtype, batch)
-    nodes = (  # sums have a scale of their own: they are not fused
-        replace(node, op=replace(node.op, dtype=_of_node(node), batch=batch)) for node in lowered
-    )
-    return replace(lowered, nodes=tuple(nodes))
+        found = fuse(lowered, dtype, batch)
+    else:
+        nodes = (  # sums have a scale of their own: they are not fused
+            replace(n, op=replace(n.op, dtype=_of_node(n), batch=batch)) for n in lowered
+        )
+        found = replace(lowered, nodes=tuple(nodes))
+    if not lowered.threads:
+        return found
+    on = (replace(n, op=replace(n.op, threads=lowered.threads)) for n in found)
+    return replace(found, nodes=tuple(on))
 
 
 def _of_node(node: Node) -> str:

@@ -36,6 +36,7 @@ class Op(TypedDict):
     groups: _Side
     dtype: str
     batch: _Side
+    threads: NotRequired[Annotated[int, Bound(0, 1024)]]  #: where it is said
 
 
 class Operator(TypedDict):

@@ -1,9 +1,9 @@
-"""What any space may say of networks of any family: bits, zeros, precision, batch, exits."""
+"""What any space may say of networks of any family: bits, zeros, precision, how they run, exits."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hwnas.families import batch, exits, packing, precision
+from hwnas.families import exits, packing, precision, running
 from hwnas.graph import Graph
 from hwnas.op import Signature
 from hwnas.space import Genotype, SearchSpace
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from hwnas.families.base import Family
 
 #: What decides nothing of a network's weights.
-_WEIGHTLESS = (precision.KEY, precision.EDGES, batch.KEY)
+_WEIGHTLESS = (precision.KEY, precision.EDGES, *running.KEYS)
 
 
 def lower(family: "Family", space: SearchSpace, genotype: Genotype, signature: Signature) -> Graph:
     """Return the operators of a genotype with all that its space says of them."""
     lowered = packing.annotated(family.lower(space, genotype, signature), space, genotype)
     lowered = precision.annotated(lowered, space, genotype)
-    lowered = batch.annotated(lowered, space, genotype)
+    lowered = running.annotated(lowered, space, genotype)
     return exits.annotated(lowered, space, genotype, signature.n_outputs)
 
 
@@ -39,7 +39,7 @@ def check(space: SearchSpace, family: "Family") -> None:
     family.check(known_to)
     packing.check(space, known_to, family)
     precision.check(space)
-    batch.check(space)
+    running.check(space)
     exits.check(space, family)
 
 

@@ -14,7 +14,7 @@ from hwnas.errors import ConfigError, RunError
 from hwnas.export import recorded
 from hwnas.export.folder import PROOF
 from hwnas.export.recorded import Proof
-from hwnas.families import batch
+from hwnas.families import running
 from hwnas.figure import Figure, Figures, Source
 from hwnas.planning.fleet import Device, Fleet
 from hwnas.planning.service import Service
@@ -163,7 +163,7 @@ def _read_run(found: Catalogue, path: Path) -> None:
         memory = _memory(member.figures)
         dtype = member.dtype(target["dtype"])
         model = Model(member.candidate.id, dtype, accuracy, memory, str(path))
-        said = member.candidate.genotype.to_dict().get(batch.KEY, target["batch"])
+        said = member.candidate.genotype.to_dict().get(running.BATCH, target["batch"])
         _take(found, model, target["name"], int(said), member.figures)
 
 

@@ -96,7 +96,8 @@ def _features(op: OpSpec) -> Array:
     kinds = [op.base == base for base in BASES]
     kinds += [op.depthwise, bool(op.weight_shape) and op.kernel == 1]
     marks = [c_out % _LANES != 0, "add" in op.fused, bool(op.activation)]
-    return np.array([*map(math.log, sizes), *(2.0 * kind for kind in kinds), *marks], float)
+    on = [math.log(op.threads)] if op.threads else []  # else all of a table run on as many
+    return np.array([*map(math.log, sizes), *(2.0 * kind for kind in kinds), *marks, *on], float)
 
 
 def _whole(channels: int) -> int:

@@ -96,7 +96,8 @@ def time_whole(
 
 def digest(lowered: Graph) -> str:
     """Return twelve hex digits that are equal for equal networks, whatever space they are of."""
-    return hashlib.sha256(repr(lowered).encode()).hexdigest()[:12]
+    text = repr(lowered) + f"{lowered.threads} threads" * bool(lowered.threads)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def report_error(

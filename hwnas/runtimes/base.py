@@ -24,6 +24,8 @@ Plans = Mapping[OpSpec, str]
 
 #: In ONNX files, the first dimension of images where an inference may read any number of them.
 BATCH = "batch"
+#: Property of ONNX models: on how many threads one runs, where its network chose.
+THREADS = "threads"
 #: In the metadata of ONNX files, the key of the names of all operators, one a line.
 OPERATORS = "operators"
 

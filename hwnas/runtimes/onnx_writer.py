@@ -18,7 +18,7 @@ from hwnas.errors import CompileError
 from hwnas.graph import INPUT, Graph, Node
 from hwnas.int8.network import QuantisedNetwork, QuantisedOp, Scale, needs_inner, through_int8
 from hwnas.op import OpSpec, Shape
-from hwnas.runtimes.base import BATCH, OPERATORS, Weights
+from hwnas.runtimes.base import BATCH, OPERATORS, THREADS, Weights
 
 #: Names of the one input, normalised images ``(N, C, H, W)``, and of the last output. Others before
 #: it have the names of their operators.
@@ -46,7 +46,7 @@ def write_fp32(lowered: Graph, weights: Weights, *, any_batch: bool = False) -> 
     Raises:
         CompileError: an operator cannot be written, or its weights are missing.
     """
-    graph = _Graph(BATCH if any_batch else lowered[0].op.batch)
+    graph = _Graph(BATCH if any_batch else lowered[0].op.batch, lowered[0].op.threads)
     values = {INPUT: _Value(IMAGES, lowered[0].op.in_shape)}
     for node in lowered:
         inputs = [values[name] for name in node.inputs]
@@ -55,11 +55,16 @@ def write_fp32(lowered: Graph, weights: Weights, *, any_batch: bool = False) -> 
 
 
 def write_int8(
-    network: QuantisedNetwork, *, any_batch: bool = False, batch: int | None = None
+    network: QuantisedNetwork,
+    *,
+    any_batch: bool = False,
+    batch: int | None = None,
+    threads: int = 0,
 ) -> bytes:
     """Return an int8 network as the bytes of an ``.onnx`` file with float input and output.
 
-    An inference reads ``batch`` images (default: as the operators say), or any number.
+    An inference reads ``batch`` images (default: as the operators say), or any number; the file
+    says on how many ``threads`` it runs, unless that is 0.
 
     Every tensor is quantised and dequantised (QDQ), which runtimes fuse into int8 operators; not
     those that operators in float32 alone read and write.
@@ -71,7 +76,8 @@ def write_int8(
     """
     lowered = Graph(tuple(op.node for op in network.ops), network.answered)
     check_int8(lowered)
-    graph = _Graph(BATCH if any_batch else batch or lowered[0].op.batch)
+    said = lowered[0].op
+    graph = _Graph(BATCH if any_batch else batch or said.batch, threads or said.threads)
     scales = {INPUT: network.input, **{op.node.name: op.out for op in network.ops}}
     through, values = through_int8(lowered), {INPUT: _Value(IMAGES, network.input_shape)}
     if INPUT in through:
@@ -125,8 +131,8 @@ class _Value:
 class _Graph:
     """The nodes and constants of one model under construction."""
 
-    def __init__(self, batch: int | str):
-        self._batch = batch
+    def __init__(self, batch: int | str, threads: int):
+        self._batch, self._threads = batch, threads
         self._nodes: list[Any] = []
         self._constants: list[Any] = []
 
@@ -188,7 +194,10 @@ class _Graph:
         graph = helper.make_graph(self._nodes, "hwnas", [images], answered, self._constants)
         opset = [helper.make_opsetid("", OPSET)]
         model = helper.make_model(graph, opset_imports=opset, ir_version=_IR_VERSION)
-        helper.set_model_props(model, {OPERATORS: "\n".join(node.name for node in lowered)})
+        said = {OPERATORS: "\n".join(node.name for node in lowered)}
+        if self._threads:
+            said[THREADS] = str(self._threads)
+        helper.set_model_props(model, said)
         return bytes(model.SerializeToString(deterministic=True))
 
     def _answered(self, value: _Value, name: str) -> Any:

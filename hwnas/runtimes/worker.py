@@ -209,7 +209,7 @@ def _leave(*_: object) -> None:
 def _answer_calls(pipe: Connection, target: Target, timing: TimingConfig, remote: Remote) -> None:
     try:
         if not remote.tracker:
-            _pin(target.threads)
+            _pin(target)
         from hwnas.runtimes.bench import Bench
 
         meter = None
@@ -254,15 +254,17 @@ def _engine(target: Target, remote: Remote) -> Engine:
     return engine
 
 
-def _pin(threads: int) -> None:
+def _pin(target: Target) -> None:
     """Keep to the last cores: the first ones serve interrupts and everybody else.
 
     Raises:
         ConfigError: there are not so many cores.
     """
-    cores = sorted(os.sched_getaffinity(0))
+    cores, chosen = sorted(os.sched_getaffinity(0)), target.thread_counts
+    threads = max(chosen or [target.threads])
     if threads > len(cores):
-        raise ConfigError(f"target.threads={threads}, but only {len(cores)} cores are available.")
+        said = f"target.thread_counts={chosen}" if chosen else f"target.threads={threads}"
+        raise ConfigError(f"{said}, but only {len(cores)} cores are available.")
     os.sched_setaffinity(0, cores[-threads:])
 
 

@@ -60,11 +60,12 @@ class OrtEngine:
                 measure(self.network(net, {}), config) for net in with_and_without(op)
             )
             return less(whole, without)
-        return summarise(operator_times([op], self._threads, _RUNS)[op])
+        return summarise(operator_times([op], op.threads or self._threads, _RUNS)[op])
 
     def network(self, lowered: Graph, plans: Plans) -> Timer:
         """Return a timer of a whole network, on random weights and images."""
-        return ort.timer(random_model(lowered), self._threads, chosen=self._chosen)
+        threads = max(node.op.threads for node in lowered) or self._threads
+        return ort.timer(random_model(lowered), threads, chosen=self._chosen)
 
     def forget(self, op: OpSpec, plan: str) -> None:
         """Do nothing: nothing is kept."""
@@ -77,5 +78,6 @@ class OrtEngine:
     def open(self, files: Mapping[str, Path]) -> Loaded:
         """Return a network as its ONNX file says."""
         model = files[".onnx"].read_bytes()
-        timer = ort.timer(model, self._threads, self._batch, self._chosen)
-        return Loaded(timer, ort.OrtSession(model, self._threads, self._chosen))
+        threads = ort.threads_of(model) or self._threads
+        timer = ort.timer(model, threads, self._batch, self._chosen)
+        return Loaded(timer, ort.OrtSession(model, threads, self._chosen))

@@ -18,7 +18,7 @@ from hwnas.backends.alone import nothing
 from hwnas.backends.onnxruntime import provider
 from hwnas.backends.onnxruntime.settings import EXACT, OnnxRuntime
 from hwnas.errors import CompileError
-from hwnas.runtimes.base import BATCH, OPERATORS
+from hwnas.runtimes.base import BATCH, OPERATORS, THREADS
 from hwnas.timing import Timer
 
 #: Name under which ``node_times`` has all time that belongs to no operator.
@@ -218,11 +218,21 @@ def _nearly_nothing() -> bytes:
     return write_fp32(nothing(), {})
 
 
-def _operators(model: bytes) -> list[str]:
+def threads_of(model: bytes) -> int:
+    """Return on how many threads a model says that it runs; 0: it does not say."""
+    said = _said(model).get(THREADS, "0")
+    return int(said) if said.isdecimal() else 0
+
+
+def _said(model: bytes) -> dict[str, str]:
     options = _options(1, spinning=False)
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = _load(model, options)
-    found: dict[str, str] = session.get_modelmeta().custom_metadata_map
+    found: dict[str, str] = _load(model, options).get_modelmeta().custom_metadata_map
+    return found
+
+
+def _operators(model: bytes) -> list[str]:
+    found = _said(model)
     if OPERATORS not in found:
         raise CompileError("The model does not list its operators; write it with hwnas.")
     return found[OPERATORS].split("\n")
