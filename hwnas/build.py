@@ -20,6 +20,7 @@ from hwnas.device import Device, profile_command
 from hwnas.errors import ConfigError, RunError, SpaceError, unknown
 from hwnas.families import exits, precision
 from hwnas.identity import decisive, digest
+from hwnas.metrics import column, means
 from hwnas.networks import Networks
 from hwnas.networks import read as read_networks
 from hwnas.progress import Progress
@@ -170,12 +171,17 @@ def settled(config: SearchConfig, data: ImageData, have_exits: bool) -> SearchCo
 
     Raises:
         ConfigError: networks have exits, and a supernet is asked for, or answers that say nothing
-            of how sure they are.
+            of how sure they are; or they have none, and what leaving early comes to is asked for.
     """
     accuracy, workers = config.accuracy, config.study.workers
     if have_exits:
         _check_exits(config, data)
         accuracy = "trained"
+    elif asked := means([*config.objectives, *config.allowed.limits]):
+        raise ConfigError(
+            f"{asked[0]} is of networks that images leave early, and this search space has no "
+            f"exits: say {column(asked[0]).mean_of}, or take a space that has some."
+        )
     if accuracy is None:
         pixels = len(data.train) * data.train.side**2 * data.signature.in_channels
         accuracy = "trained" if pixels <= _TRAINED_PIXELS else "supernet"

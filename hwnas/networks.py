@@ -56,6 +56,13 @@ class Networks:
                 f"{' or '.join(able)}."
             )
 
+        zeros = packing.names(space, packing.SPARSITY)
+        if zeros and not target.weight_sparsity:
+            raise ConfigError(
+                f"Space '{space.name}' says '{zeros[0]}', and the file of target '{target.name}' "
+                "does not say that zeros gain: leave it out, or say target.weight_sparsity=true."
+            )
+
     def _check_precision(self, space: SearchSpace) -> None:
         chosen, target = precision.chosen(space), self.target
         able = descriptions.get(target.runtime).precisions

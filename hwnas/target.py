@@ -14,7 +14,8 @@ from hwnas.records.schema import fitted
 
 CLASSES = ("edge", "datacenter")
 METERS = ("none", "rapl", "nvml", "hwmon")
-UNSAID = ("spaces", "shared_spaces", "batches", "thread_counts")  #: fields that are no facts
+#: Fields that decide no figure of a network: digests do not know them.
+UNSAID = ("spaces", "shared_spaces", "weight_sparsity", "batches", "thread_counts")
 
 
 @dataclass
@@ -91,6 +92,7 @@ class Target:
     spaces: list[str] = field(default_factory=list)  #: search spaces that suit it: the default
     #: those that suit it and other runtimes, too: the default where such are searched for as well
     shared_spaces: list[str] = field(default_factory=list)
+    weight_sparsity: bool = False  #: whether it gains where two weights in four are zero
     #: numbers of images of one inference that each network chooses from; none: ``batch``
     batches: list[int] = field(default_factory=list, metadata=limits("[1, 65_536]"))
     #: numbers of threads that each network chooses from; none: ``threads``

@@ -103,4 +103,8 @@ def test_a_cpu_refuses_bits(
     assert run(["search", "+target=cpu", f"run.dir={root / 'refused'}", *places]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "'weight_bits', which gains nothing on target 'cpu'" in line
+    options = ["+target=npu", "target.weight_sparsity=false"]
+    assert run(["search", *options, f"run.dir={root / 'refused'}", *places]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "weight_sparsity', and the file of target 'npu' does not say that zeros gain" in line
     assert not (root / "refused").exists()

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
@@ -113,6 +115,40 @@ def test_a_search_that_ended_says_the_same_again(root: Path, tmp_path: Path) -> 
     assert (again / "exits.csv").read_bytes() == (root / "run" / "exits.csv").read_bytes()
 
 
+def test_what_images_cost_on_the_average_is_searched_for_and_limited(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def searched(name: str, limit: float) -> tuple[int, list[Row]]:
+        places = [place for place in _places(root) if not place.startswith("run.dir")]
+        words = [f"run.dir={root / name}", f"budget.expected_latency_ms={limit}"]
+        objectives = "objectives=[accuracy,expected_latency_ms]"
+        code = run(["search", *OPTIONS, *places, *words, objectives])
+        found = pq.read_table(root / name / "candidates.parquet").to_pylist()
+        return code, sorted(found, key=lambda row: float(row["expected_latency_ms"]))
+
+    code, rows = searched("expected", 10)
+    assert code == 0
+    for row in rows:
+        low, value, high = (row[f"expected_latency_ms{end}"] for end in ("_low", "", "_high"))
+        assert 0 < low <= value <= high <= row["latency_ms"] * (1 + 1e-9)
+        assert row["expected_latency_ms_source"] == "compiler-estimate"
+    assert any(row["expected_latency_ms"] < 0.999 * row["latency_ms"] for row in rows)
+    left = {
+        (r["id"], r["verified_expected_latency_ms"]) for r in _rows(root / "expected/exits.csv")
+    }
+    for member in _rows(root / "expected" / "front.csv"):
+        assert (member["id"], member["verified_expected_latency_ms"]) in left
+    assert "mean ms" in capsys.readouterr().out
+    limit = (rows[0]["expected_latency_ms_high"] + rows[-1]["expected_latency_ms_high"]) / 2
+    code, rows = searched("limited", limit)
+    assert code == 0
+    for row in rows:
+        over = row["expected_latency_ms_high"] > limit
+        assert (row["state"] == "infeasible") == over
+        assert ("expected_latency_ms" in row["reason"]) == over
+    assert {row["state"] for row in rows} == {"complete", "infeasible"}
+
+
 def test_exported_segments_hold_what_their_proof_says(root: Path) -> None:
     proof = _proof(_exported(root))
     checks = {check["name"]: check for check in proof["checks"]}
@@ -189,6 +225,14 @@ def test_verify_sees_segments_of_another_network(
 
 
 REFUSED = [
+    (
+        ["+target=npu", "search_space=tiny", "objectives=[accuracy,expected_latency_ms]"],
+        "of networks that images leave early, and this search space has no exits: say latency_ms",
+    ),
+    (
+        ["+target=[npu,ethos_u85_256]", "objectives=[accuracy,expected_energy_mj]"],
+        "expected_energy_mj: of one target at a time",
+    ),
     (["+target=cpu"], "has exits, which target 'cpu' (tvm) does not run"),
     (["+target=npu", "accuracy=supernet"], "accuracy=supernet: supernets have no exits"),
     (
@@ -203,10 +247,36 @@ def test_what_exits_do_not_go_with(
     root: Path, options: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     places = [place for place in _places(root) if not place.startswith("run.dir")]
-    assert run(["search", *options, *places, f"run.dir={root / 'refused'}"]) == 2
+    assert run(["search", *places, f"run.dir={root / 'refused'}", *options]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert words in line
     assert not (root / "refused").exists()
+
+
+def test_exits_and_bits_fit_another_budget(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    member = max(_rows(root / "run" / "front.csv"), key=lambda row: float(row["latency_ms"]))
+    words = [f"run={root / 'run'}", f"id={member['id']}", f"dir={tmp_path}"]
+    words += ["max_int8_drop=100", "max_exit_drop=3"]
+    assert run(["compress", *words, "budget.expected_energy_mj=10"]) == 2
+    has = re.search(
+        r"fits the budget as it is: expected_energy_mj (\S+) of", capsys.readouterr().err
+    )
+    assert has is not None
+    limit = 0.95 * float(has[1])
+    assert run(["compress", *words, f"budget.expected_energy_mj={limit}"]) == 0
+    assert "expected energy [mJ]" in capsys.readouterr().out
+    (folder,) = (path.parent for path in tmp_path.rglob("proof.json"))
+    proof = _proof(folder)
+    checks = {check["name"]: check for check in proof["checks"]}
+    assert checks["exits.budget.expected_energy_mj"]["found"] <= limit
+    assert proof["budget"]["expected_energy_mj"]["margin"] >= 0
+    assert any(row.get("weight_bits", 8) < 8 for row in proof["model"]["operators"])
+    assert run(["verify", str(folder), "+target=npu"]) == 0
+    impossible = [f"dir={tmp_path / 'none'}", "budget.expected_energy_mj=1e-6"]
+    assert run(["compress", *words, *impossible]) == 2
+    assert "points lost at exits (max_exit_drop) do not suffice" in capsys.readouterr().err
 
 
 def test_pruned_exits_are_refused(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,10 +13,12 @@ from typing import final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hwnas.accuracy import fidelity
 from hwnas.accuracy.options import ENOUGH, TrainedConfig
+from hwnas.answers import Heard, heard
 from hwnas.families.blocks import fold_batch_norm
 from hwnas.figure import Figure
 from hwnas.int8.simulated import as_run
@@ -73,6 +75,17 @@ class TrainedEvaluator:
                 ):
                     return Score(expected.figure, stopped=True, details=details)
         return Score(figure, details=details)
+
+    def heard(self, genotype: Genotype) -> tuple[Heard, ...]:
+        """Return what each exit of a network answers to validation images, and its end.
+
+        One without exits: nothing.
+        """
+        setup, images = self._setups[genotype.space], partial(self.calibration_images, genotype)
+        lowered = setup.lowered(genotype)
+        if not lowered.exits:
+            return ()
+        return exits_heard(as_run(self.extracted(genotype), lowered, images), setup, genotype)
 
     def train(self) -> None:
         """Do nothing: each candidate is trained when it is scored."""
@@ -165,6 +178,17 @@ class TrainedEvaluator:
     def _read(self, network: nn.Module, genotype: Genotype) -> Figure:
         setup, images = self._setups[genotype.space], partial(self.calibration_images, genotype)
         return score(as_run(network, setup.lowered(genotype), images), setup, genotype)
+
+
+def exits_heard(network: nn.Module, setup: TrainingSetup, genotype: Genotype) -> tuple[Heard, ...]:
+    """Return what each exit of a network answers on the validation split, and its end."""
+    data, outputs, targets = setup.data, list[NDArray[np.float32]](), list[NDArray[np.int64]]()
+    with torch.inference_mode():
+        for batch in data.batches(data.validation, setup.resolution(genotype)):
+            outputs.append(network(batch[0], every=True).numpy())
+            targets.append(batch[1].numpy())
+    found, right = np.concatenate(outputs, axis=1), np.concatenate(targets)
+    return tuple(heard(data.task, answers, right) for answers in found)
 
 
 def score(network: nn.Module, setup: TrainingSetup, genotype: Genotype) -> Figure:

@@ -7,8 +7,10 @@ from functools import cached_property
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from hwnas import backends, build
+from hwnas.accuracy.trained import exits_heard
 from hwnas.api.exporting import Exported, failures, picked, refuse, written
 from hwnas.api.proof_record import Order, Pick
 from hwnas.api.reporter import Reporter
@@ -23,7 +25,9 @@ from hwnas.figure import Figures
 from hwnas.finishing import compression
 from hwnas.finishing.compression import Compression, Fitter, Means, Sample
 from hwnas.graph import NATIVE_BITS, Graph
+from hwnas.metrics import means
 from hwnas.results import default_path
+from hwnas.searching.exits import EarlyExits, Exiting, swept, within
 
 _N_SAMPLE = 1024  # training images that say what bits lose
 #: Shares of a limit that are kept for what trained weights take more than the stand-in weights that
@@ -87,8 +91,24 @@ class _Work:
 
     @cached_property
     def before(self) -> Figures:
-        """What the network costs as it is."""
+        """What the network costs as it is, images leaving as soon as an exit is sure."""
         return self.estimate(self.lowered).figures
+
+    @cached_property
+    def _early(self) -> EarlyExits | None:
+        """What leaving early comes to before; of fewer bits it is nearly the same."""
+        network = self.pick.finisher.network(self.pick.genotype)
+        return self._leaving(network, self._estimated(self.lowered))
+
+    def _leaving(self, network: nn.Module, cost: Cost) -> EarlyExits | None:
+        """Return the fastest thresholds that lose at most ``max_exit_drop`` points; or no exits."""
+        if not self.lowered.exits:
+            return None
+        genotype = self.pick.genotype
+        heard = exits_heard(network, self.pick.of.parts.setup_of(genotype), genotype)
+        each = [{"validation": answers} for answers in heard]
+        found = swept(Exiting(genotype.id, cost.figures, cost.segments, each))
+        return within(found, self.config.max_exit_drop)
 
     @cached_property
     def lowered(self) -> Graph:
@@ -104,7 +124,8 @@ class _Work:
         """
         allowed, name = self.config.allowed, self.pick.genotype.id
         if missing := [limit for limit in allowed.limits if limit not in self.before]:
-            raise ConfigError(f"budget.{missing[0]}: the target's compiler does not say it.")
+            exits = f", and {name} has no exits" * bool(means(missing))
+            raise ConfigError(f"budget.{missing[0]}: the target's compiler does not say it{exits}.")
         if not allowed.exceeded(self.before):
             raise ConfigError(f"{name} fits the budget as it is: {_told(self.before, allowed)}.")
         best = None
@@ -118,11 +139,14 @@ class _Work:
             if not allowed.exceeded(self._compiled(found)):
                 break
         if best is None:
+            fewest = min(self._means.bits, default=NATIVE_BITS)
+            also = f"{max(self._means.prune):.0%} of the channels taken out"
+            if self._early is not None:
+                also = f"{self.config.max_exit_drop:g} points lost at exits (max_exit_drop)"
             raise BudgetError(
                 f"{name} cannot be made to fit: it has {_told(self.before, allowed)}, and weights "
-                f"of {min(self._means.bits, default=NATIVE_BITS)} bits with "
-                f"{max(self._means.prune):.0%} of the channels taken out do not suffice. Begin "
-                "with a smaller member of the front."
+                f"of {fewest} bits with {also} do not suffice. Begin with a smaller member of the "
+                "front."
             )
         return best
 
@@ -140,6 +164,11 @@ class _Work:
         Raises:
             ConfigError: the target is measured instead.
         """
+        cost = self._estimated(lowered)
+        early = self._early and self._early.of(cost.segments)
+        return replace(cost, figures=_with_means(cost.figures, early))
+
+    def _estimated(self, lowered: Graph) -> Cost:
         config = self.pick.of.config
         cost = base.of(config.target).estimate(lowered)
         if cost is None:
@@ -156,7 +185,8 @@ class _Work:
     @cached_property
     def _means(self) -> Means:
         bits = self.config.weight_bits if self._packs else []
-        return Means(bits, sorted({*self.config.prune}) or [0.0])
+        prune = [0.0] if self.lowered.exits else sorted({*self.config.prune}) or [0.0]
+        return Means(bits, prune)  # networks with exits are not pruned
 
     @cached_property
     def _fitter(self) -> Fitter:
@@ -187,7 +217,12 @@ class _Work:
                 files[suffix].write_bytes(content)
             images = self._sample.images[:1].numpy()
             cost = artefacts.recost(files, ready.lowered, images).cost
-        return of.config.derives(cost.figures)
+        early = self._leaving(ready.simulated or ready.network, cost)
+        return of.config.derives(_with_means(cost.figures, early))
+
+
+def _with_means(figures: Figures, early: EarlyExits | None) -> Figures:
+    return {**figures, **({} if early is None else early.predicted.costs)}
 
 
 def _told(figures: Figures, allowed: Budget) -> str:

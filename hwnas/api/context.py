@@ -6,14 +6,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from hwnas import build
+from hwnas.accuracy.trained import TrainedEvaluator
 from hwnas.accuracy.zero_cost import OfSpaces, ZeroCost
 from hwnas.api.own import Own
 from hwnas.config import SearchConfig
 from hwnas.cost.base import CostModel
 from hwnas.cost.derived import DerivedCostModel
 from hwnas.device import Device, open_device, table_digest
+from hwnas.errors import ConfigError
 from hwnas.finishing.finisher import Finisher, verifier
-from hwnas.metrics import paid
+from hwnas.metrics import means, paid
 from hwnas.progress import Progress, Silent
 from hwnas.results import Candidate, RunFolder
 from hwnas.searching import engine, loop
@@ -87,6 +89,7 @@ def opened(
     """Give a context for each configuration; the data are read, nothing is trained yet."""
     own = own or Own()
     own.check_alone(len(configs), configs[0].study.workers)
+    _check_means(configs, own)
     if own.named:  # which other processes do not have
         configs = [replace(c, study=replace(c.study, workers=1)) for c in configs]
     first = build.parts(configs[0], progress)
@@ -115,7 +118,29 @@ def problem(contexts: Sequence[TargetContext]) -> loop.Problem:
     evaluator = context.own.evaluator or context.evaluator
     cost = all_of_them.cost_model({s.target: _cost_model(s) for s in contexts})
     first, lower = parts.first, parts.networks.lower
-    return loop.Problem(parts.space, all_of_them, cost, evaluator, known, first, lower)
+    heard = None
+    if _means(context.config):
+        assert isinstance(evaluator, TrainedEvaluator)  # ``opened`` has checked that
+        heard = evaluator.heard
+    return loop.Problem(parts.space, all_of_them, cost, evaluator, known, first, lower, heard)
+
+
+def _means(config: SearchConfig) -> list[str]:
+    """Return the means over images that leave early that are asked for."""
+    return means([*config.objectives, *config.allowed.limits])
+
+
+def _check_means(configs: Sequence[SearchConfig], own: Own) -> None:
+    """Refuse means over images that leave early of several targets, and of an own evaluator.
+
+    Raises:
+        ConfigError: it names one.
+    """
+    for name in (asked[0] for config in configs if (asked := _means(config))):
+        if len(configs) > 1:
+            raise ConfigError(f"{name}: of one target at a time; search for each by itself.")
+        if own.evaluator is not None:
+            raise ConfigError(f"{name} is known of networks trained alone: leave evaluator= out.")
 
 
 def _cost_model(context: TargetContext) -> CostModel:

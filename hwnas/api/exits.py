@@ -10,11 +10,10 @@ from hwnas.report import exits as report
 from hwnas.report.explorer import Picture, Table
 from hwnas.results import RunFolder
 from hwnas.searching import exits
-from hwnas.searching.exits import EarlyExits, Exiting
+from hwnas.searching.exits import POINTS, EarlyExits, Exiting
 from hwnas.searching.member import Member
 
 FILE = "exits.csv"
-POINTS = 0.3  #: that leaving early may lose where a sentence says what it gains
 
 
 @dataclass(frozen=True)

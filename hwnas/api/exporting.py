@@ -25,6 +25,7 @@ from hwnas.export.kept import IMAGES
 from hwnas.export.proving import Evidence, Prover, kept_images, prove
 from hwnas.export.recorded import read as read_proof
 from hwnas.export.running import kinds
+from hwnas.figure import Figure
 from hwnas.manifest import Manifest, read_manifest
 from hwnas.records import as_json
 from hwnas.results import Candidate, Row, RunFolder, default_path
@@ -246,7 +247,9 @@ def written(pick: Pick, name: str, order: Order) -> Exported:
             evidence = replace(evidence, checks=[*evidence.checks, *checks])
         opsets = {checked_opset(content[n]) for n in names if n.endswith(".onnx")}
         final = name + ".failed" * bool(evidence.failed)
-        row = record(pick, whole, evidence, order, order.root / final)
+        said = {} if leaving is None else leaving["found"]["costs"]
+        means = {name: Figure(*figure) for name, figure in said.items()}
+        row = record(pick, whole, evidence, order, order.root / final, means)
         row |= {"opset": min(opsets), "n_images": len(kept.targets)}
         row |= {} if leaving is None else {"exits": leaving}
         row["files"] = folders.digests(folder)

@@ -19,6 +19,7 @@ from hwnas.export.proof import TOLERANCES
 from hwnas.export.proving import Evidence
 from hwnas.export.running import kinds
 from hwnas.families import running
+from hwnas.figure import Figures
 from hwnas.finishing.finisher import Finisher
 from hwnas.graph import n_macs, n_params
 from hwnas.int8.finished import Finished
@@ -64,8 +65,13 @@ def title(of: TargetContext, genotype: Genotype) -> str:
     return f"Network {genotype.id} of search space {space}, trained on {data}, for {of.target}."
 
 
-def record(pick: Pick, ready: Finished, evidence: Evidence, order: Order, place: Path) -> Row:
-    """Return all that a proof says but its files, and what the search said of them."""
+def record(
+    pick: Pick, ready: Finished, evidence: Evidence, order: Order, place: Path, means: Figures
+) -> Row:
+    """Return all that a proof says but its files, and what the search said of them.
+
+    ``means`` are costs of images that leave early, of a network with exits.
+    """
     of, genotype, finisher = pick.of, pick.genotype, pick.finisher
     parts, config, lowered = of.parts, of.config, ready.lowered
     space = parts.space.member(genotype)
@@ -80,6 +86,7 @@ def record(pick: Pick, ready: Finished, evidence: Evidence, order: Order, place:
             words = [*(w for w in words if not w.startswith(choice)), f"target.{key}={n}"]
     costs = shlex.join(words)
     figures = evidence.cost.figures
+    held = {**figures, **means}
     return {
         "format": recorded.FORMAT,
         "made": {
@@ -127,8 +134,9 @@ def record(pick: Pick, ready: Finished, evidence: Evidence, order: Order, place:
         "figures": recorded.figures_to_json(figures),
         "details": dict(evidence.cost.details),
         "budget": {
-            name: {"limit": limit, "margin": -column(name).violation(figures[name], limit)}
+            name: {"limit": limit, "margin": -column(name).violation(held[name], limit)}
             for name, limit in config.allowed.limits.items()
+            if name in held
         },
         "max_int8_drop": finisher.config.max_int8_drop,
         "tolerances": TOLERANCES,

@@ -32,11 +32,16 @@ def run(config: CompressConfig, arguments: Sequence[str]) -> None:
 
 
 def _print(console: Console, config: CompressConfig, done: Compressed) -> None:
-    after = {name: Figure(*row) for name, row in done.done.proof["figures"].items()}
+    proof = done.done.proof
+    means, rows = {}, proof["figures"]
+    if "exits" in proof:  # as before: segment by segment
+        means = proof["exits"]["found"]["costs"]
+        rows = {**rows, **proof["exits"]["worst"], **means}
+    after = {name: Figure(*row) for name, row in rows.items()}
     table = Table("", "before", "after", "change", "limit", box=box.SIMPLE_HEAD, show_edge=False)
     for part in table.columns[1:]:
         part.justify = "right"
-    for name in ("latency_ms", "energy_mj", "sram_kib", "flash_kib"):
+    for name in ("latency_ms", "energy_mj", *means, "sram_kib", "flash_kib"):
         if name in done.before and name in after:
             a, b = done.before[name].value, after[name].value
             limit = config.allowed.limits.get(name)

@@ -13,9 +13,10 @@ from hwnas.api.front import BASELINE, FILES, Front, Outcome, energy_words, n_ima
 from hwnas.commands.console import print_files, print_lines
 from hwnas.config import SearchConfig
 from hwnas.families import precision, running
-from hwnas.metrics import column
+from hwnas.metrics import column, means
 from hwnas.results import Candidate, Row
 from hwnas.searching import columns
+from hwnas.searching.exits import POINTS
 from hwnas.searching.member import Member
 from hwnas.target import Target
 
@@ -39,7 +40,7 @@ def print_members(console: Console, front: Front, manifest: Row, title: str) -> 
     parts, finishing = front.context.parts, manifest["finishing"]
     config, target = parts.config, parts.config.target
     asked = {*config.objectives, *config.allowed.limits}
-    derived = [name for name in config.derives.names if name in asked]
+    derived = [*(n for n in config.derives.names if n in asked), *means(sorted(asked))]
     listed = _spread(members, _TABLE_ROWS)
     short = "/".join(sorted({_short(member.dtype(target.dtype)) for member in members}))
     console.print(_table(title, short, listed, derived))
@@ -72,7 +73,7 @@ def _table(title: str, dtype: str, members: Sequence[Member], derived: Sequence[
         ("ms", "latency_ms", ".4f"),
         ("mJ", "energy_mj", ".5f"),
         *memories,
-        *((column(name).unit, name, ".4g") for name in derived),
+        *((_head(name), name, ".4g") for name in derived),
     ]
     said = [m.candidate.genotype.to_dict() for m in members]
     chosen = [key for key in running.KEYS if any(key in options for options in said)]
@@ -98,6 +99,12 @@ def _table(title: str, dtype: str, members: Sequence[Member], derived: Sequence[
     return table
 
 
+def _head(name: str) -> str:
+    """Return what heads the column of a metric in a narrow table."""
+    metric = column(name)
+    return f"mean {metric.unit}" if metric.mean_of else metric.unit
+
+
 def _derived_words(name: str, members: Sequence[Member], target: Target) -> str:
     """Return what a derived metric is, where it comes from, and by which facts of the target."""
     metric = column(name)
@@ -106,6 +113,11 @@ def _derived_words(name: str, members: Sequence[Member], target: Target) -> str:
         for fact, number in target.facts.items()
         if fact in metric.facts
     )
+    if metric.mean_of:
+        return (
+            f"{_head(name)}: {metric.label} of images that leave as soon as an exit is sure, test "
+            f"split; thresholds are chosen on validation to lose at most {POINTS} points."
+        )
     of = " and ".join(metric.needs)
     return f"{metric.unit}: {metric.label}, from {of}: {_sources(members, name)}{stated}."
 

@@ -5,6 +5,7 @@ from typing import final
 
 from hwnas.cost.base import Cost
 from hwnas.cost.host import host_cost
+from hwnas.cost.segments import one_by_one
 from hwnas.graph import Graph
 from hwnas.op import OpSpec
 from hwnas.runtimes.pool import Retrying
@@ -35,7 +36,9 @@ class MeasuredCostModel:
             CompileError: the compiler refuses the network, crashes or hangs.
             DeviceError: no device answers.
         """
-        lowered = self._lower(genotype)
+        return one_by_one(self._lower(genotype), self._timed)
+
+    def _timed(self, lowered: Graph) -> Cost:
         plans = {node.op: self._plan(node.op) for node in lowered}
         timing = self._worker.time_network(lowered, plans)
         cost = host_cost(lowered, self._target, timing.figure)

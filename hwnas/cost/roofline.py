@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Literal, final
 
 from hwnas.cost.base import Cost, LayerCost
+from hwnas.cost.segments import one_by_one
 from hwnas.errors import ConfigError
 from hwnas.figure import Figure
 from hwnas.graph import NATIVE_BITS, Graph, n_macs, n_params
@@ -162,7 +163,9 @@ class RooflineCostModel:
 
     def cost(self, genotype: Genotype) -> Cost:
         """Return latency, energy, memories, MACs and parameters, and each operator's bound."""
-        return network_cost(self._lower(genotype), self._target, self._roofline)
+        return one_by_one(
+            self._lower(genotype), lambda each: network_cost(each, self._target, self._roofline)
+        )
 
 
 def network_cost(lowered: Graph, target: Target, roofline: Roofline) -> Cost:

@@ -1,21 +1,35 @@
 """What segments of a network cost that run one after the other, all of them: the worst case."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from hwnas.cost.base import Cost
 from hwnas.figure import Figure
+from hwnas.graph import Graph
+from hwnas.segments import cut
 
 _AT_ONE_TIME = ("sram_kib", "dram_kib")  # only one segment runs
 _ADDED = ("latency_ms", "energy_mj", "flash_kib", "macs_m", "params_m")  # others nearly add up
 _OF_ALL = "mac_utilisation"  # a mean over cycles
 _CYCLES = "cycles"
+_OF_WHOLE = "throughput_ips"  # follows from the latency of all
+
+
+def one_by_one(lowered: Graph, cost: Callable[[Graph], Cost]) -> Cost:
+    """Return what a network costs, segment by segment if it has exits.
+
+    Args:
+        lowered: Its operators.
+        cost: Of a network without exits, or of a segment.
+    """
+    return in_a_row([cost(segment) for segment in cut(lowered)])
 
 
 def in_a_row(costs: Sequence[Cost]) -> Cost:
     """Return what a network costs whose segments all run; one alone costs what it costs."""
     if len(costs) == 1:
         return costs[0]
-    names = [name for name in costs[0].figures if all(name in cost.figures for cost in costs)]
+    shared = [name for name in costs[0].figures if all(name in cost.figures for cost in costs)]
+    names = [name for name in shared if name != _OF_WHOLE]
     return Cost(
         {name: together(name, [cost.figures[name] for cost in costs]) for name in names},
         _details([cost.details for cost in costs]),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, final
 from hwnas.cost.base import Cost
 from hwnas.cost.calibration import Calibration, features
 from hwnas.cost.host import host_cost
+from hwnas.cost.segments import one_by_one
 from hwnas.errors import TableError
 from hwnas.figure import Figure
 from hwnas.graph import Graph
@@ -57,8 +58,10 @@ class TableCostModel:
         Raises:
             TableError: the table lacks operators of it.
         """
-        lowered = self._lower(genotype)
-        return host_cost(lowered, self._target, self.latency(lowered, genotype.space))
+        return one_by_one(
+            self._lower(genotype),
+            lambda each: host_cost(each, self._target, self.latency(each, genotype.space)),
+        )
 
     def latency(self, lowered: Graph, space: str) -> Figure:
         """Return the latency of a fused network of a space in ms, with its interval."""

@@ -18,6 +18,7 @@ from hwnas.finishing.finish import Load, Origin
 from hwnas.finishing.options import FinishingConfig
 from hwnas.finishing.teachers import Member, Tutor
 from hwnas.int8.finished import Finished
+from hwnas.metrics import means
 from hwnas.progress import Progress, Silent
 from hwnas.searching.verify import Verifier
 from hwnas.space import Genotype
@@ -119,7 +120,7 @@ class Finisher:
 
 def verifier(parts: Parts, finisher: Finisher, device: Device | None) -> Verifier:
     """Return what verification needs; the only place that hands out the test split."""
-    data = parts.data
+    data, config = parts.data, parts.config
 
     def batches(split: Split, genotype: Genotype) -> Iterator[Batch]:
         return data.batches(split, parts.networks.resolution(genotype), rounded=True)
@@ -130,5 +131,6 @@ def verifier(parts: Parts, finisher: Finisher, device: Device | None) -> Verifie
         validation=partial(batches, data.validation),
         artefacts=build.artefacts(parts, device),
         task=data.task,
-        dtype=parts.config.target.dtype,
+        dtype=config.target.dtype,
+        leaves=bool(means([*config.objectives, *config.allowed.limits])),
     )

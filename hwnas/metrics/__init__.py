@@ -7,7 +7,7 @@ others: its entry point in the group ``hwnas.metrics`` has the metric's name, an
 
 from hwnas.metrics.base import Metric
 from hwnas.metrics.quality import better, paid, perfect, qualities, quality
-from hwnas.metrics.registry import GIVEN, column, costs, is_known, known
+from hwnas.metrics.registry import GIVEN, column, costs, is_known, known, means
 
 __all__ = [
     "GIVEN",
@@ -17,6 +17,7 @@ __all__ = [
     "costs",
     "is_known",
     "known",
+    "means",
     "paid",
     "perfect",
     "qualities",

@@ -30,6 +30,9 @@ class Metric:
     #: ``None``: a cost model, or reading images, says it.
     derive: "Callable[[Figures, Target], Figure] | None" = None
     needs: tuple[str, ...] = ()  #: the metrics that it is derived from
+    #: The cost of which it is the mean over images that leave at early exits: it is known only once
+    #: images were read; empty: it is no such mean.
+    mean_of: str = ""
     #: What a target must state (``target.facts``), by name, in words.
     facts: Mapping[str, str] = field(default_factory=dict)
 

@@ -56,8 +56,13 @@ def is_known(name: str) -> bool:
 
 
 def costs() -> tuple[str, ...]:
-    """Return the names of the metrics that are known before any image is seen."""
+    """Return the names of the metrics that do not say how good answers are."""
     return tuple(name for name, metric in known().items() if metric.perfect is None)
+
+
+def means(names: Iterable[str]) -> list[str]:
+    """Return which of the names are of means over images that leave early."""
+    return [name for name in names if column(name).mean_of]
 
 
 def _ordered(metrics: Iterable[Metric]) -> list[Metric]:

@@ -17,12 +17,14 @@ from typing import final
 import numpy as np
 
 from hwnas.answers import Heard, leaving, rated
+from hwnas.errors import ConfigError
 from hwnas.figure import Figure, Figures
 from hwnas.pareto import non_dominated
 from hwnas.results import Row
 from hwnas.searching.cascades import ENERGY, EXPECTED, LATENCY, LEAST, MAXIMISE, half
 from hwnas.tasks.classification.task import METRIC
 
+POINTS = 0.3  #: that leaving early may lose where thresholds are chosen for a search
 NEVER = 2.0  #: a threshold that no probability reaches
 _TRIED = 1600  # combinations of thresholds of a network
 _FORESEES = slice(1, None, 2)  # the half of the validation split that chooses nothing
@@ -76,6 +78,10 @@ class EarlyExits:
     def verified(self) -> Seen:
         """What the test split says."""
         return self._seen("test", _ALL)
+
+    def of(self, segments: Sequence[Figures]) -> "EarlyExits":
+        """Return the same thresholds where segments cost something else."""
+        return replace(self, network=replace(self.network, segments=segments))
 
     @property
     def share_of_worst(self) -> float:
@@ -134,6 +140,41 @@ def swept(network: Exiting) -> list[EarlyExits]:
     stays = non_dominated(points, MAXIMISE)
     kept = [(points[i, 1], each) for i, each in enumerate(tried) if stays[i]]
     return [each for _, each in sorted(kept, key=lambda pair: pair[0])]
+
+
+def expected(
+    costs: Figures, segments: Sequence[Figures], heard: Mapping[str, Sequence[Heard]]
+) -> Figures:
+    """Return what an image costs on the average that leaves early.
+
+    One half of the validation split chooses thresholds that lose at most ``POINTS``. The test split
+    says the costs, where it is known; else the other half.
+
+    Args:
+        costs: Of an image that runs to the end.
+        segments: What each segment costs.
+        heard: What each exit answered, and the end, by split; without exits nothing leaves.
+
+    Raises:
+        ConfigError: the costs of segments are not known.
+    """
+    each = [dict(zip(heard, of, strict=True)) for of in zip(*heard.values(), strict=True)]
+    if len(each) < 2:
+        return to_the_end(costs)
+    if not segments:
+        raise ConfigError(
+            "What leaving early comes to needs the costs of segments, which this target's cost "
+            "model does not say: leave expected latency and energy out."
+        )
+    early = within(swept(Exiting("", costs, segments, each)), POINTS)
+    if early is None:  # too few images
+        return to_the_end(costs)
+    return (early.verified if "test" in heard else early.predicted).costs
+
+
+def to_the_end(costs: Figures) -> Figures:
+    """Return the expected costs of images of which none leaves early."""
+    return {f"expected_{name}": costs[name] for name in (LATENCY, ENERGY) if name in costs}
 
 
 def judged(found: Sequence[EarlyExits]) -> list[EarlyExits]:

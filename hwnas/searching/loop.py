@@ -13,14 +13,16 @@ from optuna.samplers import BaseSampler
 from optuna.trial import Trial
 
 from hwnas.accuracy.base import Evaluator
+from hwnas.answers import Heard
 from hwnas.budget import Budget
 from hwnas.cost.base import Cost, CostModel
 from hwnas.errors import BudgetError, CompileError
 from hwnas.figure import Figures
 from hwnas.graph import Graph, n_macs
-from hwnas.metrics import column, paid, quality
+from hwnas.metrics import column, means, paid, quality
 from hwnas.progress import Progress
 from hwnas.results import Candidate
+from hwnas.searching import exits
 from hwnas.searching.choices import Assignment
 from hwnas.searching.incumbent import incumbent
 from hwnas.searching.options import SamplerConfig
@@ -80,6 +82,9 @@ class Problem:
     first: tuple[Genotype, ...] = ()  #: the first trials, whatever the sampler
     #: Operators of a network, which say how long it takes to train; none: nothing says that.
     lower: Callable[[Genotype], Graph] | None = None
+    #: What exits of a scored network answer, and its end, where means over images that leave early
+    #: are asked for; none: nobody asks.
+    heard: Callable[[Genotype], Sequence[Heard]] | None = None
 
 
 class Study(Protocol):
@@ -230,7 +235,8 @@ def _known(problem: Problem, study: Study, cost: Callable[[Genotype], Cost]) -> 
         assert knowledge is not None
         return np.array([knowledge.features(space.genotype(a)) for a in assignments])
 
-    affordable = problem.cost_model.n_affordable
+    # What images come to that leave early is told of trials, and modelled.
+    affordable = 0 if means(names) else problem.cost_model.n_affordable
     return SamplerContext(
         search_space=study.distributions,
         active=lambda assignment: space.assignment(space.genotype(assignment)),
@@ -272,13 +278,20 @@ def _evaluate(
 ) -> Candidate:
     cost = costing(genotype)
     if reason := cost.reason or problem.budget.exceeded(cost.figures):
-        return Candidate(number, genotype, cost.figures, cost.details, reason)
+        most = {} if problem.heard is None else exits.to_the_end(cost.figures)
+        return Candidate(number, genotype, {**cost.figures, **most}, cost.details, reason)
     met = problem.budget.met(cost.figures)
     complete = [c for c in study.candidates if c.state == "complete"]
     incumbents = [c for c in complete if met <= problem.budget.met(c.figures)]
-    found = incumbent(incumbents, cost.figures, study.objectives)
+    found = None  # what it costs images that leave early is known of what is trained to the end
+    if problem.heard is None:
+        found = incumbent(incumbents, cost.figures, study.objectives)
     score = problem.evaluator.score(genotype, found)
     figures = {quality(study.objectives): score.figure, **cost.figures}
+    if problem.heard is not None:
+        figures |= exits.expected(
+            cost.figures, cost.segments, {"validation": problem.heard(genotype)}
+        )
     read = {} if score.n_images is None else {"n_images": score.n_images}
     told = {} if problem.knowledge is None else problem.knowledge.scores(genotype)
     return Candidate(
@@ -286,6 +299,7 @@ def _evaluate(
         genotype,
         figures,
         {**read, **score.details, **told, **cost.details},
+        problem.budget.exceeded(figures),
         stopped=score.stopped,
         per_image=score.per_image,
     )

@@ -17,11 +17,13 @@ from hwnas.backends.in_float import compared
 from hwnas.budget import Budget
 from hwnas.cost.base import LayerCost
 from hwnas.families.blocks import weights_of
+from hwnas.figure import Figures
 from hwnas.int8.finished import Finished
 from hwnas.metrics import column
 from hwnas.pareto import non_dominated
 from hwnas.progress import Progress
 from hwnas.results import Candidate, RunFolder
+from hwnas.searching import exits
 from hwnas.searching.member import Member
 from hwnas.space import Genotype
 from hwnas.tasks.base import Task
@@ -43,6 +45,7 @@ class Verifier:
     task: Task
     dtype: str  #: in which artefacts compute of spaces that do not say it
     phase: str = "Verify front"  #: what the progress bar says
+    leaves: bool = False  #: whether means over images that leave early are asked for
 
 
 def verify(
@@ -113,17 +116,21 @@ def _verify(
     each = [outputs[:, i] for i in range(n_exits + 1)] if n_exits else [outputs]
     found = task.per_sample(each[-1][:n], np.concatenate(targets))
     dtype = lowered.dtype or bench.dtype
+    early: Figures = {}
     if task.confidence is not None:
         splits = {
             "validation": [heard(task, answers[n:], np.concatenate(others)) for answers in each],
             "test": [heard(task, answers[:n], np.concatenate(targets)) for answers in each],
         }
         _keep(candidate.id, f"{candidate.id}-{dtype}", splits, folder)
+        if bench.leaves:
+            early = exits.expected(cost.figures, cost.segments, splits)
     short = "int8" if dtype == "int8" else "fp32"
     figures = {
         f"{task.metric}_fp32": task.score(np.concatenate(found_fp32)),
         f"{task.metric}_{short}": task.score(found),
         **{name: cost.figures[name] for name in metrics.costs() if name in cost.figures},
+        **early,
     }
     digests = {suffix: hashlib.sha256(content).hexdigest() for suffix, content in files.items()}
     details = {**cost.details, **compared(trained, paths, bench.artefacts)}

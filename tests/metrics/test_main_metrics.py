@@ -172,8 +172,8 @@ def test_what_cannot_be_is_refused(
 def test_help_lists_metrics_and_facts(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["search", "--help"]) == 0
     shown = capsys.readouterr().out
-    assert "throughput_ips  throughput, images/s; to be maximised" in shown
-    assert "co2_g           CO2, g; needs target.facts.grid_g_per_kwh=NUMBER" in shown
+    assert "throughput_ips       throughput, images/s; to be maximised" in shown
+    assert "co2_g                CO2, g; needs target.facts.grid_g_per_kwh=NUMBER" in shown
     assert "budget.throughput_ips=" in shown
 
 

@@ -22,13 +22,12 @@ from ethosu.vela import vela
 
 from hwnas.backends.vela.settings import Vela
 from hwnas.cost.base import Compiled, Cost, LayerCost
-from hwnas.cost.segments import in_a_row
+from hwnas.cost.segments import one_by_one
 from hwnas.errors import CompileError, ConfigError
 from hwnas.figure import Figure
 from hwnas.graph import Graph, n_macs, n_params
 from hwnas.int8.network import stand_in
 from hwnas.int8.tflite import write
-from hwnas.segments import cut
 from hwnas.space import Genotype
 from hwnas.target import Target
 
@@ -52,8 +51,8 @@ class VelaCostModel:
 
 def estimate(lowered: Graph, target: Target) -> Cost:
     """Return what a network costs with stand-in weights; one with exits, if it runs to its end."""
-    return in_a_row(
-        [compile_tflite(write(stand_in(each)), each, target).cost for each in cut(lowered)]
+    return one_by_one(
+        lowered, lambda each: compile_tflite(write(stand_in(each)), each, target).cost
     )
 
 
