@@ -75,21 +75,20 @@ def _table(title: str, dtype: str, members: Sequence[Member], derived: Sequence[
         *memories,
         *((_head(name), name, ".4g") for name in derived),
     ]
-    said = [m.candidate.genotype.to_dict() for m in members]
-    chosen = [key for key in running.KEYS if any(key in options for options in said)]
+    runs = [running.words(m.candidate.genotype) for m in members]
     table = Table(
-        "id", *chosen, dtype, "95 %", "searched", *(head for head, _, _ in costs), "",
+        "id", *["runs"] * any(runs), dtype, "95 %", "searched", *(head for head, _, _ in costs), "",
         title=title, box=box.SIMPLE_HEAD, padding=0, show_edge=False,
     )  # fmt: skip
     for part in table.columns:
         part.justify, part.no_wrap = "right", True
-    for member, options in zip(members, said, strict=True):
+    for member, how in zip(members, runs, strict=True):
         found = member.quality
         assert found.low is not None
         assert found.high is not None
         table.add_row(
             member.candidate.id,
-            *(str(options.get(key, "")) for key in chosen),
+            *[how] * any(runs),
             f"{found.value:.4f}" if "/" not in dtype else _in_its_dtype(member),
             f"±{(found.high - found.low) / 2:.3f}",
             f"{member.candidate.figures[member.metric].value:.4f}",

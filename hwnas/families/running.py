@@ -50,6 +50,13 @@ def chosen_of(space: SearchSpace, numbers: Mapping[str, Sequence[int]]) -> Searc
     return replace(space, choices={**given, **space.choices}) if given else space
 
 
+def words(genotype: Genotype) -> str:
+    """Return how a network chose to run, as names of latency tables say it: ``2t-b8``."""
+    said = genotype.to_dict()
+    found = [f"{said[THREADS]}t"] * (THREADS in said) + [f"b{said[BATCH]}"] * (BATCH in said)
+    return "-".join(found)
+
+
 def check(space: SearchSpace) -> None:
     """Refuse numbers that there are not, and numbers of parts of a network.
 
