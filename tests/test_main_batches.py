@@ -161,6 +161,12 @@ def test_operators_are_of_the_threads_and_tables_keep_them(tmp_path: Path) -> No
     assert load(table.path).entries == table.entries
 
 
+def test_words_say_what_was_chosen() -> None:
+    said = {(): "", (("batch", 8),): "b8", (("threads", 2),): "2t"}
+    assert {options: running.words(space.Genotype("s", options)) for options in said} == said
+    assert running.words(space.Genotype("s", (("batch", 8), ("threads", 2)))) == "2t-b8"
+
+
 @pytest.mark.parametrize(
     ("added", "words"),
     [

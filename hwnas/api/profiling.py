@@ -36,6 +36,7 @@ from hwnas.target import Remote, Target
 
 _COMPARED = 8  #: networks on which runtimes are compared
 _SINGLE_RUNS = 2000  #: inferences of which percentiles are taken
+_ROUNDS = 8  #: of networks, at most, that are measured until a goal is met: twice those of a search
 
 
 @dataclass(frozen=True)
@@ -104,10 +105,20 @@ def _soon(
     space, other, counts = subject.space.name, source(config), config.networks
     known = table.calibration.get(space)
     if config.table.networks and (known is None or "foretold" in known):
-        goal = {"within": config.within, "share": config.share, "long_s": math.inf}
+        goal = {
+            "within": config.within, "share": config.share, "long_s": math.inf, "rounds": _ROUNDS,
+        }  # fmt: skip
         begun = fill(table, other, [subject], pool, effort(config, other, **goal), phases)
+        if begun is not None and begun.share >= config.share:
+            return begun.wholes
         if begun is not None:
-            return begun.wholes if begun.share >= config.share else None
+            told = (
+                f"{begun.share:.1%} of {len(begun.wholes)} networks are foretold within "
+                f"{config.within:.0%} by the others, not {config.share:.0%}: every operator is "
+                "measured now."
+            )
+            phases.say([told])
+            return None
     if other is None or space not in table.calibration:
         return None
     lowered = subject.lowered(_sampled(config, subject)[counts.fit + counts.interval :])

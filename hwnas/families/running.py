@@ -53,8 +53,8 @@ def chosen_of(space: SearchSpace, numbers: Mapping[str, Sequence[int]]) -> Searc
 def words(genotype: Genotype) -> str:
     """Return how a network chose to run, as names of latency tables say it: ``2t-b8``."""
     said = genotype.to_dict()
-    found = [f"{said[THREADS]}t"] * (THREADS in said) + [f"b{said[BATCH]}"] * (BATCH in said)
-    return "-".join(found)
+    forms = {THREADS: "{}t", BATCH: "b{}"}
+    return "-".join(form.format(said[key]) for key, form in forms.items() if key in said)
 
 
 def check(space: SearchSpace) -> None:

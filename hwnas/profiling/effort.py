@@ -10,7 +10,6 @@ from hwnas.profiling.passes import MOST
 from hwnas.profiling.subject import Subject
 from hwnas.space import Genotype
 
-_ROUNDS = 4  #: at most; each measures as many networks again
 _DRAWN, _SHARES = 400, (0.0, 0.5, 0.75, 0.9)  #: of which networks are chosen
 
 
@@ -25,11 +24,12 @@ class Effort:
     share: float = 0.9  #: so many of them
     long_s: float = 25.0  #: after which no other round begins
     n_passes: int = MOST  #: times, at most, that an operator is timed
+    rounds: int = 4  #: at most; each measures as many networks again
 
     @property
     def counts(self) -> Iterable[int]:
         """Of how many networks the rounds are, each with those of the round before."""
-        return range(self.n, _ROUNDS * self.n + 1, self.n)
+        return range(self.n, self.rounds * self.n + 1, self.n)
 
 
 def drawn(subject: Subject) -> list[Genotype]:

@@ -84,7 +84,7 @@ class Cascade:
     def worst(self) -> dict[str, Figure]:
         """What an image costs the device that goes on, and what the networks on it hold."""
         a, b = self.first.costs, self.second.costs
-        both = [n for n in costs() if n in a and n in b]
+        both = [n for n in costs() if n in a and n in b and not column(n).mean_of]
         if self.way is None:
             return {n: _together(n, a[n], b[n]) for n in both}
         # Of what happens elsewhere, the device waits for the answer.

@@ -236,7 +236,8 @@ def _known(problem: Problem, study: Study, cost: Callable[[Genotype], Cost]) -> 
         return np.array([knowledge.features(space.genotype(a)) for a in assignments])
 
     # What images come to that leave early is told of trials, and modelled.
-    affordable = 0 if means(names) else problem.cost_model.n_affordable
+    is_told = problem.heard is not None and bool(means(names))
+    affordable = 0 if is_told else problem.cost_model.n_affordable
     return SamplerContext(
         search_space=study.distributions,
         active=lambda assignment: space.assignment(space.genotype(assignment)),

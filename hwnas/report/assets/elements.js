@@ -24,8 +24,15 @@ const look = (model, group) => {
   const colour = COLOURS[group % COLOURS.length];
   const mark = MARKS[Math.floor(group / COLOURS.length) % MARKS.length];
   return model.groups.length === 1
-    ? {mark, searched: "#0072B2", verified: "#009E73", left: "#D55E00"}
-    : {mark, searched: colour, verified: colour, left: colour};
+    ? {mark, searched: "#0072B2", verified: "#009E73", near: "#E69F00", left: "#D55E00"}
+    : {mark, searched: colour, verified: colour, near: colour, left: colour};
+};
+
+const NEAR = "not told from the front";
+// What verification made of a member: a key of `look`.
+const outcome = (model, member) => {
+  const note = model.notes[member];
+  return note === NEAR ? "near" : note ? "left" : "verified";
 };
 
 function trace(context, mark, x, y, r) {

@@ -131,7 +131,8 @@ class Members {
     });
     pick.checked = chosen;
     const member = model.member[i];
-    const kind = [chosen ? "chosen" : "", member >= 0 && model.notes[member] ? "left-front" : ""];
+    const found = member >= 0 ? outcome(model, member) : "";
+    const kind = [chosen ? "chosen" : "", {left: "left-front", near: "near-front"}[found] ?? ""];
     return element("tr", {class: kind.join(" ").trim(), "data-point": i,
                           onmouseenter: () => this.app.hover(i),
                           onmouseleave: () => this.app.hover(-1)},

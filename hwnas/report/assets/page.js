@@ -80,13 +80,16 @@ class App {
       : [["dot", "dominated"], ["full", "front"]];
     if (model.verified) {
       keys.push(["full", "verified from the compiled artefact, with 95 % interval"]);
-      if (model.notes.some(Boolean)) keys.push(["cross", "verified: no longer on the front, or beyond the budget"]);
+      if (model.notes.includes(NEAR)) keys.push(["near", `verified: ${NEAR} by its interval`]);
+      if (model.notes.some((text) => text && text !== NEAR)) {
+        keys.push(["cross", "verified: no longer on the front, or beyond the budget"]);
+      }
     }
     if (model.marked.size) keys.push(["frame", model.marks]);
     if (model.columns.some((column) => column.limit !== null)) keys.push(["dash", "budget of the search"]);
     if (model.beside) keys.push(["beside", model.beside.label]);
     const style = model.groups.length === 1 ? look(model, 0)
-      : {searched: "#555", verified: "#555", left: "#555"};
+      : {searched: "#555", verified: "#555", near: "#555", left: "#555"};
     host.append(element("div", {class: "legend"}, ...keys.map(([kind, text]) =>
       element("span", {}, this.#swatch(kind, style), ` ${text}`))));
     if (model.groups.length > 1) host.append(this.#groups());
@@ -109,8 +112,10 @@ class App {
     const context = canvas.getContext("2d");
     context.scale(2, 2);
     context.lineWidth = 1.4;
-    context.strokeStyle = context.fillStyle = {open: style.searched, full: style.verified, cross: style.left,
-                                               dot: GREY, frame: "#000", dash: LIMIT, beside: BESIDE}[kind];
+    context.strokeStyle = context.fillStyle = {
+      open: style.searched, full: style.verified, near: style.near, cross: style.left,
+      dot: GREY, frame: "#000", dash: LIMIT, beside: BESIDE,
+    }[kind];
     if (kind === "dash") {
       context.setLineDash([3, 2]);
       context.beginPath(); context.moveTo(9, 0); context.lineTo(9, 14); context.stroke();
@@ -118,7 +123,7 @@ class App {
     else if (kind === "dot") context.fillRect(7, 5, 3, 3);
     else {
       trace(context, {cross: "cross", beside: "diamond"}[kind] ?? mark, 9, 7, 4);
-      if (kind === "full") context.fill(); else context.stroke();
+      if (kind === "full" || kind === "near") context.fill(); else context.stroke();
     }
     return canvas;
   }

@@ -65,7 +65,7 @@ class Parallel {
     };
     const members = model.front.filter((i) => status[i] === 2);
     lines(this.behind.filter((i) => status[i]), (i) => status[i] === 2 ? GREY : FAINT, 0.25);
-    const colour = (i) => look(model, model.groupOf[i])[model.notes[model.member[i]] ? "left" : "verified"];
+    const colour = (i) => look(model, model.groupOf[i])[outcome(model, model.member[i])];
     lines(members, colour, selection ? 0.08 : Math.max(0.05, Math.min(0.8, 40 / members.length)));
     if (selection) {
       const chosen = [...selection].filter((i) => status[i] === 2).slice(0, SELECTED);

@@ -172,7 +172,7 @@ class Scatter {
   #member(point, member) {
     const {context, app} = this, {model, status, selection} = app;
     const style = look(model, model.groupOf[point]), fits = status[point] === 2;
-    const left = model.notes[member] !== "";
+    const found = outcome(model, member), left = found === "left";
     const [px, py, verified] = this.#place(point, member);
     context.globalAlpha = selection && !selection.has(point) ? 0.18 : 1;
     const size = model.front.length <= 400 ? 4 : model.front.length <= 1500 ? 3 : 2.2;
@@ -181,7 +181,7 @@ class Scatter {
     trace(context, style.mark, this.pixels[2 * point], this.pixels[2 * point + 1], size);
     context.stroke();
     if (!model.verified) { context.fillStyle = context.strokeStyle; context.fill(); }
-    const colour = fits ? (left ? style.left : style.verified) : FAINT;
+    const colour = fits ? style[found] : FAINT;
     context.strokeStyle = context.fillStyle = colour;
     if (app.bars) {
       const [fx, fy, x, y] = verified
