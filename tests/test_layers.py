@@ -146,6 +146,7 @@ PLACES = {
         "profiling.transfer",
         "searching.acquisition",
         "searching.calibration",
+        "searching.pace",
         "tasks.regression.early_stopping",
         "tasks.regression.mean",
     },

@@ -329,5 +329,5 @@ def test_page_of_20_runs_of_5000_opens_soon(opened: Callable[[Page], Opened]) ->
     print(f"{size:.1f} MB, opened in {seconds:.2f} s")
     assert found.complaints == []
     assert "100,000 of 100,000 networks fit, 4,000 of 4,000" in found.counts()
-    assert size < 16
+    assert size < 17  # of all metrics that there are
     assert seconds < 20  # 3 s on a machine that does nothing else
