@@ -97,6 +97,8 @@ class _Work:
     @cached_property
     def _early(self) -> EarlyExits | None:
         """What leaving early comes to before; of fewer bits it is nearly the same."""
+        if not self.lowered.exits:  # whose weights say nothing of its costs
+            return None
         network = self.pick.finisher.network(self.pick.genotype)
         return self._leaving(network, self._estimated(self.lowered))
 

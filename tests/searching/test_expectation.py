@@ -1,0 +1,51 @@
+"""What candidates would gain, where costs span a wide range."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from hwnas.searching.expectation import CLIP, CostedCandidates, Expectation, History, Learner
+
+Array = NDArray[np.float64]
+N = 10  # trials
+
+
+def _expectation(costs: Array, errors: Array) -> Expectation:
+    """Return what is expected after trials whose one feature is the logarithm of their cost."""
+    logs, nothing = np.log(costs)[:, None], np.zeros(N)
+    history = History(
+        list(range(N)), [{}] * N, logs / 5, errors, costs[:, None],
+        stds=nothing, surprises=np.full(N, np.nan), seconds=nothing, pending=[],
+    )  # fmt: skip
+    return Learner(N).expectation(history, [], None, None)
+
+
+def _gain(model: Expectation, cost: float) -> float:
+    features = np.array([[np.log(cost) / 5]])
+    return float(model.gains(CostedCandidates([{}], features, np.array([[cost]])))[0])
+
+
+def test_errors_count_up_to_those_of_the_cheapest() -> None:
+    costs = np.geomspace(0.01, 10, N)
+    costs[1:] = np.geomspace(1, 10, N - 1)  # nothing lies between the cheapest and the others
+    errors = np.append(0.15, np.linspace(0.11, 0.05, N - 1))
+    model = _expectation(costs, errors)
+    assert model.by_ratio
+    assert model.reference[0] < 0.15
+    assert model.highest == pytest.approx(0.15)
+    without = replace(model, highest=model.reference[0])
+    assert _gain(model, 0.05) > 5 * max(_gain(without, 0.05), _gain(model, 5.0))
+
+
+def test_what_does_not_work_at_all_does_not_say_how_far() -> None:
+    costs, errors = np.geomspace(0.01, 10, N), np.linspace(0.11, 0.05, N)
+    errors[0] = 0.9
+    model = _expectation(costs, errors)
+    assert model.highest == pytest.approx(model.reference[0] * np.exp(CLIP))
+
+
+def test_costs_of_a_narrow_range_count_as_they_are() -> None:
+    model = _expectation(np.linspace(1, 10, N), np.linspace(0.15, 0.05, N))
+    assert not model.by_ratio
