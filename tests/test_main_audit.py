@@ -70,6 +70,7 @@ def test_audit_says_how_well_the_supernet_ranks_and_goes_on_where_it_was(
     assert (again / "report.html").read_text() == page
 
 
+@pytest.mark.slow
 def test_networks_are_trained_by_several_processes(
     again: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

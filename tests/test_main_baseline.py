@@ -110,6 +110,7 @@ def test_run_against_itself_costs_the_same(search: Callable[..., str]) -> None:
     assert _json("a/front.json")["baseline"]["lowest_ratio"][0] == 1
 
 
+@pytest.mark.slow
 def test_each_target_has_the_baseline_of_its_own(search: Callable[..., str]) -> None:
     both = ("+target=[npu,sketch]", *QUICK)
     out = search(*both, "run.dir=a", "baseline=both")

@@ -36,8 +36,8 @@ OPTIONS = (
     f"target.thread_counts=[{','.join(map(str, COUNTS))}]", *TIMING, "cost=measured",
     "budget=none", "objectives=[accuracy,throughput_ips]", "search_space=few.yaml",
     "accuracy=trained", "trained.fidelities=[1]", "train.epochs=1", "train.batch_size=256",
-    "finish.epochs=0", "finish.n_least=12", "finish.probability=1e-9",
-    "finish.max_int8_drop=100", f"n_trials={8 * len(COUNTS)}", "study.workers=1",
+    "finish.epochs=0", "finish.n_least=8", "finish.probability=1e-9",
+    "finish.max_int8_drop=100", f"n_trials={4 * len(COUNTS)}", "study.workers=1",
 )  # fmt: skip
 
 
@@ -49,7 +49,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setattr(sys, "argv", ["hwnas"])
         patch.chdir(folder)
         few = space_yaml(space.load(space.find("tiny")))
-        for name in [*few["choices"]][2:]:  # the first two vary
+        for name in [*few["choices"]][1:]:  # the first varies
             few["fixed"][name] = few["choices"].pop(name)[0]
         few["fixed"] = {n: v for n, v in few["fixed"].items() if ".blocks.1." not in n}
         (folder / "few.yaml").write_text(yaml.safe_dump(few))
@@ -83,7 +83,7 @@ def test_batches_of_a_network_have_the_same_weights(searched: Path) -> None:
         name for name in yaml.safe_load(Path(searched.parent, "few.yaml").read_text())["choices"]
     ]
     bare = {tuple(row.get(name) for name in choices) for row in rows}
-    assert (len(rows), len(bare)) == (8 * len(COUNTS), 4)  # all of the space: each as it may run
+    assert (len(rows), len(bare)) == (4 * len(COUNTS), 2)  # all of the space: each as it may run
     trained = {path.parent for path in (searched.parent / "runs").rglob("*.safetensors")}
     assert len(trained) == len(bare)
     one = space.Genotype("s", (("batch", 4), ("depth", 2), ("threads", 2)))

@@ -89,6 +89,7 @@ def test_what_is_no_path_is_refused(value: str) -> None:
         _dir(value)
 
 
+@pytest.mark.slow
 def test_sweep_over_odd_paths_writes_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

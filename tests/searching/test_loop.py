@@ -58,6 +58,7 @@ def test_search_cut_off_anywhere_goes_on_as_if_it_had_not_been(
     assert [candidate.trial for candidate in resumed] == list(range(n))
 
 
+@pytest.mark.slow
 def test_evolution_goes_on_after_more_generations_than_python_recurses(
     tiny: SearchSpace, tmp_path: Path
 ) -> None:
