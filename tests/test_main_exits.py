@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from hwnas.__main__ import run
+from hwnas.searching.recorded import read
 
 SPACE = Path(__file__).parent / "families" / "exits.yaml"
 OPTIONS = (
@@ -147,6 +148,24 @@ def test_what_images_cost_on_the_average_is_searched_for_and_limited(
         assert (row["state"] == "infeasible") == over
         assert ("expected_latency_ms" in row["reason"]) == over
     assert {row["state"] for row in rows} == {"complete", "infeasible"}
+
+
+def test_expected_costs_are_guessed_before_networks_are_trained(root: Path, tmp_path: Path) -> None:
+    """Nothing that breaks a limit is proposed once something fits, as where costs are known."""
+    places = [
+        f"search_space={root / 'leaving.yaml'}", f"run.dir={tmp_path / 'run'}",
+        f"run.supernets={root / 'networks'}",
+    ]  # fmt: skip
+    every = pq.read_table(root / "run" / "candidates.parquet").to_pylist()
+    limit = sorted(row["latency_ms"] for row in every)[2] * 1.001
+    words = [f"budget.latency_ms={limit}", "objectives=[accuracy,expected_latency_ms]"]
+    sampler = "sampler.n_startup_trials=3"
+    assert run(["search", *OPTIONS, *places, *words, sampler, "n_trials=5"]) == 0
+    rows = pq.read_table(tmp_path / "run" / "candidates.parquet").to_pylist()
+    assert {row["state"] for row in rows} == {"complete"}
+    proposals = [read(tmp_path / "run" / "study.db").proposals[i] for i in range(5)]
+    assert all(p.n_costed for p in proposals)
+    assert all(p.costs for p in proposals if p.phase == "gain")
 
 
 def test_exported_segments_hold_what_their_proof_says(root: Path) -> None:

@@ -18,7 +18,7 @@ from hwnas.errors import SpaceError
 from hwnas.figure import Figure
 from hwnas.progress import Silent
 from hwnas.results import Candidate, RunFolder
-from hwnas.searching import loop, recorded
+from hwnas.searching import ladder, loop, recorded
 from hwnas.searching.front import pareto_front
 from hwnas.searching.options import SAMPLERS, SamplerConfig
 from hwnas.searching.study import Study
@@ -210,12 +210,12 @@ def test_smallest_of_each_is_tried_where_nothing_fits(both: Space, tmp_path: Pat
 
 
 def test_rungs_give_each_space_its_share(both: Space, other: SearchSpace) -> None:
-    genotypes = [both.genotype(rung) for rung in loop.rungs(both)]
+    genotypes = [both.genotype(rung) for rung in ladder.rungs(both)]
     assert len({genotype.id for genotype in genotypes}) == len(genotypes) == 8
     assert [genotype.space for genotype in genotypes[:4]] == ["tiny", "other"] * 2
     one = SearchSpace("a", "mbconv", {"x": (1,)}, {})
     ones = union.joined([replace(one, name=name) for name in "abc"])
-    assert [both_of["space"] for both_of in loop.rungs(ones)] == ["a", "b", "c"]
+    assert [both_of["space"] for both_of in ladder.rungs(ones)] == ["a", "b", "c"]
 
 
 def test_candidates_are_read_back(both: Space, tmp_path: Path) -> None:

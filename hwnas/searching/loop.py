@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from statistics import median
 from typing import Protocol
 
 import numpy as np
@@ -25,15 +26,14 @@ from hwnas.results import Candidate
 from hwnas.searching import exits
 from hwnas.searching.choices import Assignment
 from hwnas.searching.incumbent import incumbent
+from hwnas.searching.ladder import rungs
 from hwnas.searching.options import SamplerConfig
 from hwnas.searching.pace import Work
 from hwnas.searching.sampler import RunSampler, SamplerContext
 from hwnas.space import Genotype, Option, Space
 
-# The first trials: genotypes at these fractions of the way from the smallest to the largest. Random
-# genotypes gather in the middle of the range of costs; these spread the first front over all of it.
-_LADDER = (0.0, 1.0, 0.5, 0.25, 0.75, 0.125, 0.375, 0.625, 0.875)
 _REMEMBERED = 100_000  # costs
+_GUESSED = 40  # candidates of a proposal whose costs are guessed, where trained ones say them
 _UNBUILDABLE = "target"  # name of the constraint that a network meets by running on the target
 
 
@@ -168,29 +168,6 @@ def _whole(space: Space, genotype: Genotype) -> dict[str, Option]:
     return any_of | space.assignment(genotype)
 
 
-def rungs(space: Space) -> list[dict[str, Option]]:
-    """Return the assignments of the first trials; of several spaces, each has its share.
-
-    Each has its smallest and its largest genotype; there are more only as far as ``_LADDER`` goes.
-    """
-    if not space.root:
-        return [_rung(space, fraction) for fraction in _LADDER]
-    found: dict[str, dict[str, Option]] = {}
-    for fraction in _LADDER:
-        for member in space.members:
-            rung = {**_rung(space, fraction), space.root: member.name}
-            found.setdefault(space.genotype(rung).id, rung)
-    return list(found.values())[: max(len(_LADDER), 2 * len(space.members))]
-
-
-def _rung(space: Space, fraction: float) -> dict[str, Option]:
-    """Return the assignment in which every choice is this far up its options."""
-    return {
-        name: options[round(fraction * (len(options) - 1))]
-        for name, options in space.choices.items()
-    }
-
-
 def violations(budget: Limits, candidate: Candidate) -> dict[str, float]:
     """Return by how much each constraint is violated, as a fraction of its limit; <= 0 fits."""
     if not all(name in candidate.figures for name in budget.limits):
@@ -219,12 +196,19 @@ def _known(problem: Problem, study: Study, cost: Callable[[Genotype], Cost]) -> 
     names = paid(study.objectives)
     signs = [-1.0 if column(name).maximise else 1.0 for name in names]
 
+    share = _mean_share(problem, study)
+
     def row(assignment: Assignment) -> list[float]:
-        found = cost(space.genotype(assignment))
-        unknown = not all(name in found.figures for name in names)
+        genotype = space.genotype(assignment)
+        found = cost(genotype)
+        known = {n: column(n).mean_of if problem.heard is not None else "" for n in names}
+        whole = [known[name] or name for name in names]
+        unknown = not all(name in found.figures for name in whole)
         if unknown or found.reason or problem.budget.exceeded(found.figures):
             return [math.nan] * len(names)
-        return [sign * found.figures[n].value for sign, n in zip(signs, names, strict=True)]
+        values = [found.figures[name].value for name in whole]
+        parts = [share(genotype, name) if known[name] else 1.0 for name in names]
+        return [s * v * part for s, v, part in zip(signs, values, parts, strict=True)]
 
     def computed(assignments: Sequence[Assignment]) -> NDArray[np.float64]:
         return np.array([row(assignment) for assignment in assignments]).reshape(-1, len(names))
@@ -235,9 +219,11 @@ def _known(problem: Problem, study: Study, cost: Callable[[Genotype], Cost]) -> 
         assert knowledge is not None
         return np.array([knowledge.features(space.genotype(a)) for a in assignments])
 
-    # What images come to that leave early is told of trials, and modelled.
-    is_told = problem.heard is not None and bool(means(names))
-    affordable = 0 if is_told else problem.cost_model.n_affordable
+    affordable = problem.cost_model.n_affordable
+    if problem.heard is not None and means(names) and affordable is None:
+        affordable = (
+            _GUESSED  # what images come to that leave early is told of trials, and modelled
+        )
     return SamplerContext(
         search_space=study.distributions,
         active=lambda assignment: space.assignment(space.genotype(assignment)),
@@ -249,6 +235,29 @@ def _known(problem: Problem, study: Study, cost: Callable[[Genotype], Cost]) -> 
         expensive=study.objectives.index(quality(study.objectives)),
         features=None if knowledge is None else features,
     )
+
+
+def _mean_share(problem: Problem, study: Study) -> Callable[[Genotype, str], float]:
+    """Return what is guessed of means over images that leave early, before a network is trained.
+
+    Of the cost of the whole way it is the share that networks with the same exits have; their
+    median. Without exits it is all of it.
+    """
+
+    @lru_cache(_REMEMBERED)
+    def exits_of(genotype: Genotype) -> tuple[str, ...]:
+        return () if problem.lower is None else problem.lower(genotype).exits
+
+    def share(genotype: Genotype, name: str) -> float:
+        own, whole = exits_of(genotype), column(name).mean_of
+        alike = [
+            c.figures[name].value / c.figures[whole].value
+            for c in study.candidates
+            if c.state != "infeasible" and exits_of(c.genotype) == own
+        ]
+        return median(alike) if own and alike else 1.0
+
+    return share
 
 
 def _work(space: Space, lower: Callable[[Genotype], Graph]) -> Work:
