@@ -160,7 +160,7 @@ def _check_exits(config: SearchConfig, data: ImageData) -> None:
 
 
 #: Pixels of an epoch up to which candidates are trained alone: about ten seconds of a small network
-#: on one core. On Fashion-MNIST a front found so is 0.98 to 2.44 times as fast at equal accuracy as
+#: on one core. On Fashion-MNIST a front found so is 1.60 to 5.16 times as fast at equal accuracy as
 #: hand-made networks (``experiments/worth_it``), that of a supernet 0.18 to 0.46 times; but the
 #: spaces were different, and equal time was not tried.
 _TRAINED_PIXELS = 100e6
