@@ -112,6 +112,11 @@ class Target:
         for name, numbers in (("batches", self.batches), ("thread_counts", self.thread_counts)):
             if len({*numbers}) < len(numbers):
                 raise ConfigError(f"target.{name}={numbers}: each is named once.")
+        if len(self.thread_counts) == 1:  # its table would be that of ``threads``
+            (one,) = self.thread_counts
+            raise ConfigError(
+                f"target.thread_counts={self.thread_counts} is no choice: say target.threads={one}."
+            )
         backend = backends.get(self.runtime)
         if self.dtype not in backend.dtypes:
             raise ConfigError(f"{where}: {unknown('dtype', self.dtype, backend.dtypes)}")

@@ -31,12 +31,12 @@ from tests.conftest import space_yaml, target
 #: A machine of one core has no choice.
 COUNTS = [1, 2] if len(os.sched_getaffinity(0)) > 1 else [1]
 TIMING = ("timing.repeats=3", "timing.min_repeat_ms=0.1")
+CHOICE = [f"target.thread_counts=[{','.join(map(str, COUNTS))}]"] * (len(COUNTS) > 1)
 OPTIONS = (
     "+target=cpu", "target.runtime=onnxruntime", "target.dtype=int8", "target.batches=[1,4]",
-    f"target.thread_counts=[{','.join(map(str, COUNTS))}]", *TIMING, "cost=measured",
-    "budget=none", "objectives=[accuracy,throughput_ips]", "search_space=few.yaml",
-    "accuracy=trained", "trained.fidelities=[1]", "train.epochs=1", "train.batch_size=256",
-    "finish.epochs=0", "finish.n_least=8", "finish.probability=1e-9",
+    *CHOICE, *TIMING, "cost=measured", "budget=none", "objectives=[accuracy,throughput_ips]",
+    "search_space=few.yaml", "accuracy=trained", "trained.fidelities=[1]", "train.epochs=1",
+    "train.batch_size=256", "finish.epochs=0", "finish.n_least=8", "finish.probability=1e-9",
     "finish.max_int8_drop=100", f"n_trials={4 * len(COUNTS)}", "study.workers=1",
 )  # fmt: skip
 
@@ -65,7 +65,7 @@ def _members(searched: Path) -> list[dict[str, str]]:
 def test_members_have_their_batch_and_its_throughput(searched: Path) -> None:
     members = _members(searched)
     assert {row["batch"] for row in members} <= {"1", "4"}
-    assert {row["threads"] for row in members} <= {*map(str, COUNTS)}
+    assert {row.get("threads", "1") for row in members} <= {*map(str, COUNTS)}
     for row in members:
         for prefix in ("", "verified_"):
             ms, ips = float(row[f"{prefix}latency_ms"]), float(row[f"{prefix}throughput_ips"])
@@ -73,8 +73,8 @@ def test_members_have_their_batch_and_its_throughput(searched: Path) -> None:
         model = onnx.load(searched / "models" / f"{row['id']}.onnx")
         read = model.graph.input[0].type.tensor_type.shape.dim[0].dim_value
         assert read == int(row["batch"])
-        (said,) = (item.value for item in model.metadata_props if item.key == "threads")
-        assert said == row["threads"]
+        said = [item.value for item in model.metadata_props if item.key == "threads"]
+        assert said == [row["threads"]] * ("threads" in row)
 
 
 def test_batches_of_a_network_have_the_same_weights(searched: Path) -> None:
@@ -100,10 +100,10 @@ def test_an_export_is_of_the_batch(searched: Path, monkeypatch: pytest.MonkeyPat
     (path,) = Path("e").rglob("proof.json")
     proof = json.loads(path.read_text())
     assert proof["target"]["batch"] == 4
-    assert proof["target"]["threads"] == int(member["threads"])
+    assert proof["target"]["threads"] == int(member.get("threads", "1"))
     said = proof["commands"]["Costs"].split()
     assert "target.batch=4" in said
-    assert f"target.threads={member['threads']}" in said
+    assert len(COUNTS) == 1 or f"target.threads={member['threads']}" in said
     assert "thread_counts" not in proof["commands"]["Costs"]
     assert run(["verify", str(path.parent)]) == 0
 
@@ -186,6 +186,9 @@ def test_what_is_no_batch_is_refused(added: dict[str, tuple[object, ...]], words
     said = space.SearchSpace("s", plain.family, {"batch": (1, 2)}, {})
     with pytest.raises(SpaceError, match=r"leave target\.batches"):
         running.chosen_of(said, {"batch": [1, 2]})
+    said = space.SearchSpace("s", plain.family, {"threads": (1, 2)}, {})
+    with pytest.raises(SpaceError, match=r"or target\.thread_counts=\[NUMBER,NUMBER\]"):
+        running.chosen_of(said, {})
 
 
 def test_a_target_with_one_batch_for_all_says_so(
@@ -195,6 +198,8 @@ def test_a_target_with_one_batch_for_all_says_so(
     monkeypatch.setattr(sys, "argv", ["hwnas"])
     assert run(["search", "+target=cpu", "target.batches=[8,8]"]) == 2
     assert "target.batches=[8, 8]: each is named once." in capsys.readouterr().err
+    assert run(["search", "+target=cpu", "target.thread_counts=[2]"]) == 2
+    assert "target.thread_counts=[2] is no choice: say target.threads=2." in capsys.readouterr().err
     assert run(["search", "+target=npu", "target.batches=[1,2]"]) == 2
     error = capsys.readouterr().err
     assert "has one for all: leave it out (target.batches=[])" in error

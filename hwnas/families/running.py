@@ -2,7 +2,8 @@
 
 ``batch`` and ``threads`` are said of the network. They decide latency, throughput and energy, not
 how well a network answers. Targets that have ``target.batches=[1,8,32]`` or
-``target.thread_counts=[1,2,4]`` add the choice to each space.
+``target.thread_counts=[1,2,4]`` add the choice to each space; a space's file may say ``batch``. It
+cannot say ``threads``: the process that times networks is given as many cores as its target says.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,8 +39,13 @@ def chosen_of(space: SearchSpace, numbers: Mapping[str, Sequence[int]]) -> Searc
         numbers: What each chooses from, by key; may be empty.
 
     Raises:
-        SpaceError: it says so itself.
+        SpaceError: it says so itself, or says threads.
     """
+    if _says(space, THREADS):
+        raise SpaceError(
+            f"Space '{space.name}' says '{THREADS}', which targets say: leave it out, and say "
+            f"target.{THREADS}=NUMBER or target.{OF_TARGETS[THREADS]}=[NUMBER,NUMBER]."
+        )
     given = {key: tuple(numbers[key]) for key in KEYS if numbers.get(key)}
     for key, options in given.items():
         if _says(space, key):

@@ -33,7 +33,9 @@ from hwnas.searching.sampler import RunSampler, SamplerContext
 from hwnas.space import Genotype, Option, Space
 
 _REMEMBERED = 100_000  # costs
-_GUESSED = 40  # candidates of a proposal whose costs are guessed, where trained ones say them
+# Candidates of a proposal whose costs of images that leave early are guessed; those of the others
+# are modelled by what trained ones came to.
+_GUESSED = 40
 _UNBUILDABLE = "target"  # name of the constraint that a network meets by running on the target
 
 
@@ -221,9 +223,7 @@ def _known(problem: Problem, study: Study, cost: Callable[[Genotype], Cost]) -> 
 
     affordable = problem.cost_model.n_affordable
     if problem.heard is not None and means(names) and affordable is None:
-        affordable = (
-            _GUESSED  # what images come to that leave early is told of trials, and modelled
-        )
+        affordable = _GUESSED
     return SamplerContext(
         search_space=study.distributions,
         active=lambda assignment: space.assignment(space.genotype(assignment)),
