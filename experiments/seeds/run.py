@@ -18,9 +18,9 @@ import pyarrow.parquet as pq
 _HERE = Path(__file__).parent
 #: By group: options, and how many seeds.
 _GROUPS = {
-    "bits": (("search_space=dense_packed",), 5),
+    "bits": (("search_space=dense_packed",), 6),
     "eight_bits": (("search_space=dense_small",), 5),
-    "random": (("search_space=dense_packed", "sampler=random"), 3),
+    "random": (("search_space=dense_packed", "sampler=random"), 6),
 }
 _COMPARED = {"bits": ("bits", "eight_bits"), "sampler": ("bits", "random")}
 _TABLES = ("indicators.csv", "tests.csv")
