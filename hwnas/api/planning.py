@@ -87,7 +87,9 @@ def plan(config: PlanConfig, arguments: Sequence[str], reporter: Reporter) -> Pl
     found = planner.planned(sketches.real(problem), objective, config.limit_s, seeds, reporter)
     bought = sketches.bought(problem, found, config.limit_s, reporter)
     tables = summary.tables(found.plan, found.seen, found.killed)
-    beside = fronts.swept(found, config.front, config.front_s, reporter) if config.front else None
+    beside = None
+    if config.front:
+        beside = fronts.swept(found, config.front, config.front_s, config.seed, reporter)
     tables |= {"sketches": bought, "plans": beside.rows if beside else []}
     sentences = summary.sentences(found) + sketches.sentences(bought, found.plan)
     sentences += beside.sentences if beside else []

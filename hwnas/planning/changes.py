@@ -1,6 +1,6 @@
 """What telemetry changes of what was planned for, and what it does not."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -22,7 +22,7 @@ _UNKNOWN = 0.9  # where nothing says how late they are
 class Cause:
     """Why hours are planned again."""
 
-    what: Literal["demand", "late", "down", "files"]
+    what: Literal["demand", "late", "down", "back", "files"]
     name: str  #: of the class or device; empty: of all
     hours: frozenset[int]
     words: str
@@ -128,6 +128,13 @@ def changed(problem: Problem, plan: Plan, found: Changes, seen: Telemetry) -> Pr
         devices[name] = replace(devices[name], quota=quota)
     load = Load(found.rates, found.borne, problem.load.traces, problem.load.trace_of)
     return replace(problem, load=load, fleet=replace(problem.fleet, devices=devices))
+
+
+def back(bare: Collection[tuple[int, str]]) -> Iterator[Cause]:
+    """Yield devices that are whole again, of which there was no machine to spare in some hours."""
+    for name in sorted({name for _, name in bare}):
+        hours = frozenset(hour for hour, other in bare if other == name)
+        yield Cause("back", name, hours, f"all {name} there again: one is to spare")
 
 
 def downs(plan: Plan, problem: Problem, seen: Telemetry) -> Iterator[Cause]:

@@ -8,8 +8,6 @@ from numpy.typing import NDArray
 
 from hwnas.planning.task import Array, Ints, Task
 
-_SOME = 4  # replicas of a pool on one machine: between one and all of its slots
-
 
 @dataclass(frozen=True)
 class Columns:
@@ -71,16 +69,10 @@ def pools_of(task: Task, columns: Columns, part: Part) -> Pools:
     rows = []
     for hour, q in pairs:
         station = task.choices.stations[q]
-        device = task.problem.devices[station.device][1]
         for v, variant in enumerate(station.variants):
-            for spread in spreads(device.slots) if task.spares else [0]:
+            for spread in task.spreads(part.hours[hour], station.device):
                 rate = task.goodput(part.hours[hour], int(q), variant.goodput)
                 rows.append((hour, q, v, spread, rate, variant.least, station.device))
     table = np.array(rows, np.float64).reshape(-1, 7).T
     ints: list[Ints] = [row.astype(np.intp) for row in table]
     return Pools(ints[0], ints[1], ints[2], ints[3], table[4], ints[5], ints[6])
-
-
-def spreads(slots: int) -> list[int]:
-    """Return how many replicas of a pool a machine may hold at most: one, some, or all."""
-    return sorted({s for s in (1, _SOME) if s < slots} | {slots})

@@ -11,6 +11,7 @@ from hwnas.planning.summary import spelt
 from hwnas.results import Row
 
 _SHOWN = 12  # moves that are said in words: the largest
+_OF_DEVICES = ("down", "back")
 
 
 def rows(old: Plan, found: Replanned) -> list[Row]:
@@ -75,8 +76,8 @@ def _users(plan: Plan, of: HourPlan, key: Kept) -> set[str]:
 def _why(causes: Sequence[Cause], hours: Iterable[int], device: str, users: set[str]) -> str:
     """Return what made a change: its own causes, else those of the hour that it makes room for."""
     there = [cause for cause in causes if cause.hours & {*hours}]
-    own = [cause for cause in there if cause.what == "down" or cause.name in {"", *users}]
-    mine = [cause for cause in own if cause.what != "down" or cause.name == device] or own
+    own = [cause for cause in there if cause.what in _OF_DEVICES or cause.name in {"", *users}]
+    mine = [cause for cause in own if cause.what not in _OF_DEVICES or cause.name == device] or own
     return ("" if mine else "makes room: ") + "; ".join(cause.words for cause in mine or there)
 
 
@@ -98,6 +99,13 @@ def sentences(old: Plan, found: Replanned, table: Sequence[Row]) -> list[str]:
         f"Planned again in the hours {spelt(sorted(c.hours))}: {c.words}." for c in _joined(found)
     ]
     said += [_stayed(old, new), _worth(old, found)]
+    bare = found.found.solution.task.unspared
+    for name in sorted({name for _, name in bare}):
+        hours = spelt(sorted(hour for hour, other in bare if other == name))
+        said.append(
+            f"While machines of {name} are down there is no room to spare another in the hours "
+            f"{hours}: if one more fails, answers come late until it is planned again."
+        )
     told = sorted((row for row in table if row["unit"] == "replicas"), key=_size)
     more = [f"{len(told) - _SHOWN} more moves are in decisions.csv."] * (len(told) > _SHOWN)
     return [*said, *map(_sentence, told[:_SHOWN]), *more]

@@ -2,23 +2,24 @@
 
 One limit at a time is tightened step by step, and the least cost within it found (epsilon
 constraints; Haimes et al., 1971). Each program begins at the solution of the one before it, which
-keeps a tighter limit.
+keeps a tighter limit. Each is simulated, and corrected as the plan itself is.
 """
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hwnas.errors import ConfigError
+from hwnas.errors import BudgetError, ConfigError
 from hwnas.pareto import non_dominated
-from hwnas.planning import restoring
+from hwnas.planning import planner, restoring
 from hwnas.planning.hours import Hour
 from hwnas.planning.options import choices
 from hwnas.planning.planner import Planned
 from hwnas.planning.problem import Problem
-from hwnas.planning.solving import Solution, solution
+from hwnas.planning.solving import Solution, again, solution
 from hwnas.planning.stations import Station
 from hwnas.planning.task import Array, Task
 from hwnas.planning.writing import as_plan
@@ -49,17 +50,19 @@ class Swept:
     sentences: Sequence[str]
 
 
-def swept(found: Planned, n: int, limit_s: float, progress: Progress) -> Swept:
+def swept(found: Planned, n: int, limit_s: float, seed: int, progress: Progress) -> Swept:
     """Return the front of plans around a plan.
 
     Args:
         found: The plan.
         n: How many others are looked for.
         limit_s: Seconds that all may take.
+        seed: Of their simulations.
         progress: Is told of points.
     """
     base = replace(found.solution, task=replace(found.solution.task, objective="cost"))
-    rows, began = [_row(Point("the plan", "", base.task.problem), base)], time.perf_counter()
+    rows = [_row(Point("the plan", "", base.task.problem), replace(found, solution=base))]
+    began = time.perf_counter()
     longest = base.seconds.get("columns", 0.0)  # which no limit shortens
     done = tried = 0
     with progress.phase("Front", n) as advance:
@@ -69,10 +72,14 @@ def swept(found: Planned, n: int, limit_s: float, progress: Progress) -> Swept:
                 left = limit_s - (time.perf_counter() - began)
                 tried += 1
                 if left > longest:
-                    start = _solved(base, point, start, min(left, 2 * limit_s / n))
-                    done += 1
-                    if start is not None and start.serves:
-                        rows.append(_row(point, start))
+                    until = began + limit_s
+                    with suppress(TimeoutError):  # not corrected until then
+                        solved = _solved(base, point, start, min(left, 2 * limit_s / n))
+                        held = _held(solved, seed, until)
+                        done += 1
+                        if held is not None:
+                            start = held.solution
+                            rows.append(_row(point, held))
                 advance(1)
         advance(n - tried)
     return Swept(*_told(rows, (done, tried), limit_s))
@@ -144,6 +151,28 @@ def _solved(
     return solution(task, limit_s, Silent(), _begun(task, start))
 
 
+def _held(found: Solution | None, seed: int, until: float) -> Planned | None:
+    """Return a solution corrected until no class is late; ``None``: there is no such plan.
+
+    Raises:
+        TimeoutError: answers are late still at that time.
+    """
+
+    def resolve(found: Solution, task: Task, hours: Sequence[int]) -> Solution:
+        left = until - time.perf_counter()
+        if left <= 0:
+            raise TimeoutError
+        return again(found, task, hours, left, Silent())
+
+    if found is None or not found.serves:
+        return None
+    try:
+        held = planner.corrected(found, resolve, [seed], Silent())
+    except BudgetError:
+        return None
+    return None if held.is_late else held
+
+
 def _scale(of: Task, task: Task) -> dict[tuple[int, int], float]:
     """Return corrections of goodputs for the same stations of another task."""
     places = {_station(s): q for q, s in enumerate(task.choices.stations)}
@@ -169,9 +198,9 @@ def _days(problem: Problem) -> float:
     return problem.load.n_hours / _DAY
 
 
-def _row(point: Point, found: Solution) -> Row:
-    """Return what a solution comes to a day, with what nothing can be below."""
-    days = _days(point.problem)
+def _row(point: Point, held: Planned) -> Row:
+    """Return what a plan comes to a day, with what nothing can be below."""
+    days, found = _days(point.problem), held.solution
     cost = found.taken("cost")
     least = min(found.bound_kept, cost) if found.task.objective == "cost" else 0.0
     return {
@@ -179,7 +208,8 @@ def _row(point: Point, found: Solution) -> Row:
         "cost_per_day": cost / days, "cost_per_day_bound": least / days,
         "gap": 1 - least / cost if cost > 0 else 0.0,
         "carbon_kg_per_day": found.taken("carbon") / days,
-        "accuracy": _answered(found), "p99_of_limit": point.p99, "source": "modelled",
+        "accuracy": _answered(found), "p99_of_limit": point.p99, "late": held.late,
+        "source": "modelled",
     }  # fmt: skip
 
 
@@ -231,5 +261,6 @@ def _sentence(plan: Row, row: Row) -> str:
     carbon = f"carbon {row['carbon_kg_per_day'] / was - 1:+.1%}, " if was else ""
     return (
         f"With {row['asks']}: {more:+.3g} $ a day ({more / plan['cost_per_day']:+.1%}), {carbon}"
-        f"accuracy {row['accuracy'] - plan['accuracy']:+.4f}; modelled, gap {row['gap']:.1%}."
+        f"accuracy {row['accuracy'] - plan['accuracy']:+.4f}, at most {row['late']:.2%} late; "
+        f"modelled, gap {row['gap']:.1%}."
     )

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hwnas.planning.columns import spreads
 from hwnas.planning.pricing import Priced
 from hwnas.planning.task import Array, Task
 
@@ -48,7 +47,7 @@ def rounded(task: Task, guide: Priced, i: int) -> Hour:
         own = [
             q for q, s in enumerate(task.choices.stations) if s.device == d and rates[:, q].any()
         ]
-        tried = [_packed(task, rates, i, own, spread) for spread in _spreads(task, d)]
+        tried = [_packed(task, rates, i, own, spread) for spread in task.spreads(i, d)]
         machines[d], rows = min(tried, key=lambda found: found[0])
         pools += rows
     unserved = np.zeros((task.n_scenarios, len(task.problem.classes)))
@@ -79,7 +78,7 @@ def grown(task: Task, i: int, hour: Hour, flows: Sequence[Flow]) -> Hour:
     there = {row.station for row in hour.pools}
     rows = [*hour.pools]
     for q in (int(q) for q in np.flatnonzero(rates.any(0)) if q not in there):
-        rows.append(PoolRow(q, 0, max(_spreads(task, task.choices.stations[q].device)), 0))
+        rows.append(PoolRow(q, 0, max(task.spreads(i, task.choices.stations[q].device)), 0))
     rows = [replace(r, replicas=max(r.replicas, _needed(task, rates, i, r))) for r in rows]
     most = []
     for d, (_, device) in enumerate(task.problem.devices):
@@ -112,10 +111,6 @@ def _machines(rows: list[PoolRow], slots: int) -> float:
     """Return how many machines pools need of which one holds no more than they have to spare."""
     wide = [np.ceil(row.replicas / row.spread) for row in rows if row.spread]
     return float(max([np.ceil(sum(row.replicas for row in rows) / slots), *wide]))
-
-
-def _spreads(task: Task, d: int) -> list[int]:
-    return spreads(task.problem.devices[d][1].slots) if task.spares else [0]
 
 
 def _packed(

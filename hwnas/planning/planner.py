@@ -191,7 +191,7 @@ def _killed(
     return {
         what: simulation.simulate(
             plan, replace(scene, kills=[Kill(what)]), [seed], progress,
-            [h for h in peaks if _has(plan, h, what)],
+            [h for h in peaks if _has(plan, h, what) and (h, what) not in found.task.unspared],
         )
         for what in whats
     }  # fmt: skip

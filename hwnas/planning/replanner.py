@@ -1,13 +1,13 @@
 """A plan that goes on: what telemetry leaves as it is stays; the rest is solved again, near it."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from hwnas.planning import planner, restoring, simulation
-from hwnas.planning.changes import Cause, Changes, changed, changes, downs
+from hwnas.planning.changes import Cause, Changes, back, changed, changes, downs
 from hwnas.planning.hours import Hour
 from hwnas.planning.moves import Before
 from hwnas.planning.plan import Plan
@@ -16,7 +16,7 @@ from hwnas.planning.problem import Problem
 from hwnas.planning.resolving import columns_of, continued, holds, resolved
 from hwnas.planning.restoring import Named
 from hwnas.planning.simulation import Scene
-from hwnas.planning.solving import Solution, bound
+from hwnas.planning.solving import UNSERVED, Solution, bound
 from hwnas.planning.task import Task
 from hwnas.planning.telemetry import Telemetry
 from hwnas.planning.writing import as_plan, classes_of
@@ -72,14 +72,17 @@ def replanned(
     problem = changed(problem, plan, found, seen)
     choices = planner.choices_of(problem, progress)
     marks = _marks(plan, set())
+    down = frozenset(n for n, lost in seen.down.items() if lost != 0)
     task = Task(problem, choices, plan.objective, marks=marks)
+    bare = restoring.unspared(plan) if task.spares else frozenset()
+    task = replace(task, unspared=frozenset(each for each in bare if each[1] in down))
     names = restoring.named(task)
     task = replace(task, scale=restoring.scales(task, plan, names))
-    back = restoring.restored(task, plan, names)
-    causes = [*found.causes, *downs(plan, problem, seen)]
-    causes += _files(task, plan, back, causes)
+    there = restoring.restored(task, plan, names)
+    causes = [*found.causes, *downs(plan, problem, seen), *back(bare - task.unspared)]
+    causes += _files(task, plan, there, causes)
     anew = {hour for cause in causes for hour in cause.hours}
-    old = _solution(task, plan, [h or _empty(task) for h in back])
+    old = _solution(task, plan, [h or _empty(task) for h in there])
     if not anew:
         same = Planned(plan, old, _simulated(plan, problem, seeds, progress, None), {}, 0)
         return Replanned(same, [], 0.0)
@@ -87,13 +90,17 @@ def replanned(
     was = {hour: ran[int(task.group[hour])] for hour in range(problem.load.n_hours)}
     task = _task(task, plan, names, found, anew)
     before = _before(plan, task, causes, manner)
-    begun = _begun(task, plan, was, anew)
     places = sorted({int(task.group[hour]) for hour in anew})
 
     def resolve(solved: Solution, task: Task, hours: Sequence[int]) -> Solution:
         return resolved(solved, task, hours, before, manner.limit_s * _AGAIN, progress)
 
-    first = resolved(begun, task, places, before, manner.limit_s, progress)
+    first = resolved(_begun(task, plan, was, anew), task, places, before, manner.limit_s, progress)
+    bare = task.unspared | _short(first, places, down)
+    if task.spares and bare > task.unspared:
+        task = replace(task, unspared=bare)
+        begun = _begun(task, plan, was, anew)
+        first = resolved(begun, task, places, before, manner.limit_s, progress)
     best = planner.corrected(first, resolve, seeds, progress, places)
     left = max(1.0, manner.limit_s - (time.perf_counter() - began))
     least = float(min(best.plan.value, bound(best.solution.task, left, progress)))
@@ -132,7 +139,7 @@ def _files(
         for hour in range(task.problem.load.n_hours)
         if hour not in known
         for i in [int(task.group[hour])]
-        if not facts or (at := back[i]) is None or not holds(task, at, i, owned)
+        if not facts or (at := back[i]) is None or not holds(task, _bared(task, at, i), i, owned)
     }
     words = "service.yaml, fleet.yaml or figures that they name are not what they were"
     return [Cause("files", "", frozenset(hours), words)] if hours else []
@@ -183,11 +190,30 @@ def _before(plan: Plan, task: Task, causes: Sequence[Cause], manner: Manner) -> 
 
 def _begun(task: Task, plan: Plan, was: dict[int, Hour | None], anew: set[int]) -> Solution:
     """Return a solution whose new hours are what they were, and what their demands take more."""
-    found = _solution(task, plan, [was[hour] or _empty(task) for hour in task.hours])
+    hours = [was[hour] or _empty(task) for hour in task.hours]
+    found = _solution(task, plan, [_bared(task, hour, i) for i, hour in enumerate(hours)])
     there = [hour for hour in was.values() if hour is not None]
     found.kept = [columns_of(task, i, there) for i in range(len(task.hours))]
     found.hours = continued(found, [i for i, hour in enumerate(task.hours) if hour in anew])
     return found
+
+
+def _short(
+    found: Solution, places: Sequence[int], down: Collection[str]
+) -> frozenset[tuple[int, str]]:
+    """Return the hours that are not served, each with the devices that are down."""
+    short = {i for i in places if (found.hours[i].unserved > UNSERVED).any()}
+    return frozenset((h, n) for h, i in enumerate(found.task.group) if i in short for n in down)
+
+
+def _bared(task: Task, hour: Hour, i: int) -> Hour:
+    """Return an hour whose pools have none to spare of what need not be."""
+    stations = task.choices.stations
+    pools = [
+        replace(row, spread=0) if task.spreads(i, stations[row.station].device) == [0] else row
+        for row in hour.pools
+    ]
+    return replace(hour, pools=pools)
 
 
 def _simulated(

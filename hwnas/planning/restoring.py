@@ -46,6 +46,17 @@ def owned(task: Task, plan: Plan) -> Array:
                      for n, _ in task.problem.devices])  # fmt: skip
 
 
+def unspared(plan: Plan) -> frozenset[tuple[int, str]]:
+    """Return hours with devices of which a plan has no machine to spare for one of its pools."""
+    return frozenset(
+        (hour, plan.kinds[pool.kind].device)
+        for of in plan.hours
+        for pool in of.pools
+        for hour in of.hours
+        if not pool.spread
+    )
+
+
 def scales(task: Task, plan: Plan, names: Named) -> dict[tuple[int, int], float]:
     """Return how goodputs of a plan were corrected, by place of the hour and station."""
     hours = by_hour(plan)

@@ -17,6 +17,7 @@ OBJECTIVES = ("cost", "carbon", "energy")
 TIE = 1e-6  #: of a machine's price, where money is not what is asked for
 _DEAR = 100.0  # times what serving costs: what it counts that something is not served
 _LEAST_RATE = 1e-9
+_SOME = 4  # replicas of a pool on one machine: between one and all of its slots
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,8 @@ class Task:
     scale: dict[tuple[int, int], float] = field(default_factory=dict)
     #: of hours: those with other marks are never alike
     marks: tuple[int, ...] = ()
+    #: hours with devices that failed already: no other machine of theirs need be to spare then
+    unspared: frozenset[tuple[int, str]] = frozenset()
 
     def __post_init__(self) -> None:
         marks = np.array([self.marks] if self.marks else np.zeros((0, self.problem.load.n_hours)))
@@ -56,6 +59,20 @@ class Task:
     def spares(self) -> bool:
         """Whether any one machine may die."""
         return self.problem.service.survive.any_one is not None
+
+    def spreads(self, i: int, d: int) -> list[int]:
+        """Return how many replicas of a pool a machine may hold at most: one, some, or all.
+
+        As many are to spare where any one machine may die; elsewhere it is 0: any number.
+
+        Args:
+            i: The place of the hour.
+            d: The place of the device.
+        """
+        name, device = self.problem.devices[d]
+        if not self.spares or (self.hours[i], name) in self.unspared:
+            return [0]
+        return sorted({s for s in (1, _SOME) if s < device.slots} | {device.slots})
 
     def alive(self, s: int) -> NDArray[np.bool_]:
         """Return which devices there are in a scenario ``(devices,)``."""

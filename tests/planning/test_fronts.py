@@ -42,13 +42,14 @@ def test_each_limit_is_tightened_and_none_dominates(rows: list[dict[str, object]
         cost, least = float(str(row["cost_per_day"])), float(str(row["cost_per_day_bound"]))
         assert least <= cost * (1 + 1e-9)
         assert float(str(row["gap"])) == pytest.approx(1 - least / cost, abs=1e-9)
+        assert 0 <= float(str(row["late"])) <= 0.01
 
 
 def test_a_plan_that_another_beats_says_which() -> None:
     def row(varied: str, asks: str, cost: float, carbon: float, accuracy: float) -> Row:
         return {
             "varied": varied, "asks": asks, "cost_per_day": cost, "carbon_kg_per_day": carbon,
-            "accuracy": accuracy, "p99_of_limit": 1.0, "gap": 0.0,
+            "accuracy": accuracy, "p99_of_limit": 1.0, "gap": 0.0, "late": 0.0,
         }  # fmt: skip
 
     plan = row("the plan", "", 4.0, 2.0, 0.91)
@@ -97,7 +98,7 @@ def test_without_time_the_points_that_are_missing_are_counted(folder: Path, tmp_
 
     problem = read_problem(folder / "service.yaml", folder / "fleet.yaml")
     found = planner.planned(problem, "cost", 20, [0], Silent())
-    swept = fronts.swept(found, 9, 1e-6, Silent())
+    swept = fronts.swept(found, 9, 1e-6, 0, Silent())
     assert len(swept.rows) == 1
     assert "0 of " in swept.sentences[-1]
     assert "a larger front_s looks for the others" in swept.sentences[-1]

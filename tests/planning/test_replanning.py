@@ -126,6 +126,31 @@ def test_a_plan_moves_off_what_is_down_and_back_where_it_is_not(folder: Path) ->
     assert (again.path / "plan.yaml").read_bytes() == (found.path / "plan.yaml").read_bytes()
 
 
+def test_what_failed_already_is_not_to_spare_until_it_is_back(tmp_path: Path) -> None:
+    asked, there = made.service(survive={"any_one": "device"}), made.fleet()
+    asked["classes"]["web"] |= {"p99_ms": 300.0, "demand": {"hours": [40.0, 5.0]}}
+    there["devices"] = {"box": {**there["devices"]["box"], "quota": 3}}
+    made.write(tmp_path, asked, there)
+    plan = hwnas.plan(tmp_path / "service.yaml", tmp_path / "fleet.yaml", front=0, run__dir="plan")
+    (busy, quiet) = read_plan(plan.path).hours
+    assert [(pool.replicas, pool.spread) for pool in busy.pools] == [(3, 1)]  # all that there are
+    Path("down.csv").write_text("hour,device,machines_down\n0,box,1\n")
+    found = hwnas.replan(plan, "down.csv", run__dir="off")
+    left = read_plan(found.path).hours
+    assert [(pool.replicas, pool.spread) for pool in left[0].pools] == [(2, 0)]
+    assert left[1].pools == quiet.pools  # of which there is one to spare as before
+    words = "machines of box are down there is no room to spare another in the hours 0:"
+    assert any(words in said for said in found.sentences)
+    again = hwnas.replan(found, "down.csv", run__dir="again")
+    assert (again.path / "plan.yaml").read_bytes() == (found.path / "plan.yaml").read_bytes()
+    Path("up.csv").write_text("hour,device,machines_down\n0,box,0\n")
+    whole = hwnas.replan(found, "up.csv", run__dir="whole")
+    assert [hour.pools for hour in read_plan(whole.path).hours] == [busy.pools, quiet.pools]
+    whys = [row["why"] for row in whole.table("decisions").to_pylist()]
+    assert whys
+    assert all("all box there again: one is to spare" in why for why in whys)
+
+
 def test_late_answers_at_the_planned_demand_make_pools_larger(folder: Path) -> None:
     Path("late.csv").write_text("hour,class,requests_per_s,late,p99_ms\n2,web,120,0.2,80\n")
     found = hwnas.replan(folder / "plan", "late.csv", run__dir="late")
