@@ -272,6 +272,7 @@ def test_what_exits_do_not_go_with(
     assert not (root / "refused").exists()
 
 
+@pytest.mark.slow
 def test_exits_and_bits_fit_another_budget(
     root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

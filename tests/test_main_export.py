@@ -569,6 +569,7 @@ def test_what_cannot_be_exported_is_refused_in_one_line(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_search_for_several_targets_is_exported_for_each_or_for_one(
     searched: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -61,6 +61,7 @@ def _forbid_training(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(alone._Alone, "__call__", step)
 
 
+@pytest.mark.slow
 def test_another_target_trains_no_candidate_again(
     searched: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,6 +101,7 @@ def test_search_that_was_killed_ends_as_it_would_have(
         assert (tmp_path / "run" / name).read_bytes() == (searched / name).read_bytes()
 
 
+@pytest.mark.slow
 def test_several_processes_find_a_front_within_minutes(tmp_path: Path) -> None:
     options = ["study.workers=2", "minutes=0.02", "n_trials=500", "finish.minutes=0.001"]
     _search(tmp_path / "run", *options)

@@ -84,6 +84,7 @@ def test_simulation_foretells_a_server_that_it_profiled(
     assert found["loads"][0]["requests"] == int(rows[0]["requests"])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("sleeping")
 def test_generator_that_cannot_keep_up_is_said(
     plan: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

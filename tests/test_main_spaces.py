@@ -154,6 +154,7 @@ def test_members_of_each_space_are_exported_and_explained(
         assert f"search space {name}\n" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_both_supernets_are_audited(searched: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(searched, folder)
@@ -163,6 +164,7 @@ def test_both_supernets_are_audited(searched: Path, tmp_path: Path) -> None:
     assert {row["space"] for row in rows} == {"small", "residual"}
 
 
+@pytest.mark.slow
 def test_runs_of_several_spaces_are_compared(
     searched: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

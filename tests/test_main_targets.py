@@ -52,6 +52,7 @@ def test_arguments_of_a_target_are_for_it_alone() -> None:
         for_targets(["target=[npu,npu]"])
 
 
+@pytest.mark.slow
 def test_cascades_go_on_here_or_over_a_link(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -147,6 +148,7 @@ def test_each_target_has_a_front_and_all_have_one(
     assert "npu.budget.latency_ms" in explained
 
 
+@pytest.mark.slow
 def test_target_whose_budget_nothing_meets_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

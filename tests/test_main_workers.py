@@ -93,6 +93,7 @@ def test_processes_of_one_command(
     assert "pareto" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_workers_end_with_a_command_that_is_killed(
     table: Path,  # noqa: F811
     tmp_path: Path,
@@ -119,6 +120,7 @@ def test_workers_end_with_a_command_that_is_killed(
     assert len(_rows(folder)) == n
 
 
+@pytest.mark.slow
 def test_commands_that_share_a_study_and_a_worker_that_is_killed(
     table: Path,  # noqa: F811
     tmp_path: Path,
@@ -176,7 +178,9 @@ def test_passwords_are_not_written(
     assert url.replace(":geheim", "") in written
 
 
-@pytest.mark.parametrize("launcher", ["basic", "submitit_local"])
+@pytest.mark.parametrize(
+    "launcher", ["basic", pytest.param("submitit_local", marks=pytest.mark.slow)]
+)
 def test_sweep_runs_every_combination(
     table: Path,  # noqa: F811
     tmp_path: Path,

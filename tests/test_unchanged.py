@@ -23,7 +23,8 @@ COSTS = ("latency_ms", "energy_mj", "sram_kib", "flash_kib", "macs_m", "params_m
 _FOREIGN = ("search_space=mbconv_small", "table.accept_foreign=true")
 #: By backend. What is drawn, and what it costs, is the same on all machines.
 DRAWN = {
-    "vela": ("+target=npu", "search_space=dense_small"),
+    "vela": ("+target=npu", "search_space=mbconv_small"),
+    "vela_dense": ("+target=npu", "search_space=dense_small"),
     "tvm": ("+target=cpu", *_FOREIGN),
     "onnxruntime": ("+target=cpu", "target.runtime=onnxruntime", *_FOREIGN),
     "modelled": ("+target=sketch",),

@@ -154,7 +154,7 @@ def _of(device: Target, made: Lent | None) -> Artefacts:
     return base.of(device).artefacts(made)
 
 
-@pytest.mark.parametrize("n", FEW_OR_MANY)
+@pytest.mark.parametrize("n", [1, pytest.param(20, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", SPACES)
 def test_libraries_of_random_networks_agree_with_torch(name: str, n: int, tmp_path: Path) -> None:
     where, task, rng = space.load(space.find(name)), Signature(1, 10), random.Random(name)
@@ -180,6 +180,7 @@ def test_libraries_of_random_networks_agree_with_torch(name: str, n: int, tmp_pa
                 assert np.isfinite(found).all()
 
 
+@pytest.mark.slow
 def test_runner_needs_tvm_alone_and_libraries_are_linked_elsewhere(tmp_path: Path) -> None:
     where, task = space.load(space.find("tiny")), Signature(1, 10)
     torch.manual_seed(0)

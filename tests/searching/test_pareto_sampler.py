@@ -110,6 +110,7 @@ def test_small_space_is_nearly_solved(seed: int) -> None:
     assert found > blind + 0.02
 
 
+@pytest.mark.slow
 def test_large_space_with_three_objectives_beats_evolution() -> None:
     functions, reference = (accuracy, latency, memory), [0.5, 8.0, 20.0]
     ours, theirs = [], []
@@ -342,6 +343,7 @@ def test_expected_values_are_on_the_scale_of_the_objective() -> None:
     assert np.median(errors) < 30  # values range over 250
 
 
+@pytest.mark.slow
 def test_children_name_the_trials_that_they_descend_from() -> None:
     study = _run(ParetoSampler(_costs(latency), search_space=LARGE, n_costs=10), 40, LARGE)
     bred = [
