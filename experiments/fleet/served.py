@@ -1,0 +1,88 @@
+"""Is the simulator right? Against a real Triton, by a device that sleeps and by a real network.
+
+    pip install --no-deps nvidia-pytriton && python -m experiments.fleet.served sleep
+    python -m experiments.fleet.served network
+
+``sleep``: batches of n take 40 + 10 n ms (``sleeping_model.py``), so that the speed of this machine
+does not matter; batches are made by Triton itself. ``network``: ``mbconv_224``'s largest, by
+onnxruntime on one thread; it wants a quiet machine. Both as ``serve-check`` does it:
+the server is profiled, and the simulator is given that and the times at which requests were due.
+Each writes its rows to ``served_<what>.csv``, with a wait to ``served_<what>_<wait>ms.csv``.
+"""
+
+import argparse
+import csv
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from hwnas import families, space
+from hwnas.commands.console import Phases
+from hwnas.deployment import checking, servers
+from hwnas.deployment.checking import Checker, Options, served
+from hwnas.deployment.pools import Deployed, Source
+from hwnas.graph import fuse
+from hwnas.op import Signature
+from hwnas.planning.plan import Kind
+from hwnas.runtimes import onnx_served
+from hwnas.runtimes.onnx_writer import random_weights, write_fp32
+
+_HERE = Path(__file__).parent
+_LOADS = {"sleep": (0.3, 0.6, 0.8, 0.9), "network": (0.3, 0.6, 0.8)}
+_DRIFT = 0.05
+_SPACES = {"sleep": "tiny", "network": "mbconv_224"}
+_BATCH, _REPEATS = 8, 3
+
+
+def pool(name: str, wait_ms: float) -> Deployed:
+    """Return a pool of one replica of the largest network of a space, with random weights."""
+    found = space.load(space.find(name))
+    lowered = families.get(found.family).lower(found, found.largest(), Signature(1, 10))
+    lowered = fuse(lowered, "float32")
+    model = onnx_served.served(write_fp32(lowered, random_weights(lowered, 0)))
+    kind = Kind("cpu", name, _BATCH, wait_ms, 1e3, 1.0, 1, None, {}, 0.0, "")
+    return Deployed(name.replace("_", "-"), name, kind, Source(), model, (1,), (1.0,), 0, 0.0)
+
+
+def main() -> None:
+    """Profile, send requests, and write what was measured and simulated."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("what", choices=[*_LOADS])
+    parser.add_argument("--seconds", type=float, default=60.0, help="of each load and repeat")
+    parser.add_argument(
+        "--drift", type=float, default=_DRIFT, help="of the machine's speed, that is allowed"
+    )
+    parser.add_argument("--wait", type=float, default=0.0, help="of a batch that is not full, ms")
+    parser.add_argument("--python", default=sys.executable, help="that has nvidia-pytriton")
+    asked = parser.parse_args()
+    if asked.what == "sleep":
+        servers._MODEL = _HERE / "sleeping_model.py"
+        checking._work = lambda n: 1e-3 * n  # that machine is always as fast
+    options = Options(_LOADS[asked.what], asked.seconds, _REPEATS, asked.drift, 3, 0)
+    one, found = pool(_SPACES[asked.what], asked.wait), servers.probed(asked.python)
+    with (
+        Phases(Console()) as phases,
+        servers.running("triton", asked.python, found, served([one])) as server,
+    ):
+        checker = Checker(options, phases)
+        profile = checker.profile(one, server)
+        rows = checker.compared(one, server, profile)
+    name = f"served_{asked.what}" + f"_{asked.wait:g}ms" * (asked.wait > 0)
+    with (_HERE / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, rows[0], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    for n, figure in profile.batch_ms.items():
+        print(f"batch of {n}: {figure.value:.2f} ms")
+    for row in rows:
+        ends = " to ".join(f"{row[f'measured_p99_ms_{end}']:.1f}" for end in ("low", "high"))
+        print(
+            f"load {row['load']:.0%}: p99 {row['measured_p99_ms']:.1f} ms measured ({ends}), "
+            f"{row['simulated_p99_ms']:.1f} simulated, {row['error_p99']:+.1%}; "
+            f"p50 {row['error_p50']:+.1%}, p95 {row['error_p95']:+.1%}"
+        )
+
+
+if __name__ == "__main__":
+    main()
