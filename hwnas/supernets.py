@@ -25,7 +25,7 @@ from hwnas.int8.grid import Grids, grids, put_on
 from hwnas.progress import Progress
 from hwnas.results import RunFolder
 from hwnas.space import Genotype, SearchSpace, Space
-from hwnas.training import loop
+from hwnas.training import loop, precision
 from hwnas.training.alone import Student, train_alone
 from hwnas.training.batches import Material
 from hwnas.training.checkpoint import Checkpoint
@@ -93,6 +93,11 @@ class TrainingSetup:
     def lowered(self, genotype: Genotype) -> Graph:
         """Return the operators of a genotype."""
         return annotations.lower(self.family, self.space, genotype, self.data.signature)
+
+    def dtype(self, genotype: Genotype) -> str:
+        """Return the number format that the network of a genotype is trained in."""
+        device = loop.device(self.train).type
+        return precision.chosen(self.train.dtype, self.lowered(genotype), device)
 
     def build(self, genotype: Genotype) -> nn.Module:
         """Return the plain network of a genotype, freshly initialised from the seed."""
@@ -168,7 +173,8 @@ class TrainingSetup:
         loop.check(self.train, len(self.data.train))
         supernet, checkpoint = self.untrained(), self.checkpoint()
         rounding = partial(self.rounding, supernet)
-        sandwich = Sandwich(supernet, self.space, self.resolution, self.train, rounding)
+        dtype = self.dtype(self.space.largest())
+        sandwich = Sandwich(supernet, self.space, self.resolution, self.train, rounding, dtype)
         trainee = Trainee(
             supernet.module, sandwich, self.family.recipe, measure=lambda: self._glance(supernet)
         )
@@ -231,7 +237,7 @@ class TrainingSetup:
         folder = RunFolder(Path(self.supernets, digest(known)))
         with contextlib.closing(waited(folder, progress)):
             views = Views(self.material, options, self.seed, self.resolution(genotype))
-            return record(network, folder.path, views, progress)
+            return record(network, folder.path, views, progress, self.dtype(genotype))
 
     def evaluator(self, supernet: Supernet, scoring: ScoringConfig) -> SupernetEvaluator:
         """Return what scores subnets."""
@@ -317,6 +323,7 @@ class TrainingJob:
             self.recipe,
             measure=lambda: {metric: setup.glance(copy.deepcopy(network), self.genotype)},
             grids=setup.grids(network, self.genotype),
+            dtype=setup.dtype(self.genotype),
             has_exits=bool(setup.lowered(self.genotype).exits),
         )
         return network, setup.teach(student, self.options, self.checkpoint(), progress, log)

@@ -207,13 +207,17 @@ def test_spaces_that_other_runtimes_refuse_are_not_taken_beside_them() -> None:
     assert searched("npu", "cpu") == "dense_small + mbconv_small"
 
 
-def test_run_keeps_its_spaces_although_others_suit_its_target_by_now(tmp_path: Path) -> None:
+def test_run_keeps_what_it_took_by_a_default_that_is_another_by_now(tmp_path: Path) -> None:
     file = tmp_path / "mine" / "target" / "own.yaml"
     file.parent.mkdir(parents=True)
     text = (content.ROOT / "conf" / "target" / "npu.yaml").read_text()
     file.write_text(text.replace("spaces: [dense_packed]", "spaces: [tiny]"))
     options = ["+target=own", "--config-dir", str(tmp_path / "mine"), *QUICK[1:]]
-    assert run(["search", *options, "run.dir=run"]) == 0
+    earlier = "train.dtype=float32"  # which was the default
+    assert run(["search", *options, earlier, "run.dir=run"]) == 0
+    manifest = json.loads(Path("run", "manifest.json").read_text())
+    manifest["arguments"].remove(earlier)
+    Path("run", "manifest.json").write_text(json.dumps(manifest))
     file.write_text(text)
     assert run(["search", "run.resume=run", "n_trials=13"]) == 0
     assert json.loads(Path("run", "manifest.json").read_text())["n_candidates"] == 13

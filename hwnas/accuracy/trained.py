@@ -159,6 +159,7 @@ class TrainedEvaluator:
             setup.resolution(genotype),
             recipe,
             grids=setup.grids(network, genotype),
+            dtype=setup.dtype(genotype),
             has_exits=bool(setup.lowered(genotype).exits),
         )
         setup.teach(student, options, checkpoint, self._progress)

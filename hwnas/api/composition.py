@@ -134,12 +134,18 @@ def with_resumed(arguments: Sequence[str]) -> list[str]:
 
 
 def _searched(manifest: Manifest) -> list[str]:
-    """Return a run's arguments, with its search spaces: which ones suit a target may change."""
+    """Return a run's arguments, with what it took by a default that other versions may not have.
+
+    That is which search spaces suit a target, and in which number format networks are trained.
+    """
     arguments = [str(argument) for argument in manifest["arguments"]]
-    spaces = manifest.get("config", {}).get("search_space")
-    if spaces is None or last_text(arguments, "search_space") is not None:
-        return arguments
-    return [*arguments, f"search_space=[{','.join(map(quoted, named(spaces)))}]"]
+    config, found = manifest.get("config", {}), [*arguments]
+    spaces, dtype = config.get("search_space"), config.get("train", {}).get("dtype")
+    if spaces is not None and last_text(arguments, "search_space") is None:
+        found.append(f"search_space=[{','.join(map(quoted, named(spaces)))}]")
+    if dtype is not None and last_text(arguments, "train.dtype") is None:
+        found.append(f"train.dtype={dtype}")
+    return found
 
 
 def searches(folder: str) -> list[Any]:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hwnas.families import synchronised
-from hwnas.families.blocks import ConvNormAct, activation
+from hwnas.families.blocks import ConvNormAct, activation, depthwise_in_float
 from hwnas.families.rounding import copied, rounded
 from hwnas.op import padding
 
@@ -76,7 +76,8 @@ class ElasticConv(nn.Module):
         stride = self.stride if stride is None else stride
         groups = c_out if self.depthwise else 1
         weight = rounded(self, self._chosen(x.shape[1], c_out, kernel))
-        x = F.conv2d(x, weight, None, stride, padding(kernel, stride), 1, groups)
+        with depthwise_in_float(x, groups) as read:
+            x = F.conv2d(read, weight, None, stride, padding(kernel, stride), 1, groups)
         return activated(self.norm(x), self._act if act is None else act)
 
     def copy_to(self, layer: ConvNormAct) -> None:

@@ -34,6 +34,7 @@ from hwnas.tasks.base import Found, Task
 from hwnas.training.alone import Student
 from hwnas.training.checkpoint import Checkpoint
 from hwnas.training.inference import per_sample, recalibrate
+from hwnas.training.precision import FLOAT32
 
 Load = Callable[[QuantisedNetwork], Session]  #: an int8 network into the runtime that it is for
 
@@ -299,8 +300,9 @@ class _Finishing:
         teacher = None
         if origin.tutor is not None and config.alpha:
             teacher = origin.tutor.teacher(setup, options, config.alpha)
-        # What is simulated in int8 knows of its grids.
-        on = {} if isinstance(network, Simulated) else grids(network, self.lowered)
+        # What is simulated in int8 knows of its grids; bfloat16 would round them.
+        is_simulated = isinstance(network, Simulated)
+        on = {} if is_simulated else grids(network, self.lowered)
         student = Student(
             network,
             origin.resolution,
@@ -308,6 +310,7 @@ class _Finishing:
             teacher,
             phase=training.phase,
             grids=on,
+            dtype=FLOAT32 if is_simulated else setup.dtype(origin.genotype),
             has_exits=bool(self.lowered.exits),
         )
         summary = setup.teach(student, options, checkpoint, self._progress)

@@ -43,7 +43,8 @@ class LargestSubnet:
     def teacher(self, setup: TrainingSetup, options: TrainingConfig, alpha: float) -> Teacher:
         """Return it with the supernet's weights."""
         largest = setup.space.largest()
-        return Teacher(self.weights.extracted(largest), setup.resolution(largest), alpha)
+        network, resolution = self.weights.extracted(largest), setup.resolution(largest)
+        return Teacher(network, resolution, alpha, dtype=setup.dtype(largest))
 
 
 @final
@@ -68,4 +69,4 @@ class Member:
         recorded = self.setup.answers(
             self.network, self.genotype, self.origin, options, self.progress
         )
-        return Teacher(self.network, resolution, alpha, recorded)
+        return Teacher(self.network, resolution, alpha, recorded, self.setup.dtype(self.genotype))

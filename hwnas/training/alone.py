@@ -17,7 +17,7 @@ from hwnas.training.batches import Batch, Material, StepContext
 from hwnas.training.config import TrainingConfig
 from hwnas.training.inference import recalibrate
 from hwnas.training.loop import Outcome, Row, Saving, Summary, Trainee
-from hwnas.training.precision import forward
+from hwnas.training.precision import FLOAT32, forward
 from hwnas.training.soft_targets import SoftTargets
 
 _N_RECALIBRATION = 2048  # images, as many as there are
@@ -36,14 +36,15 @@ class Teacher:
     resolution: int  #: of the images it reads
     alpha: float = 0.5  #: share of the loss that is on its answers; the rest is on the targets
     recorded: SoftTargets | None = None  #: what it answers to the very batches of the training
+    dtype: str = FLOAT32  #: of its forward pass
 
-    def goals(self, batch: Batch, step_context: StepContext, dtype: str) -> Tensor:
+    def goals(self, batch: Batch, step_context: StepContext) -> Tensor:
         """Return what is learned from its answers to the images of a batch."""
         if self.recorded is not None:
             return self.recorded.of(batch, step_context)
         seen = batch.at(self.resolution)
         with torch.no_grad():
-            return batch.data.task.taught(forward(lambda: self.network(seen), seen, dtype))
+            return batch.data.task.taught(forward(lambda: self.network(seen), seen, self.dtype))
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ class Student:
     grids: Grids = field(default_factory=dict)  #: that its weights are trained for, and end on
     phase: str = "Train network"  #: what progress calls it
     has_exits: bool = False  #: which are trained, too: by the targets, and by the last outputs
+    dtype: str = FLOAT32  #: of its forward pass
 
 
 def train_alone(
@@ -107,11 +109,11 @@ class _Alone:
 
     def __call__(self, batch: Batch, step_context: StepContext) -> Outcome:
         images = batch.at(self.student.resolution)
-        found = forward(lambda: self._outputs(images), images, self.config.dtype)
+        found = forward(lambda: self._outputs(images), images, self.student.dtype)
         *early, outputs = found if self.student.has_exits else found[None]
         loss = batch.loss(outputs, self.config.label_smoothing)
         if (teacher := self.student.teacher) is not None:
-            goals = teacher.goals(batch, step_context, self.config.dtype)
+            goals = teacher.goals(batch, step_context)
             loss = torch.lerp(loss, batch.data.task.loss(outputs, goals), teacher.alpha)
         loss = sum((self._early(batch, answers, outputs.detach()) for answers in early), loss)
         torch.autograd.backward(loss)

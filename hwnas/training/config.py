@@ -9,7 +9,7 @@ from hwnas.families.base import Recipe
 from hwnas.identity import decisive
 
 OPTIMISERS = ("sgd", "adamw")
-DTYPES = ("float32", "bfloat16")
+DTYPES = ("auto", "float32", "bfloat16")
 
 _FINE_TUNING_LR = 0.1  # of the rate that trains from scratch
 #: What changes no weight of a supernet, but perhaps by rounding; and a path, whose content does.
@@ -42,7 +42,8 @@ class TrainingConfig:
     distillation: bool = True  #: subnets learn from the largest; or else from the targets
     #: fraction of the steps after which all options are admitted
     progressive: float = within("[0, 1]", 0.0)
-    dtype: str = "float32"  #: of the forward pass: float32 or bfloat16
+    #: of the forward pass: float32, bfloat16, or auto, which is the faster one for each network
+    dtype: str = "auto"
     device: str | None = None  #: default: cuda where torch finds one, else cpu
     #: weights that a supernet starts from: a checkpoint, or a file of Once-for-all's MobileNetV3;
     #: with epochs=0 they are used as they are

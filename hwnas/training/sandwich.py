@@ -20,7 +20,7 @@ from hwnas.training import parallel, progressive
 from hwnas.training.batches import Batch, StepContext
 from hwnas.training.config import TrainingConfig
 from hwnas.training.loop import Outcome
-from hwnas.training.precision import forward
+from hwnas.training.precision import FLOAT32, forward
 from hwnas.training.thread_pool import ThreadPool
 
 Gradients = Sequence[Tensor | None]  #: of all parameters, in their order
@@ -37,6 +37,7 @@ class Sandwich:
         resolution: Returns the height and width of the images that a subnet reads.
         config: How it is trained.
         rounding: Returns what a subnet's weights are rounded to.
+        dtype: Of the forward pass.
     """
 
     supernet: Supernet
@@ -44,6 +45,7 @@ class Sandwich:
     resolution: Callable[[Genotype], int]
     config: TrainingConfig
     rounding: Callable[[Genotype], Rounding] = lambda genotype: {}
+    dtype: str = FLOAT32
     _thread_pool: ThreadPool | None = field(default=None, init=False)
 
     def __call__(self, batch: Batch, step_context: StepContext) -> Outcome:
@@ -133,7 +135,7 @@ class Sandwich:
             return self._forward(genotype, images)
 
     def _forward(self, genotype: Genotype, images: Tensor) -> Tensor:
-        return forward(lambda: self.supernet.forward(images, genotype), images, self.config.dtype)
+        return forward(lambda: self.supernet.forward(images, genotype), images, self.dtype)
 
 
 def draw(space: SearchSpace, n_random: int, rng: random.Random) -> list[Genotype]:

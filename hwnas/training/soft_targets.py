@@ -27,7 +27,7 @@ from hwnas.training import batches
 from hwnas.training.batches import Batch, Material, StepContext
 from hwnas.training.config import TrainingConfig
 from hwnas.training.parallel import Processes
-from hwnas.training.precision import forward
+from hwnas.training.precision import FLOAT32, forward
 from hwnas.training.thread_pool import ThreadPool
 
 _LARGEST = 1 << 30  # bytes, of all files: where answers take more, they are computed each time
@@ -111,7 +111,7 @@ class Views:
 
 
 def record(
-    network: nn.Module, folder: Path, views: Views, progress: Progress
+    network: nn.Module, folder: Path, views: Views, progress: Progress, dtype: str = FLOAT32
 ) -> SoftTargets | None:
     """Return the answers of a teacher to all batches of a training; compute those not kept yet.
 
@@ -120,6 +120,7 @@ def record(
         folder: Whose name stands for all that decides the answers.
         views: What the training shows.
         progress: Is told of images.
+        dtype: Of its forward pass.
 
     Returns:
         ``None`` where they would take more than 1 GiB.
@@ -133,7 +134,7 @@ def record(
 
     def outputs(images: Tensor) -> Tensor:
         with torch.inference_mode():
-            return forward(lambda: network(images), images, config.dtype).half()
+            return forward(lambda: network(images), images, dtype).half()
 
     def answered(shown: Iterator[Tensor], advance: Callable[[int], None]) -> list[Tensor]:
         found: list[Tensor] = []

@@ -10,6 +10,7 @@ from hwnas import families
 from hwnas.families.base import Supernet
 from hwnas.progress import Progress, Silent
 from hwnas.space import Genotype, SearchSpace
+from hwnas.training import precision
 from hwnas.training.batches import Material
 from hwnas.training.checkpoint import Checkpoint
 from hwnas.training.config import TrainingConfig
@@ -57,7 +58,10 @@ class Learner:
 
     @property
     def sandwich(self) -> Sandwich:
-        return Sandwich(self.supernet, self._space, self.resolution, self.config)
+        sandwich = Sandwich(self.supernet, self._space, self.resolution, self.config)
+        if self.config.dtype != precision.AUTO:
+            sandwich.dtype = self.config.dtype
+        return sandwich
 
     @property
     def weights(self) -> dict[str, torch.Tensor]:

@@ -1,0 +1,63 @@
+"""Which number format a network is trained in, and what of it computes in float32 all the same."""
+
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor
+
+from hwnas import families, space
+from hwnas.families.blocks import ConvNormAct
+from hwnas.families.elastic import ElasticConv
+from hwnas.graph import Graph
+from hwnas.op import Signature
+from hwnas.training import precision
+
+
+def _lowered(name: str, *, largest: bool = True) -> Graph:
+    found = space.load(space.find(name))
+    genotype = found.largest() if largest else found.smallest()
+    return families.of(found).lower(found, genotype, Signature(1, 10))
+
+
+@pytest.mark.parametrize(
+    ("name", "largest", "faster"),
+    [
+        ("resnet_small", True, "bfloat16"),
+        ("mbconv_small", True, "float32"),  # what is dense in it writes much
+        ("tiny", False, "float32"),
+    ],
+)
+def test_what_is_dense_is_trained_in_bfloat16_where_the_cpu_multiplies_it(
+    name: str, *, largest: bool, faster: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lowered = _lowered(name, largest=largest)
+    for able in (True, False):
+        monkeypatch.setattr(precision, "_multiplies_bfloat16", lambda able=able: able)
+        assert precision.chosen("auto", lowered, "cpu") == (faster if able else "float32")
+        assert precision.chosen("auto", lowered, "cuda") == "float32"
+        for asked in ("float32", "bfloat16"):
+            assert precision.chosen(asked, lowered, "cpu") == asked
+
+
+@pytest.mark.parametrize("is_elastic", [False, True])
+def test_depthwise_convolutions_compute_in_float32(*, is_elastic: bool) -> None:
+    dtypes: list[torch.dtype] = []
+
+    def seen(_: object, inputs: tuple[Tensor, ...]) -> None:
+        dtypes.append(inputs[0].dtype)
+
+    images = torch.randn(4, 8, 6, 6)
+    for groups, expected in ((8, torch.float32), (1, torch.bfloat16)):
+        if is_elastic:
+            layer: torch.nn.Module = ElasticConv((8, 8), 3, depthwise=groups > 1)
+        else:
+            layer = ConvNormAct((8, 8), 3, 1, groups, "relu")
+        norm = layer.norm
+        assert isinstance(norm, torch.nn.Module)
+        norm.register_forward_pre_hook(seen)
+        inputs = (images, 8, 3) if is_elastic else (images,)
+        outputs = precision.forward(partial(layer, *inputs), images, "bfloat16")
+        assert outputs.dtype == torch.float32
+        torch.autograd.backward(outputs.square().mean())
+        assert dtypes.pop() == expected
