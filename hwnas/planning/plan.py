@@ -31,7 +31,7 @@ class Machine:
     buy: str
     price: _Rate  #: $ an hour
     slots: Size
-    quota: Size
+    quota: _Count  #: that are not down; 0: all are
     idle_w: _Rate
     busy_w: _Rate
     start_s: _Rate

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from hwnas.planning.fleet import Device
 from hwnas.planning.hours import Hour, PoolRow
 from hwnas.planning.moves import Running
 from hwnas.planning.plan import HourPlan, Kind, Plan, Route
@@ -46,14 +47,20 @@ def owned(task: Task, plan: Plan) -> Array:
                      for n, _ in task.problem.devices])  # fmt: skip
 
 
-def unspared(plan: Plan) -> frozenset[tuple[int, str]]:
-    """Return hours with devices of which a plan has no machine to spare for one of its pools."""
+def unspared(plan: Plan, devices: Mapping[str, Device]) -> frozenset[tuple[int, str]]:
+    """Return hours with devices of which a plan has no machine to spare, as some were down.
+
+    Args:
+        plan: The plan.
+        devices: Those of the fleet, as if none was down.
+    """
+    short = {n for n, at in plan.devices.items() if n in devices and at.quota < devices[n].quota}
     return frozenset(
         (hour, plan.kinds[pool.kind].device)
         for of in plan.hours
         for pool in of.pools
         for hour in of.hours
-        if not pool.spread
+        if not pool.spread and plan.kinds[pool.kind].device in short
     )
 
 

@@ -151,6 +151,19 @@ def test_what_failed_already_is_not_to_spare_until_it_is_back(tmp_path: Path) ->
     assert all("all box there again: one is to spare" in why for why in whys)
 
 
+def test_spares_that_are_asked_for_later_are_a_change_of_the_service(tmp_path: Path) -> None:
+    asked, there = made.service(), made.fleet()
+    asked["classes"]["web"] |= {"p99_ms": 300.0, "demand": {"hours": [40.0]}}
+    there["devices"] = {"box": {**there["devices"]["box"], "quota": 3}}
+    made.write(tmp_path, asked, there)
+    plan = hwnas.plan(tmp_path / "service.yaml", tmp_path / "fleet.yaml", front=0, run__dir="plan")
+    made.write(tmp_path, asked | {"survive": {"any_one": "device"}}, there)
+    Path("up.csv").write_text("hour,device,machines_down\n0,box,0\n")
+    found = hwnas.replan(plan, "up.csv", run__dir="spared")
+    assert [pool.spread for pool in read_plan(found.path).hours[0].pools] == [1]
+    assert "service.yaml, fleet.yaml or figures that they name" in found.sentences[0]
+
+
 def test_late_answers_at_the_planned_demand_make_pools_larger(folder: Path) -> None:
     Path("late.csv").write_text("hour,class,requests_per_s,late,p99_ms\n2,web,120,0.2,80\n")
     found = hwnas.replan(folder / "plan", "late.csv", run__dir="late")
