@@ -162,7 +162,10 @@ def _held(found: Solution | None, seed: int, until: float) -> Planned | None:
         left = until - time.perf_counter()
         if left <= 0:
             raise TimeoutError
-        return again(found, task, hours, left, Silent())
+        found = again(found, task, hours, left, Silent())
+        if not found.serves:
+            raise BudgetError("no such plan")  # which limit binds is not asked
+        return found
 
     if found is None or not found.serves:
         return None
