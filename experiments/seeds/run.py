@@ -1,9 +1,9 @@
-"""Several seeds at equal time: bits against eight bits, and our sampler against random search.
+"""Several seeds at equal time: bits against eight bits, our sampler against random search, spaces.
 
-python -m experiments.seeds.run DIR OUT [--images 10000] [--minutes 3]
+python -m experiments.seeds.run DIR OUT [--images 10000] [--minutes 3] [--only bits sampler cpu]
 
 DIR holds Fashion-MNIST as Parquet files; the first training images of it are searched on, and its
-whole test split is verified on. Runs that are finished in OUT are not run again. Both comparisons
+whole test split is verified on. Runs that are finished in OUT are not run again. Comparisons
 are made by ``compare``; ``indicators.csv`` and ``tests.csv`` of each come here.
 """
 
@@ -16,13 +16,23 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 _HERE = Path(__file__).parent
+_NPU = ("+target=npu", "budget.latency_ms=0.25")
+_CPU = ("+target=cpu", "budget.latency_ms=0.1")
 #: By group: options, and how many seeds.
 _GROUPS = {
-    "bits": (("search_space=dense_packed",), 6),
-    "eight_bits": (("search_space=dense_small",), 5),
-    "random": (("search_space=dense_packed", "sampler=random"), 6),
+    "bits": ((*_NPU, "search_space=dense_packed"), 6),
+    "eight_bits": ((*_NPU, "search_space=dense_small"), 5),
+    "random": ((*_NPU, "search_space=dense_packed", "sampler=random"), 6),
+    "cpu_mbconv": ((*_CPU, "search_space=mbconv_small"), 3),
+    "cpu_dense": ((*_CPU, "search_space=dense_small"), 3),
+    "cpu_mixed": ((*_CPU, "search_space=cpu_small"), 3),
 }
-_COMPARED = {"bits": ("bits", "eight_bits"), "sampler": ("bits", "random")}
+#: By comparison: its groups, and what they differ by.
+_COMPARED = {
+    "bits": (("bits", "eight_bits"), "search_space"),
+    "sampler": (("bits", "random"), "sampler"),
+    "cpu": (("cpu_mbconv", "cpu_dense", "cpu_mixed"), "search_space"),
+}
 _TABLES = ("indicators.csv", "tests.csv")
 
 
@@ -33,34 +43,39 @@ def main() -> None:
     parser.add_argument("out", type=Path, metavar="OUT")
     parser.add_argument("--images", type=int, default=10_000)
     parser.add_argument("--minutes", type=float, default=3.0)
+    parser.add_argument("--only", nargs="*", choices=_COMPARED, default=list(_COMPARED))
     asked = parser.parse_args()
+    groups = {name: _GROUPS[name] for which in asked.only for name in _COMPARED[which][0]}
     data = asked.out / "data"
     if not data.exists():
         _write(asked.data, data, asked.images)
     common = [
-        "+target=npu", "dataset=fashion_mnist", f"dataset.path={data}", "accuracy=trained",
-        "budget=none", "budget.latency_ms=0.25", "objectives=[accuracy,latency_ms]",
+        "dataset=fashion_mnist", f"dataset.path={data}", "accuracy=trained",
+        "budget=none", "objectives=[accuracy,latency_ms]",
         "trained.fidelities=[1,4]", "train.epochs=5", "train.batch_size=64", "train.lr=0.1",
         "train.weight_decay=2e-4", "finish.epochs=0", "n_trials=1000",
     ]  # fmt: skip
-    for seed in range(max(n for _, n in _GROUPS.values())):
-        for group, (options, n) in _GROUPS.items():
+    for seed in range(max(n for _, n in groups.values())):
+        for group, (options, n) in groups.items():
             run = asked.out / group / str(seed)
             if seed < n and not (run / "front.csv").exists():
                 # Networks of their own for each run: none is given what another trained.
                 places = [
                     f"run.dir={run}",
                     f"run.supernets={asked.out / 'networks' / group / str(seed)}",
+                    f"table.dir={asked.out / 'tables' / group}",
                 ]
                 _hwnas(
                     "search", *common, *options, f"seed={seed}", f"minutes={asked.minutes}", *places
                 )
-    for name, groups in _COMPARED.items():
+    for name in asked.only:
+        compared, by = _COMPARED[name]
         out = asked.out / f"compared_{name}"
         shutil.rmtree(out, ignore_errors=True)
-        n = min(_GROUPS[group][1] for group in groups)
-        runs = ",".join(str(asked.out / group / str(seed)) for group in groups for seed in range(n))
-        by = "search_space" if name == "bits" else "sampler"
+        n = min(_GROUPS[group][1] for group in compared)
+        runs = ",".join(
+            str(asked.out / group / str(seed)) for group in compared for seed in range(n)
+        )
         _hwnas("compare", f"runs=[{runs}]", f"group_by={by}", "allow_mixed=true", f"run.dir={out}")
         for table in _TABLES:
             shutil.copy(out / table, _HERE / f"{name}_{table}")
