@@ -63,7 +63,6 @@ def main() -> None:
                 places = [
                     f"run.dir={run}",
                     f"run.supernets={asked.out / 'networks' / group / str(seed)}",
-                    f"table.dir={asked.out / 'tables' / group}",
                 ]
                 _hwnas(
                     "search", *common, *options, f"seed={seed}", f"minutes={asked.minutes}", *places
