@@ -1,5 +1,6 @@
 """Small real things that tests share."""
 
+import os
 import signal
 from collections.abc import Iterator
 from dataclasses import asdict, replace
@@ -22,6 +23,9 @@ from tests.postgresql import Server, binaries, running
 
 pytest.register_assert_rewrite("hwnas.testing")
 host.tune()  # tests run beside other work
+if workers := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):  # that take every core once together
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // int(workers))))
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 # A shell that starts them in the background has them ignore it, and what they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -47,6 +47,7 @@ def searched(name: str, more: dict[str, Any]) -> SearchResult:
     if (folder / "front.json").exists():
         return hwnas.load(folder)
     options = {**OPTIONS[name], "budget": "none", "n_trials": 40, "seed": 0, **more}
+    print(f"Searching on {name}, some minutes: {folder}", flush=True)
     return hwnas.search(**options, run__dir=folder)
 
 

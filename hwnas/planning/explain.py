@@ -22,6 +22,12 @@ def refusal(found: Solution, progress: Progress) -> str:
     served = max(0.0, 1 - float(found.unserved[k]))
     where = f"{served:.0%} of the demand of class '{names[k]}' can be served"
     with progress.phase("What binds", 1) as advance:
+        if found.kept and solution(task, _LIMIT_S, Silent()).serves:
+            advance(1)
+            return (
+                f"No plan was found that serves all: {where}. No limit binds: a larger limit_s "
+                "would do, or, where a plan goes on, a new one."
+            )
         for words, lifted in _lifted(task.problem):
             other = solution(replace(task, problem=lifted), _LIMIT_S, Silent())
             if other.serves:

@@ -27,6 +27,11 @@ class Before:
     cost: float  #: of a replica that is started or stopped in an hour, as the objective counts
     most: float  #: share of an hour's replicas that may be stopped
     broken: frozenset[str] = frozenset()  #: devices whose replicas stop anyway
+    free: frozenset[int] = frozenset()  #: hours of the demand in which all may be stopped
+
+    def most_stopped(self, hour: int) -> float:
+        """Return how many replicas of an hour may be stopped."""
+        return (1.0 if hour in self.free else self.most) * self.kept(hour)
 
     def kept(self, hour: int) -> int:
         """Return how many replicas of an hour could all be kept."""
@@ -115,7 +120,7 @@ def _caps(
     table = np.array(own, np.intp).reshape(-1, 2).T
     where = (table[0], end + n + table[1])
     caps = sp.csr_matrix((np.ones(len(own)), where), shape=(len(hours), end + 2 * n))
-    return caps, np.array([before.most * before.kept(hour) for hour in hours])
+    return caps, np.array([before.most_stopped(hour) for hour in hours])
 
 
 def counted(ran: Running, runs: Running) -> tuple[int, int]:

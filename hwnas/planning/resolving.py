@@ -138,10 +138,10 @@ def resolved(
     with progress.phase("Hours again", len(hours)) as advance:
         for some in parts:
             seconds = max(_LEAST_S, limit_s / len(parts) / 2)
-            for near in (before, replace(before, most=1.0)):
-                _resolve(new, some, settled, near, seconds)
-                if all((new.hours[i].unserved < UNSERVED).all() for i in some):
-                    break
+            _resolve(new, some, settled, before, seconds)
+            if any((new.hours[i].unserved > UNSERVED).any() for i in some):
+                before = replace(before, free=before.free | {task.hours[i] for i in some})
+                _resolve(new, some, settled, before, seconds)
             settled |= {*some}
             advance(len(some))
     if len(parts) > 1:

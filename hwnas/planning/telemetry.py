@@ -35,6 +35,8 @@ _Row = TypedDict(
     },
 )
 
+_COLUMNS = ("time", *_Row.__annotations__)
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -94,6 +96,9 @@ def read_samples(path: Path, plan: Plan) -> tuple[list[Sample], bool]:
         ConfigError: it cannot be read, or names what the plan has not.
     """
     found = csv_rows(path, "telemetry")
+    for name in found[0]:
+        if name not in _COLUMNS:
+            raise ConfigError(f"{path}: {unknown('column', name, _COLUMNS)}")
     by_hour = "hour" in found[0]
     if by_hour == ("time" in found[0]):
         raise ConfigError(

@@ -9,7 +9,7 @@ import yaml
 
 import hwnas
 from hwnas.__main__ import run
-from hwnas.planning import moves, restoring
+from hwnas.planning import moves, resolving, restoring
 from hwnas.planning.plan import Plan, read_plan
 from tests.planning import checker, made
 
@@ -186,6 +186,27 @@ def test_moves_are_dear_or_cheap_as_one_says(folder: Path) -> None:
     assert values[1] < values[0] <= old.value * (1 + 1e-9)
 
 
+def test_hours_in_which_more_must_be_stopped_stay_served_when_all_are_polished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, there = made.service(), made.fleet()
+    asked["classes"]["web"]["demand"]["hours"] = HOURS
+    asked["classes"]["batch"] = {
+        "p99_ms": 400.0, "accuracy_min": 0.75, "regions": ["site"],
+        "demand": {"hours": [20.0, 20.0, 30.0, 20.0]},
+    }  # fmt: skip
+    there["devices"]["cpu"]["quota"], there["devices"]["box"]["quota"] = 2, 1
+    made.write(tmp_path, asked, there)
+    plan = hwnas.plan("service.yaml", "fleet.yaml", front=0, run__dir="plan")
+    monkeypatch.setattr(resolving, "MOST_COLUMNS", 0)  # hours are solved one by one
+    seen = _seen(read_plan(plan.path), {"web": 0.3, "batch": 3.0})
+    found = hwnas.replan(plan, seen, most_moved=0, run__dir="new")
+    demands = {"web": [rate * 0.3 for rate in HOURS], "batch": [60.0, 60.0, 90.0, 60.0]}
+    assert _broken(tmp_path, found.path, demands) == []
+    ran, _, stopped = _moved(read_plan(plan.path), read_plan(found.path), 2)
+    assert 0 < stopped < ran
+
+
 def test_another_accuracy_in_the_service_is_a_change_of_its_own(folder: Path) -> None:
     content = yaml.safe_load((folder / "service.yaml").read_text())
     content["classes"]["web"]["accuracy_min"] = 0.77
@@ -223,6 +244,7 @@ def test_a_new_plan_is_simulated_and_replanned_and_may_take_the_place_of_the_old
         ("hour,class\n0,web\n", "says nothing of class 'web': give requests_per_s"),
         ("hour,class,requests_per_s\n0,,3\n", "names neither a class nor a device"),
         ("hour,device\n0,cpux\n", "Did you mean 'cpu'?"),
+        ("hour,device,down\n0,cpu,1\n", "Unknown column 'down'. Allowed: class, device, hour"),
         ("time,class,requests_per_s\nyesterday,web,3\n", "'yesterday' is no time"),
         ("time,class,requests_per_s\n,web,3\n", "'' is no time"),
         ("hour\n", "is empty"),
