@@ -59,7 +59,9 @@ class Clock:
     processor: list[float] = field(default_factory=list)
 
     @contextmanager
-    def phase(self, name: str, total: int, done: int = 0) -> Iterator[Callable[[int], None]]:
+    def phase(
+        self, name: str, total: int, done: int = 0, left_s: float = math.inf
+    ) -> Iterator[Callable[[int], None]]:
         """Give an ``advance`` that reads the clocks."""
 
         def advance(n: int) -> None:

@@ -1,6 +1,7 @@
 """Does a search's supernet rank networks as training them alone does?"""
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -219,7 +220,9 @@ class _Within:
         self._advance = advance
 
     @contextlib.contextmanager
-    def phase(self, name: str, total: int, done: int = 0) -> Iterator[Callable[[int], None]]:
+    def phase(
+        self, name: str, total: int, done: int = 0, left_s: float = math.inf
+    ) -> Iterator[Callable[[int], None]]:
         """Add steps to the bar of all, those of an earlier run at once."""
         self._advance(done)
         yield self._advance

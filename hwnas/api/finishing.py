@@ -101,10 +101,10 @@ def finish(
             for s in contexts
         }
 
-    def is_late(share: float) -> bool:
-        """Return whether a share of the time is over."""
+    def left_s(share: float) -> float:
+        """Return the seconds that are left of a share of the time."""
         seconds = math.inf if config.minutes is None else 60 * config.minutes
-        return time.monotonic() - began > share * seconds
+        return share * seconds - (time.monotonic() - began)
 
     wanted = look()
     if wanted and finisher.config.epochs and config.alpha:
@@ -116,17 +116,17 @@ def finish(
         state.finished |= _finished(state.finisher, [teacher], phases, "Train the teacher")
     most = len(contexts) * config.most(len({c.id for c in candidates if not c.reason}))
     for share in (0.5, *[1.0] * _LATER_ROUNDS):
-        wanted, late = look(), partial(is_late, share)
+        wanted, left_of_it = look(), partial(left_s, share)
         if finisher.config.epochs:
             wanted = wanted[: max(0, math.ceil(share * most) - len(state.finished))]
         everything = chain.from_iterable(k.candidates for k in state.known.values())
         done = [c for c in everything if c.id in state.finished]
         left = [c.genotype for c in band.spread(wanted, done)]
-        if is_late(1.0):  # what is trained already costs no time
+        if left_s(1.0) < 0:  # what is trained already costs no time
             left = [genotype for genotype in left if state.finisher.is_kept(genotype)]
         if not left:
             break
-        state.finished |= _finished(state.finisher, left, phases, "Finish members", late)
+        state.finished |= _finished(state.finisher, left, phases, "Finish members", left_of_it)
     look()
     state.among_finished = seen([c for c in candidates if c.id in state.finished])
     return state
@@ -137,11 +137,11 @@ def _finished(
     genotypes: Sequence[Genotype],
     phases: Progress,
     phase: str,
-    late: Callable[[], bool] = lambda: False,
+    left_s: Callable[[], float] = lambda: math.inf,
 ) -> dict[str, Figure]:
     """Finish networks; return their metric on the validation split by id.
 
-    Those that were not begun before it was ``late`` are left out.
+    Those that were not begun while there was time left are left out.
     """
     parts, epochs = finisher.parts, finisher.config.epochs
     n_workers = min(parts.config.study.workers or 1, len(genotypes))
@@ -157,8 +157,11 @@ def _finished(
     def n_done() -> int:
         return sum(path.n_steps() for path in paths)
 
+    def late() -> bool:
+        return left_s() < 0
+
     before = n_done()
-    with phases.phase(phase, len(genotypes) * n_steps, before) as advance:
+    with phases.phase(phase, len(genotypes) * n_steps, before, left_s()) as advance:
         if n_workers > 1 and before < len(genotypes) * n_steps:
             again = partial(_again, parts.config, finisher.teacher, finisher.left)
             tasks = [partial(_tuned, genotype) for genotype in genotypes]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -86,9 +87,11 @@ class Quiet:
         return self._watch.timed(name)
 
     @contextmanager
-    def phase(self, name: str, total: int, done: int = 0) -> Iterator[Callable[[int], None]]:
+    def phase(
+        self, name: str, total: int, done: int = 0, left_s: float = math.inf
+    ) -> Iterator[Callable[[int], None]]:
         """Pass a phase on, and count its seconds."""
-        with self.timed(name), self._progress.phase(name, total, done) as advance:
+        with self.timed(name), self._progress.phase(name, total, done, left_s) as advance:
             yield advance
 
     def say(self, lines: Sequence[str], *, alarming: bool = False) -> None:

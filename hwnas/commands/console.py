@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 _FRAMES = 4  # a second: to draw one takes milliseconds
 _LOOK_S = 0.5  # between two looks of a note, at least
 _LOOKS = 0.01  # of the time, that looks may take
-_PART, _LINE_S = 0.1, 10.0  # of a phase, and seconds, between two lines where there is no terminal
+# Where there is no terminal: of a phase, and seconds, between two lines at least, and at most.
+_PART, _LINE_S, _QUIET_S = 0.1, 10.0, 60.0
 _SPEED_S = 300.0  # over which time left is estimated: steps may take minutes
 
 
@@ -78,8 +79,10 @@ class Clock(ProgressColumn):
 
 
 def _left(task: Task) -> str:
-    seconds = task.time_remaining
-    return "" if seconds is None else f"{_clock(seconds)} left"
+    seconds = task.fields["ends"] - task.get_time()
+    if task.time_remaining is not None:
+        seconds = min(seconds, task.time_remaining)
+    return f"{_clock(max(0.0, seconds))} left" if math.isfinite(seconds) else ""
 
 
 def _clock(seconds: float) -> str:
@@ -132,9 +135,14 @@ class Phases:
         self._notes[name] = note
 
     @contextmanager
-    def phase(self, name: str, total: int, done: int = 0) -> Iterator[Callable[[int], None]]:
+    def phase(
+        self, name: str, total: int, done: int = 0, left_s: float = math.inf
+    ) -> Iterator[Callable[[int], None]]:
         """Show a bar while the phase runs; what nested phases take is counted as theirs."""
-        bar = self._bars.add_task(name, total=total, completed=done, done=done, took=None)
+        ends = self._clock() + left_s
+        bar = self._bars.add_task(
+            name, total=total, completed=done, done=done, ends=ends, took=None
+        )
         task = next(task for task in self._bars.tasks if task.id == bar)
         tell = self._in_terminal(task) if self._console.is_interactive else self._in_log(task)
 
@@ -172,8 +180,9 @@ class Phases:
         def tell() -> None:
             nonlocal printed, at
             assert task.total is not None
-            is_far = printed + _PART * task.total <= task.completed < task.total
-            if is_far and self._clock() >= at + _LINE_S:
+            is_far = printed + _PART * task.total <= task.completed
+            due = at + (_LINE_S if is_far else _QUIET_S)
+            if printed < task.completed < task.total and self._clock() >= due:
                 printed, at = task.completed, self._clock()
                 self._print(task)
 

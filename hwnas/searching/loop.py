@@ -150,7 +150,7 @@ def search(  # noqa: PLR0913, PLR0917
         known = replace(known, work=_work(problem.space, problem.lower))
     run_sampler = RunSampler(sampler, seed, known, first)
     shown = len(study.candidates)
-    with progress.phase("Search", n_trials, shown) as advance:
+    with progress.phase("Search", n_trials, shown, limit_s - study.spent_s) as advance:
         while study.spent_s < limit_s and (trial := study.ask(run_sampler, n_trials)) is not None:
             genotype = problem.space.genotype(trial.params)
             earlier = study.find(genotype)

@@ -63,7 +63,8 @@ def search(job: Job, study: SharedStudy, progress: Progress) -> list[str]:
             process.start()
     shown = len(study.candidates)
     try:
-        with progress.phase("Search", job.config.n_trials, shown) as advance:
+        left_s = (limit_s(job.config) - study.spent_s) / n
+        with progress.phase("Search", job.config.n_trials, shown, left_s) as advance:
             while any(process.is_alive() for process in processes):
                 time.sleep(_POLL_S)
                 study.refresh()

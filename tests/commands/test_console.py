@@ -62,6 +62,19 @@ def test_log_has_a_line_each_tenth_and_the_bar_once() -> None:
     assert panel == "panel 10"
 
 
+def test_phase_whose_time_ends_first_says_each_minute_what_is_left_of_it() -> None:
+    clock, console = Clock(), Console(file=io.StringIO(), width=100)
+    with Phases(console, clock) as phases, phases.phase("Search", 1000, 0, 150.0) as advance:
+        for _ in range(10):
+            clock.now += 20.0
+            advance(1)
+    assert isinstance(console.file, io.StringIO)
+    first, second, third, _ = console.file.getvalue().splitlines()
+    assert first == "Search 3/1000, 20.0 s each, 0:01:30 left"
+    assert second == "Search 6/1000, 20.0 s each, 0:00:30 left"
+    assert third == "Search 9/1000, 20.0 s each, 0:00:00 left"
+
+
 def test_log_of_a_short_phase_is_its_bar_alone() -> None:
     (bar,) = _ran(Clock(), None, 100, 0.01, terminal=False).splitlines()
     assert "100/100" in bar

@@ -1,5 +1,6 @@
 """Small supernets in training, which end when a test wants it."""
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,7 +31,9 @@ class KillAfter:
         self._left = n
 
     @contextmanager
-    def phase(self, name: str, total: int, done: int = 0) -> Iterator[Callable[[int], None]]:
+    def phase(
+        self, name: str, total: int, done: int = 0, left_s: float = math.inf
+    ) -> Iterator[Callable[[int], None]]:
         def advance(n: int) -> None:
             self._left -= n
             if self._left == 0:
