@@ -4,8 +4,9 @@
 
 Searches networks for handwritten digits on an NPU (Vela's estimates) and on this machine's CPU
 (onnxruntime, measured whole), plans for the service and the fleet beside this file with demand of
-``trace.py``, lets fail what may fail, and plans on when half as much again comes. Runs that are
-there are used again; what it comes to is written into ``results/``.
+``trace.py``, lets fail what may fail, and plans on when half as much again comes, with all machines
+and with an NPU down. Runs that are there are used again; what it comes to is written into
+``results/``.
 ``python -m experiments.fleet.run quick`` does it with few, small networks, and writes no results.
 """
 
@@ -62,17 +63,19 @@ def write_service(*, quick: bool) -> None:
     trace.write(RUNS)
 
 
-def write_telemetry(plan: PlanResult, path: Path, factor: float) -> None:
-    """Write what is seen when so many times the demand comes."""
+def write_telemetry(plan: PlanResult, path: Path, factor: float, down: str = "") -> None:
+    """Write what is seen when so many times the demand comes, perhaps with a machine down."""
     said = yaml.safe_load((plan.path / "plan.yaml").read_text())
     rng = np.random.default_rng(_SEED)
     with path.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["hour", "class", "requests_per_s"])
+        writer.writerow(["hour", "class", "requests_per_s", "device", "machines_down"])
         for name, asked in said["classes"].items():
             for hour, rate in enumerate(asked["demand"]):
                 seen = rate * factor * rng.lognormal(0.0, _NOISE)
-                writer.writerow([hour, name, f"{seen:.1f}"])
+                writer.writerow([hour, name, f"{seen:.1f}", "", ""])
+        if down:
+            writer.writerow([0, "", "", down, 1])
 
 
 def told(name: str, found: PlanResult, began: float) -> list[str]:
@@ -103,14 +106,17 @@ def main(*, quick: bool) -> None:
     for what in ("npu", "spot"):
         began = time.perf_counter()
         lines += told(f"{what} fails", hwnas.simulate(plan, kill=what, hours=PEAKS), began)
-    write_telemetry(plan, RUNS / "seen.csv", 1.5)
-    began = time.perf_counter()
-    after = hwnas.replan(plan, RUNS / "seen.csv", n_seeds=2)
-    lines += told("half as much again", after, began)
-    print(f"Open in a browser: {plan.path / 'report.html'}, {after.path / 'report.html'}")
+    plans = {"plan": plan}
+    for name, down in (("replan", ""), ("replan_down", "npu")):
+        write_telemetry(plan, RUNS / "seen.csv", 1.5, down)
+        began = time.perf_counter()
+        plans[name] = hwnas.replan(plan, RUNS / "seen.csv", n_seeds=2)
+        words = f"half as much again{', an npu down' if down else ''}"
+        lines += told(words, plans[name], began)
+    print("Open in a browser:", *(found.path / "report.html" for found in plans.values()))
     if not quick:
-        keep("plan", plan)
-        keep("replan", after)
+        for name, found in plans.items():
+            keep(name, found)
         (RESULTS / "summary.txt").write_text("\n".join(lines) + "\n")
 
 
