@@ -155,15 +155,15 @@ def _worth(old: Plan, found: Replanned) -> str:
     )
 
 
-def _size(row: Row) -> tuple[int, str]:
-    return -abs(row["after"] - row["before"]) * row["n_hours"], str(row["hours"])
+def _size(row: Row) -> int:
+    return -abs(int(row["after"]) - int(row["before"])) * int(row["n_hours"])
 
 
 def _sentence(row: Row) -> str:
     n = row["after"] - row["before"]
     loads = " (the model is loaded)" if row["loaded"] else " (the model is unloaded)"
     return (
-        f"Hours {row['hours']}: {abs(n)} replica{'s' * (abs(n) > 1)} of {row['model']} on "
+        f"Hour{'s' * (row['n_hours'] > 1)} {row['hours']}: {abs(n)} replica{'s' * (abs(n) > 1)} of {row['model']} on "
         f"{row['device']} {'started' if n > 0 else 'stopped'}, {row['before']} to {row['after']}"
         f"{loads if row['loaded'] or row['unloaded'] else ''}: {row['why']}."
     )
