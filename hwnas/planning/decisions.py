@@ -162,8 +162,9 @@ def _size(row: Row) -> int:
 def _sentence(row: Row) -> str:
     n = row["after"] - row["before"]
     loads = " (the model is loaded)" if row["loaded"] else " (the model is unloaded)"
+    hours = f"Hour{'s' * (row['n_hours'] > 1)} {row['hours']}"
     return (
-        f"Hour{'s' * (row['n_hours'] > 1)} {row['hours']}: {abs(n)} replica{'s' * (abs(n) > 1)} of {row['model']} on "
+        f"{hours}: {abs(n)} replica{'s' * (abs(n) > 1)} of {row['model']} on "
         f"{row['device']} {'started' if n > 0 else 'stopped'}, {row['before']} to {row['after']}"
         f"{loads if row['loaded'] or row['unloaded'] else ''}: {row['why']}."
     )
