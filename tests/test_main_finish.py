@@ -4,12 +4,18 @@ import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
 from hwnas.__main__ import run
+from hwnas.api import finishing
+from hwnas.figure import NORMAL_95, Figure
+from hwnas.finishing.options import FinishConfig
+from hwnas.results import Candidate
+from hwnas.space import Genotype
 from hwnas.training import alone
 
 QUICK = (
@@ -129,6 +135,31 @@ def test_no_more_are_trained_on_than_are_asked_for(
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
     assert len(manifest["finishing"]["finished"]) == most
     assert manifest["finishing"]["teacher"] in manifest["finishing"]["finished"]
+
+
+@pytest.mark.parametrize(
+    ("minutes", "trained", "taught_by"), [(None, "", 3), (5.0, "", 1), (5.0, 3, 3)]
+)
+def test_where_time_is_limited_the_smallest_of_the_most_accurate_teaches(
+    monkeypatch: pytest.MonkeyPatch, minutes: float | None, trained: object, taught_by: int
+) -> None:
+    """Accuracies of 0.90, 0.93, 0.92 and 0.935, each by a standard deviation of 0.01."""
+    wanted = [
+        Candidate(
+            i, Genotype("tiny", (("size", i),)),
+            {"accuracy": Figure(a, "modelled", a - 0.01 * NORMAL_95, a + 0.01 * NORMAL_95)},
+        )
+        for i, a in enumerate((0.90, 0.93, 0.92, 0.935))
+    ]  # fmt: skip
+    finisher: Any = SimpleNamespace(
+        parts=SimpleNamespace(
+            config=SimpleNamespace(metric="accuracy", finish=FinishConfig(minutes=minutes)),
+            networks=SimpleNamespace(lower=lambda genotype: dict(genotype.options)["size"]),
+        ),
+        is_kept=lambda genotype: dict(genotype.options)["size"] == trained,
+    )
+    monkeypatch.setattr(finishing, "n_macs", [10, 30, 20, 40].__getitem__)
+    assert dict(finishing._teacher(wanted, finisher).options) == {"size": taught_by}
 
 
 def test_nothing_is_trained_for_a_budget_that_nothing_meets(

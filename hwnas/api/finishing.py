@@ -13,6 +13,7 @@ from hwnas.api.jobs import together
 from hwnas.config import SearchConfig
 from hwnas.figure import Figure
 from hwnas.finishing.finisher import Finisher
+from hwnas.graph import n_macs
 from hwnas.metrics import column
 from hwnas.progress import Progress
 from hwnas.results import Candidate, Row
@@ -108,10 +109,7 @@ def finish(
 
     wanted = look()
     if wanted and finisher.config.epochs and config.alpha:
-        metric = parts.config.metric
-        sign = 1 if column(metric).maximise else -1
-        best = max(wanted, key=lambda c: (sign * c.figures[metric].value, c.id))
-        teacher = best.genotype
+        teacher = _teacher(wanted, finisher)
         state.finisher = Finisher(parts, weights, teacher, phases)
         state.finished |= _finished(state.finisher, [teacher], phases, "Train the teacher")
     most = len(contexts) * config.most(len({c.id for c in candidates if not c.reason}))
@@ -130,6 +128,24 @@ def finish(
     look()
     state.among_finished = seen([c for c in candidates if c.id in state.finished])
     return state
+
+
+def _teacher(wanted: Sequence[Candidate], finisher: Finisher) -> Genotype:
+    """Return the network that answers best.
+
+    Where the time is limited and it is not trained already, the one with the fewest
+    multiply-accumulates of those that are within a standard deviation of it: all others wait for
+    its training.
+    """
+    config = finisher.parts.config
+    sign = 1 if column(config.metric).maximise else -1
+    best = max(wanted, key=lambda c: (sign * c.figures[config.metric].value, c.id))
+    if config.finish.minutes is None or finisher.is_kept(best.genotype):
+        return best.genotype
+    least = sign * best.figures[config.metric].value - best.figures[config.metric].std
+    near = [c for c in wanted if sign * c.figures[config.metric].value >= least]
+    lower = finisher.parts.networks.lower
+    return min(near, key=lambda c: (n_macs(lower(c.genotype)), c.id)).genotype
 
 
 def _finished(
