@@ -25,8 +25,8 @@ def refusal(found: Solution, progress: Progress) -> str:
         if found.kept and solution(task, _LIMIT_S, Silent()).serves:
             advance(1)
             return (
-                f"No plan was found that serves all: {where}. No limit binds: a larger limit_s "
-                "would do, or, where a plan goes on, a new one."
+                f"No plan was found in time that serves all: {where}. No limit binds: ask for a "
+                "larger limit_s, or plan anew (python -m hwnas plan)."
             )
         for words, lifted in _lifted(task.problem):
             other = solution(replace(task, problem=lifted), _LIMIT_S, Silent())

@@ -20,12 +20,7 @@ HOURS = [60.0, 90.0, 120.0, 90.0]
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with a service of two classes, a fleet, and a plan for them."""
     found = tmp_path_factory.mktemp("replan")
-    asked, there = made.service(), made.fleet()
-    asked["classes"]["web"]["demand"]["hours"] = HOURS
-    asked["classes"]["batch"] = {
-        "p99_ms": 400.0, "accuracy_min": 0.75, "regions": ["site"],
-        "demand": {"hours": [20.0, 20.0, 30.0, 20.0]},
-    }  # fmt: skip
+    asked, there = _two_classes(), made.fleet()
     there["devices"]["cpu"] |= {"quota": 12}
     there["devices"]["fast"] = {**there["devices"]["cpu"], "price": 0.25, "quota": 6}
     models = [(n, a, {**t, "fast": tuple(v / 2 for v in t["cpu"])}) for n, a, t in made.MODELS]
@@ -33,6 +28,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     files = [f"service={found / 'service.yaml'}", f"fleet={found / 'fleet.yaml'}"]
     assert run(["plan", *files, "front=0", f"run.dir={found / 'plan'}"]) == 0
     return found
+
+
+def _two_classes() -> dict[str, Any]:
+    """Return what a service of two classes is asked for."""
+    asked = made.service()
+    asked["classes"]["web"]["demand"]["hours"] = HOURS
+    asked["classes"]["batch"] = {
+        "p99_ms": 400.0, "accuracy_min": 0.75, "regions": ["site"],
+        "demand": {"hours": [20.0, 20.0, 30.0, 20.0]},
+    }  # fmt: skip
+    return asked
 
 
 @pytest.fixture(autouse=True)
@@ -189,12 +195,7 @@ def test_moves_are_dear_or_cheap_as_one_says(folder: Path) -> None:
 def test_hours_in_which_more_must_be_stopped_stay_served_when_all_are_polished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked, there = made.service(), made.fleet()
-    asked["classes"]["web"]["demand"]["hours"] = HOURS
-    asked["classes"]["batch"] = {
-        "p99_ms": 400.0, "accuracy_min": 0.75, "regions": ["site"],
-        "demand": {"hours": [20.0, 20.0, 30.0, 20.0]},
-    }  # fmt: skip
+    asked, there = _two_classes(), made.fleet()
     there["devices"]["cpu"]["quota"], there["devices"]["box"]["quota"] = 2, 1
     made.write(tmp_path, asked, there)
     plan = hwnas.plan("service.yaml", "fleet.yaml", front=0, run__dir="plan")

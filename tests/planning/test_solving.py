@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from hwnas.errors import HwnasError
-from hwnas.planning import explain, planner, simulation
+from hwnas.planning import explain, planner, simulation, solving
 from hwnas.planning.arrivals import Arrivals
 from hwnas.planning.goodput import Goodputs
 from hwnas.planning.options import choices
@@ -136,6 +136,20 @@ def test_the_limit_that_binds_is_named(
     told = explain.refusal(found, Silent())
     assert words in told
     assert "% of the demand of class 'web' can be served" in told
+
+
+def test_no_limit_is_named_where_there_was_no_time_for_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made.write(tmp_path, made.service(budgets={"power_w": {"site": 10_000}}), made.fleet())
+    with monkeypatch.context() as patch:
+        patch.setattr(solving, "MOST_COLUMNS", 0)  # hours are solved one by one
+        found = _solved(tmp_path)
+    assert found.serves
+    found.hours[0].unserved[0, 0] = 0.25
+    told = explain.refusal(found, Silent())
+    assert "75% of the demand of class 'web' can be served" in told
+    assert "No limit binds: ask for a larger limit_s" in told
 
 
 @pytest.mark.parametrize(
