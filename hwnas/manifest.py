@@ -36,10 +36,6 @@ class _Places(TypedDict):
     supernets: NotRequired[str]
 
 
-class _Train(TypedDict, total=False):
-    dtype: str
-
-
 class _Trained(TypedDict):
     fidelities: list[Count]
 
@@ -67,7 +63,7 @@ class Options(TypedDict, total=False):
     study: Annotated[_Study, OPEN]
     run: Annotated[_Places, OPEN]
     table: Annotated[_Benchmark, OPEN]
-    train: Annotated[_Train, OPEN]
+    train: dict[str, str | int | float | bool | None]
     trained: Annotated[_Trained, OPEN]
     finish: Annotated[_Finish, OPEN]
     accuracy: str | None

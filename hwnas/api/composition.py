@@ -1,5 +1,6 @@
 """From what a user wrote to checked configurations, by Hydra; errors become ours."""
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,11 +17,12 @@ from hwnas import config, content
 from hwnas.api import refusals
 from hwnas.api.arguments import CONFIG_DIR, for_hydra, for_targets, last_text
 from hwnas.api.literal import quoted
-from hwnas.api.options import options
+from hwnas.api.options import declared, options
 from hwnas.config import SCHEMAS, agreed
 from hwnas.errors import ConfigError, unknown
 from hwnas.manifest import Manifest, read_manifest, weights_of
 from hwnas.records import read_yaml
+from hwnas.training.config import TrainingConfig
 from hwnas.union import named
 
 _FOLDER = str(content.ROOT / "conf")
@@ -136,15 +138,18 @@ def with_resumed(arguments: Sequence[str]) -> list[str]:
 def _searched(manifest: Manifest) -> list[str]:
     """Return a run's arguments, with what it took by a default that other versions may not have.
 
-    That is which search spaces suit a target, and in which number format networks are trained.
+    That is which search spaces suit a target, and how networks are trained.
     """
     arguments = [str(argument) for argument in manifest["arguments"]]
     config, found = manifest.get("config", {}), [*arguments]
-    spaces, dtype = config.get("search_space"), config.get("train", {}).get("dtype")
+    spaces = config.get("search_space")
     if spaces is not None and last_text(arguments, "search_space") is None:
         found.append(f"search_space=[{','.join(map(quoted, named(spaces)))}]")
-    if dtype is not None and last_text(arguments, "train.dtype") is None:
-        found.append(f"train.dtype={dtype}")
+    known = [option.name for option in declared(TrainingConfig)]
+    for name, value in config.get("train", {}).items():
+        if name in known and last_text(arguments, f"train.{name}") is None:
+            said = value if isinstance(value, str) else json.dumps(value)
+            found.append(f"train.{name}={said}")
     return found
 
 
