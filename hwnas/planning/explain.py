@@ -52,7 +52,7 @@ def _lifted(problem: Problem) -> Iterator[tuple[str, Problem]]:
     if budgets.power_w:
         lifted = replace(problem, service=replace(service, budgets=replace(budgets, power_w={})))
         yield "budgets.power_w binds:", lifted
-    devices = {n: replace(d, quota=d.quota * _MORE) for n, d in fleet.devices.items()}
+    devices = {n: replace(d, quota=max(1, d.quota) * _MORE) for n, d in fleet.devices.items()}
     yield "Quotas bind:", replace(problem, fleet=replace(fleet, devices=devices))
     if any(link.mbit_s is not None for link in fleet.links.values()):
         links = {name: replace(link, mbit_s=None) for name, link in fleet.links.items()}

@@ -1,6 +1,7 @@
 """Plans that go on: what stays, what moves at most, what is left alone, and what is said of it."""
 
 import csv
+import re
 from pathlib import Path
 from typing import Any
 
@@ -296,6 +297,16 @@ def test_too_much_to_serve_is_refused_and_says_which_limit_binds(
     assert run(["replan", f"plan={folder / 'plan'}", "telemetry=seen.csv", "limit_s=5"]) == 2
     assert "Quotas bind" in capsys.readouterr().err
     assert not Path("runs").exists()
+
+
+def test_where_all_is_down_it_says_how_many_of_what_would_do(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    devices = read_plan(folder / "plan").devices
+    rows = [f"{hour},{name},{at.quota}" for hour in range(4) for name, at in devices.items()]
+    Path("seen.csv").write_text("\n".join(["hour,device,machines_down", *rows]))
+    assert run(["replan", f"plan={folder / 'plan'}", "telemetry=seen.csv"]) == 2
+    assert re.search(r"Quotas bind: (\d of \w+ \(quota 0\)(, )?)+ would do", capsys.readouterr().err)
 
 
 def test_hours_of_dates_are_those_of_a_day(folder: Path) -> None:
