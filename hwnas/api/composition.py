@@ -14,6 +14,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from hwnas import config, content
+from hwnas.accuracy.options import TrainedConfig
 from hwnas.api import refusals
 from hwnas.api.arguments import CONFIG_DIR, for_hydra, for_targets, last_text
 from hwnas.api.literal import quoted
@@ -138,18 +139,22 @@ def with_resumed(arguments: Sequence[str]) -> list[str]:
 def _searched(manifest: Manifest) -> list[str]:
     """Return a run's arguments, with what it took by a default that other versions may not have.
 
-    That is which search spaces suit a target, and how networks are trained.
+    That is which search spaces suit a target, and how networks are trained, and for how long.
     """
     arguments = [str(argument) for argument in manifest["arguments"]]
     config, found = manifest.get("config", {}), [*arguments]
     spaces = config.get("search_space")
     if spaces is not None and last_text(arguments, "search_space") is None:
         found.append(f"search_space=[{','.join(map(quoted, named(spaces)))}]")
-    known = [option.name for option in declared(TrainingConfig)]
-    for name, value in config.get("train", {}).items():
-        if name in known and last_text(arguments, f"train.{name}") is None:
-            said = value if isinstance(value, str) else json.dumps(value)
-            found.append(f"train.{name}={said}")
+    for group, schema, took in (
+        ("train", TrainingConfig, config.get("train", {})),
+        ("trained", TrainedConfig, config.get("trained", {})),
+    ):
+        known = [option.name for option in declared(schema)]
+        for name, value in took.items():
+            if name in known and last_text(arguments, f"{group}.{name}") is None:
+                said = value if isinstance(value, str) else json.dumps(value)
+                found.append(f"{group}.{name}={said}")
     return found
 
 

@@ -21,9 +21,9 @@ from hwnas.searching import band
 from hwnas.searching.band import Beliefs
 from hwnas.searching.view import View
 from hwnas.space import Genotype
-from hwnas.training.batches import steps_per_epoch
 from hwnas.weights import accuracies, as_left, left_after
 
+_TEACHER = 0.25  # of finish.minutes, that the teacher may take
 _LATER_ROUNDS = 5  # of finishing what became probable by what was finished before
 
 
@@ -133,19 +133,22 @@ def finish(
 def _teacher(wanted: Sequence[Candidate], finisher: Finisher) -> Genotype:
     """Return the network that answers best.
 
-    Where the time is limited and it is not trained already, the one with the fewest
-    multiply-accumulates of those that are within a standard deviation of it: all others wait for
-    its training.
+    All others wait for its training. Where the time is limited, this has to fit into a part of it,
+    or to be done already.
     """
     config = finisher.parts.config
     sign = 1 if column(config.metric).maximise else -1
-    best = max(wanted, key=lambda c: (sign * c.figures[config.metric].value, c.id))
-    if config.finish.minutes is None or finisher.is_kept(best.genotype):
-        return best.genotype
-    least = sign * best.figures[config.metric].value - best.figures[config.metric].std
-    near = [c for c in wanted if sign * c.figures[config.metric].value >= least]
+    best = sorted(wanted, key=lambda c: (-sign * c.figures[config.metric].value, c.id))
+    if config.finish.minutes is None:
+        return best[0].genotype
+    limit_s = _TEACHER * 60 * config.finish.minutes
+
+    def in_time(genotype: Genotype) -> bool:
+        return finisher.is_kept(genotype) or finisher.training_s(genotype) <= limit_s
+
     lower = finisher.parts.networks.lower
-    return min(near, key=lambda c: (n_macs(lower(c.genotype)), c.id)).genotype
+    least = min(best, key=lambda c: (n_macs(lower(c.genotype)), c.id))
+    return next((c for c in best if in_time(c.genotype)), least).genotype
 
 
 def _finished(
@@ -161,7 +164,7 @@ def _finished(
     """
     parts, epochs = finisher.parts, finisher.config.epochs
     n_workers = min(parts.config.study.workers or 1, len(genotypes))
-    n_steps = max(1, epochs * steps_per_epoch(parts.config.train.batch_size, len(parts.data.train)))
+    n_steps = max(1, finisher.n_steps)
     taught = [genotype for genotype in genotypes if not finisher.is_teacher(genotype)]
     if finisher.teacher is not None and taught:
         finisher.prepare(taught[0])

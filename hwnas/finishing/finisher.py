@@ -22,6 +22,7 @@ from hwnas.metrics import means
 from hwnas.progress import Progress, Silent
 from hwnas.searching.verify import Verifier
 from hwnas.space import Genotype
+from hwnas.training.alone import Student, step_s
 from hwnas.training.batches import steps_per_epoch
 from hwnas.training.checkpoint import Checkpoint
 from hwnas.training.data import Batch, Split
@@ -81,9 +82,24 @@ class Finisher:
         """Return whether a network that the search finished so is still there."""
         if not self.is_inherited(genotype):
             return False
+        return self.n_steps == 0 or self.checkpoint(genotype).n_steps() >= self.n_steps
+
+    @property
+    def n_steps(self) -> int:
+        """The steps of finishing a network."""
         n_images = len(self.parts.data.train)
-        n = self.config.epochs * steps_per_epoch(self.parts.config.train.batch_size, n_images)
-        return n == 0 or self.checkpoint(genotype).n_steps() >= n
+        return self.config.epochs * steps_per_epoch(self.parts.config.train.batch_size, n_images)
+
+    def training_s(self, genotype: Genotype) -> float:
+        """Return the seconds that finishing a network will take here, by a few steps of it."""
+        setup = self.parts.setup_of(genotype)
+        student = Student(
+            setup.build(genotype),
+            setup.resolution(genotype),
+            setup.family.recipe,
+            dtype=setup.dtype(genotype),
+        )
+        return self.n_steps * step_s(student, setup.material, setup.train)
 
     def is_inherited(self, genotype: Genotype) -> bool:
         """Return whether the weights that the search scored a network by are still there."""

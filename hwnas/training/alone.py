@@ -1,5 +1,6 @@
 """Training of one plain network, from scratch or on from the weights it has."""
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import final
@@ -12,7 +13,7 @@ from hwnas.errors import ConfigError
 from hwnas.families.base import Recipe
 from hwnas.int8.grid import Grids, put_on
 from hwnas.progress import Progress
-from hwnas.training import loop, parallel
+from hwnas.training import batches, loop, parallel
 from hwnas.training.batches import Batch, Material, StepContext
 from hwnas.training.config import TrainingConfig
 from hwnas.training.inference import recalibrate
@@ -21,6 +22,7 @@ from hwnas.training.precision import FLOAT32, forward
 from hwnas.training.soft_targets import SoftTargets
 
 _N_RECALIBRATION = 2048  # images, as many as there are
+_TIMED = 3  # steps, of which the shortest counts
 _SELF = 0.5  # of an exit's loss: what is on the answers of the network's end
 
 
@@ -97,6 +99,20 @@ def train_alone(
     images = train.take(order[:_N_RECALIBRATION]).images
     recalibrate(student.network, material.data.prepare(images, student.resolution))
     return summary
+
+
+def step_s(student: Student, material: Material, config: TrainingConfig) -> float:
+    """Return the seconds that a step of a training takes here, but for what the optimiser does.
+
+    The network's batch norm counts what it sees.
+    """
+    step, took = _Alone(student, config), list[float]()
+    student.network.to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
+    for number in range(_TIMED):
+        step_context, began = StepContext(0, number, 0.0), time.perf_counter()
+        step(batches.draw(material, config, step_context, parallel.current()), step_context)
+        took.append(time.perf_counter() - began)
+    return min(took)
 
 
 @final
