@@ -1,0 +1,52 @@
+"""What a teacher is worth: members that one taught, finished again without.
+
+python -m experiments.worth_it.teacher RUN ID [ID ...]
+
+RUN is a search whose candidates were trained alone. Those named, which it finished, are finished
+once more from the same weights, with nothing but the labels. Each is printed as a row of
+``teacher.csv``. It uses one core: name some in one process, others in another.
+"""
+
+import argparse
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import torch
+
+from experiments.worth_it.sides import network
+from hwnas import build
+from hwnas.api.composition import with_networks
+from hwnas.finishing.finisher import Finisher
+from hwnas.progress import Silent
+from hwnas.weights import accuracies, as_left
+
+
+def main() -> None:
+    """Finish them, and print the rows."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("run", type=Path, metavar="RUN")
+    parser.add_argument("ids", nargs="+", metavar="ID")
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+
+    parts = build.parts(with_networks(str(asked.run))[0], Silent())
+    rows = {
+        row["id"]: row
+        for row in pq.read_table(asked.run / "candidates.parquet").to_pylist()
+        if row["accuracy_finished"] is not None
+    }
+    trained, metric = parts.config.trained, parts.config.metric
+    left = {
+        name: trained.n_read(metric, [n for n, value in row.items() if value is not None])
+        for name, row in rows.items()
+    }
+    finisher = Finisher(parts, as_left(accuracies(parts, Silent()), left))
+    for row in (rows[name] for name in asked.ids):
+        _, genotype = network({name: str(value) for name, value in row.items()})
+        alone = finisher.tuned(genotype).value
+        latency_ms, taught = row["latency_ms"], row["accuracy_finished"]
+        print(f"{row['id']},{latency_ms:.6f},{taught:.4f},{alone:.4f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
