@@ -78,10 +78,12 @@ def test_every_target_composes_with_profile_or_is_refused_by_name(name: str) -> 
 
 
 @pytest.mark.parametrize("name", [name for group, name in OPTIONS if group == "dataset"])
-def test_every_data_set_composes_with_train(name: str) -> None:
+def test_every_data_set_composes_with_train_and_profile(name: str) -> None:
     config.register()
     with initialize_config_dir(str(CONF), version_base="1.3"):
         composed = compose("train", [f"dataset={name}"])
+        profiled = OmegaConf.to_object(compose("profile", ["+target=cpu", f"dataset={name}"]))
+    assert isinstance(profiled, ProfileConfig)
     found = OmegaConf.to_object(composed)
     assert isinstance(found, TrainConfig)
     assert found.dataset.name == name

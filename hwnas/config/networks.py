@@ -6,7 +6,7 @@ from typing import Any
 from omegaconf import MISSING
 
 from hwnas import backends
-from hwnas.accuracy.options import ScoringConfig
+from hwnas.accuracy.options import ScoringConfig, TrainedConfig
 from hwnas.bounds import SEED, check, within
 from hwnas.config.common import SPACE, RunConfig, not_several, spaces_of
 from hwnas.errors import ConfigError
@@ -27,6 +27,7 @@ class ProfileConfig:
     target: Target = MISSING
     dataset: DatasetConfig = MISSING
     train: TrainingConfig = field(default_factory=TrainingConfig)  #: set by data sets, not read
+    trained: TrainedConfig = field(default_factory=TrainedConfig)  #: the same
     table: TableConfig = field(default_factory=TableConfig)
     timing: TimingConfig = field(default_factory=TimingConfig)
     tuning: TuningConfig = field(default_factory=TuningConfig)
@@ -101,6 +102,7 @@ class TrainConfig:
 
     dataset: DatasetConfig = MISSING
     train: TrainingConfig = field(default_factory=TrainingConfig)
+    trained: TrainedConfig = field(default_factory=TrainedConfig)  #: set by data sets, not read
     scoring: ScoringConfig = field(default_factory=ScoringConfig)
     run: RunConfig = field(default_factory=RunConfig)
     search_space: Any = SPACE

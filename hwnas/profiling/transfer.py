@@ -111,7 +111,7 @@ def transferred(
     predicted = left_out(networks, measured_ms, reference)
     errors = [abs(ms / p - 1.0) for ms, p in zip(measured_ms, predicted, strict=True)]
     alone = table.plans()
-    shift = _in_networks(table, networks, measured_ms, model) if alone else 1.0
+    shift = _in_networks(table, networks, measured_ms, model, reference)
     for op, entry in source.entries.items():
         if op not in alone:
             scale = model.factors[group(op)] / shift
@@ -144,10 +144,24 @@ def _device(table: LatencyTable) -> str:
 
 
 def _in_networks(
-    table: LatencyTable, networks: Sequence[Graph], measured_ms: Sequence[float], model: Transfer
+    table: LatencyTable,
+    networks: Sequence[Graph],
+    measured_ms: Sequence[float],
+    model: Transfer,
+    reference: Mapping[OpSpec, float],
 ) -> float:
-    """Return how many times longer operators take in networks than alone on the new device."""
-    return statistics.median(
-        (ms - model.operator_ms * len(net)) / sum(table.entries[n.op].timing.median_ms for n in net)
+    """Return how many times longer operators take in networks than alone on the new device.
+
+    By networks whose operators were all measured alone; where those of other spaces were, by the
+    operators that both devices know.
+    """
+    alone = {op: table.entries[op].timing.median_ms for op in table.plans()}
+    found = [
+        (ms - model.operator_ms * len(net)) / sum(alone[node.op] for node in net)
         for net, ms in zip(networks, measured_ms, strict=True)
-    )
+        if all(node.op in alone for node in net)
+    ]
+    if not found:
+        both = [op for op in alone if op in reference and group(op) in model.factors]
+        found = [model.factors[group(op)] * reference[op] / alone[op] for op in both]
+    return statistics.median(found) if found else 1.0

@@ -191,3 +191,21 @@ def test_second_transfer_replaces_the_first(
     once, _ = _filled(slower, profiled, ops, tmp_path, 10)
     assert twice.entries == once.entries
     assert twice.calibration == once.calibration
+
+
+def test_tables_that_know_no_network_whole_say_how_much_longer_operators_take_in_one(
+    profiled: Subject, ops: tuple[OpSpec, ...], tmp_path: Path
+) -> None:
+    """As where another space was profiled before."""
+    device = Device(SLOW_DEPTHWISE, scale=1.4, operator_ms=0.003)
+    sampled = [profiled.lower(genotype) for genotype in profiled.sample(10, 1)]
+    known = distinct(sampled)[::2]
+    assert not any(set(distinct([net])) <= set(known) for net in sampled)
+    table = device.table(tmp_path / "new", known)
+    source = REFERENCE.table(tmp_path / "reference" / "tvm", ops)
+    times = [device.network(net) for net in sampled]
+    transfer.transferred(table, source, sampled, times, [profiled.space.name])
+    for op in set(ops) - set(known):
+        if transfer.group(op) in ("pointwise", "depthwise"):
+            alone = table.entries[op].timing.median_ms
+            assert alone == pytest.approx(device.operator(op), rel=0.15)
