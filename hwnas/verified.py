@@ -21,6 +21,7 @@ class Made(TypedDict):
     figures: dict[str, FigureRow]
     details: dict[str, float]
     files: dict[str, str]  #: sha256 by suffix
+    weights: NotRequired[str]  #: what tells them from others of the same network
     layers: NotRequired[list[dict[str, Any]]]
     segments: NotRequired[list[dict[str, FigureRow]]]  #: of a network with exits: figures of each
 

@@ -177,6 +177,11 @@ def _for(
     if "part_of" in manifest:
         whole, target = Path(config.run).absolute().parent, Path(config.run).absolute().name
         raise RunError(f"run={config.run} is one target of a search: say run={whole} only={target}")
+    if manifest.get("status") == "running":  # it does not say yet who teaches
+        raise RunError(
+            f"run={config.run} is not finished: go on with python -m hwnas search "
+            f"run.resume={config.run}"
+        )
     names = [search.target.name for search in searches]
     if config.only is not None and config.only not in names:
         raise ConfigError(unknown("target", config.only, names))

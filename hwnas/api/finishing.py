@@ -14,7 +14,7 @@ from hwnas.config import SearchConfig
 from hwnas.figure import Figure
 from hwnas.finishing.finisher import Finisher
 from hwnas.graph import n_macs
-from hwnas.metrics import column
+from hwnas.metrics import better, column
 from hwnas.progress import Progress
 from hwnas.results import Candidate, Row
 from hwnas.searching import band
@@ -122,9 +122,11 @@ def finish(
         left = [c.genotype for c in band.spread(wanted, done)]
         if left_s(1.0) < 0:  # what is trained already costs no time
             left = [genotype for genotype in left if state.finisher.is_kept(genotype)]
-        if not left:
+        if not left and share == 1.0:
             break
-        state.finished |= _finished(state.finisher, left, phases, "Finish members", left_of_it)
+        if left:
+            known = _finished(state.finisher, left, phases, "Finish members", left_of_it)
+            state.finished |= known
     look()
     state.among_finished = seen([c for c in candidates if c.id in state.finished])
     return state
@@ -133,22 +135,26 @@ def finish(
 def _teacher(wanted: Sequence[Candidate], finisher: Finisher) -> Genotype:
     """Return the network that answers best.
 
-    All others wait for its training. Where the time is limited, this has to fit into a part of it,
-    or to be done already.
+    All others wait for its training. Where the time is limited, this has to fit into a part of it;
+    a run that goes on keeps the one that it had, unless that one surely answers worse.
     """
     config = finisher.parts.config
     sign = 1 if column(config.metric).maximise else -1
     best = sorted(wanted, key=lambda c: (-sign * c.figures[config.metric].value, c.id))
     if config.finish.minutes is None:
         return best[0].genotype
+    begun = next((c for c in best if finisher.checkpoint(c.genotype).n_steps()), None)
+    if begun is best[0]:
+        return begun.genotype
     limit_s = _TEACHER * 60 * config.finish.minutes
-
-    def in_time(genotype: Genotype) -> bool:
-        return finisher.is_kept(genotype) or finisher.training_s(genotype) <= limit_s
-
     lower = finisher.parts.networks.lower
     least = min(best, key=lambda c: (n_macs(lower(c.genotype)), c.id))
-    return next((c for c in best if in_time(c.genotype)), least).genotype
+    first = next((c for c in best if finisher.training_s(c.genotype) <= limit_s), least)
+    if begun is None:
+        return first.genotype
+    known = column(config.metric).best(begun.figures[config.metric])
+    is_worse = better(config.metric, first.figures[config.metric].value, known)
+    return (first if is_worse else begun).genotype
 
 
 def _finished(

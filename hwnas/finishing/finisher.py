@@ -148,5 +148,6 @@ def verifier(parts: Parts, finisher: Finisher, device: Device | None) -> Verifie
         artefacts=build.artefacts(parts, device),
         task=data.task,
         dtype=config.target.dtype,
+        weights=lambda genotype: finisher.checkpoint(genotype).path.parent.name,
         leaves=bool(means([*config.objectives, *config.allowed.limits])),
     )

@@ -22,11 +22,15 @@ def incumbent(
     complete = (c for c in reversed(candidates) if c.state == "complete")
     whole = [*{c.id: c for c in complete}.values()][::-1]  # a repeated one counts once, read first
     metric = quality(objectives)
-    signs = {n: -1.0 if column(n).maximise else 1.0 for n in paid(objectives)}
+    # A target that cannot run a network says no costs of it.
+    signs = {n: -1.0 if column(n).maximise else 1.0 for n in paid(objectives) if n in costs}
     cheaper = [
         c
         for c in whole
-        if all(s * c.figures[n].value <= s * costs[n].value for n, s in signs.items())
+        if all(
+            n in c.figures and s * c.figures[n].value <= s * costs[n].value
+            for n, s in signs.items()
+        )
     ]
     if len(whole) < _ENOUGH or not cheaper:
         return None

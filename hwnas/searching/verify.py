@@ -44,6 +44,8 @@ class Verifier:
     validation: Callable[[Genotype], Iterable[Batch]]
     task: Task
     dtype: str  #: in which artefacts compute of spaces that do not say it
+    #: tells the weights that a network is delivered with from others that it may have
+    weights: Callable[[Genotype], str] = lambda genotype: ""
     phase: str = "Verify front"  #: what the progress bar says
     leaves: bool = False  #: whether means over images that leave early are asked for
 
@@ -56,7 +58,11 @@ def verify(
     folder: RunFolder,
     progress: Progress,
 ) -> list[Member]:
-    """Verify each member, keeping its files; members that an earlier run verified are read."""
+    """Verify each member, keeping its files.
+
+    Members that an earlier run verified are read, if with the same weights: what a run finishes
+    later may be taught by another network.
+    """
     verified = []
     with progress.phase(bench.phase, len(members)) as advance:
         for candidate in members:
@@ -66,7 +72,8 @@ def verify(
 
 
 def _verify_once(candidate: Candidate, bench: Verifier, folder: RunFolder) -> Member:
-    if (known := read_made(folder.path, candidate.id)) is not None:
+    known, weights = read_made(folder.path, candidate.id), bench.weights(candidate.genotype)
+    if known is not None and known.get("weights", weights) == weights:
         segments = tuple(figures_of(rows) for rows in known.get("segments", ()))
         figures, details = figures_of(known["figures"]), known["details"]
         return Member(candidate, figures, details, known["files"], segments=segments)
@@ -76,6 +83,7 @@ def _verify_once(candidate: Candidate, bench: Verifier, folder: RunFolder) -> Me
         "figures": {name: figure.to_json() for name, figure in member.figures.items()},
         "details": member.details,
         "files": member.files,
+        "weights": weights,
         "layers": [dataclasses.asdict(layer) for layer in layers],
     }
     if member.segments:

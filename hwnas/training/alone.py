@@ -106,11 +106,13 @@ def step_s(student: Student, material: Material, config: TrainingConfig) -> floa
 
     The network's batch norm counts what it sees.
     """
-    step, took = _Alone(student, config), list[float]()
-    student.network.to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
+    step, took, device = _Alone(student, config), list[float](), loop.device(config)
+    network = student.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    network.to(device).train()
     for number in range(_TIMED):
         step_context, began = StepContext(0, number, 0.0), time.perf_counter()
-        step(batches.draw(material, config, step_context, parallel.current()), step_context)
+        batch = batches.draw(material, config, step_context, parallel.current())
+        step(batch.to(device), step_context)  # reads the loss, and so waits for the device
         took.append(time.perf_counter() - began)
     return min(took)
 

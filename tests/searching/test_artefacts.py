@@ -1,4 +1,5 @@
 import dataclasses
+import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import cast
@@ -224,6 +225,19 @@ def test_accuracy_is_that_of_the_artefact_not_of_the_network(
     assert row["so"] == f"models/{genotype.id}.so"
     assert row["weights"] == f"models/{genotype.id}.safetensors"
     assert {"so_sha256", "onnx_sha256", "weights_sha256"} <= set(row)
+    # Read again, as an earlier version wrote it, too; not where its weights are others by now.
+    file = tmp_path / f"models/{genotype.id}.json"
+    for weights, is_read in (("", True), ("taught by another", False), ("taught by another", True)):
+        was = file.stat().st_mtime_ns
+        again = dataclasses.replace(bench, weights={genotype: weights}.__getitem__)
+        verify(members, again, Budget(), ("accuracy", "latency_ms"), folder, Silent())
+        assert (file.stat().st_mtime_ns == was) is is_read
+    content = json.loads(file.read_text())
+    del content["weights"]
+    file.write_text(json.dumps(content))
+    was = file.stat().st_mtime_ns
+    verify(members, bench, Budget(), ("accuracy", "latency_ms"), folder, Silent())
+    assert file.stat().st_mtime_ns == was
 
 
 def test_refusal_of_the_device_is_not_swallowed(

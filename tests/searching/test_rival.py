@@ -42,6 +42,20 @@ def test_a_incumbent_is_no_slower_where_speed_is_to_be_maximised() -> None:
     assert incumbent(fast, {"throughput_ips": Figure(9.0, "modelled")}, objectives) is None
 
 
+def test_costs_that_a_target_does_not_know_of_a_network_are_not_compared() -> None:
+    """The target of ``sram_kib`` cannot run the candidate, nor the second of those before it."""
+    known = [*CANDIDATES]
+    known[1] = replace(known[1], figures={n: known[1].figures[n] for n in OBJECTIVES})
+    figures = {"latency_ms": Figure(1.5, "modelled")}
+    found = incumbent(known, figures, (*OBJECTIVES, "sram_kib"))
+    assert found is not None
+    assert found.per_image == bytes([1])
+    both = {**figures, "sram_kib": Figure(100.0, "modelled")}
+    found = incumbent(known, both, (*OBJECTIVES, "sram_kib"))
+    assert found is not None
+    assert found.per_image == bytes([0])
+
+
 def test_there_is_no_incumbent_where_nothing_is_as_cheap_or_little_was_read() -> None:
     assert incumbent(CANDIDATES, _candidate(9, 0, -1.0).figures, OBJECTIVES) is None
     assert incumbent(CANDIDATES[:4], _candidate(9, 0, 4.0).figures, OBJECTIVES) is None
