@@ -616,6 +616,7 @@ def test_wrong_expression_is_pointed_at(
     [
         *CHANGES,
         (lambda run: edit(run, "part_of", ".."), "is one target of a search: say run="),
+        (lambda run: edit(run, "status", "running"), "is not finished: go on with python -m hwnas"),
     ],
 )
 def test_run_that_cannot_be_exported_is_refused(
