@@ -73,7 +73,8 @@ def _forecast(rates: Sequence[float]) -> str:
     """Return what must be borne now: by the hour in UTC of a day or a week, or else the most."""
     if len(rates) not in (_DAY, _WEEK) or len({*rates}) == 1:
         return f"vector({max(rates):.9g})"
-    now = "hour()" if len(rates) == _DAY else f"({_DAY} * day_of_week() + hour())"
+    # Prometheus counts days from Sunday on, plans from Monday on.
+    now = "hour()" if len(rates) == _DAY else f"({_DAY} * ((day_of_week() + 6) % 7) + hour())"
     parts, hour = [], 0
     for rate, group in groupby(rates):
         last = hour + len([*group]) - 1

@@ -74,13 +74,13 @@ def _hours(name: str, asked: Class, beside: Path) -> Array:
     return np.array([_rate(row[column], path, i) for i, row in enumerate(found)])
 
 
-def _rate(said: str, path: Path, row: int) -> float:
+def _rate(said: str, path: Path, row: int, most: float = 1e7) -> float:
     try:
         value = float(said)
     except ValueError:
         value = np.nan
-    if not 0 <= value <= 1e7:
-        raise ConfigError(f"{path}, row {row}: '{said[:40]}' is no rate; allowed: 0 to 1e7.")
+    if not 0 <= value <= most:
+        raise ConfigError(f"{path}, row {row}: '{said[:40]}' is no rate; allowed: 0 to {most:g}.")
     return value
 
 
@@ -142,7 +142,7 @@ def read_carbon(fleet: Fleet, n_hours: int, beside: Path) -> dict[str, Array]:
         if isinstance(said, str):
             path = located(said, beside)
             rows = csv_rows(path, f"carbon.{region}")
-            said = [_rate(row.get("kg_per_kwh", ""), path, i) for i, row in enumerate(rows)]
+            said = [_rate(row.get("kg_per_kwh", ""), path, i, 10) for i, row in enumerate(rows)]
         values = np.atleast_1d(np.array(said, np.float64))
         if len(values) > 1 and n_hours % len(values) and len(values) % n_hours:
             raise ConfigError(

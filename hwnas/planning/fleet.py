@@ -1,6 +1,7 @@
 """``fleet.yaml``: devices with their prices and powers, links between regions, carbon."""
 
 import heapq
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,7 @@ from hwnas.records.schema import Bound, Positive
 Buy = Literal["bought", "reserved", "on_demand", "spot"]
 Watt = Annotated[float, Bound(0, 1e6)]
 #: kg of CO2 a kWh: a constant, a value an hour, or a CSV file with a column ``kg_per_kwh``.
-Carbon = float | list[Annotated[float, Bound(0, 10)]] | str
+Carbon = Annotated[float, Bound(0, 10)] | list[Annotated[float, Bound(0, 10)]] | str
 
 
 @dataclass(frozen=True)
@@ -148,11 +149,16 @@ def _ends(name: str, path: Path | str) -> tuple[str, str]:
 
 
 def ways(fleet: Fleet, source: str) -> Mapping[str, Way]:
-    """Return the fastest way from a region to each that can be reached (Dijkstra)."""
+    """Return the fastest way from a region to each that can be reached (Dijkstra).
+
+    Of those that are as fast it is the cheapest.
+    """
     found: dict[str, Way] = {}
-    queue: list[tuple[float, str, Way]] = [(0.0, source, Way((), 0.0, 0.0, float("inf")))]
+    begin = Way((), 0.0, 0.0, float("inf"))
+    number = itertools.count()  # of ways that are as fast and as cheap, the first
+    queue = [(0.0, 0.0, next(number), source, begin)]
     while queue:
-        _, region, way = heapq.heappop(queue)
+        *_, region, way = heapq.heappop(queue)
         if region in found:
             continue
         found[region] = way
@@ -163,7 +169,8 @@ def ways(fleet: Fleet, source: str) -> Mapping[str, Way]:
                     (*way.links, name), way.rtt_ms + link.rtt_ms,
                     way.usd_per_gb + link.usd_per_gb, min(way.kib_per_ms, width),
                 )  # fmt: skip
-                heapq.heappush(queue, (further.rtt_ms, other, further))
+                key = further.rtt_ms, further.usd_per_gb, next(number)
+                heapq.heappush(queue, (*key, other, further))
     return found
 
 

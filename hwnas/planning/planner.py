@@ -91,13 +91,18 @@ def planned_of(task: Task, limit_s: float, seeds: Sequence[int], progress: Progr
 
 
 def _looser(found: Planned) -> dict[tuple[int, int], float]:
-    """Return higher goodputs of the stations of hours in which next to nothing is late."""
+    """Return higher goodputs of the stations of hours in which next to nothing is late.
+
+    Not of those that must bear a spike, which is not simulated.
+    """
     task, scale = found.solution.task, {}
+    load = task.problem.load
+    spiked = {h for h in range(load.n_hours) if (load.borne[:, h] > load.rates[:, h]).any()}
     late = {h: max(c.late for s in found.seen if s.hour == h for c in s.classes.values())
             for h in {s.hour for s in found.seen if s.classes}}  # fmt: skip
     for hour, share in late.items():
         i = int(task.group[hour])
-        if share <= _LOOSE * LATE:
+        if share <= _LOOSE * LATE and hour not in spiked:
             for row in found.solution.hours[i].pools:
                 where = (i, row.station)
                 scale[where] = task.scale.get(where, 1.0) * _LOOSER

@@ -165,14 +165,15 @@ def _task(task: Task, plan: Plan, names: Named, found: Changes, anew: set[int]) 
     """Return a task in which hours that changed are apart, with goodputs that turned out lower."""
     task = replace(task, marks=_marks(plan, anew), scale={})
     scale = restoring.scales(task, plan, names)
-    hours = restoring.by_hour(plan)
+    hours, worst = restoring.by_hour(plan), dict[tuple[int, int], float]()
     for (name, hour), factor in found.slower.items():
         routes = [*hours[hour].routes, *hours[hour].degraded]
         own = {kind for r in routes if r.klass == name for kind in (r.first, r.second) if kind}
         for kind in own & {*names}:
             where = int(task.group[hour]), names[kind][0]
-            scale[where] = scale.get(where, 1.0) * factor
-    return replace(task, scale=scale)
+            worst[where] = min(worst.get(where, 1.0), factor)  # once, of hours that are alike
+    lower = {where: scale.get(where, 1.0) * factor for where, factor in worst.items()}
+    return replace(task, scale={**scale, **lower})
 
 
 def _before(plan: Plan, task: Task, causes: Sequence[Cause], manner: Manner) -> Before:

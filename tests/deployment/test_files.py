@@ -16,6 +16,7 @@ from google.protobuf.text_format import ParseError
 from torch.nn import functional as F
 
 from hwnas.backends.onnxruntime.session import OrtSession
+from hwnas.deployment.alerts import _forecast
 from hwnas.deployment.files import files
 from hwnas.errors import CompileError
 from hwnas.runtimes.onnx_check import checked_opset
@@ -225,3 +226,10 @@ def test_ray_app_holds_pools_routes_and_hours(deploy: Files) -> None:
     assert (peak["replicas"][POOL], quiet["replicas"][POOL]) == (3, 1)
     assert peak["routes"]["web"][0]["threshold"] == made.THRESHOLD
     assert "counter" not in peak["routes"]  # on the NPU
+
+
+def test_forecasts_of_a_week_begin_on_monday() -> None:
+    """As plans do; PromQL's days of a week begin on Sunday."""
+    rule = _forecast([*[1.0] * 24, *[2.0] * 144])
+    promql_parser.parse(rule)
+    assert rule.startswith("(vector(1) and on() ((24 * ((day_of_week() + 6) % 7) + hour()) >= 0)")

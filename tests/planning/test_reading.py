@@ -10,6 +10,7 @@ from hwnas.errors import HwnasError
 from hwnas.figure import Figure
 from hwnas.planning.arrivals import Arrivals
 from hwnas.planning.demand import read_gaps
+from hwnas.planning.fleet import Fleet, Link, ways
 from hwnas.planning.problem import Problem, read_problem
 from tests.planning import made
 
@@ -43,6 +44,8 @@ def _changed(content: made.Content, path: str, value: Any) -> made.Content:
         ("fleet", "links", {"a-b": {"rtt_ms": 1}, "b-a": {"rtt_ms": 1}}, "there twice"),
         ("fleet", "links", {"site": {"rtt_ms": 1}}, "must be named REGION-REGION"),
         ("fleet", "carbon", {"sight": 0.3}, "Did you mean 'site'?"),
+        ("fleet", "carbon", {"site": 300}, "at most 10"),  # grams
+        ("fleet", "carbon", {"site": -0.1}, "at least 0"),
         ("service", "classes.web.regions", ["moon"], "no device is in a region of class 'web'"),
         ("service", "classes.web.demand", {}, "demand needs one of rate, hours and csv"),
         ("service", "classes.web.demand", {"hours": [0]}, "there is nothing to plan"),
@@ -112,3 +115,22 @@ def test_a_cache_takes_requests_away_and_a_spike_adds_them(tmp_path: Path) -> No
     load = _read(tmp_path, asked, made.fleet()).load
     assert load.rates.tolist() == [[30.0]]
     assert load.borne.tolist() == [[60.0]]
+
+
+def test_of_ways_that_are_as_fast_the_cheapest_is_taken() -> None:
+    links = {
+        "field-a": Link(5.0, usd_per_gb=0.2), "field-b": Link(5.0, usd_per_gb=0.1),
+        "a-cloud": Link(20.0), "b-cloud": Link(20.0), "cloud-b": Link(20.0),
+    }  # fmt: skip
+    found = ways(Fleet({}, links), "field")
+    assert found["cloud"].links == ("field-b", "b-cloud")
+    assert {region: way.rtt_ms for region, way in found.items()} == {
+        "field": 0.0, "a": 5.0, "b": 5.0, "cloud": 25.0,
+    }  # fmt: skip
+
+
+def test_grams_in_a_file_of_carbon_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "grid.csv").write_text("kg_per_kwh\n300\n")
+    there = made.fleet() | {"carbon": {"site": "grid.csv"}}
+    with pytest.raises(HwnasError, match="'300' is no rate; allowed: 0 to 10"):
+        _read(tmp_path, made.service(), there)

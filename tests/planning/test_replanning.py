@@ -180,6 +180,24 @@ def test_late_answers_at_the_planned_demand_make_pools_larger(folder: Path) -> N
     assert "20.0% of web late, p99 of web 80 ms (measured)" in found.sentences[0]
 
 
+def test_hours_that_are_alike_are_as_late_as_one_of_them(tmp_path: Path) -> None:
+    """Twelve of them, each ten per cent slower than planned: not a quarter as fast."""
+    asked, there = made.service(), made.fleet()
+    asked["classes"]["web"]["demand"]["hours"] = [100.0] * 12
+    there["devices"]["cpu"] |= {"quota": 50}
+    made.write(tmp_path, asked, there)
+    files = [f"service={tmp_path / 'service.yaml'}", f"fleet={tmp_path / 'fleet.yaml'}"]
+    assert run(["plan", *files, "front=0", "run.dir=plan"]) == 0
+    rows = [f"{hour},web,100,0.2,40" for hour in range(12)]
+    started = []
+    for n in (1, 12):
+        head = "hour,class,requests_per_s,late,p99_ms"
+        Path("late.csv").write_text("\n".join([head, *rows[:n]]))
+        found = hwnas.replan(Path("plan"), "late.csv", run__dir=f"late{n}")
+        started.append(_moved(read_plan(Path("plan")), read_plan(found.path), 0)[1])
+    assert started[1] == started[0]
+
+
 def test_moves_are_dear_or_cheap_as_one_says(folder: Path) -> None:
     old = read_plan(folder / "plan")
     seen = _seen(old, {"web": 0.4, "batch": 0.4})
