@@ -106,6 +106,12 @@ def read_fleet(path: Path, service: Service) -> Fleet:
                 f"{path}: no device is in a region of class '{name}' ({', '.join(asked.regions)}); "
                 f"there are devices in {', '.join(sorted(found.regions))}."
             )
+        there = sorted({*asked.regions} & found.regions)
+        if not {*there} & {*ways(found, asked.source)}:
+            raise ConfigError(
+                f"{path}: no link leads from {asked.source} to a device of class '{name}': give "
+                f"links.{asked.source}-{there[0]}; there are {', '.join(found.links) or 'none'}."
+            )
     for region in [*service.budgets.power_w, *found.carbon]:
         if region not in found.regions | service.regions:
             raise ConfigError(f"{path}: {unknown('region', region, found.regions)}")

@@ -46,6 +46,7 @@ def _changed(content: made.Content, path: str, value: Any) -> made.Content:
         ("fleet", "carbon", {"sight": 0.3}, "Did you mean 'site'?"),
         ("fleet", "carbon", {"site": 300}, "at most 10"),  # grams
         ("fleet", "carbon", {"site": -0.1}, "at least 0"),
+        ("service", "classes.web.origin", "field", "give links.field-site; there are none."),
         ("service", "classes.web.regions", ["moon"], "no device is in a region of class 'web'"),
         ("service", "classes.web.demand", {}, "demand needs one of rate, hours and csv"),
         ("service", "classes.web.demand", {"hours": [0]}, "there is nothing to plan"),
