@@ -31,7 +31,7 @@ import onnxruntime
 import ray
 from ray import serve
 
-PLAN: dict[str, Any] = {}  # pools; hours that are alike with their replicas and routes
+PLAN: dict[str, Any] = {}  # pools; replicas and routes of hours that are alike; routes at peaks
 HERE = Path(__file__).resolve().parent
 
 
@@ -100,7 +100,7 @@ class Classes:
 
 
 def build(arguments: dict[str, str]) -> Any:
-    """Return the application: of an hour, or, without one, of the peak, scaled between the hours.
+    """Return the application: of an hour, or, without one, of peaks, scaled between the hours.
 
     Args:
         arguments: ``hour``, or nothing.
@@ -111,14 +111,15 @@ def build(arguments: dict[str, str]) -> Any:
     ]
     if not hours:
         raise ValueError(f"hour={arguments['hour']} is none of the plan.")
-    peak = max(hours, key=lambda each: sum(each["replicas"].values()))
-    pools = {name: _pool(name, hours) for name in peak["replicas"]}
+    routes = hours[0]["routes"] if "hour" in arguments else PLAN["routes"]
+    needed = [each[of] for ways in routes.values() for each in ways for of in ("first", "second")]
+    pools = {name: _pool(name, hours) for name in dict.fromkeys(needed) if name}
     if __name__ != "__main__":  # workers need not find this file by its name
         ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
     ingress = serve.deployment(Classes).options(
         name="classes", max_ongoing_requests=1024, ray_actor_options={"num_cpus": 0}
     )
-    return ingress.bind(peak["routes"], pools)
+    return ingress.bind(routes, pools)
 
 
 def _pool(name: str, hours: list[dict[str, Any]]) -> Any:

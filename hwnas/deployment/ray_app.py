@@ -24,7 +24,11 @@ def app(plan: Plan, pools: Sequence[Deployed]) -> dict[str, bytes]:
     if not able:
         return {}
     hours = [_hour(of, able) for of in plan.hours]
-    content = {"pools": {pool.name: _pool(pool) for pool in able.values()}, "hours": hours}
+    content = {
+        "pools": {pool.name: _pool(pool) for pool in able.values()},
+        "hours": hours,
+        "routes": _at_peak(hours),
+    }
     return {NAME: _written(content)}
 
 
@@ -35,14 +39,16 @@ def alone(pools: Sequence[Deployed]) -> bytes:
         for pool in pools
     }
     hour = {"hours": [0], "replicas": {pool.name: 1 for pool in pools}, "routes": routes}
-    return _written({"pools": {pool.name: _pool(pool) for pool in pools}, "hours": [hour]})
+    named = {pool.name: _pool(pool) for pool in pools}
+    return _written({"pools": named, "hours": [hour], "routes": routes})
 
 
 def _written(content: dict[str, Any]) -> bytes:
     """Return the application with what it serves.
 
     Args:
-        content: ``pools`` by name, and ``hours`` with their replicas and routes.
+        content: ``pools`` by name, ``hours`` with their replicas and routes, and ``routes`` of
+            peaks.
     """
     plain = json.loads(json.dumps(content))  # lists for tuples, and nothing that is no literal
     literal = pprint.pformat(plain, width=100, sort_dicts=False, compact=True)
@@ -59,6 +65,18 @@ def _pool(pool: Deployed) -> dict[str, Any]:
         "threads": pool.source.threads, "providers": [_PROVIDERS.get(provider, _PROVIDERS[""])],
         "gpus": int(pool.source.is_on_gpu), "shape": pool.model.shape, "busy": pool.busy,
     }  # fmt: skip
+
+
+def _at_peak(hours: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Return the routes of each class in the hour in which most is asked of it."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    most: dict[str, float] = {}
+    for hour in hours:
+        for name, routes in hour["routes"].items():
+            rate = sum(route["rate"] for route in routes)
+            if rate > most.get(name, 0.0):
+                found[name], most[name] = routes, rate
+    return found
 
 
 def _hour(of: HourPlan, able: dict[str, Deployed]) -> dict[str, Any]:

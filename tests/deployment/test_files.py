@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from hwnas.backends.onnxruntime.session import OrtSession
 from hwnas.deployment.alerts import _forecast
 from hwnas.deployment.files import files
+from hwnas.deployment.ray_app import _at_peak
 from hwnas.errors import CompileError
 from hwnas.runtimes.onnx_check import checked_opset
 from hwnas.runtimes.onnx_served import CONFIDENCE, served
@@ -226,6 +227,14 @@ def test_ray_app_holds_pools_routes_and_hours(deploy: Files) -> None:
     assert (peak["replicas"][POOL], quiet["replicas"][POOL]) == (3, 1)
     assert peak["routes"]["web"][0]["threshold"] == made.THRESHOLD
     assert "counter" not in peak["routes"]  # on the NPU
+    assert content["routes"] == peak["routes"]
+
+
+def test_ray_app_has_routes_of_a_class_that_rests_at_the_peak_of_others() -> None:
+    day, night = ({"first": name, "second": "", "rate": 9.0} for name in ("a", "b"))
+    less = {**day, "rate": 1.0}
+    hours = [{"routes": {"day": [less], "night": [night]}}, {"routes": {"day": [day]}}]
+    assert _at_peak(hours) == {"day": [day], "night": [night]}
 
 
 def test_forecasts_of_a_week_begin_on_monday() -> None:
