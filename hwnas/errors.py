@@ -37,6 +37,10 @@ class TrainingError(HwnasError):
     """Training went wrong in a way that more training does not cure."""
 
 
+class CollapseError(TrainingError):
+    """A network learned nothing, or forgot all that it had learned."""
+
+
 class CompileError(HwnasError):
     """The target's compiler refuses a network."""
 

@@ -6,6 +6,7 @@ from typing import final
 from torch import Tensor, nn
 
 from hwnas.accuracy.supernet import SupernetEvaluator
+from hwnas.errors import CollapseError, TrainingError
 from hwnas.space import Genotype
 from hwnas.tasks.score import Incumbent, Score
 
@@ -30,7 +31,10 @@ class TrainedOnDemand:
 
     def _of(self, space: str) -> SupernetEvaluator:
         if space not in self._trained:
-            self._trained[space] = self._train[space]()
+            try:
+                self._trained[space] = self._train[space]()
+            except CollapseError as error:  # of all candidates, not of one
+                raise TrainingError(str(error)) from None
         return self._trained[space]
 
     def train(self) -> None:

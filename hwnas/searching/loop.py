@@ -17,7 +17,7 @@ from hwnas.accuracy.base import Evaluator
 from hwnas.answers import Heard
 from hwnas.budget import Budget
 from hwnas.cost.base import Cost, CostModel
-from hwnas.errors import BudgetError, CompileError
+from hwnas.errors import BudgetError, CollapseError, CompileError
 from hwnas.figure import Figures
 from hwnas.graph import Graph, n_macs
 from hwnas.metrics import column, means, paid, quality
@@ -32,6 +32,7 @@ from hwnas.searching.pace import Work
 from hwnas.searching.sampler import RunSampler, SamplerContext
 from hwnas.space import Genotype, Option, Space
 
+_COLLAPSED = 5  # candidates of which none was trained: others will not be, either
 _REMEMBERED = 100_000  # costs
 # Candidates of a proposal whose costs of images that leave early are guessed; those of the others
 # are modelled by what trained ones came to.
@@ -296,7 +297,12 @@ def _evaluate(
     found = None  # what it costs images that leave early is known of what is trained to the end
     if problem.heard is None:
         found = incumbent(incumbents, cost.figures, study.objectives)
-    score = problem.evaluator.score(genotype, found)
+    try:
+        score = problem.evaluator.score(genotype, found)
+    except CollapseError as error:
+        if not complete and len(study.candidates) >= _COLLAPSED:  # the recipe's fault
+            raise
+        return Candidate(number, genotype, cost.figures, cost.details, str(error))
     figures = {quality(study.objectives): score.figure, **cost.figures}
     if problem.heard is not None:
         figures |= exits.expected(

@@ -10,7 +10,7 @@ from typing import Protocol, final
 import torch
 from torch import nn
 
-from hwnas.errors import ConfigError, TrainingError
+from hwnas.errors import CollapseError, ConfigError, TrainingError
 from hwnas.families.base import Recipe
 from hwnas.progress import Progress
 from hwnas.training import batches, parallel
@@ -249,8 +249,8 @@ class _Training:
         parameters = self._trainee.module.parameters()
         return float(nn.utils.clip_grad_norm_(parameters, _MAX_GRADIENT_NORM))
 
-    def _collapse(self, step: int, how: str, last_good: float = math.inf) -> TrainingError:
-        return TrainingError(
+    def _collapse(self, step: int, how: str, last_good: float = math.inf) -> CollapseError:
+        return CollapseError(
             f"Training collapsed at step {step}: {how}. Try a smaller learning rate: "
             f"train.lr={self._recipe.lr / 4:g}. {self._saving.checkpoint.kept(last_good)}"
         )

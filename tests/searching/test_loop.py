@@ -10,7 +10,7 @@ import pytest
 from hwnas.accuracy.base import Evaluator
 from hwnas.budget import Budget
 from hwnas.cost.base import Cost
-from hwnas.errors import BudgetError
+from hwnas.errors import BudgetError, CollapseError
 from hwnas.figure import Figure
 from hwnas.progress import Silent
 from hwnas.results import Candidate
@@ -19,6 +19,7 @@ from hwnas.searching.front import pareto_front
 from hwnas.searching.options import SAMPLERS, SamplerConfig
 from hwnas.searching.study import Study
 from hwnas.space import Genotype, SearchSpace
+from hwnas.tasks.score import Incumbent, Score
 from tests.searching.fakes import BitAccuracy, SizeAccuracy, SizeCost, size
 
 OBJECTIVES = ("accuracy", "latency_ms", "energy_mj")
@@ -187,6 +188,35 @@ def test_refused_and_unrunnable_candidates_are_infeasible_with_their_reason(
     assert all(c.state == "complete" for c in candidates if not c.reason)
     resumed = _search(tiny, tmp_path / "s.db", 120, cost=cost, name="random")
     assert resumed == candidates
+
+
+@pytest.mark.parametrize("name", ["pareto", "random"])
+def test_networks_whose_training_collapses_are_infeasible_with_the_reason(
+    tiny: SearchSpace, tmp_path: Path, name: str
+) -> None:
+    evaluator = Collapsing(above=size(tiny.smallest()) + 8)
+    candidates = _search(tiny, tmp_path / "s.db", 60, evaluator=evaluator, name=name)
+    for c in candidates:
+        collapsed = size(c.genotype) > evaluator.above
+        assert c.state == ("infeasible" if collapsed else "complete")
+        assert c.reason == "collapsed at step 7" * collapsed
+    assert 0 < sum(c.state == "complete" for c in candidates) < 60
+    assert _search(tiny, tmp_path / "s.db", 60, evaluator=evaluator, name=name) == candidates
+    with pytest.raises(CollapseError, match="step 7"):  # the recipe's fault
+        _search(tiny, tmp_path / "none.db", 60, evaluator=Collapsing(above=0), name=name)
+
+
+class Collapsing(SizeAccuracy):
+    """Cannot train what is larger."""
+
+    def __init__(self, above: int):
+        super().__init__()
+        self.above = above
+
+    def score(self, genotype: Genotype, incumbent: Incumbent | None = None) -> Score:
+        if size(genotype) > self.above:
+            raise CollapseError("collapsed at step 7")
+        return super().score(genotype, incumbent)
 
 
 def test_front_holds_each_feasible_non_dominated_genotype_once(
