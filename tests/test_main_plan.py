@@ -7,6 +7,7 @@ import pytest
 
 import hwnas
 from hwnas.__main__ import run
+from hwnas.planning.plan import read_plan
 from tests.planning import made
 
 
@@ -110,3 +111,21 @@ def test_a_trace_beside_the_service_is_found_from_anywhere(tmp_path: Path) -> No
     folder = tmp_path / "asked"
     plan = hwnas.plan(folder / "service.yaml", folder / "fleet.yaml", front=0, run__dir="p")
     assert hwnas.simulate(plan, n_seeds=1, run__dir="s").table().num_rows == 2
+
+
+def test_what_a_spike_needs_stays_though_simulations_do_not_hold_it(tmp_path: Path) -> None:
+    pools = []
+    for name, demand in (
+        ("spike", {"hours": [3000.0] * 4, "spike": 2.0}),
+        ("twice", {"hours": [6000.0] * 4}),
+    ):
+        asked, there = made.service(), made.fleet()
+        asked["classes"]["web"]["demand"] = demand
+        there["devices"]["cpu"]["quota"] = 900
+        (tmp_path / name).mkdir()
+        made.write(tmp_path / name, asked, there)
+        files = [f"{of}={tmp_path / name / of}.yaml" for of in ("service", "fleet")]
+        assert run(["plan", *files, "front=0", f"run.dir={name}/plan"]) == 0
+        hours = read_plan(Path(name, "plan")).hours
+        pools.append([[(pool.kind, pool.replicas) for pool in hour.pools] for hour in hours])
+    assert pools[0] == pools[1]
