@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -123,6 +124,27 @@ def test_what_is_trained_already_is_finished_however_late(
     given = [f"run.dir={tmp_path / 'run'}", f"run.supernets={searched.parent / 'networks'}"]
     assert run(["search", *QUICK, *given, "finish.minutes=1e-6"]) == 0
     assert (tmp_path / "run" / "front.csv").read_bytes() == (searched / "front.csv").read_bytes()
+
+
+def test_a_run_keeps_for_how_long_its_candidates_were_trained(
+    searched: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where that was the default of the version that began it."""
+    _forbid_training(monkeypatch)
+    shutil.copytree(searched, tmp_path / "run")
+    file = tmp_path / "run" / "manifest.json"
+    manifest = json.loads(file.read_text())
+    manifest["arguments"].remove("trained.fidelities=[1,2]")
+    file.write_text(json.dumps(manifest))
+    assert run(["search", f"run.resume={tmp_path / 'run'}"]) == 0
+    assert (tmp_path / "run" / "front.csv").read_bytes() == (searched / "front.csv").read_bytes()
+
+
+def test_members_say_which_weights_were_verified(searched: Path) -> None:
+    files = [*(searched / "models").glob("*.json")]
+    weights = [json.loads(file.read_text())["weights"] for file in files]
+    assert all((searched.parent / "networks" / name).is_dir() for name in weights)
+    assert len({*weights}) == len(files) >= 4
 
 
 @pytest.mark.parametrize("most", [5, 2, 1])

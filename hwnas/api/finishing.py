@@ -122,11 +122,11 @@ def finish(
         left = [c.genotype for c in band.spread(wanted, done)]
         if left_s(1.0) < 0:  # what is trained already costs no time
             left = [genotype for genotype in left if state.finisher.is_kept(genotype)]
-        if not left and share == 1.0:
-            break
         if left:
             known = _finished(state.finisher, left, phases, "Finish members", left_of_it)
             state.finished |= known
+        elif share == 1.0:
+            break
     look()
     state.among_finished = seen([c for c in candidates if c.id in state.finished])
     return state

@@ -80,7 +80,7 @@ def _rate(said: str, path: Path, row: int, most: float = 1e7) -> float:
     except ValueError:
         value = np.nan
     if not 0 <= value <= most:
-        raise ConfigError(f"{path}, row {row}: '{said[:40]}' is no rate; allowed: 0 to {most:g}.")
+        raise ConfigError(f"{path}, row {row}: '{said[:40]}' is no number from 0 to {most:g}.")
     return value
 
 

@@ -162,6 +162,6 @@ def _in_networks(
         if all(node.op in alone for node in net)
     ]
     if not found:
-        both = [op for op in alone if op in reference and group(op) in model.factors]
-        found = [model.factors[group(op)] * reference[op] / alone[op] for op in both]
+        both = [op for op in alone if op in reference]
+        found = [model.latency_ms(op, reference[op]) / alone[op] for op in both]
     return statistics.median(found) if found else 1.0

@@ -300,7 +300,8 @@ def _evaluate(
     try:
         score = problem.evaluator.score(genotype, found)
     except CollapseError as error:
-        if not complete and len(study.candidates) >= _COLLAPSED:  # the recipe's fault
+        fitting = [c for c in study.candidates if not problem.budget.exceeded(c.figures)]
+        if not complete and len(fitting) >= _COLLAPSED:  # the recipe's fault
             raise
         return Candidate(number, genotype, cost.figures, cost.details, str(error))
     figures = {quality(study.objectives): score.figure, **cost.figures}

@@ -10,6 +10,7 @@ Xing, "A Fast Knowledge Distillation Framework for Visual Recognition", ECCV 202
 https://arxiv.org/abs/2112.01528: its answers may be kept.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -83,9 +84,12 @@ class Views:
         return batches.steps_per_epoch(self.config.batch_size, len(self.material.data.train))
 
     @property
-    def n_changed(self) -> int:
-        """Epochs that show changed images, about."""
-        return round(self.config.epochs * (1 - self.config.unaugmented))
+    def n_images(self) -> int:
+        """How many there are: those as they are once, changed ones as often as they are shown."""
+        steps = self.config.epochs * self.n_steps
+        n_changed = math.ceil(steps * (1 - self.config.unaugmented)) * self.config.batch_size
+        changed, plain = self._batch(0).places is None, self._batch(steps - 1).places is not None
+        return changed * n_changed + plain * len(self.material.data.train)
 
     def changed(self, epoch: int) -> Iterator[Tensor]:
         """Yield the images of an epoch, step by step, until they are shown as they are."""
@@ -126,7 +130,7 @@ def record(
         ``None`` where they would take more than 1 GiB.
     """
     data, config = views.material.data, views.config
-    n_images = len(data.train) * (views.n_changed + 1)
+    n_images = views.n_images
     if 2 * data.task.n_outputs * n_images > _LARGEST:
         return None
     network.eval()

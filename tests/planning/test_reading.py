@@ -133,5 +133,5 @@ def test_of_ways_that_are_as_fast_the_cheapest_is_taken() -> None:
 def test_grams_in_a_file_of_carbon_are_refused(tmp_path: Path) -> None:
     (tmp_path / "grid.csv").write_text("kg_per_kwh\n300\n")
     there = made.fleet() | {"carbon": {"site": "grid.csv"}}
-    with pytest.raises(HwnasError, match="'300' is no rate; allowed: 0 to 10"):
+    with pytest.raises(HwnasError, match="'300' is no number from 0 to 10"):
         _read(tmp_path, made.service(), there)
