@@ -481,6 +481,7 @@ def test_help_lists_targets_and_options(capsys: pytest.CaptureFixture[str]) -> N
         assert words in text
     assert "budget=" not in text
     assert "train.epochs" not in text
+    assert "trained.fidelities" not in text
 
 
 def test_transferred_table_is_searched_and_resumed(

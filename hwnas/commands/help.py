@@ -44,7 +44,12 @@ def overview(verbs: Mapping[str, str]) -> str:
 
 
 #: Facts of the device, and what only data sets set.
-_HIDDEN = {"search": ("target.",), "profile": ("target.", "train."), "verify": ("target.",)}
+_HIDDEN = {
+    "search": ("target.",),
+    "profile": ("target.", "train.", "trained."),
+    "train": ("trained.",),
+    "verify": ("target.",),
+}
 #: What cannot be left out.
 _FIRST = {
     "search": "+target=<name> ",
