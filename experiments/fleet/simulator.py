@@ -44,7 +44,7 @@ def speed() -> float:
     pools = events.Pools(service, eight, np.zeros(n_pools), eight, events.lognormal(0.1))
     klass = np.repeat(np.arange(4), 2).astype(np.int32)
     routes = events.Routes(
-        klass, np.full(8, 0.5), np.array([0, 1, 1, 2, 2, 3, 0, 3], np.int32),
+        klass, np.full(8, 0.5), np.ones(8), np.array([0, 1, 1, 2, 2, 3, 0, 3], np.int32),
         np.array([4, -1, 5, -1, -1, -1, 5, 4], np.int32), np.full(8, 0.2), np.full(8, 0.002),
         np.full(8, 0.002),
     )  # fmt: skip

@@ -3,7 +3,8 @@
 A pool is a queue from which its replicas take batches, first come, first served. A batch begins
 when a replica is free and the batch is full, or its oldest request has waited for ``wait``. What a
 replica holds when it fails comes back after ``detect`` seconds, to its own pool or, where that has
-no replica left, to another route of its class; a request is lost where there is none.
+no replica left, to another route of its class, drawn by what each has to spare; a request is lost
+where there is none.
 """
 
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ class Routes:
 
     klass: Ints  #: ``(routes,)``
     chance: Floats  #: that a request of the class takes it
+    spare: Floats  #: weight among those of the class that take in what finds its pool gone, above 0
     first: Ints  #: the pool
     second: Ints  #: the pool of what is escalated; -1: none
     share: Floats  #: of requests that are escalated
@@ -96,7 +98,8 @@ def simulate(
     found = _run(
         arrivals, enter[order], order, route.copy(),
         pools.service_s, pools.max_batch, pools.wait_s, pools.replicas, pools.noise,
-        routes.klass, routes.first, routes.second, routes.share, routes.pass_s,
+        routes.klass, routes.spare, routes.first, routes.second, routes.share,
+        routes.reach_s, routes.pass_s,
         happens.at_s, happens.replica, happens.kind, happens.factor, happens.detect_s, seed,
     )  # fmt: skip
     return Outcome(*found)
@@ -109,7 +112,8 @@ def single(service_s: Floats, wait_s: float, replicas: int, noise: Floats) -> tu
         service_s[None], np.array([service_s.size], np.int32), np.array([wait_s]),
         np.array([replicas], np.int32), noise,
     )  # fmt: skip
-    return pools, Routes(one, np.ones(1), one, one - np.int32(1), zero, zero, zero)
+    ones = np.ones(1)
+    return pools, Routes(one, ones, ones, one, one - np.int32(1), zero, zero, zero)
 
 
 def lognormal(sigma: float, seed: int = 0, n: int = 4096) -> Floats:
@@ -153,15 +157,14 @@ def _pop(times: Any, codes: Any, size: Any) -> Any:
 
 
 @numba.njit(cache=True)
-def _other_route(k: Any, klass: Any, first: Any, second: Any, living: Any) -> Any:
-    """Return a route of the class of route ``k`` whose pools live, at random; -1: there is none."""
-    n, seen = klass.size, 0
-    found = -1
-    for r in range(n):
+def _other_route(k: Any, klass: Any, spare: Any, first: Any, second: Any, living: Any) -> Any:
+    """Return a route of the class of route ``k`` whose pools live, by ``spare``; -1: none does."""
+    seen, found = 0.0, -1
+    for r in range(klass.size):
         able = living[first[r]] > 0 and (second[r] < 0 or living[second[r]] > 0)
         if klass[r] == klass[k] and able:
-            seen += 1
-            if np.random.random() * seen < 1.0:
+            seen += spare[r]
+            if np.random.random() * seen < spare[r]:
                 found = r
     return found
 
@@ -170,7 +173,7 @@ def _other_route(k: Any, klass: Any, first: Any, second: Any, living: Any) -> An
 def _run(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917  (one loop: calls would copy its state)
     arrivals: Any, enter: Any, order: Any, route: Any,
     service: Any, max_batch: Any, wait: Any, replicas: Any, noise: Any,
-    klass: Any, first: Any, second: Any, share: Any, pass_s: Any,
+    klass: Any, spare: Any, first: Any, second: Any, share: Any, reach_s: Any, pass_s: Any,
     at_s: Any, of_replica: Any, of_kind: Any, factor: Any, detect: Any, seed: Any,
 ) -> Any:  # fmt: skip
     np.random.seed(seed)
@@ -278,10 +281,15 @@ def _run(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917  (one loop: calls wo
         if q >= 0:
             p = first[route[q]] if stage[q] == 0 else second[route[q]]
             if living[p] == 0:
-                other = _other_route(route[q], klass, first, second, living)
+                other = _other_route(route[q], klass, spare, first, second, living)
                 if other < 0:
                     continue  # lost: no replica lives that may answer it
                 route[q], stage[q] = other, 0
+                # What was not sent yet goes there at once; what was, is sent again.
+                due = (arrivals[q] if source == 0 else now) + reach_s[other]
+                if due > now:
+                    size = _push(times, codes, size, due, (q << 2) | _ENTER)
+                    continue
                 p = first[other]
             nxt[q], since[q] = -1, now
             if tail[p] >= 0:

@@ -3,7 +3,7 @@
 import heapq
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -57,6 +57,8 @@ class Fleet:
     """``fleet.yaml``."""
 
     devices: Annotated[dict[Name, Device], Bound(1, 1000)]
+    #: By their ends: ``edge-cloud``, or with spaces where a region has a hyphen itself,
+    #: ``edge - eu-west``.
     links: dict[str, Link] = field(default_factory=dict)
     carbon: dict[str, Carbon] = field(default_factory=dict)
 
@@ -96,10 +98,7 @@ def read_fleet(path: Path, service: Service) -> Fleet:
         raise ConfigError(f"fleet={path}: there is no such file.") from None
     for name, device in found.devices.items():
         _check_device(found, name, device, str(path))
-    ends = [_ends(name, path) for name in found.links]
-    for i, pair in enumerate(ends):
-        if {*pair} in [{*other} for other in ends[:i]]:
-            raise ConfigError(f"{path}: link '{'-'.join(pair)}' is there twice, in two directions.")
+    found = replace(found, links=_named(found.links, found.regions | service.regions, path))
     for name, asked in service.classes.items():
         if not {*asked.regions} & found.regions:
             raise ConfigError(
@@ -110,7 +109,8 @@ def read_fleet(path: Path, service: Service) -> Fleet:
         if not {*there} & {*ways(found, asked.source)}:
             raise ConfigError(
                 f"{path}: no link leads from {asked.source} to a device of class '{name}': give "
-                f"links.{asked.source}-{there[0]}; there are {', '.join(found.links) or 'none'}."
+                f"links.{_link(asked.source, there[0])}; there are "
+                f"{', '.join(found.links) or 'none'}."
             )
     for region in [*service.budgets.power_w, *found.carbon]:
         if region not in found.regions | service.regions:
@@ -142,16 +142,43 @@ def _check_device(fleet: Fleet, name: str, device: Device, where: str) -> None:
         at = fleet.devices[at.like]
 
 
-def _ends(name: str, path: Path | str) -> tuple[str, str]:
-    ends = tuple(part.strip() for part in name.split("-"))
-    if len(ends) != 2 or not all(ends):
+def _named(links: Mapping[str, Link], regions: set[str], path: Path) -> dict[str, Link]:
+    """Return links by names that tell their ends, whatever hyphens regions have."""
+    found: dict[str, Link] = {}
+    for name, link in links.items():
+        a, b = _ends_of(name, regions, path)
+        if a == b:
+            raise ConfigError(
+                f"{path}: link '{name}' leads from {a} to itself: within a region no link is "
+                "needed; name the other end, as edge-cloud."
+            )
+        if {_link(a, b), _link(b, a)} & {*found}:
+            raise ConfigError(f"{path}: link '{_link(a, b)}' is there twice, in two directions.")
+        found[_link(a, b)] = link
+    return found
+
+
+def _ends_of(name: str, regions: set[str], path: Path) -> tuple[str, str]:
+    """Return the ends of a link; of several hyphens, the one between the most known regions."""
+    parts = name.split(" - ") if " - " in name else name.split("-")
+    cuts = [("-".join(parts[:i]), "-".join(parts[i:])) for i in range(1, len(parts))]
+    ends = [(a.strip(), b.strip()) for a, b in cuts if a.strip() and b.strip()]
+    if not ends or (" - " in name and len(ends) > 1):
         raise ConfigError(f"{path}: link '{name}' must be named REGION-REGION, as edge-cloud.")
-    if ends[0] == ends[1]:
+    most = max(len({*pair} & regions) for pair in ends)
+    best = [pair for pair in ends if len({*pair} & regions) == most]
+    if len(best) > 1:
         raise ConfigError(
-            f"{path}: link '{name}' leads from {ends[0]} to itself: within a region no link is "
-            "needed; name the other end, as edge-cloud."
+            f"{path}: link '{name}' may lead from {best[0][0]} to {best[0][1]} or from "
+            f"{best[1][0]} to {best[1][1]}: put spaces around the hyphen between the regions, as "
+            f"'{best[0][0]} - {best[0][1]}'."
         )
-    return ends[0], ends[1]
+    return best[0]
+
+
+def _link(a: str, b: str) -> str:
+    """Return the name of a link between two regions."""
+    return f"{a} - {b}" if "-" in a + b else f"{a}-{b}"
 
 
 def ways(fleet: Fleet, source: str) -> Mapping[str, Way]:
@@ -182,7 +209,7 @@ def ways(fleet: Fleet, source: str) -> Mapping[str, Way]:
 
 def _from(fleet: Fleet, region: str) -> Iterator[tuple[str, str, Link]]:
     for name, link in fleet.links.items():
-        ends = _ends(name, "fleet")
+        ends = name.split(" - " if " - " in name else "-")
         if region in ends:
             yield name, ends[1 - ends.index(region)], link
 

@@ -20,6 +20,7 @@ _WARM = 0.05  # of the time: what comes first finds empty queues
 _LEAST, _MOST = 4_000, 300_000  # requests of the rarest class and of all, in an hour's simulation
 _SECONDS = (20.0, 3600.0)  # that an hour's simulation takes, at least and at most
 _AFTER = 60.0  # seconds that are looked at after a failure
+_LEAST_SPARE = 1e-6  # of routes that have nothing to spare, as a part of their rate
 
 
 @dataclass(frozen=True)
@@ -292,13 +293,13 @@ class _Routes:
         self.table = events.Routes(
             klass,
             chance,
+            _spare(normal, degraded),
             np.array([pool[r.first] for r in every], np.int32),
             np.array([-1 if r.second is None else pool[r.second] for r in every], np.int32),
             np.array([r.share for r in every]),
             np.array([r.reach_ms for r in every]) / 1e3,
             np.array([r.pass_ms for r in every]) / 1e3,
         )
-        self.weight = np.array([r.rate for r in degraded])
 
     def draw(self, klass: NDArray[np.intp], rng: np.random.Generator) -> events.Ints:
         """Return a route for each request of those classes."""
@@ -310,3 +311,20 @@ class _Routes:
             drawn = np.searchsorted(ends / ends[-1], rng.random(int(mine.sum())), side="right")
             route[mine] = own[np.minimum(drawn, own.size - 1)]
         return route
+
+
+def _spare(normal: Sequence[Route], degraded: Sequence[Route]) -> Array:
+    """Return by which weights routes take in what finds its pool gone, ``(routes,)``.
+
+    What the degraded state gives them beyond what they have already. Where all that live have
+    nothing to spare, by their rates.
+    """
+    had: dict[tuple[str, str, str | None, float], float] = {}
+    for r in normal:
+        key = (r.klass, r.first, r.second, r.threshold)
+        had[key] = had.get(key, 0.0) + r.rate
+    more = [
+        max(0.0, r.rate - had.get((r.klass, r.first, r.second, r.threshold), 0.0)) for r in degraded
+    ]
+    least = [_LEAST_SPARE * r.rate for r in (*normal, *degraded)]
+    return np.maximum([0.0] * len(normal) + more, np.maximum(least, 1e-300))

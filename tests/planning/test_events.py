@@ -37,8 +37,8 @@ def _fleet() -> tuple[events.Pools, events.Routes]:
     pools = events.Pools(service, ints, np.array([0.004, 0.0]), ints, events.lognormal(0.1))
     zero = np.zeros(2, np.int32)
     routes = events.Routes(
-        zero, np.array([0.8, 0.2]), np.array([0, 1], np.int32), np.array([1, -1], np.int32),
-        np.array([0.3, 0.0]), np.full(2, 0.005), np.full(2, 0.002),
+        zero, np.array([0.8, 0.2]), np.ones(2), np.array([0, 1], np.int32),
+        np.array([1, -1], np.int32), np.array([0.3, 0.0]), np.full(2, 0.005), np.full(2, 0.002),
     )  # fmt: skip
     return pools, routes
 
@@ -86,6 +86,23 @@ def test_a_dead_pool_is_avoided_and_without_another_requests_are_lost() -> None:
     again = np.isnan(_run(_fails(0, 1, 2, 3, back=True)).latency_s)
     assert 0 < again.sum() < lost.sum()
     assert not again[-1000:].any()
+
+
+def test_what_finds_its_pool_gone_goes_where_there_is_room_and_travels_there() -> None:
+    """The first pool fails before anything comes; 3 in 4 go to the second, 1 in 4 to the third."""
+    one, ints = np.ones(3, np.int32), np.arange(3, dtype=np.int32)
+    pools = events.Pools(np.full((3, 1), 0.001), one, np.zeros(3), one, np.ones(1))
+    reach = np.array([0.002, 0.010, 0.030])
+    routes = events.Routes(
+        np.zeros(3, np.int32), np.array([1.0, 0, 0]), np.array([1e-9, 3.0, 1.0]), ints,
+        np.full(3, -1, np.int32), np.zeros(3), reach, np.zeros(3),
+    )  # fmt: skip
+    fails = events.Incidents(np.zeros(1), np.zeros(1, np.int32), np.zeros(1, np.int32), np.ones(1))
+    arrivals = np.arange(1.0, 4001.0)
+    found = events.simulate(arrivals, np.zeros(4000, np.int32), pools, routes, fails)
+    assert found.busy_s[0] == 0
+    assert found.busy_s[1] / found.busy_s.sum() == pytest.approx(0.75, abs=0.02)
+    np.testing.assert_allclose(np.unique(found.latency_s.round(6)), reach[1:] + 0.001)
 
 
 def test_a_batch_waits_for_its_oldest_request_alone() -> None:

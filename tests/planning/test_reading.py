@@ -43,6 +43,13 @@ def _changed(content: made.Content, path: str, value: Any) -> made.Content:
         ("fleet", "links", {"site-site": {"rtt_ms": 1}}, "leads from site to itself"),
         ("fleet", "links", {"a-b": {"rtt_ms": 1}, "b-a": {"rtt_ms": 1}}, "there twice"),
         ("fleet", "links", {"site": {"rtt_ms": 1}}, "must be named REGION-REGION"),
+        ("fleet", "links", {"a-b-c": {"rtt_ms": 1}}, "from a to b-c or from a-b to c"),
+        (
+            "fleet",
+            "links",
+            {"eu-west - site": {"rtt_ms": 1}, "site-eu-west": {"rtt_ms": 1}},
+            "link 'site - eu-west' is there twice",
+        ),
         ("fleet", "carbon", {"sight": 0.3}, "Did you mean 'site'?"),
         ("fleet", "carbon", {"site": 300}, "at most 10"),  # grams
         ("fleet", "carbon", {"site": -0.1}, "at least 0"),
@@ -128,6 +135,16 @@ def test_of_ways_that_are_as_fast_the_cheapest_is_taken() -> None:
     assert {region: way.rtt_ms for region, way in found.items()} == {
         "field": 0.0, "a": 5.0, "b": 5.0, "cloud": 25.0,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["eu-west-1-us-east", "us-east - eu-west-1"])
+def test_regions_that_have_hyphens_are_linked(tmp_path: Path, name: str) -> None:
+    asked, there = made.service(), made.fleet(links={name: {"rtt_ms": 7.0}})
+    asked["classes"]["web"] |= {"origin": "us-east", "regions": ["eu-west-1"]}
+    for device in there["devices"].values():
+        device["region"] = "eu-west-1"
+    found = _read(tmp_path, asked, there)
+    assert found.ways["us-east"]["eu-west-1"].rtt_ms == 7.0
 
 
 def test_grams_in_a_file_of_carbon_are_refused(tmp_path: Path) -> None:

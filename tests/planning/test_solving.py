@@ -16,7 +16,7 @@ from hwnas.planning import explain, planner, simulation, solving
 from hwnas.planning.arrivals import Arrivals
 from hwnas.planning.goodput import Goodputs
 from hwnas.planning.options import choices
-from hwnas.planning.plan import Plan, read_plan, to_yaml
+from hwnas.planning.plan import Plan, Route, read_plan, to_yaml
 from hwnas.planning.problem import Problem, read_problem
 from hwnas.planning.simulation import HourSeen, Scene
 from hwnas.planning.solving import Solution, again, solution
@@ -177,6 +177,18 @@ def test_plans_are_simulated_until_nothing_is_late(planned: Path) -> None:
     for runs in found.killed.values():
         for run in runs:
             assert all(c.lost == 0 and c.late_after <= 0.01 for c in run.classes.values())
+
+
+def test_a_failure_sends_to_routes_what_the_degraded_state_gives_them_more() -> None:
+    def route(first: str, rate: float) -> Route:
+        return Route("web", rate, first, None, 0.0, 0.0, 0.9, 0.0, 0.0, 0.0)
+
+    gone, kept = route("spot", 6.0), route("cpu", 4.0)
+    weights = simulation._spare([gone, kept], [route("cpu", 7.0), route("box", 3.0)])
+    assert weights == pytest.approx([6e-6, 4e-6, 3.0, 3.0])
+    # Nothing is spare, or nothing was planned for a failure: by rates.
+    assert simulation._spare([gone, kept], [kept]) == pytest.approx([6e-6, 4e-6, 4e-6])
+    assert simulation._spare([gone, kept], []) == pytest.approx([6e-6, 4e-6])
 
 
 def test_corrections_simulate_what_they_change(
