@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -91,6 +92,36 @@ def test_what_is_wrong_is_one_line(
     assert words in said
     assert "\n" not in said
     assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("objective", "budgets", "words"),
+    [
+        ("carbon", {}, "objective=carbon needs carbon.site, devices.box.busy_w: busy_w in W"),
+        ("energy", {}, "objective=energy needs devices.box.busy_w: "),
+        ("cost", {"carbon_kg_per_day": 1.0}, "budgets.carbon_kg_per_day needs carbon.site, "),
+        ("cost", {"power_w": {"site": 900}}, "budgets.power_w needs devices.box.busy_w: "),
+        ("cost", {}, None),
+    ],
+)
+def test_what_was_not_said_counts_as_nothing_only_where_nobody_asks_for_it(
+    objective: str, budgets: dict[str, Any], words: str | None, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    there = made.fleet()
+    del there["devices"]["box"]["busy_w"]
+    made.write(tmp_path, made.service(budgets=budgets), there)
+    files = [f"{of}={tmp_path / of}.yaml" for of in ("service", "fleet")]
+    code = run(["plan", *files, f"objective={objective}", "front=3", "run.dir=p"])
+    said = capsys.readouterr()
+    if words is None:
+        assert code == 0
+        assert "Not said, and counted as 0: carbon.site, devices.box.busy_w." in said.out
+        assert "emits less" not in said.out
+    else:
+        assert code == 2
+        assert words in said.err
+        assert not Path("p").exists()
 
 
 def test_without_its_packages_a_verb_names_the_command(

@@ -78,11 +78,12 @@ def plan(config: PlanConfig, arguments: Sequence[str], reporter: Reporter) -> Pl
     """
     check_ready("plan", config.run.dir)
     from hwnas.planning import fronts, planner, sketches, summary
-    from hwnas.planning.problem import read_problem
+    from hwnas.planning.problem import check_told, read_problem
     from hwnas.planning.task import Objective
 
     problem = read_problem(Path(config.service), Path(config.fleet))
     objective: Objective = config.objective  # type: ignore[assignment]
+    check_told(problem, objective, Path(config.fleet))
     seeds = range(config.seed, config.seed + config.n_seeds)
     found = planner.planned(sketches.real(problem), objective, config.limit_s, seeds, reporter)
     bought = sketches.bought(problem, found, config.limit_s, reporter)

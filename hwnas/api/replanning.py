@@ -43,7 +43,7 @@ def replan(config: ReplanConfig, arguments: Sequence[str], reporter: Reporter) -
     check_ready("replan", config.run.dir)
     from hwnas.planning import decisions, replanner, sketches, summary
     from hwnas.planning.plan import read_plan
-    from hwnas.planning.problem import read_problem
+    from hwnas.planning.problem import check_told, read_problem
     from hwnas.planning.replanner import Manner
     from hwnas.planning.telemetry import as_rows, began, telemetry
 
@@ -59,6 +59,7 @@ def replan(config: ReplanConfig, arguments: Sequence[str], reporter: Reporter) -
         )
     begun = 0.0 if seen.by_hour else began(config.begin, n_hours)
     problem = sketches.real(read_problem(*(Path(sources[name]) for name in _SOURCES)))
+    check_told(problem, old.objective, Path(sources["fleet"]))
     manner = Manner(
         config.tolerance, config.move_cost, config.most_moved, config.extrapolate, config.limit_s
     )

@@ -73,7 +73,7 @@ def _needed(problem: Problem, other: Solution) -> str:
             name, device = problem.devices[d]
             if n > device.quota:
                 most[name] = max(most.get(name, 0), int(n))
-            watts[device.region] = watts.get(device.region, 0.0) + n * device.busy_w
+            watts[device.region] = watts.get(device.region, 0.0) + n * device.power_w
         power = {r: max(power.get(r, 0.0), w) for r, w in watts.items()}
     if most:
         more = [f"{n} of {name} (quota {problem.fleet.devices[name].quota})"

@@ -33,9 +33,14 @@ class Device:
     slots: Annotated[int, Bound(1, 1024)] = 1  #: replicas that a machine has room for
     memory_mib: Positive | None = None  #: of a machine, which its slots share
     idle_w: Watt = 0.0
-    busy_w: Watt = 0.0
+    busy_w: Watt | None = None
     derate: Annotated[float, Bound(0, 1, above=True)] = 1.0  #: speed that heat leaves
     start_s: Annotated[float, Bound(0, 3600)] = 0.0  #: from the order to the first answer
+
+    @property
+    def power_w(self) -> float:
+        """Of a busy machine: the upper end; where that is not said, of an idle one."""
+        return self.idle_w if self.busy_w is None else self.busy_w
 
     @property
     def is_hourly(self) -> bool:
@@ -126,7 +131,7 @@ def _check_device(fleet: Fleet, name: str, device: Device, where: str) -> None:
             f"{where}: device '{name}' has no price: give devices.{name}.price, $ of a machine an "
             f"hour{hint}; 0 if it costs nothing."
         )
-    if device.busy_w < device.idle_w:
+    if device.power_w < device.idle_w:
         raise ConfigError(
             f"{where}: device '{name}': busy_w {device.busy_w:g} is below idle_w {device.idle_w:g}."
         )

@@ -18,7 +18,7 @@ from hwnas.planning import planner, restoring
 from hwnas.planning.hours import Hour
 from hwnas.planning.options import choices
 from hwnas.planning.planner import Planned
-from hwnas.planning.problem import Problem
+from hwnas.planning.problem import Problem, untold
 from hwnas.planning.solving import Solution, again, solution
 from hwnas.planning.stations import Station
 from hwnas.planning.task import Array, Task
@@ -82,7 +82,8 @@ def swept(found: Planned, n: int, limit_s: float, seed: int, progress: Progress)
                             rows.append(_row(point, held))
                 advance(1)
         advance(n - tried)
-    return Swept(*_told(rows, (done, tried), limit_s))
+    is_known = not untold(base.task.problem)["carbon"]
+    return Swept(*_told(rows, (done, tried), limit_s, carbon_is_known=is_known))
 
 
 def _shares(n: int) -> tuple[int, int, int]:
@@ -101,7 +102,7 @@ def _directions(
 def _carbon(base: Solution, n: int, limit_s: float) -> Iterator[Point]:
     """Yield budgets of carbon, from the least there can be to almost that of the plan."""
     most, problem = base.taken("carbon"), base.task.problem
-    if not n or most <= 0:
+    if not n or most <= 0 or untold(problem)["carbon"]:
         return
     cleanest = solution(replace(base.task, objective="carbon"), limit_s, Silent())
     least = cleanest.taken("carbon") * (1 + _ROUNDING)
@@ -233,7 +234,9 @@ _AXES: tuple[tuple[str, bool], ...] = (
 )  # fmt: skip
 
 
-def _told(rows: list[Row], count: tuple[int, int], limit_s: float) -> tuple[list[Row], list[str]]:
+def _told(
+    rows: list[Row], count: tuple[int, int], limit_s: float, *, carbon_is_known: bool = True
+) -> tuple[list[Row], list[str]]:
     """Return the rows that none dominates, and what they say."""
     points = np.array([[round(row[name], 9) for name, _ in _AXES] for row in rows])
     kept = non_dominated(points, [maximise for _, maximise in _AXES])
@@ -246,7 +249,8 @@ def _told(rows: list[Row], count: tuple[int, int], limit_s: float) -> tuple[list
         said.insert(0, f"With {better['asks']} another plan is as good in all, and better in some: "
                        "say so in service.yaml, and plan again.")  # fmt: skip
     done, tried = count
-    if not any(row["varied"] == "carbon" for row in rows) and rows[0]["carbon_kg_per_day"] > 0:
+    emits = carbon_is_known and rows[0]["carbon_kg_per_day"] > 0
+    if emits and not any(row["varied"] == "carbon" for row in rows):
         said.append("No plan was found that keeps all limits and emits less.")
     if len(front) < len(rows):
         said.append(f"{len(rows) - len(front)} plans were dominated by others, and left out.")

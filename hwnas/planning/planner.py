@@ -10,7 +10,7 @@ from hwnas.planning.goodput import Goodputs
 from hwnas.planning.models import unmeasured
 from hwnas.planning.options import Choices, choices
 from hwnas.planning.plan import Plan
-from hwnas.planning.problem import Problem
+from hwnas.planning.problem import Problem, counted_as_nothing
 from hwnas.planning.simulation import LATE, HourSeen, Kill, Scene
 from hwnas.planning.solving import Solution, again, solution
 from hwnas.planning.task import Objective, Task
@@ -132,8 +132,9 @@ def corrected(
     while True:
         if not found.serves:
             raise BudgetError(explain.refusal(found, progress))
-        notes = [*unmeasured(found.task.problem.catalogue, found.task.problem.fleet)]
-        plan, scene = as_plan(found, notes), Scene(arrivals(found.task.problem))
+        problem = found.task.problem
+        notes = [*unmeasured(problem.catalogue, problem.fleet), *counted_as_nothing(problem)]
+        plan, scene = as_plan(found, notes), Scene(arrivals(problem))
         places = range(len(plan.hours)) if only is None else only
         hours = [plan.hours[i].hours[0] for i in places]
         # Corrections leave most hours as they were.

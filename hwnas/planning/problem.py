@@ -48,6 +48,44 @@ class Problem:
         return {region: dict(ways(self.fleet, region)) for region in sorted(regions)}
 
 
+def untold(problem: Problem) -> dict[str, list[str]]:
+    """Return which keys of ``fleet.yaml`` energy and carbon would need, and nobody gave."""
+    devices = problem.devices
+    energy = [f"devices.{name}.busy_w" for name, device in devices if device.busy_w is None]
+    regions = sorted({device.region for _, device in devices})
+    dark = [f"carbon.{region}" for region in regions if region not in problem.fleet.carbon]
+    return {"energy": energy, "carbon": [*dark, *energy]}
+
+
+def counted_as_nothing(problem: Problem) -> list[str]:
+    """Return a sentence on what was not said, where there is such."""
+    keys = untold(problem)["carbon"]
+    return [f"Not said, and counted as 0: {', '.join(keys)}."] if keys else []
+
+
+def check_told(problem: Problem, objective: str, path: Path) -> None:
+    """Refuse to minimise or limit what would count as nothing, since it was not said.
+
+    Raises:
+        ConfigError: it names the keys.
+    """
+    budgets, missing = problem.service.budgets, untold(problem)
+    asked = {f"objective={objective}": missing.get(objective, [])}
+    if budgets.carbon_kg_per_day is not None:
+        asked["budgets.carbon_kg_per_day"] = missing["carbon"]
+    powered = [
+        f"devices.{name}.busy_w"
+        for name, device in problem.devices
+        if device.region in budgets.power_w and device.busy_w is None
+    ]
+    for what, keys in {**asked, "budgets.power_w": powered}.items():
+        if keys:
+            raise ConfigError(
+                f"{path}: {what} needs {', '.join(keys)}: busy_w in W of a busy machine, carbon in "
+                "kg of CO2 a kWh (about 0.02 to 0.8; 0 if there is none)."
+            )
+
+
 def read_problem(service_path: Path, fleet_path: Path) -> Problem:
     """Return what two files and all that they name say.
 

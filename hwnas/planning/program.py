@@ -280,7 +280,7 @@ class _Assembly:
         task, budgets, n_i = self.task, self.task.problem.service.budgets, self.n[1]
         every = np.arange(n_i * self.d)
         for region, watts in budgets.power_w.items():
-            busy = [d.busy_w * (d.region == region) for _, d in task.problem.devices]
+            busy = [d.power_w * (d.region == region) for _, d in task.problem.devices]
             entries = [(every // self.d, self.begin["m"] + every, np.tile(busy, n_i))]
             self.rows.at_most(f"power_w.{region}", entries, np.full(n_i, watts))
         weight = self.part.weight

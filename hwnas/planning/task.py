@@ -107,7 +107,7 @@ def machine_values(task: Task, objective: Objective) -> tuple[Array, Array]:
     owned = np.where(hourly, 0.0, price * total)
     if objective == "cost":
         return rent, owned
-    kw = np.array([d.busy_w / 1e3 for _, d in problem.devices])
+    kw = np.array([d.power_w / 1e3 for _, d in problem.devices])
     carbon = np.array([problem.carbon[d.region][list(task.hours)] for _, d in problem.devices]).T
     used = np.tile(kw, (len(task.hours), 1)) * (carbon if objective == "carbon" else 1.0)
     return used, np.zeros_like(owned)

@@ -57,7 +57,7 @@ def _devices(found: Solution) -> dict[str, Machine]:
     used = {d for hour in found.hours for d, n in enumerate(hour.machines) if n}
     return {
         name: Machine(
-            at.region, at.buy, at.price or 0.0, at.slots, at.quota, at.idle_w, at.busy_w,
+            at.region, at.buy, at.price or 0.0, at.slots, at.quota, at.idle_w, at.power_w,
             at.start_s, int(found.owned[d]) * (not at.is_hourly),
         )
         for d, (name, at) in enumerate(found.task.problem.devices)
