@@ -204,7 +204,7 @@ def test_spaces_that_other_runtimes_refuse_are_not_taken_beside_them() -> None:
         return agreed(configs)[0].searched
 
     assert searched("npu") == searched("npu", "ethos_u85_256") == "dense_packed"
-    assert searched("npu", "cpu") == "dense_small + mbconv_small"
+    assert searched("npu", "cpu") == "dense_small + cpu_small"
 
 
 def test_run_keeps_what_it_took_by_a_default_that_is_another_by_now(tmp_path: Path) -> None:
