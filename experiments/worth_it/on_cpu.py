@@ -1,12 +1,15 @@
-"""How fast the front of a search and hand-made networks are on this CPU, in int8 by TVM.
+"""How fast the front of a search and hand-made networks are on this CPU, by TVM.
 
-python -m experiments.worth_it.on_cpu
+python -m experiments.worth_it.on_cpu [--dtype float32]
 
-Networks of ``cpu_front.csv`` and ``baselines_2.csv``, whose accuracies on the test split are known,
-are compiled with stand-in weights and timed in several passes of random order: ``cpu.csv``. At each
-accuracy of a baseline that none is ahead of, it is held against the fastest member as accurate.
+Networks of both sides, whose accuracies on the test split are known, are compiled with stand-in
+weights and timed in several passes of random order: ``cpu.csv`` of ``cpu_front.csv`` and
+``baselines_2.csv`` in int8, ``cpu_float32.csv`` of ``cpu_float32_front.csv`` and
+``cpu_float32_baselines.csv``. At each accuracy of a baseline that none is ahead of, it is held
+against the fastest member as accurate.
 """
 
+import argparse
 import csv
 import random
 from pathlib import Path
@@ -20,19 +23,30 @@ from hwnas.timing import Timer, TimingConfig, measure
 
 _HERE = Path(__file__).parent
 _PASSES, _TIMING = 5, TimingConfig()
+#: Fronts and baselines, the column of their accuracies, and the table, by number format.
+_FILES = {
+    "int8": ("cpu_front", "baselines_2", "verified_accuracy_int8", "cpu"),
+    "float32": (
+        "cpu_float32_front", "cpu_float32_baselines", "verified_accuracy_fp32", "cpu_float32"
+    ),
+}  # fmt: skip
 
 
 def main() -> None:
     """Time all, write the table, and print the ratios."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--dtype", choices=list(_FILES), default="int8")
+    dtype = parser.parse_args().dtype
+    front, baselines, accuracy, table = _FILES[dtype]
     lab, rows, timers = Lab(), list[dict[str, Any]](), list[Timer]()
-    for side, file in (("front", "cpu_front.csv"), ("baseline", "baselines_2.csv")):
-        for row in verified(_HERE / file):
+    for side, file in (("front", front), ("baseline", baselines)):
+        for row in verified(_HERE / f"{file}.csv", accuracy):
             searched, genotype = network(row)
             lowered = families.of(searched).lower(searched, genotype, Signature(1, 10))
-            timers.append(lab.timer("tvm", "int8", lowered))
+            timers.append(lab.timer("tvm", dtype, lowered))
             rows.append({
                 "side": side, "id": row["id"], "space": searched.name,
-                "accuracy": float(row["verified_accuracy_int8"]), "latency_us": 0.0,
+                "accuracy": float(row[accuracy]), "latency_us": 0.0,
             })  # fmt: skip
     found: list[list[float]] = [[] for _ in rows]
     for number in range(_PASSES):
@@ -41,7 +55,7 @@ def main() -> None:
     for row, times in zip(rows, found, strict=True):
         row["latency_us"] = float(f"{min(times):.4g}")
         row["slowest_pass_us"] = float(f"{max(times):.4g}")
-    with (_HERE / "cpu.csv").open("w", encoding="utf-8", newline="") as file_:
+    with (_HERE / f"{table}.csv").open("w", encoding="utf-8", newline="") as file_:
         writer = csv.DictWriter(file_, rows[0], lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)

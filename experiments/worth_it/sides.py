@@ -35,16 +35,17 @@ def told(rows: list[dict[str, Any]]) -> None:
     print(f"geometric mean {statistics.geometric_mean(ratios):.2f}, least {min(ratios):.2f}")
 
 
-def verified(path: Path) -> list[dict[str, str]]:
+def verified(path: Path, accuracy: str = "verified_accuracy_int8") -> list[dict[str, str]]:
     """Return the rows of a search's ``front.csv`` whose artefacts were verified."""
     with path.open(encoding="utf-8", newline="") as file:
-        return [row for row in csv.DictReader(file) if row.get("verified_accuracy_int8")]
+        return [row for row in csv.DictReader(file) if row.get(accuracy)]
 
 
 def network(row: dict[str, str]) -> tuple[SearchSpace, Genotype]:
     """Return the space and the genotype of a row: a baseline's, or a member's of a front."""
     one = row.get("space", "")
     own = "dense_packed" if "weight_bits" in row else "dense_small"
+    own = "cpu_small" if "head.width" in row else own
     searched = space.load(space.find(f"baselines/{one}" if one else own))
     prefix = f"{one}." if one else ""
     said = {
