@@ -45,7 +45,7 @@ def by_rule(problem: Problem, station: Station, rule: str, factor: float) -> Sta
         if worst < station.limit_ms:
             best = max(best, (batch / whole * 1e3 * factor, batch))
     rate, batch = best
-    variants = (Variant(batch, 0.0, 1, rate),) if rate else station.variants[:1]
+    variants = (Variant(batch, 0.0, 1, rate, rate),) if rate else station.variants[:1]
     return replace(station, variants=variants)
 
 

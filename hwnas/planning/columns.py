@@ -71,7 +71,7 @@ def pools_of(task: Task, columns: Columns, part: Part) -> Pools:
         station = task.choices.stations[q]
         for v, variant in enumerate(station.variants):
             for spread in task.spreads(part.hours[hour], station.device):
-                rate = task.goodput(part.hours[hour], int(q), variant.goodput)
+                rate = task.goodput(part.hours[hour], int(q), v)
                 rows.append((hour, q, v, spread, rate, variant.least, station.device))
     table = np.array(rows, np.float64).reshape(-1, 7).T
     ints: list[Ints] = [row.astype(np.intp) for row in table]

@@ -1,15 +1,18 @@
 """HiGHS: the one place that calls the solver. Source: Huangfu and Hall, 2018, https://highs.dev."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import highspy
 import numpy as np
 from numpy.typing import NDArray
 
 from hwnas.planning.program import Program
+from hwnas.planning.task import UNSERVED
 
 Array = NDArray[np.float64]
+
+_SLIVER = 0.01  # of a demand, that a machine more may count more than
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,21 @@ def solve(
         np.array(solution.row_dual),
         time.perf_counter() - began,
     )
+
+
+def solve_all(program: Program, limit_s: float, gap: float, start: Array | None = None) -> Solved:
+    """Return a solution as ``solve``; where all can be served, it serves all.
+
+    What it counts that a sliver is not served may be less than what another machine costs.
+    """
+    found = solve(program, limit_s=limit_s, gap=gap, start=start)
+    z = slice(program.begin["z"], program.begin["m"])
+    if found.values is None or not UNSERVED < found.values[z].max(initial=0.0) <= _SLIVER:
+        return found
+    upper = program.upper.copy()
+    upper[z] = 0.0
+    whole = solve(replace(program, upper=upper), limit_s=limit_s, gap=gap)
+    return found if whole.values is None else whole
 
 
 def _model(program: Program) -> highspy.HighsLp:

@@ -98,10 +98,16 @@ def _sent(task: Task, flows: Sequence[Flow]) -> Array:
     return rates
 
 
+def sent_usd(task: Task, i: int, hour: Hour) -> float:
+    """Return what an hour pays for links, in $."""
+    sending = task.sending(i)
+    return sum(float(sending[o]) * x for s, o, x in hour.flows if s == 0)
+
+
 def _needed(task: Task, rates: Array, i: int, row: PoolRow) -> int:
     """Return how many replicas a pool needs for the requests that are sent to it."""
     variant = task.choices.stations[row.station].variants[row.variant]
-    goodput, spread = task.goodput(i, row.station, variant.goodput), row.spread
+    goodput, spread = task.goodput(i, row.station, row.variant), row.spread
     busy = rates[:, row.station] / goodput
     most = max(busy[0], busy[1:].max(initial=0.0) - spread)
     return max(int(np.ceil(most * (1 - 1e-9))), variant.least) + spread

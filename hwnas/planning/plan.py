@@ -123,6 +123,12 @@ class Plan:
     carbon: dict[str, list[_Rate]]
     notes: list[str] = field(default_factory=list)
 
+    def sent(self, route: "Route", hour: int) -> float:
+        """Return the requests a second that take a route, without those of spikes."""
+        asked = self.classes[route.klass]
+        borne = asked.borne[hour]
+        return route.rate * asked.demand[hour] / borne if borne else 0.0
+
     @property
     def gap(self) -> float:
         """How far the value may be above the best of the options that were kept."""

@@ -80,9 +80,12 @@ def planned_of(task: Task, limit_s: float, seeds: Sequence[int], progress: Progr
             break
         wider = replace(best.solution.task, scale={**best.solution.task.scale, **scale})
         found = solution(wider, limit_s, progress)
-        if found.value >= best.plan.value * (1 - _GAIN):
+        if not found.serves or found.value >= best.plan.value * (1 - _GAIN):
             break
-        other = corrected(found, resolve, seeds, progress)
+        try:
+            other = corrected(found, resolve, seeds, progress)
+        except BudgetError:  # goodputs were corrected to below those of the plan that there is
+            break
         if other.plan.value >= best.plan.value or other.is_late:
             break
         best = replace(other, rounds=best.rounds + other.rounds + 1)

@@ -118,7 +118,6 @@ def _reduced(task: Task, program: Program, lp: Solved) -> tuple[Array, Array, Ar
     money = lp.dual[rows["cost_budget"]][0] if "cost_budget" in rows else 0.0
     one, two, device = _machines(task)
     d1, d2 = device[o.first], device[np.maximum(o.second, 0)]
-    usd = o.usd * 3600
     found = np.empty((n_s, n_i, len(o)))
     for s in range(n_s):
         margin, within = o.accuracy - task.floors(s)[o.klass], able(task, s)
@@ -129,7 +128,7 @@ def _reduced(task: Task, program: Program, lp: Solved) -> tuple[Array, Array, Ar
                 cost -= o.links @ of_link[:, s, i]
             if s == 0:
                 own = task.objective == "cost"
-                cost += usd * task.weight[i] * (own - money)
+                cost += task.sending(i) * task.weight[i] * (own - money)
             found[s, i] = cost
     return found, demand, accuracy
 

@@ -155,7 +155,7 @@ class _Assembly:
         return found
 
     def _cost(self) -> Array:
-        task, begin, o = self.task, self.begin, self.task.choices.options
+        task, begin = self.task, self.begin
         cost = np.zeros(begin["end"])
         weight = self.part.weight
         rent, owned = machine_values(task, task.objective)
@@ -166,8 +166,7 @@ class _Assembly:
         cost[begin["r"] : begin["u"]] = owned if self.part.owned is None else TIE * owned
         normal = self.columns.scenario == 0
         if task.objective == "cost":
-            sent = o.usd[self.columns.option] * 3600 * weight[self.columns.hour]
-            cost[: begin["z"]] = np.where(normal, sent, 0.0)
+            cost[: begin["z"]] = np.where(normal, self._sent(), 0.0)
         cost[begin["z"] : begin["m"]] = penalty(task, self._wanted())
         return cost
 
@@ -300,12 +299,15 @@ class _Assembly:
                 (zero, self.begin["r"] + np.arange(self.d), owned * share),
             ]
             if name == "cost":
-                used_up.append(self._sent(weight))
+                x = np.flatnonzero(self.columns.scenario == 0)
+                used_up.append((np.zeros_like(x), x, self._sent()[x]))
             left = limit * days - (spent or {}).get(name, 0.0)
             self.rows.at_most(f"{name}_budget", used_up, np.array([left]))
 
-    def _sent(self, weight: Array) -> tuple[Ints, Ints, Array | float]:
-        """Return what sending costs in all, as entries of a row."""
-        c, o = self.columns, self.task.choices.options
-        usd = o.usd[c.option] * 3600 * weight[c.hour] * (c.scenario == 0)
-        return np.zeros(len(c), np.intp), np.arange(len(c)), usd
+    def _sent(self) -> Array:
+        """Return what sending by columns costs in all hours like theirs, ``(columns,)``."""
+        c = self.columns
+        by_hour = [
+            self.task.sending(i) * w for i, w in zip(self.hours, self.part.weight, strict=True)
+        ]
+        return np.array(by_hour)[c.hour, c.option]

@@ -16,8 +16,8 @@ from hwnas.planning.problem import Problem
 from hwnas.planning.resolving import columns_of, continued, holds, resolved
 from hwnas.planning.restoring import Named
 from hwnas.planning.simulation import Scene
-from hwnas.planning.solving import UNSERVED, Solution, bound
-from hwnas.planning.task import Task
+from hwnas.planning.solving import Solution, bound
+from hwnas.planning.task import UNSERVED, Task
 from hwnas.planning.telemetry import Telemetry
 from hwnas.planning.writing import as_plan, classes_of
 from hwnas.progress import Progress

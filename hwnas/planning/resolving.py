@@ -8,21 +8,20 @@ import numpy as np
 
 from hwnas.planning import moves
 from hwnas.planning.columns import Columns, Part
-from hwnas.planning.highs import Solved, solve
-from hwnas.planning.hours import Flow, Hour, grown, served
+from hwnas.planning.highs import Solved, solve, solve_all
+from hwnas.planning.hours import Flow, Hour, grown, sent_usd, served
 from hwnas.planning.moves import Before
 from hwnas.planning.pricing import able, first
 from hwnas.planning.program import Program, assemble
 from hwnas.planning.solving import (
     MOST_COLUMNS,
     MOST_POOLS,
-    UNSERVED,
     Solution,
     joined,
     read,
     values,
 )
-from hwnas.planning.task import Array, Ints, Objective, Task, machine_values
+from hwnas.planning.task import UNSERVED, Array, Ints, Objective, Task, machine_values
 from hwnas.progress import Progress
 
 _GAP, _LEAST_S = 1e-3, 1.0
@@ -192,7 +191,7 @@ def _resolve(
     program = moves.added(plain, found.task, before, part)
     owned = _bought(found, settled | {*some}, before)
     start = moves.filled(program, values(program, [found.hours[i] for i in some], owned))
-    solved: Solved = solve(program, limit_s=limit_s, gap=_GAP, start=start)
+    solved: Solved = solve_all(program, limit_s, _GAP, start)
     if solved.values is None and start is not None:
         return  # there was no time for more than what it began with
     for i, hour in zip(some, read(found.task, program, solved, part)[0], strict=True):
@@ -206,13 +205,7 @@ def _spent(found: Solution, others: set[int]) -> dict[str, float]:
     for name in budgets:
         rent, _ = machine_values(task, name)
         taken[name] = sum(float(rent[i] @ found.hours[i].machines) * task.weight[i] for i in others)
-    usd = task.choices.options.usd
-    taken["cost"] += sum(
-        float(usd[o]) * x * 3600 * task.weight[i]
-        for i in others
-        for s, o, x in found.hours[i].flows
-        if s == 0
-    )
+    taken["cost"] += sum(sent_usd(task, i, found.hours[i]) * task.weight[i] for i in others)
     return taken
 
 

@@ -19,6 +19,7 @@ LATE = 0.01  #: share of requests that may be late
 _WARM = 0.05  # of the time: what comes first finds empty queues
 _LEAST, _MOST = 4_000, 300_000  # requests of the rarest class and of all, in an hour's simulation
 _SECONDS = (20.0, 3600.0)  # that an hour's simulation takes, at least and at most
+_LIMITS = 60  # times the longest limit: a pool that falls behind is late only after a while
 _AFTER = 60.0  # seconds that are looked at after a failure
 _LEAST_SPARE = 1e-6  # of routes that have nothing to spare, as a part of their rate
 
@@ -86,7 +87,8 @@ def simulate_hour(plan: Plan, hour: int, scene: Scene, seed: int) -> HourSeen:
     """
     of = next(each for each in plan.hours if hour in each.hours)
     rates = {name: c.demand[hour] * scene.load for name, c in plan.classes.items()}
-    seconds = _seconds([rate for rate in rates.values() if rate > 0])
+    longest = max(c.p99_ms for c in plan.classes.values()) / 1e3
+    seconds = _seconds([rate for rate in rates.values() if rate > 0], longest)
     if scene.kills:
         seconds = max(seconds, _AFTER / (1 - max(kill.at for kill in scene.kills)))
     return _Hour(plan, of, hour, scene, seconds, seed).seen(rates)
@@ -127,11 +129,12 @@ def over_seeds(values: Sequence[float]) -> Figure:
     return Figure(mean, "modelled", mean - half, mean + half)
 
 
-def _seconds(rates: Sequence[float]) -> float:
+def _seconds(rates: Sequence[float], longest_s: float) -> float:
+    least = min(max(_SECONDS[0], _LIMITS * longest_s), _SECONDS[1])
     if not rates:
-        return _SECONDS[0]
-    wanted = max(_SECONDS[0], _LEAST / min(rates))
-    return max(1.0, min(wanted, _SECONDS[1], max(_MOST / sum(rates), _SECONDS[0])))
+        return least
+    wanted = max(least, _LEAST / min(rates))
+    return min(wanted, _SECONDS[1], max(_MOST / sum(rates), least))
 
 
 class _Hour:
@@ -254,14 +257,15 @@ class _Hour:
         for name, device in devices.items():
             n = self.of.machines.get(name, 0)
             owned = device.bought if device.bought else n
-            usd += device.price * owned
+            usd += device.price * owned * (1.0 if device.bought else 1 + device.start_s / 3600)
             busy = found.busy_s[self._of_device(name)].sum() / self.seconds / device.slots
             hours = (device.idle_w * n + (device.busy_w - device.idle_w) * min(busy, n)) / 1e3
             kwh += hours
             kg += hours * self.plan.carbon[device.region][self.hour % n_hours]
         for route in self.of.routes:
-            demand = self.plan.classes[route.klass].borne[self.hour]
-            usd += route.usd * route.rate / demand * rates[route.klass] * 3600 if demand else 0.0
+            asked = self.plan.classes[route.klass].demand[self.hour]
+            load = rates[route.klass] / asked if asked else 0.0
+            usd += route.usd * 3600 * self.plan.sent(route, self.hour) * load
         return usd, kwh, kg
 
     def _busy(self, found: events.Outcome) -> dict[str, float]:

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from hwnas.planning.columns import Columns, Part, whole
-from hwnas.planning.highs import Solved, solve
-from hwnas.planning.hours import Hour, PoolRow, rounded
+from hwnas.planning.highs import Solved, solve, solve_all
+from hwnas.planning.hours import Hour, PoolRow, rounded, sent_usd
 from hwnas.planning.pricing import Priced, priced
 from hwnas.planning.program import Program, assemble
-from hwnas.planning.task import Array, Objective, Task, machine_values
+from hwnas.planning.task import UNSERVED, Array, Objective, Task, machine_values
 from hwnas.progress import Progress
 
 #: Programs that are solved whole: so many options in hours, and candidates for pools.
@@ -27,7 +27,6 @@ _EACH = 4  # stations of each device that are kept for an hour, whatever the rel
 _KEPT = 1_000  # options that are kept for a class in an hour and scenario
 _HOUR_GAP, _HOUR_S = 0.01, (1.0, 8.0)
 _EXACT = 1e-7
-UNSERVED = 1e-6  # a part of a demand that is none
 
 
 @dataclass
@@ -55,9 +54,8 @@ class Solution:
         for i, hour in enumerate(self.hours):
             total += float(rent[i] @ hour.machines) * task.weight[i]
             if objective == "cost":
-                usd = sum(task.choices.options.usd[o] * x for s, o, x in hour.flows if s == 0)
-                total += usd * 3600 * task.weight[i]
-        return total + float(owned @ self.owned)
+                total += sent_usd(task, i, hour) * task.weight[i]
+        return float(total + owned @ self.owned)
 
     @property
     def unserved(self) -> Array:
@@ -138,7 +136,7 @@ def _whole(
     task: Task, program: Program, limit_s: float, progress: Progress, start: Array | None = None
 ) -> Solution:
     with progress.phase("Program", 1) as advance:
-        found = solve(program, limit_s=limit_s, gap=_EXACT, start=start)
+        found = solve_all(program, limit_s, _EXACT, start)
         advance(1)
     part = whole(task)
     hours, owned = read(task, program, found, part)
@@ -272,7 +270,7 @@ def _served(
         program = assemble(task, kept, part)
         fits = part.owned is None or (first.machines <= owned + _hourly(task)).all()
         start = values(program, [first], first.machines) if fits else None
-        found = solve(program, limit_s=limit_s, gap=_HOUR_GAP, start=start)
+        found = solve_all(program, limit_s, _HOUR_GAP, start)
         (hour,), more = read(task, program, found, part)
         if not (hour.unserved > UNSERVED).any():
             return hour, owned if part.owned is not None else np.maximum(owned, more)
@@ -311,6 +309,9 @@ def _polish(found: Solution, kept: Sequence[Columns], limit_s: float, progress: 
     program = assemble(task, joined(kept, part.hours), part)
     with progress.phase("Polish", 1) as advance:
         start = values(program, found.hours, found.owned)
+        if start is not None:  # what is served already stays so
+            z = slice(program.begin["z"], program.begin["m"])
+            program.upper[z] = start[z]
         better = solve(program, limit_s=limit_s, gap=1e-3, start=start)
         advance(1)
     found.bound_kept = max(found.bound_kept, better.bound)

@@ -29,6 +29,7 @@ class Variant:
     wait_ms: float
     least: int  #: replicas that answer, at least
     goodput: float  #: requests a second of a replica
+    most: float  #: goodput that no correction may go beyond: it would fall behind
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ def limits_of(problem: Problem) -> Array:
     }
     wanted = sorted(t * part for t in left if t > 0 for part in (1.0, *PARTS, 1 - PARTS[1]))
     kept: list[float] = []
-    for t in sorted(left, reverse=True) + wanted[::-1]:
+    for t in sorted(left) + wanted:  # of those that are near, the shorter one suits both
         if t > 0 and all(abs(t - other) > _NEAR * other for other in kept):
             kept.append(t)
     return np.array(sorted(kept))
@@ -93,6 +94,7 @@ def _at_limits(
     best: dict[tuple[int, int], Variant] = {}
     for batch in latency_ms:
         service = service_times(latency_ms, batch)
+        most = float(goodputs.rates(service)[-1])
         for wait in problem.service.wait_ms if batch > 1 else [0.0]:
             for size in SIZES:
                 curve = goodputs.curve(arrivals, service, size, wait / 1e3)
@@ -100,7 +102,7 @@ def _at_limits(
                     rate = goodputs.rate(limit / 1e3, curve, service)
                     known = best.get((i, size))
                     if rate > 0 and (known is None or rate > known.goodput):
-                        best[i, size] = Variant(batch, wait, size, rate)
+                        best[i, size] = Variant(batch, wait, size, rate, most)
     for i, limit in enumerate(limits):
         kept: list[Variant] = []
         for size in SIZES:

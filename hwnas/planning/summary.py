@@ -132,7 +132,8 @@ def _costs(plan: Plan) -> Iterable[Row]:
             usd, paid = hours * device.price * (1 + device.start_s / 3600), hours
         yield {"part": name, "buy": device.buy, "machine_hours_paid": paid,
                "machine_hours_used": hours, "usd": usd}  # fmt: skip
-    sent = sum(r.usd * r.rate * 3600 * len(of.hours) for of in plan.hours for r in of.routes)
+    sent = sum(r.usd * 3600 * plan.sent(r, h)
+               for of in plan.hours for r in of.routes for h in of.hours)  # fmt: skip
     yield {"part": "sending", "buy": "", "machine_hours_paid": 0, "machine_hours_used": 0,
            "usd": sent}  # fmt: skip
 

@@ -17,6 +17,7 @@ OBJECTIVES = ("cost", "carbon", "energy")
 TIE = 1e-6  #: of a machine's price, where money is not what is asked for
 _DEAR = 100.0  # times what serving costs: what it counts that something is not served
 _LEAST_RATE = 1e-9
+UNSERVED = 1e-6  # a part of a demand that is none
 _SOME = 4  # replicas of a pool on one machine: between one and all of its slots
 
 
@@ -83,9 +84,24 @@ class Task:
         """Return the accuracies that are asked for ``(classes,)``."""
         return np.array([c.floor(degraded=s > 0) for _, c in self.problem.classes])
 
-    def goodput(self, hour: int, station: int, rate: float) -> float:
-        """Return a goodput of a station as it was corrected for an hour."""
-        return rate * self.scale.get((hour, station), 1.0)
+    def sending(self, i: int) -> Array:
+        """Return what a request a second of each option pays for links in an hour, in $.
+
+        Of what comes: a spike must be borne, and is not paid for in every hour.
+
+        Args:
+            i: The place of the hour.
+        """
+        load, o = self.problem.load, self.choices.options
+        rates, borne = (table[:, self.hours[i]] for table in (load.rates, load.borne))
+        comes = np.divide(rates, borne, out=np.ones_like(borne), where=borne > 0)
+        found: Array = o.usd * 3600 * comes[o.klass]
+        return found
+
+    def goodput(self, hour: int, station: int, variant: int) -> float:
+        """Return the goodput of a variant of a station as it was corrected for an hour."""
+        found = self.choices.stations[station].variants[variant]
+        return min(found.goodput * self.scale.get((hour, station), 1.0), found.most)
 
 
 def _carbon_rows(problem: Problem) -> list[Array]:

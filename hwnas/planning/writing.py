@@ -73,7 +73,7 @@ def hour_plan(task: Task, hour: Hour, i: int, kinds: dict[str, Kind]) -> HourPla
         name, kind = _kind(task, row)
         kinds.setdefault(name, kind)
         names[row.station] = name
-        goodput = task.goodput(i, row.station, kind.goodput)
+        goodput = task.goodput(i, row.station, row.variant)
         pools.append(Pool(name, row.replicas, row.spread, _digits(goodput)))
     devices = task.problem.devices
     return HourPlan(

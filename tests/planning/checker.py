@@ -89,7 +89,7 @@ class _Checker:
         sent: dict[str, float] = {}
         links: dict[str, float] = {}
         for name, asked in self.service["classes"].items():
-            wanted = asked["demand"]["hours"][hour]
+            wanted = asked["demand"]["hours"][hour] * asked["demand"].get("spike", 1.0)
             routes = [r for r in each[which] if r["klass"] == name]
             rate = sum(r["rate"] for r in routes)
             near = math.isclose(rate, wanted, rel_tol=1e-4, abs_tol=1e-3)
@@ -174,13 +174,14 @@ class _Checker:
         for r in each["routes"]:
             asked = self.service["classes"][r["klass"]]
             at, part = asked.get("origin", asked["regions"][0]), 1.0
+            spike = asked["demand"].get("spike", 1.0)
             for kind in (r["first"], r["second"]):
                 if kind:
                     d = self.fleet["devices"][self.plan["kinds"][kind]["device"]]
                     for link in self._way(at, d["region"])[1]:
                         per_gb = self.fleet["links"][link].get("usd_per_gb", 0.0)
                         gb = asked.get("payload_kib", 0) / 1024 / 1024
-                        usd += r["rate"] * part * 3600 * gb * per_gb
+                        usd += r["rate"] / spike * part * 3600 * gb * per_gb
                     at, part = d["region"], r["share"]
         return usd
 

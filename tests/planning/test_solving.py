@@ -62,6 +62,68 @@ def test_random_plans_keep_what_files_ask_for(tmp_path: Path, seed: int) -> None
         assert checker.broken(tmp_path, tmp_path) == []
 
 
+def _of_one_device(folder: Path, asked: dict[str, Any], models: Any, **device: Any) -> None:
+    """Write a service over one kind of machine, which is rented by the hour."""
+    cpu = {"region": "site", "buy": "on_demand", "quota": 600, "price": 0.2, "slots": 1, **device}
+    there = made.fleet(devices={"cpu": {**cpu, "busy_w": 100}}, links={"field-site": LINK})
+    made.write(folder, asked, there, models)
+
+
+LINK = {"rtt_ms": 5, "usd_per_gb": 0.09}
+MODELS = [(name, accuracy, {"cpu": times["cpu"]}) for name, accuracy, times in made.MODELS]
+
+
+def test_a_sliver_of_a_demand_is_served_though_it_takes_another_machine(tmp_path: Path) -> None:
+    asked = made.service()
+    rates = np.random.default_rng(2).uniform(200, 1500, 24)
+    asked["classes"]["web"]["demand"] = {"hours": rates.tolist()}
+    _of_one_device(tmp_path, asked, [("only", 0.8, {"cpu": (20.0, 80.0)})])
+    assert _solved(tmp_path).serves
+
+
+def test_a_pool_can_carry_what_it_is_planned_for_however_late_answers_may_be(
+    tmp_path: Path,
+) -> None:
+    """In 20 s a queue that grows does not show where answers may take a second."""
+    asked = made.service()
+    asked["classes"]["web"] |= {"p99_ms": 1000.0, "demand": {"rate": 1500.0}}
+    _of_one_device(tmp_path, asked, [("only", 0.8, {"cpu": (20.0, 80.0)})])
+    problem = _problem(tmp_path)
+    task = Task(problem, choices(problem, GOODPUTS, Silent()), "cost")
+    (hour,) = planner.planned_of(task, 20, [0, 1], Silent()).plan.hours
+    assert sum(pool.replicas for pool in hour.pools) > 30  # a replica answers 50 a second at most
+
+
+def test_limits_that_are_near_are_both_kept(tmp_path: Path) -> None:
+    asked = made.service()
+    web = asked["classes"]["web"] | {"demand": {"rate": 10.0}}
+    asked["classes"] = {"a": web | {"p99_ms": 60.0}, "b": web | {"p99_ms": 59.0}}
+    _of_one_device(tmp_path, asked, [("only", 0.8, {"cpu": (50.0, 200.0)})])
+    assert _solved(tmp_path).serves
+
+
+def test_links_are_paid_for_what_comes_and_hours_cost_what_the_plan_says(tmp_path: Path) -> None:
+    asked = made.service()
+    asked["classes"]["web"] |= {
+        "origin": "field", "payload_kib": 1000.0, "demand": {"hours": [30.0, 60.0], "spike": 3.0},
+    }  # fmt: skip
+    _of_one_device(tmp_path, asked, MODELS, start_s=1800)
+    found = _solved(tmp_path)
+    plan = as_plan(found)
+    machines = sum(n * 0.2 * 1.5 for hour in plan.hours for n in hour.machines.values())
+    sent = (30 + 60) * 3600 * 1000 / (1 << 20) * 0.09
+    assert found.value == pytest.approx(machines + sent)
+    seen = simulation.simulate(plan, Scene(planner.arrivals(found.task.problem)), [0], Silent())
+    assert sum(hour.usd for hour in seen) == pytest.approx(found.value)
+    budget = {"budgets": {"cost_per_day": (found.value + 0.01) * 12}}
+    made.write(
+        tmp_path, asked | budget, yaml.safe_load((tmp_path / "fleet.yaml").read_text()), MODELS
+    )
+    assert _solved(tmp_path).serves
+    (tmp_path / "plan.yaml").write_bytes(to_yaml(plan))
+    assert checker.broken(tmp_path, tmp_path) == []
+
+
 @pytest.fixture
 def planned(tmp_path: Path) -> Path:
     """Return a folder with a service, a fleet and a plan that must survive failures."""
