@@ -1,13 +1,12 @@
 """Composition root: from a configuration to the objects that a verb needs."""
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from hwnas import backends, families
+from hwnas import backends, families, machine
 from hwnas.backends.base import Artefacts, Costed
 from hwnas.backends.derived import DerivedArtefacts
 from hwnas.backends.exits import ExitArtefacts
@@ -185,9 +184,14 @@ def settled(config: SearchConfig, data: ImageData, have_exits: bool) -> SearchCo
     if accuracy is None:
         pixels = len(data.train) * data.train.side**2 * data.signature.in_channels
         accuracy = "trained" if pixels <= _TRAINED_PIXELS else "supernet"
+    if accuracy == "trained" and config.train.init_from is not None:
+        raise ConfigError(
+            f"train.init_from={config.train.init_from} holds a supernet's weights, and "
+            "accuracy=trained trains each network from scratch: say accuracy=supernet."
+        )
     if workers is None:
         many = accuracy == "trained" and config.cost != "measured"
-        workers = (os.cpu_count() or 1) if many else 1
+        workers = machine.cores() if many else 1
     return replace(config, accuracy=accuracy, study=replace(config.study, workers=workers))
 
 

@@ -7,6 +7,8 @@ import os
 import threading
 from collections.abc import Iterator
 
+from hwnas import machine
+
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3  # of glibc's malloc.h
 _MIB = 1 << 20
 
@@ -37,7 +39,7 @@ def tune() -> None:
 def shared_by(n: int) -> Iterator[None]:
     """Have ``n`` processes, which are started meanwhile, take every core once together."""
     before = os.environ.get("OMP_NUM_THREADS")  # read by libraries when they are loaded
-    os.environ["OMP_NUM_THREADS"] = before or str(max(1, (os.cpu_count() or 1) // n))
+    os.environ["OMP_NUM_THREADS"] = before or str(max(1, machine.cores() // n))
     try:
         yield
     finally:

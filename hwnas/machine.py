@@ -1,8 +1,10 @@
 """What this machine is, as far as it decides latencies."""
 
 import hashlib
+import math
 import os
 import platform
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,6 @@ _GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 _MEMINFO = Path("/proc/meminfo")
 _MEMBERSHIP = Path("/proc/self/cgroup")
 _CGROUPS = Path("/sys/fs/cgroup")
-_V1, _V2 = "memory.limit_in_bytes", "memory.max"
 _UNKNOWN = "unknown"
 
 
@@ -37,18 +38,37 @@ def memory_bytes(
     """Return the memory that this process may use: the machine's, or its control group's limit."""
     line = next(s for s in meminfo.read_text().splitlines() if s.startswith("MemTotal:"))
     limits = [int(line.split()[1]) * 1024]
-    for entry in membership.read_text().splitlines() if membership.is_file() else []:
-        _, controllers, name = entry.split(":", 2)
-        if controllers not in ("", "memory"):
-            continue
-        # Version 2 has one tree for all controllers. Limits of groups above hold as well.
-        root, file = (groups / "memory", _V1) if controllers else (groups, _V2)
-        path = root / name.lstrip("/")
-        for folder in (path, *path.parents[: len(path.relative_to(root).parts)]):
-            limit = folder / file
-            if limit.is_file() and (text := limit.read_text().strip()).isdigit():
+    for folder in _folders("memory", membership, groups):
+        for name in ("memory.max", "memory.limit_in_bytes"):
+            if (text := _text(folder / name)).isdigit():
                 limits.append(int(text))
     return min(limits)
+
+
+def cores(membership: Path = _MEMBERSHIP, groups: Path = _CGROUPS) -> int:
+    """Return how many cores this process may use at once, by its affinity and control group."""
+    limits = [len(os.sched_getaffinity(0))]
+    for folder in _folders("cpu", membership, groups):
+        said = _text(folder / "cpu.max").split()
+        said = said or [_text(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period")]
+        if len(said) == 2 and all(text.isdigit() for text in said) and int(said[1]):
+            limits.append(max(1, math.ceil(int(said[0]) / int(said[1]))))
+    return min(limits)
+
+
+def _folders(controller: str, membership: Path, groups: Path) -> Iterator[Path]:
+    """Yield the control group of this process, and all above, whose limits hold as well."""
+    for entry in membership.read_text().splitlines() if membership.is_file() else []:
+        _, controllers, name = entry.split(":", 2)
+        # Version 2 has one tree for all controllers.
+        if not controllers or controller in controllers.split(","):
+            root = groups / controllers if controllers else groups
+            path = root / name.lstrip("/")
+            yield from (path, *path.parents[: len(path.relative_to(root).parts)])
+
+
+def _text(path: Path) -> str:
+    return path.read_text().strip() if path.is_file() else ""
 
 
 def _first_core(cpuinfo: Path) -> dict[str, str]:

@@ -273,6 +273,8 @@ def check_resumed(
             raise RunError(
                 f"run.resume={folder.path}: {name} differs from that of the run. "
                 "Resume with the same settings (only n_trials may grow), or start a new run."
+                + IN_MEMORY
+                * (name == "data")
             )
     recorded = earlier.get("config", {}).get("n_trials", 0)
     if n_trials < recorded:
@@ -280,6 +282,13 @@ def check_resumed(
             f"run.resume={folder.path}: n_trials={n_trials} is below the {recorded} of the run; it "
             "may only grow."
         )
+
+
+#: Why data may differ that are the same.
+IN_MEMORY = (
+    " On machines of other memory, images may be in memory here and streamed there: see the line "
+    "'Decoded images', and say dataset.in_memory=true or false."
+)
 
 
 def default_path(verb: str, *, shared: bool = False) -> Path:

@@ -30,7 +30,7 @@ from hwnas.training.alone import Student, train_alone
 from hwnas.training.batches import Material
 from hwnas.training.checkpoint import Checkpoint
 from hwnas.training.config import TrainingConfig, fine_tuning
-from hwnas.training.data import DatasetConfig, ImageData, load
+from hwnas.training.data import DatasetConfig, ImageData, InMemorySplit, Split, load
 from hwnas.training.inference import per_sample, recalibrate
 from hwnas.training.initial import initialise
 from hwnas.training.loop import Row, Saving, Summary, Trainee
@@ -253,11 +253,11 @@ class TrainingSetup:
 
     def glance(self, network: nn.Module, genotype: Genotype) -> float:
         """Return the metric of a network, which is spent by it, on a part of validation."""
-        resolution, some = self.resolution(genotype), torch.arange(_GLANCE_CALIBRATION)
+        resolution = self.resolution(genotype)
         put_on(network, self.grids(network, genotype))
-        images = self.data.train.take(some[: len(self.data.train)]).images
+        images = _some(self.data.train, _GLANCE_CALIBRATION).images
         recalibrate(network.cpu(), self.data.prepare(images, resolution))
-        part = self.data.validation.take(torch.arange(min(_GLANCE, len(self.data.validation))))
+        part = _some(self.data.validation, _GLANCE)
         prepared = self.data.prepare(part.images, resolution)
         return float(per_sample(self.data.task, network, prepared, part.targets).mean())
 
@@ -327,6 +327,12 @@ class TrainingJob:
             has_exits=bool(setup.lowered(self.genotype).exits),
         )
         return network, setup.teach(student, self.options, self.checkpoint(), progress, log)
+
+
+def _some(split: Split, n: int) -> InMemorySplit:
+    """Return some images of a split, always the same: files lie in the order of their classes."""
+    order = torch.randperm(len(split), generator=torch.Generator().manual_seed(0))
+    return split.take(order[:n].sort().values)
 
 
 def _content(path: str | None) -> str | None:

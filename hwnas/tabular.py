@@ -157,7 +157,7 @@ def _options(path: Path, name: str, column: pa.ChunkedArray) -> list[Option]:
 def _numbers(path: Path, metric: str, name: str, column: pa.ChunkedArray) -> Array:
     try:
         values = np.array(column.cast(pa.float64()).fill_null(math.nan).to_pylist(), np.float64)
-    except pa.ArrowInvalid:
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # words, lists
         raise TableError(f"{path}: '{name}' must be numbers, is {column.type}.") from None
     bad = np.flatnonzero(~np.isfinite(values))
     if len(bad):

@@ -33,7 +33,7 @@ LAYERS = {
     "target": 1,
     "timing": 1,
     "memory": 1,
-    "machine": 1,
+    "machine": 0,
     "agreement": 1,
     "gaussian_process": 1,
     "answers": 3,

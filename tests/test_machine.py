@@ -120,5 +120,36 @@ def test_memory_is_what_the_control_group_allows(
     assert found == expected
 
 
+@pytest.mark.parametrize(
+    ("membership", "limits", "expected"),
+    [
+        ("", {}, 9),
+        ("0::/a/b\n", {"a/b/cpu.max": "max 100000\n", "a/cpu.max": "350000 100000\n"}, 4),
+        ("0::/a\n", {"a/cpu.max": "5000 100000\n"}, 1),
+        (
+            "4:cpu,cpuacct:/a\n3:memory:/a\n",
+            {
+                "cpu,cpuacct/a/cpu.cfs_quota_us": "200000",
+                "cpu,cpuacct/a/cpu.cfs_period_us": "100000",
+            },
+            2,
+        ),
+        (
+            "4:cpu,cpuacct:/\n",
+            {"cpu,cpuacct/cpu.cfs_quota_us": "-1", "cpu,cpuacct/cpu.cfs_period_us": "100000"},
+            9,
+        ),
+    ],
+)
+def test_cores_are_what_affinity_and_control_group_allow(
+    tmp_path: Path, membership: str, limits: dict[str, str], expected: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(9)))
+    _files(tmp_path, {"membership": membership})
+    groups = _files(tmp_path / "groups", limits)
+    assert machine.cores(tmp_path / "membership", groups) == expected
+
+
 def test_memory_of_this_machine() -> None:
     assert 1 << 28 < machine.memory_bytes() < 1 << 46

@@ -200,7 +200,18 @@ def test_supernet_starts_from_weights_that_are_given(capsys: pytest.CaptureFixtu
     assert "needs train.init_from=FILE" in _refused(capsys, "train", tiny, "train.epochs=0")
 
 
-@pytest.mark.parametrize("verb", [["train"], ["search", "+target=npu"]])
+@pytest.mark.parametrize(
+    "verb", [["train", "genotype=smallest"], ["search", "+target=npu", "accuracy=trained"]]
+)
+def test_weights_of_a_supernet_are_refused_where_networks_are_trained_alone(
+    capsys: pytest.CaptureFixture[str], verb: list[str]
+) -> None:
+    line = _refused(capsys, *verb, "search_space=tiny", "train.init_from=x.pth", "train.epochs=0")
+    assert "train.init_from=x.pth holds a supernet's weights" in line
+    assert not list(Path().glob("runs/*/*"))
+
+
+@pytest.mark.parametrize("verb", [["train"], ["search", "+target=npu", "accuracy=supernet"]])
 def test_weights_that_are_missing_are_refused_before_anything_is_written(
     capsys: pytest.CaptureFixture[str], verb: list[str]
 ) -> None:

@@ -20,6 +20,8 @@ from hwnas.tasks.score import Incumbent, Score
 from hwnas.training.data import ImageData, InMemorySplit
 from hwnas.training.inference import per_sample, recalibrate
 
+_KEPT = 1 << 30  # bytes of prepared images that are kept of all resolutions together
+
 
 @final
 class SupernetEvaluator:
@@ -64,13 +66,18 @@ class SupernetEvaluator:
     def _read(self, network: nn.Module, resolution: int, index: Tensor | None = None) -> Found:
         """Return what is found of all validation images, or of those at ``index``."""
         split, task = self._data.validation, self._data.task
-        if isinstance(split, InMemorySplit):
+        if isinstance(split, InMemorySplit) and self._has_room(split, resolution):
             images, targets = self._at("validation", split, resolution), split.targets
             if index is not None:
                 images, targets = images[index], targets[index]
             return per_sample(task, network, images, targets)
         batches = self._data.batches(split, resolution, index)
         return np.concatenate([per_sample(task, network, *batch) for batch in batches])
+
+    def _has_room(self, split: InMemorySplit, resolution: int) -> bool:
+        """Return whether the prepared images of validation are kept, or may be."""
+        sides = {r for name, r in self._prepared if name == "validation"} | {resolution}
+        return sum(self._data.n_bytes(len(split), side) for side in sides) <= _KEPT
 
     def network(self, genotype: Genotype) -> nn.Module:
         """Return the plain network of a genotype, recalibrated and with batch norm folded."""

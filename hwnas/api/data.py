@@ -1,5 +1,6 @@
 """Data of the user's own, from Python: arrays, or a data set of torch's, kept as a file."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -43,6 +44,11 @@ def kept(data: OwnData, folder: Path) -> Path:
             raise DataError(f"Own data: give dataset=(images, targets), not {len(data)} arrays.")
         return write_arrays(*data, folder)
     pairs = [data[i] for i in range(len(data))]
+    if any(not isinstance(pair, Sequence) or len(pair) != 2 for pair in pairs):
+        raise DataError(
+            "Own data: give a tuple dataset=(images, targets), or a data set whose items are pairs "
+            "of an image and its target."
+        )
     images = [_pixels(image) for image, _ in pairs]
     if len({image.shape for image in images}) != 1:
         raise DataError("Own data: images must be of one size; resize them in the data set.")
@@ -53,7 +59,8 @@ def kept(data: OwnData, folder: Path) -> Path:
 def _pixels(image: Any) -> NDArray[np.uint8]:
     """Return an image as ``(H, W[, C])`` in uint8."""
     if not isinstance(image, Tensor):
-        return np.asarray(image)
+        # Numbers of a palette are no pixels.
+        return np.asarray(image.convert("RGB") if getattr(image, "mode", "") == "P" else image)
     if image.is_floating_point():
         if not 0 <= float(image.min()) <= float(image.max()) <= 1:
             raise DataError(

@@ -35,8 +35,10 @@ def _text(value: Value) -> str:
     """Return a value as Hydra reads it."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
-    if isinstance(value, int | float):
+    if isinstance(value, int):
         return repr(value)
+    if isinstance(value, float):
+        return repr(float(value))  # numpy's say their type, too
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key}: {_text(v)}" for key, v in value.items()) + "}"
     if isinstance(value, list | tuple):

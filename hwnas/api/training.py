@@ -17,6 +17,7 @@ from hwnas.api.layers import find_genotype
 from hwnas.api.reporter import Reporter
 from hwnas.api.tensorboard import TensorBoard
 from hwnas.config import TrainConfig
+from hwnas.errors import ConfigError
 from hwnas.figure import Figure
 from hwnas.metrics import qualities
 from hwnas.progress import Progress, Silent
@@ -70,6 +71,11 @@ def train(config: TrainConfig, arguments: Sequence[str], reporter: Reporter) -> 
                 setup = _setup(config, reporter)
             if config.genotype is not None:
                 _genotype(config, setup)  # refuse one that is none before anything is written
+                if config.train.init_from is not None and not config.train.from_supernet:
+                    raise ConfigError(
+                        f"train.init_from={config.train.init_from} holds a supernet's weights, and "
+                        "genotype trains one network from scratch: say train.from_supernet=true."
+                    )
             if config.genotype is None or config.train.from_supernet:
                 setup.check()
             manifest = _manifest(config, setup, arguments, folder, earlier)

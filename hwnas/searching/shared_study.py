@@ -27,7 +27,7 @@ from optuna.storages import RetryHeartbeatStaleTrialCallback, fail_stale_trials
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from hwnas.errors import RunError
-from hwnas.results import Candidate
+from hwnas.results import IN_MEMORY, Candidate
 from hwnas.searching import storage as storages
 from hwnas.searching import trials
 from hwnas.searching.connection import AWAY, Connection
@@ -128,8 +128,13 @@ class SharedStudy:
 
     @property
     def spent_s(self) -> float:
-        """The seconds that finished trials took, of all processes together."""
+        """The seconds that finished trials took, of all processes together.
+
+        In a database that commands share, of those of this command: each has its own time.
+        """
         known = self._connection.patiently(lambda: self._study.get_trials(deepcopy=False))
+        if self._config.storage is not None:
+            known = [trial for trial in known if trial.user_attrs.get(_WORKER) == self.worker]
         return trials.spent_s(known, self.objectives)
 
     def workers(self) -> list[str]:
@@ -175,7 +180,7 @@ class SharedStudy:
             raise RunError(
                 f"{self._connection.where} holds a study '{name}' of another search: "
                 f"{', '.join(differing)} differ. Choose another name with study.name=NAME, or use "
-                "the same settings (only n_trials may grow)."
+                "the same settings (only n_trials may grow)." + IN_MEMORY * ("data" in differing)
             )
 
         def made() -> optuna.Study:

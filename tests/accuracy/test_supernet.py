@@ -1,6 +1,7 @@
 import random
 
 import numpy as np
+import pytest
 import torch
 
 from hwnas import families
@@ -68,6 +69,17 @@ def test_accuracy_is_the_fraction_of_the_validation_split_and_repeatable(
     assert abs(figure.value - expected) < 1e-6
     assert figure.source == "measured"
     assert evaluator.score(genotype).figure == figure
+
+
+def test_images_that_are_not_kept_are_read_alike(
+    tiny: SearchSpace, digits: ImageData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    genotype = tiny.sample(random.Random(0))
+    kept = _evaluator(tiny, digits).score(genotype)
+    monkeypatch.setattr("hwnas.accuracy.supernet._KEPT", 0)
+    evaluator = _evaluator(tiny, digits)
+    assert evaluator.score(genotype) == kept
+    assert {name for name, _ in evaluator._prepared} == {"calibration"}
 
 
 def test_reading_stops_below_a_incumbent_alone(tiny: SearchSpace, digits: ImageData) -> None:

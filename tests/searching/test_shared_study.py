@@ -143,6 +143,20 @@ def test_a_trial_that_was_cut_off_took_no_time(
     assert 0 < b.spent_s < 1
 
 
+def test_in_a_database_that_commands_share_each_has_its_own_time(
+    membership: Membership, tiny: SearchSpace
+) -> None:
+    shared = replace(membership, config=replace(CONFIG, storage="postgresql://host/name"))
+    a, b = (SharedStudy(replace(shared, worker=name), tiny) for name in "ab")
+    trial = a.ask(RandomSampler(seed=0), 3)
+    assert trial is not None
+    _evaluate(a, trial, tiny)
+    assert a.spent_s > 0
+    assert b.spent_s == 0
+    a.close()
+    b.close()
+
+
 def test_a_long_evaluation_is_not_taken_for_death(
     studies: list[SharedStudy], tiny: SearchSpace
 ) -> None:

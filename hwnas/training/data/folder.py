@@ -39,10 +39,9 @@ def read_folder(where: str, path: Path, test_split: str, kind: Kind) -> Source:
             f"{where} has no values: say them in metadata.csv beside the images, with the columns "
             f"file_name and {kind.columns[0]}."
         )
-    folders = {_ALIASES.get(f.name, f.name): f for f in _folders(path)}
+    folders = {f.name: f for f in _folders(path)}
     if "train" not in folders:
         folders = {"train": path}
-    test_split = _ALIASES.get(test_split, test_split)
     chosen = chosen_splits(where, list(folders), test_split)
     found = {split: _of_classes(where, folders[name]) for split, name in chosen.items()}
     labels = {split: [label for label, _ in files] for split, files in found.items()}
@@ -51,12 +50,14 @@ def read_folder(where: str, path: Path, test_split: str, kind: Kind) -> Source:
     return Source(images, targets, names)
 
 
-def chosen_splits(where: str, found: list[str], test_split: str) -> dict[str, str]:
+def chosen_splits(where: str, given: list[str], test_split: str) -> dict[str, str]:
     """Return which of the splits of a source serves as train, validation and test, if any does.
 
     Raises:
         DataError: there is none for training, or not the one that is to serve for the test.
     """
+    found = {_ALIASES.get(name, name): name for name in given}
+    test_split = _ALIASES.get(test_split, test_split)
     if "train" not in found:
         raise DataError(f"{where} has no split 'train', only: {', '.join(found)}.")
     if test_split not in found and test_split != "test":
@@ -66,7 +67,7 @@ def chosen_splits(where: str, found: list[str], test_split: str) -> dict[str, st
     chosen = {"train": "train", "validation": "validation", "test": test_split}
     if test_split == "validation":
         del chosen["validation"]
-    return {split: chosen[split] for split in SPLITS if chosen.get(split) in found}
+    return {split: found[name] for split in SPLITS if (name := chosen.get(split)) in found}
 
 
 def _of_classes(where: str, folder: Path) -> list[tuple[str, Path]]:

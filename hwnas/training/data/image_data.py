@@ -12,6 +12,7 @@ from hwnas.tasks.base import Task
 from hwnas.training.data.split import InMemorySplit, Split, ahead, digest
 
 _BATCH = 256  # images of a streamed split that are decoded at once
+_MOST = 1 << 28  # bytes that prepared images of a split in memory take at once
 
 Batch = tuple[Tensor, Tensor]  #: normalised images ``(N, C, R, R)`` and targets
 
@@ -61,19 +62,23 @@ class ImageData:
         std = torch.tensor(self.std, device=x.device).view(1, -1, 1, 1) * 255
         return x.sub_(mean).div_(std).to(memory_format=torch.channels_last)
 
+    def n_bytes(self, n: int, resolution: int) -> int:
+        """Return what prepared images take."""
+        return n * len(self.mean) * resolution**2 * 4
+
     def batches(
         self, split: Split, resolution: int, index: Tensor | None = None, *, rounded: bool = False
     ) -> Iterator[Batch]:
         """Yield the images of a split, or those at ``index``, prepared, and their targets.
 
-        A split in memory is one batch; a streamed one comes in several, decoded ahead of time.
+        A small split in memory is one batch; others come in several, decoded ahead of time where
+        they are streamed.
         """
-        if isinstance(split, InMemorySplit):
-            part = split if index is None else split.take(index)
-            yield self.prepare(part.images, resolution, rounded=rounded), part.targets
-            return
         order = torch.arange(len(split)) if index is None else index
-        chunks = torch.split(order, _BATCH)
+        size = _BATCH
+        if isinstance(split, InMemorySplit):
+            size = max(_BATCH, _MOST // self.n_bytes(1, resolution))
+        chunks = torch.split(order, size)
 
         def batch(i: int) -> Batch:
             part = split.take(chunks[i])

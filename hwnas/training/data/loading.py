@@ -76,7 +76,7 @@ def _embedded(config: DatasetConfig, kind: Kind) -> tuple[dict[str, Split], tupl
         raise ConfigError(f"dataset={config.name} is for {found.task}: say task={found.task}.")
     where = f"Data set '{config.name}'"
     targets, names = kind.targets(where, {"train": found.targets.tolist()}, found.names)
-    return _in_memory(where, found.images, targets, names, config), names
+    return _in_memory(where, found.images, targets, names, config)[0], names
 
 
 def _arrays(where: str, config: DatasetConfig, kind: Kind) -> ImageData:
@@ -84,8 +84,11 @@ def _arrays(where: str, config: DatasetConfig, kind: Kind) -> ImageData:
     if not path.exists():
         raise DataError(f"{where}: there is no such file or folder.")
     images, targets, names, notes = read_arrays(where, path, kind)
-    splits = _in_memory(where, images, targets, names, config)
-    return _image_data(config, splits, names, notes)
+    splits, rows = _in_memory(where, images, targets, names, config)
+    hashes = _table([_hash(image.tobytes()) for image in images])
+    own = {split: hashes[part] for split, part in rows.items()}
+    told = shared(own, lambda split, i: f"image {rows[split][i]}")
+    return _image_data(config, splits, names, [*notes, *(f"{where}: {line}" for line in told)])
 
 
 def _in_memory(
@@ -94,11 +97,11 @@ def _in_memory(
     targets: Mapping[str, Targets],
     names: tuple[str, ...],
     config: DatasetConfig,
-) -> dict[str, Split]:
-    """Return the splits of images ``(N, H, W, C)`` that are in memory."""
+) -> tuple[dict[str, Split], dict[str, Rows]]:
+    """Return the splits of images ``(N, H, W, C)`` that are in memory, and the rows of each."""
     whole = InMemorySplit(torch.from_numpy(images), torch.from_numpy(targets["train"]))
-    rows = _divided(where, targets, names, config)
-    return {name: whole.take(torch.from_numpy(part)) for name, (_, part) in rows.items()}
+    rows = {name: part for name, (_, part) in _divided(where, targets, names, config).items()}
+    return {name: whole.take(torch.from_numpy(part)) for name, part in rows.items()}, rows
 
 
 def _open(where: str, config: DatasetConfig, kind: Kind) -> Source:
@@ -202,7 +205,7 @@ def _surveyed(
             picture = _header(images, row, content)
             survey.sizes.add(picture.size)
             survey.modes.add(picture.mode)
-            found.append(hashlib.sha256(content).digest()[:_HASH_BYTES])
+            found.append(_hash(content))
         return found
 
     hashes: list[bytes] = []
@@ -210,7 +213,15 @@ def _surveyed(
         for part in pool.map(look, range(0, len(images), _CHUNK)):
             hashes += part
             advance(len(part))
-    return np.frombuffer(b"".join(hashes), np.uint8).reshape(len(images), _HASH_BYTES)
+    return _table(hashes)
+
+
+def _hash(content: bytes) -> bytes:
+    return hashlib.sha256(content).digest()[:_HASH_BYTES]
+
+
+def _table(hashes: Sequence[bytes]) -> NDArray[np.uint8]:
+    return np.frombuffer(b"".join(hashes), np.uint8).reshape(len(hashes), _HASH_BYTES)
 
 
 def _header(images: Encoded, row: int, content: bytes) -> Image.Image:
@@ -280,7 +291,12 @@ def _normalisation(train: Split) -> tuple[tuple[float, ...], tuple[float, ...]]:
     if not isinstance(train, InMemorySplit):
         order = np.random.default_rng(_SPLIT_SEED).permutation(len(train))
         train = train.take(torch.from_numpy(np.sort(order[:_SAMPLED])))
-    pixels = train.images.numpy().reshape(-1, train.images.shape[-1])
-    mean = tuple(float(m) for m in pixels.mean(axis=0, dtype=np.float64) / 255)
-    std = tuple(max(float(s), 1e-3) for s in pixels.std(axis=0, dtype=np.float64) / 255)
-    return mean, std
+    n_channels, levels = train.images.shape[-1], np.arange(256)
+    counts = np.zeros((n_channels, 256))  # of each value: pixels as floats take 8 times the memory
+    for part in torch.split(train.images, _SAMPLED):
+        for c in range(n_channels):
+            counts[c] += np.bincount(part[..., c].numpy().ravel(), minlength=256)
+    n = counts.sum(axis=1)
+    mean = counts @ levels / n
+    std = np.sqrt((counts * (levels - mean[:, None]) ** 2).sum(axis=1) / n)
+    return tuple((mean / 255).tolist()), tuple(np.maximum(std / 255, 1e-3).tolist())

@@ -1,7 +1,6 @@
 """Images and targets of one split: in memory, or decoded when they are asked for."""
 
 import hashlib
-import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hwnas import machine
 from hwnas.errors import DataError
 from hwnas.training.data.augment import Changes, Crops
 from hwnas.training.data.picture import UNREADABLE, Shape, decode
@@ -168,7 +168,7 @@ class StreamedSplit:
 
 def threads() -> ThreadPoolExecutor:
     """Return as many threads as this process may use cores; PIL decodes without Python's lock."""
-    return ThreadPoolExecutor(len(os.sched_getaffinity(0)), "decode")
+    return ThreadPoolExecutor(machine.cores(), "decode")
 
 
 def ahead(split: Split, make: Callable[[int], T], steps: Iterable[int]) -> Iterator[T]:

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from PIL import Image
 
 from hwnas.api.data import kept
 from hwnas.errors import DataError
@@ -39,6 +40,26 @@ def test_values_are_no_classes(tmp_path: Path, targets: NDArray[np.generic], mes
     path = kept((IMAGES, targets), tmp_path)
     with pytest.raises(DataError, match=message):
         load(DatasetConfig("images", path=str(path)), 8, Silent())
+
+
+def test_images_that_are_there_several_times_are_told(tmp_path: Path) -> None:
+    path = kept((np.concatenate([IMAGES, IMAGES]), [*"ab"] * N), tmp_path)
+    notes = load(DatasetConfig("images", path=str(path)), 8, Silent()).notes
+    assert any("images are training images, too, for example image " in note for note in notes)
+    path = kept((IMAGES, [*"ab"] * (N // 2)), tmp_path)
+    assert load(DatasetConfig("images", path=str(path)), 8, Silent()).notes == ()
+
+
+def test_a_picture_with_a_palette_has_its_colours(tmp_path: Path) -> None:
+    red = Image.new("RGB", (8, 8), (200, 10, 10)).convert("P")
+    path = kept([(red, "a"), (red, "b")] * 10, tmp_path)
+    data = load(DatasetConfig("images", path=str(path)), 8, Silent())
+    assert data.mean == pytest.approx((200 / 255, 10 / 255, 10 / 255), abs=0.05)
+
+
+def test_a_list_of_arrays_is_refused_in_words(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"give a tuple dataset=\(images, targets\)"):
+        kept([IMAGES, np.zeros(N)], tmp_path)  # type: ignore[list-item]
 
 
 def test_every_image_needs_a_target(tmp_path: Path) -> None:

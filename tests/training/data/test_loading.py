@@ -51,6 +51,23 @@ def test_prepared_images_are_normalised_and_resized(digits: ImageData) -> None:
     assert images.stride()[1] == 1  # channels last, also where there is one channel
 
 
+def test_large_splits_in_memory_are_prepared_in_parts(
+    digits: ImageData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (whole,) = digits.batches(digits.train, 20)
+    monkeypatch.setattr("hwnas.training.data.image_data._MOST", 500 * 20 * 20 * 4)
+    images, targets = zip(*digits.batches(digits.train, 20), strict=True)
+    assert [len(part) for part in images] == [500, 500, 77]
+    assert torch.equal(torch.cat(images), whole[0])
+    assert torch.equal(torch.cat(targets), whole[1])
+
+
+def test_mean_and_deviation_are_those_of_all_pixels(digits: ImageData) -> None:
+    pixels = images_of(digits.train).numpy() / 255
+    assert digits.mean[0] == pytest.approx(pixels.mean(), rel=1e-12)
+    assert digits.std[0] == pytest.approx(pixels.std(), rel=1e-12)
+
+
 @pytest.fixture(scope="module")
 def fashion_mnist() -> ImageData:
     return load(DatasetConfig("fashion_mnist", path=str(SHARED / "fashion_mnist")), 28, Silent())
@@ -87,8 +104,9 @@ def test_drawing_on_a_transparent_ground_is_not_lost(tmp_path: Path) -> None:
     assert image[0, :, 0].tolist() == [0] * 4 + [255] * 4
 
 
-def test_own_validation_and_test_splits_are_used(tmp_path: Path) -> None:
-    for name, n in (("train", 20), ("validation", 6), ("test", 8)):
+@pytest.mark.parametrize("validation", ["validation", "valid", "val"])
+def test_own_validation_and_test_splits_are_used(tmp_path: Path, validation: str) -> None:
+    for name, n in (("train", 20), (validation, 6), ("test", 8)):
         write(tmp_path / f"{name}-00000.parquet", [png((8, 8))] * n, [0, 1] * (n // 2))
     data = loaded(tmp_path)
     assert (len(data.train), len(data.validation), len(data.test)) == (20, 6, 8)
