@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hwnas.deployment import alerts, kserve, kubernetes, ray_app, triton
+from hwnas.deployment.kubernetes import DEVICE, node_label
 from hwnas.deployment.pools import Deployed, deployed
 from hwnas.planning.plan import Plan
 
@@ -24,14 +25,16 @@ def files(plan: Plan, busy: Mapping[str, float]) -> dict[str, bytes]:
         CompileError: its file is no classifier.
     """
     pools, unserved = deployed(plan, busy)
-    found = {"README.md": (_HEAD.read_text() + _notes(pools, unserved)).encode()}
+    notes = [*_notes(pools, unserved), *_nodes(plan, pools)]
+    own = "\n## Of this plan\n\n" + "\n".join(notes) + "\n" if notes else ""
+    found = {"README.md": (_HEAD.read_text() + own).encode()}
     if pools:
         found |= triton.repository(pools) | kubernetes.manifests(pools)
         found |= kserve.graphs(plan, pools) | alerts.rules(pools) | ray_app.app(plan, pools)
     return {f"{FOLDER}/{name}": content for name, content in found.items()}
 
 
-def _notes(pools: Sequence[Deployed], unserved: Mapping[str, str]) -> str:
+def _notes(pools: Sequence[Deployed], unserved: Mapping[str, str]) -> list[str]:
     lines = [f"- `{name}` is left out, with all routes through it: {why}."
              for name, why in unserved.items()]  # fmt: skip
     for pool in pools:
@@ -45,4 +48,23 @@ def _notes(pools: Sequence[Deployed], unserved: Mapping[str, str]) -> str:
                 pool.model is None
             )
             lines.append(f"- `{pool.name}`: {pool.source.note}.{cure}")
-    return "\n## Of this plan\n\n" + "\n".join(lines) + "\n" if lines else ""
+    return lines
+
+
+def _nodes(plan: Plan, pools: Sequence[Deployed]) -> list[str]:
+    """Return what there is to say of nodes: their labels, and where pools want more of them."""
+    lines = []
+    for name, device in plan.devices.items():
+        own = [pool for pool in pools if pool.kind.device == name]
+        if own and node_label(name) != name:
+            lines.append(f"- Nodes of `{name}` are labelled `{DEVICE}={node_label(name)}`.")
+        most = max(of.machines.get(name, 0) for of in plan.hours) * device.slots
+        together = sum(pool.peak for pool in own)
+        if together > most:
+            lines.append(
+                f"- Pools on `{name}` have their peaks in different hours: {together} replicas in "
+                f"all, where the plan has room for {most}. Manifests start all pools at their "
+                "peaks: scale those down that `pools.csv` does not have in the hour, or pods stay "
+                "pending."
+            )
+    return lines

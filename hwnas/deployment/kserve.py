@@ -40,13 +40,20 @@ def _peak_routes(plan: Plan, klass: str, names: Mapping[str, str]) -> list[Route
 
 def _graph(name: str, routes: Sequence[Route], names: Mapping[str, str]) -> Manifest:
     weights = _per_cent([route.rate for route in routes])
-    nodes = {"root": {"routerType": "Splitter", "steps": [
+    if weights.count(0) == len(weights) - 1:  # nothing is split
+        only = routes[weights.index(100)]
+        return _manifest(name, {"root": {"routerType": "Sequence", "steps": _steps(only, names)}})
+    nodes: dict[str, Manifest] = {"root": {"routerType": "Splitter", "steps": [
         {"nodeName": f"route-{i}", "name": f"route-{i}", "weight": weight}
         for i, weight in enumerate(weights) if weight
     ]}}  # fmt: skip
     for i, (route, weight) in enumerate(zip(routes, weights, strict=True)):
         if weight:
             nodes[f"route-{i}"] = {"routerType": "Sequence", "steps": _steps(route, names)}
+    return _manifest(name, nodes)
+
+
+def _manifest(name: str, nodes: Mapping[str, Manifest]) -> Manifest:
     return {
         "apiVersion": "serving.kserve.io/v1alpha1", "kind": "InferenceGraph",
         "metadata": {"name": name}, "spec": {"nodes": nodes},

@@ -1,6 +1,7 @@
 """Manifests of Kubernetes: a Deployment a pool, its Service, what scales and what guards it."""
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from hwnas.deployment.pools import Deployed
 DEVICE = "hwnas/device"  #: the label of nodes that says which device of the fleet they are
 _SERVER_MIB = 1024  # memory of a server beside its model: assumed
 _SCALE_DOWN_S = 300  # of low load before replicas are taken away, so that scaling does not swing
+_LONGEST = 63  # characters of a label's value
 _LEAST_BUSY, _MOST_BUSY = 10, 95  # per cent that the autoscaler may be told
 
 Manifest = dict[str, Any]
@@ -30,6 +32,11 @@ def manifests(pools: Sequence[Deployed]) -> dict[str, bytes]:
 def dumped(*documents: Manifest) -> bytes:
     """Return documents as YAML."""
     return yaml.safe_dump_all(documents, sort_keys=False, width=100).encode()
+
+
+def node_label(device: str) -> str:
+    """Return the value of ``DEVICE`` on nodes of a device: of all names what labels may hold."""
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", device)[:_LONGEST].strip("-_.")
 
 
 def _of_pool(pool: Deployed) -> Iterator[Manifest]:
@@ -66,9 +73,10 @@ def _selector(pool: Deployed) -> Manifest:
 
 def _pod(pool: Deployed) -> Manifest:
     return {
-        "nodeSelector": {DEVICE: pool.kind.device},
+        "nodeSelector": {DEVICE: node_label(pool.kind.device)},
         "topologySpreadConstraints": [{
-            "maxSkew": max(1, pool.spread), "topologyKey": "kubernetes.io/hostname",
+            # Evenly over the nodes that the plan has, no node holds more than may fail.
+            "maxSkew": 1, "topologyKey": "kubernetes.io/hostname",
             "whenUnsatisfiable": "DoNotSchedule" if pool.spread else "ScheduleAnyway",
             "labelSelector": _selector(pool),
         }],

@@ -4,10 +4,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from hwnas.planning.fleet import Fleet
+from hwnas.planning.plan import UNITS
 from hwnas.planning.problem import Problem
 from hwnas.planning.service import Survive
 from hwnas.planning.solving import Solution, solution
-from hwnas.planning.task import Task
+from hwnas.planning.task import Objective, Task
 from hwnas.progress import Progress, Silent
 
 _LIMIT_S = 20.0  # for each limit that is lifted
@@ -83,5 +84,10 @@ def _needed(problem: Problem, other: Solution) -> str:
         said = [f"{region}={w:.0f}" for region, w in sorted(power.items())
                 if region in problem.service.budgets.power_w]  # fmt: skip
         return f"{', '.join(said)} W would do."
-    unit = {"cost": "$", "carbon": "kg of CO2", "energy": "kWh"}[task.objective]
-    return f"the best plan without it takes {other.value / days:.4g} {unit} a day."
+    of, now = problem.service.budgets, task.problem.service.budgets
+    lifted: Objective = task.objective
+    if of.carbon_kg_per_day != now.carbon_kg_per_day:
+        lifted = "carbon"
+    elif of.cost_per_day != now.cost_per_day:
+        lifted = "cost"
+    return f"the best plan without it takes {other.taken(lifted) / days:.4g} {UNITS[lifted]} a day."

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 
-from hwnas.figure import NORMAL_95, Figure
+from hwnas.figure import Figure
 from hwnas.planning import events
 from hwnas.planning.arrivals import Arrivals
 from hwnas.planning.goodput import service_times
@@ -121,11 +122,12 @@ def is_alike(plan: Plan, other: Plan, hour: int) -> bool:
 
 
 def over_seeds(values: Sequence[float]) -> Figure:
-    """Return the mean over seeds with its 95 % interval, as a modelled figure."""
+    """Return the mean over seeds with its 95 % interval by Student's t, as a modelled figure."""
     mean = float(np.mean(values))
     if len(values) < 2:
         return Figure(mean, "modelled")
-    half = NORMAL_95 * float(np.std(values, ddof=1)) / len(values) ** 0.5
+    few = float(stats.t.ppf(0.975, len(values) - 1))
+    half = few * float(np.std(values, ddof=1)) / len(values) ** 0.5
     return Figure(mean, "modelled", mean - half, mean + half)
 
 

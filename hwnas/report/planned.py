@@ -31,8 +31,8 @@ _NOTES = {
     "margins": "Left: the 99th percentile over its limit, by simulation, with 95 % intervals over "
     "seeds. Right: the share of late requests; the dashed line is what is allowed.",
     "front": "Each mark is a plan of least cost within one limit that is tighter than asked for; "
-    "lines reach down to what no plan costs less than. Goodputs are as corrected for the plan; the "
-    "others were not simulated. The larger mark is the plan.",
+    "lines reach down to what no plan costs less than. Each was simulated and corrected like the "
+    "plan, which is the larger mark.",
 }
 _MOST = 9  # models on devices that have a colour of their own
 _HOURS = "hour"
