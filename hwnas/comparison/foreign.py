@@ -16,9 +16,11 @@ from hwnas.errors import RunError, unknown, why
 from hwnas.figure import Figure
 from hwnas.metrics import qualities
 from hwnas.records import bounded
+from hwnas.searching.member import own
 
 _Row = dict[str, str]
 _MOST = 256 << 20  # bytes of a file
+_VERIFIED = "verified_"
 _ABOVE_ZERO = ("latency_ms", "energy_mj")  # nothing takes no time and no energy
 
 
@@ -112,20 +114,26 @@ def verified_front(path: Path, objectives: Sequence[Objective]) -> list[Point] |
         RunError: as ``read``.
     """
     rows = _rows(path, [])
-    columns = rows[0][1].keys() if rows else ()
+    columns = {*rows[0][1]} if rows else set()
     metrics = [o.name for o in objectives if o.name in qualities()]
-    own = [f"{m}_{d}" for m in metrics for d in ("int8", "fp32") if f"verified_{m}_{d}" in columns]
-    if not own or "verified_fits_budget" not in columns:
+    known = [f"verified_{metric}_{dtype}" for metric in metrics for dtype in ("int8", "fp32")]
+    if "verified_fits_budget" not in columns or columns.isdisjoint(known):
         return None
-    found = []
-    for number, row in rows:
-        renamed = {
-            f"{objective.name}{end}": row.get(f"verified_{source}{end}", "")
-            for objective in objectives
-            for source in [own[0] if objective.name in metrics else objective.name]
-            for end in ("", "_low", "_high")
-        }
-        if row["verified_fits_budget"] == "True":
-            where = f"{path}, line {number}"
-            found.append(_point(where, number, {**renamed, "id": row["id"]}, objectives))
+    return [
+        _point(f"{path}, line {number}", number, _verified(row, objectives), objectives)
+        for number, row in rows
+        if row["verified_fits_budget"] == "True"
+    ]
+
+
+def _verified(row: _Row, objectives: Sequence[Objective]) -> _Row:
+    """Return what a row of ``front.csv`` says of its artefact, by the names of the objectives.
+
+    The artefact of each row has a dtype of its own.
+    """
+    said = {n.removeprefix(_VERIFIED): v for n, v in row.items() if v and n.startswith(_VERIFIED)}
+    found = {"id": row["id"]}
+    for name in (objective.name for objective in objectives):
+        source = own(name, said) if name in qualities() else name
+        found |= {f"{name}{end}": said.get(f"{source}{end}", "") for end in ("", "_low", "_high")}
     return found

@@ -37,6 +37,21 @@ def test_csv_with_intervals_runs_and_groups(tmp_path: Path) -> None:
     assert [point.id for point in first.scored] == ["x", "y"]
 
 
+def test_each_row_of_a_verified_front_is_read_in_its_own_dtype(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        "id,verified_accuracy_fp32,verified_accuracy_int8,verified_latency_ms,verified_fits_budget\n"
+        "mixed,0.9,0.8,1,True\n"
+        "float,0.7,,2,True\n"
+        "over,0.6,0.6,9,False\n",
+    )
+    found = foreign.verified_front(path, PAIR)
+    assert found is not None
+    assert {p.id: p.figures["accuracy"].value for p in found} == {"mixed": 0.8, "float": 0.7}
+    plain = written(tmp_path, "accuracy,latency_ms\n0.9,1\n", "plain.csv")
+    assert foreign.verified_front(plain, PAIR) is None
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
