@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NotRequired, TypedDict
 
+from hwnas.cost.in_float import is_outrun, words
 from hwnas.errors import RunError
 from hwnas.figure import Figure, FigureRow, Figures, Source
 from hwnas.metrics import is_known, paid, qualities
@@ -45,6 +46,7 @@ class Verified:
 
     figures: Figures  #: those of ``verify.verified``
     on_front: bool | None  #: whether it stayed; ``None`` while the run has not said so
+    outrun: str = ""  #: how long it takes in int8, in words, where that is no faster than float32
 
 
 def figures_of(rows: dict[str, FigureRow]) -> dict[str, Figure]:
@@ -68,7 +70,8 @@ def read_verified(run: Path, genotype_id: str) -> Verified | None:
     """Return what a run verified of a candidate, if it did."""
     if (made := read_made(run, genotype_id)) is None:
         return None
-    return Verified(figures_of(made["figures"]), stays(run, genotype_id))
+    outrun = words(made["details"]) if is_outrun(made["details"]) else ""
+    return Verified(figures_of(made["figures"]), stays(run, genotype_id), outrun)
 
 
 def read_front(run: Path) -> FrontFile | None:

@@ -11,7 +11,17 @@ from typing import Any
 import pytest
 
 from hwnas.__main__ import run
-from hwnas.results import Row
+from hwnas.api import baseline
+from hwnas.api.baseline import Baseline
+from hwnas.comparison.fronts import Point, Run
+from hwnas.config import SearchConfig
+from hwnas.cost.in_float import RATIOS
+from hwnas.figure import Figure
+from hwnas.results import Candidate, Row
+from hwnas.searching.member import Member
+from hwnas.space import Genotype
+from hwnas.target import Target
+from hwnas.training.data import DatasetConfig
 from tests.conftest import SHARED_WEIGHTS
 
 QUICK = (
@@ -192,3 +202,20 @@ def test_table_of_another_tool_is_a_baseline(search: Callable[..., str]) -> None
     first, *_, last = _rows("a/baseline.csv")
     assert float(first["ratio"]) > 1
     assert (last["baseline_id"], last["ratio"]) == ("slow", "")
+
+
+def test_member_that_float32_outruns_is_not_held_against_the_baseline(npu: Target) -> None:
+    objectives = ["accuracy", "latency_ms"]
+    config = SearchConfig(npu, dataset=DatasetConfig("digits"), objectives=objectives)
+
+    def member(latency_ms: float, ratio: float) -> Member:
+        values = zip(("accuracy_int8", "latency_ms"), (0.9, latency_ms), strict=True)
+        figures = {name: Figure(value, "measured") for name, value in values}
+        candidate = Candidate(0, Genotype("s", (("ms", latency_ms),)), {})
+        return Member(candidate, figures, dict.fromkeys(RATIOS, ratio), {})
+
+    figures = {n: Figure(v, "measured") for n, v in zip(objectives, (0.9, 2.0), strict=True)}
+    other = Baseline("b", Run("b", {}, [], [Point("x", figures)]), "verified", "", 0)
+    held = baseline.against(other, config, [], [member(1.0, 1.1), member(4.0, 0.8)])
+    assert held is not None
+    assert held.found.front.tolist() == [[0.9, 4.0]]

@@ -15,7 +15,14 @@ import pytest
 import yaml
 
 from hwnas.__main__ import run
+from hwnas.answers import EXITS, Heard, packed_each
+from hwnas.api import exits
+from hwnas.cost.in_float import RATIOS
+from hwnas.figure import Figure
+from hwnas.results import Candidate, RunFolder
+from hwnas.searching.member import Member
 from hwnas.searching.recorded import read
+from hwnas.space import Genotype
 
 SPACE = Path(__file__).parent / "families" / "exits.yaml"
 OPTIONS = (
@@ -335,3 +342,16 @@ def test_a_cpu_runs_segments_by_onnxruntime(
     capsys.readouterr()
     assert run(["verify", str(folder)]) == 0
     assert "2 segments in a row on 256 images" in capsys.readouterr().out
+
+
+def test_early_exits_are_those_of_what_is_delivered(tmp_path: Path) -> None:
+    candidate = Candidate(0, Genotype("s", ()), {})
+    sure = Heard(np.ones(8, np.bool_), np.ones(8))
+    answers = packed_each(["exit", "end"], {split: [sure] * 2 for split in ("validation", "test")})
+    (tmp_path / EXITS.format(candidate.id)).parent.mkdir(parents=True)
+    RunFolder(tmp_path).write_bytes(EXITS.format(candidate.id), answers)
+    costs = {name: Figure(1.0, "measured") for name in ("latency_ms", "energy_mj")}
+    for high, n in ((0.9, 1), (1.1, 0)):
+        details = {RATIOS[-1]: high}
+        member = Member(candidate, costs, details, {}, segments=[costs] * 2)
+        assert len(exits.of(RunFolder(tmp_path), [member]).networks) == n

@@ -10,6 +10,7 @@ import pytest
 
 from hwnas.__main__ import run
 from hwnas.api.arguments import for_hydra
+from hwnas.cost.in_float import RATIOS
 from hwnas.figure import Figure
 from hwnas.results import Row, RunFolder
 from tests.conftest import SHARED_WEIGHTS
@@ -188,6 +189,10 @@ def test_verified_figures_stand_beside_those_of_the_search(
         objectives = {"accuracy": "max", "latency_ms": "min"}
         folder.write_json("front.json", {"objectives": objectives, "members": [row]})
         assert f"By its own files {words}" in why(folder.path, first)
+    ratios = dict(zip(RATIOS, (0.95, 0.9, 1.1), strict=True))
+    folder.write_json(f"models/{first}.json", record | {"details": ratios})
+    told = "it is not delivered: in int8 it takes 0.95 times (0.90 to 1.10) as long as in float32"
+    assert f"By its own files {told}" in why(folder.path, first)
 
 
 def _refused(capsys: pytest.CaptureFixture[str], arguments: Sequence[str]) -> str:

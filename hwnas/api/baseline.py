@@ -116,7 +116,7 @@ def against(
     if baseline is None:
         return None
     quality, cost = _objectives(config)
-    fitting = [folder.verified(member) for member in members if not member.over_budget]
+    fitting = [folder.verified(member) for member in members if member.is_deliverable]
     run = Run("front", declared(config.objectives), [], fitting, candidates=candidates)
     own = in_plane(run, quality, cost, "verified")
     base = in_plane(baseline.run, quality, cost, baseline.kind)

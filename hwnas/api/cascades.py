@@ -81,7 +81,7 @@ def stages(folder: RunFolder, members: Sequence[Member]) -> list[Stage]:
         if member.candidate.genotype.to_dict().get(running.BATCH, 1) != 1:
             continue
         heard = read_heard(folder.path, member.candidate.id)
-        if heard is not None and not member.over_budget and not member.is_outrun:
+        if heard is not None and member.is_deliverable:
             found.append(Stage(member.candidate.id, member.figures, heard))
     return sorted(found, key=lambda stage: stage.latency_ms)
 

@@ -64,7 +64,7 @@ def of(folder: RunFolder, members: Sequence[Member]) -> Exits:
     networks = []
     for member in members:
         heard = read_exits(folder.path, member.candidate.id) if member.segments else None
-        if heard is not None and not member.over_budget:
+        if heard is not None and member.is_deliverable:
             networks.append(Exiting(member.candidate.id, member.figures, member.segments, heard))
     found = [each for network in networks for each in exits.swept(network)]
     return Exits(networks, exits.judged(found))

@@ -39,11 +39,13 @@ class ReadRun:
         if "targets" not in self.manifest:
             return read_verified(self.folder.path, genotype_id)
         figures: dict[str, Figure] = {}
+        outrun = ""
         for target in self.manifest["targets"]:
             found = read_verified(self.folder.path / target, genotype_id)
             if found is not None:
                 figures |= {f"{target}.{name}": f for name, f in found.figures.items()}
-        return Verified(figures, stays(self.folder.path, genotype_id)) if figures else None
+                outrun = f"{found.outrun} on {target}" if found.outrun else outrun
+        return Verified(figures, stays(self.folder.path, genotype_id), outrun) if figures else None
 
     @property
     def has_several(self) -> bool:

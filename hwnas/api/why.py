@@ -233,6 +233,8 @@ def _percent(share: float) -> str:
 def _verification(verified: Verified, left: Sequence[str]) -> str:
     if left:
         return "By its own files it leaves the budget."
+    if verified.outrun:
+        return f"By its own files it is not delivered: in int8 it takes {verified.outrun}."
     if verified.on_front is None:
         return "It is verified; whether it stays on the front is known when the run has finished."
     if verified.on_front:

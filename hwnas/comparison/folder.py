@@ -11,7 +11,7 @@ from hwnas import metrics
 from hwnas.budget import Budget
 from hwnas.candidates import read_candidates
 from hwnas.comparison.fronts import Point, Run, declared
-from hwnas.cost.in_float import RATIOS
+from hwnas.cost.in_float import RATIOS, is_outrun
 from hwnas.errors import RunError
 from hwnas.figure import Figure
 from hwnas.manifest import Manifest, Options, read_manifest
@@ -22,7 +22,7 @@ from hwnas.searching.member import Member, own, verified_names
 from hwnas.searching.targets import Targets
 from hwnas.space import Space
 from hwnas.union import stem
-from hwnas.verified import read_front
+from hwnas.verified import read_front, read_made
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def read(path: Path, option: str = "runs") -> Run:
         f"{path.absolute().parent.name}/{path.name}" if whole != path else path.absolute().name,
         declared(objectives),
         _scored(candidates),
-        [verified(member) for member in members if not member.over_budget] if members else None,
+        [verified(member) for member in members if member.is_deliverable] if members else None,
         block=str(config["seed"]),
         config={**config, "budget": _spelt_out(budget)},
         data=_data(manifest),
@@ -201,14 +201,15 @@ def verified(member: Member) -> Point:
 
 
 def _verified_on_all(folder: Path, targets: Sequence[str]) -> list[Point] | None:
-    """Return models that fit all budgets; their metric is that on the target where it is worst.
+    """Return models that may go onto all targets; their metric is that where it is worst.
 
     ``None`` where there is no verified front.
     """
     rows = (read_front(folder) or {"members": []})["members"]
-    fitting = [row for row in rows if row["verified_fits_budget"]]
     found = []
-    for row in fitting:
+    for row in rows:
+        if not row["verified_fits_budget"] or _is_outrun(folder, targets, row["id"]):
+            continue
         each: list[Figure] = []
         metric = quality(row)
         costs: dict[str, Figure] = {}
@@ -220,6 +221,12 @@ def _verified_on_all(folder: Path, targets: Sequence[str]) -> list[Point] | None
         worst = min if column(metric).maximise else max
         found.append(Point(row["id"], {metric: worst(each, key=lambda f: f.value), **costs}))
     return found if rows else None
+
+
+def _is_outrun(folder: Path, targets: Sequence[str], genotype_id: str) -> bool:
+    """Return whether float32 may be as fast on a target, which its own folder says."""
+    made = (read_made(folder / target, genotype_id) for target in targets)
+    return any(is_outrun(found["details"]) for found in made if found is not None)
 
 
 def _figures(row: Mapping[str, Any], prefix: str, names: Sequence[str]) -> dict[str, Figure]:

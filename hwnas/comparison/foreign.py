@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hwnas.comparison.fronts import Objective, Point, Run
+from hwnas.cost.in_float import RATIOS, is_outrun
 from hwnas.errors import RunError, unknown, why
 from hwnas.figure import Figure
 from hwnas.metrics import qualities
@@ -107,8 +108,8 @@ def _number(where: str, row: Mapping[str, str], name: str) -> float:
 def verified_front(path: Path, objectives: Sequence[Objective]) -> list[Point] | None:
     """Return the verified members of a file ``front.csv`` that a search has written.
 
-    Those that fit its budget, by the figures of their artefacts. ``None`` where it is another file,
-    whose figures are what they are.
+    Those that it would deliver, by the figures of their artefacts. ``None`` where it is another
+    file, whose figures are what they are.
 
     Raises:
         RunError: as ``read``.
@@ -119,11 +120,17 @@ def verified_front(path: Path, objectives: Sequence[Objective]) -> list[Point] |
     known = [f"verified_{metric}_{dtype}" for metric in metrics for dtype in ("int8", "fp32")]
     if "verified_fits_budget" not in columns or columns.isdisjoint(known):
         return None
-    return [
-        _point(f"{path}, line {number}", number, _verified(row, objectives), objectives)
-        for number, row in rows
-        if row["verified_fits_budget"] == "True"
-    ]
+    found = []
+    for number, row in rows:
+        where = f"{path}, line {number}"
+        if row["verified_fits_budget"] == "True" and not _is_outrun(where, row):
+            found.append(_point(where, number, _verified(row, objectives), objectives))
+    return found
+
+
+def _is_outrun(where: str, row: _Row) -> bool:
+    ratios = [name for name in RATIOS if row.get(f"{_VERIFIED}{name}")]
+    return is_outrun({name: _number(where, row, f"{_VERIFIED}{name}") for name in ratios})
 
 
 def _verified(row: _Row, objectives: Sequence[Objective]) -> _Row:

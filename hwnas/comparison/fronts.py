@@ -77,7 +77,7 @@ class Run:
     name: str
     directions: Mapping[str, str]  #: its own objectives; empty where the file names none
     scored: Sequence[Point]  #: all that fits the budget and was scored
-    verified: Sequence[Point] | None = None  #: members that fit after verification, if verified
+    verified: Sequence[Point] | None = None  #: members that may be delivered, if verified
     group: str = ""
     block: str | None = None  #: what pairs it with runs of other groups: its seed
     config: Mapping[str, Any] = field(default_factory=dict)

@@ -236,7 +236,7 @@ def _verified(run: Run, frame: Frame) -> Row:
     names = [o.name for o in frame.objectives]
     searched = np.array([[m.candidate.figures[n].value for n in names] for m in run.members])
     verified = np.array([[_own(m, n).value for n in names] for m in run.members])
-    fits = np.array([not m.over_budget for m in run.members])
+    fits = np.array([m.is_deliverable for m in run.members])
     row: Row = {
         "run": run.name,
         "group": run.group,

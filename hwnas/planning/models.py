@@ -155,7 +155,7 @@ def _read_run(found: Catalogue, path: Path) -> None:
             f"(python -m hwnas search run.resume={path}), or name its part of one target."
         )
     for member in run.members:
-        if member.over_budget or member.is_outrun:
+        if not member.is_deliverable:
             continue
         if metric_of(member.figures) != "accuracy":
             raise RunError(f"fronts: {path} has no accuracies but errors; plans need accuracies.")

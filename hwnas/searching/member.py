@@ -68,6 +68,11 @@ class Member:
         return is_outrun(self.details)
 
     @property
+    def is_deliverable(self) -> bool:
+        """Whether it is within the budget, and not outrun by itself in float32."""
+        return not self.over_budget and not self.is_outrun
+
+    @property
     def refusal(self) -> str:
         """Why it is not delivered though it fits, in a sentence; empty if it is."""
         if not self.is_outrun:

@@ -52,6 +52,17 @@ def test_each_row_of_a_verified_front_is_read_in_its_own_dtype(tmp_path: Path) -
     assert foreign.verified_front(plain, PAIR) is None
 
 
+def test_members_that_float32_outruns_are_not_read(tmp_path: Path) -> None:
+    columns = ("accuracy_int8", "latency_ms", "fits_budget", "int8_over_float32_high")
+    path = written(
+        tmp_path,
+        f"id,{','.join(f'verified_{name}' for name in columns)}\n"
+        "fast,0.9,1,True,0.9\nno_faster,0.95,2,True,1.1\nalone,0.97,3,True,\n",
+    )
+    found = foreign.verified_front(path, PAIR)
+    assert [point.id for point in found or ()] == ["fast", "alone"]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

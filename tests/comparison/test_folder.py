@@ -1,0 +1,69 @@
+"""Folders of searches as what is compared of them."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from hwnas.comparison import folder
+from hwnas.cost.in_float import RATIOS
+from hwnas.figure import Figure
+from hwnas.results import Row, RunFolder
+from hwnas.space import Genotype
+
+FAST, OUTRUN = (Genotype("s", (("size", size),)) for size in (1, 2))
+CONFIG = {
+    "search_space": "s", "seed": 0, "n_trials": 2, "budget": {}, "sampler": {"name": "tpe"},
+    "target": {"name": "a"}, "dataset": {"name": "digits"}, "cost": "measured",
+}  # fmt: skip
+
+
+def _columns(*names: str) -> Row:
+    """Return the columns of figures that are all one half."""
+    return {n: v for name in names for n, v in Figure(0.5, "measured").columns(name).items()}
+
+
+def _ratios(genotype: Genotype) -> dict[str, float]:
+    ratio = 0.8 if genotype is FAST else 1.0
+    return dict(zip(RATIOS, (ratio, ratio - 0.1, ratio + 0.1), strict=True))
+
+
+def _write(path: Path, objectives: list[str], more: Mapping[Genotype, Row], **said: object) -> None:
+    """Write what a finished search of two networks leaves behind, but for its study."""
+    run, candidates, members = RunFolder(path), [], []
+    for trial, genotype in enumerate((FAST, OUTRUN)):
+        identity = {"trial": trial, "id": genotype.id, "state": "complete", "reason": ""}
+        row = {**identity, **genotype.to_dict(), **_columns(*objectives)}
+        candidates.append(row)
+        stays = {"verified_fits_budget": True, "verified_on_front": genotype is FAST}
+        members.append({**row, **stays, **more[genotype]})
+    run.write_parquet("candidates.parquet", candidates)
+    directions = {name: "max" if name == "accuracy" else "min" for name in objectives}
+    run.write_json("front.json", {"objectives": directions, "members": members})
+    manifest = {"verb": "search", "status": "finished", "arguments": [], "objectives": objectives}
+    run.write_json("manifest.json", {**manifest, "config": CONFIG, **said})
+
+
+def test_what_float32_outruns_is_no_verified_point(tmp_path: Path) -> None:
+    more = {
+        genotype: _columns("verified_accuracy_int8", "verified_latency_ms")
+        | {f"verified_{name}": ratio for name, ratio in _ratios(genotype).items()}
+        for genotype in (FAST, OUTRUN)
+    }
+    _write(tmp_path, ["accuracy", "latency_ms"], more)
+    run = folder.read(tmp_path)
+    assert len(run.members) == len(run.scored) == 2
+    assert [point.id for point in run.verified or ()] == [FAST.id]
+
+
+def test_what_float32_outruns_on_a_target_is_for_none(tmp_path: Path) -> None:
+    names = [f"verified_{t}.{name}" for t in "ab" for name in ("accuracy_int8", "latency_ms")]
+    more = {genotype: _columns(*names) for genotype in (FAST, OUTRUN)}
+    of = {t: {"config": CONFIG | {"target": {"name": t}}} for t in "ab"}
+    _write(tmp_path, ["accuracy", "a.latency_ms", "b.latency_ms"], more, targets=of)
+    for genotype in (FAST, OUTRUN):
+        made = {"genotype": genotype.to_dict(), "figures": {}, "files": {}}
+        content = {**made, "details": _ratios(genotype)}
+        (tmp_path / "b" / "models").mkdir(parents=True, exist_ok=True)
+        RunFolder(tmp_path / "b").write_json(f"models/{genotype.id}.json", content)
+    run = folder.read(tmp_path)
+    assert len(run.scored) == 2
+    assert [point.id for point in run.verified or ()] == [FAST.id]
