@@ -10,6 +10,10 @@ from pathlib import Path
 import pytest
 
 from hwnas.__main__ import run
+from hwnas.accuracy.audit import Finding, Subject
+from hwnas.api import auditing
+from hwnas.figure import Figure
+from hwnas.space import Genotype
 from tests.conftest import SHARED_WEIGHTS
 from tests.unusable import CHANGES
 
@@ -118,3 +122,13 @@ def test_bad_options_are_refused(
     monkeypatch.setattr(sys, "argv", ["hwnas"])
     assert run(["audit", *options]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_members_leave_for_what_is_better_in_the_costs_own_direction() -> None:
+    findings, rows = [], {}
+    for accuracy, ips in ((0.9, 100.0), (0.8, 1000.0), (0.7, 500.0)):
+        genotype, figure = Genotype("s", (("ips", ips),)), Figure(accuracy, "measured")
+        findings.append(Finding(Subject("front", genotype), figure, (figure,)))
+        rows[genotype.id] = {"throughput_ips": ips}
+    members = auditing._Members([*rows.values()], ["throughput_ips"], "accuracy")
+    assert [*auditing._leaving(findings, rows, members)] == [[*rows][2]]

@@ -235,7 +235,7 @@ def _leaving(
     audited = [f for f in findings if f.subject.group == "front"]
     costs = [[float(rows[f.subject.genotype.id][c]) for c in members.costs] for f in audited]
     points = np.array([[f.mean_alone, *c] for f, c in zip(audited, costs, strict=True)])
-    maximise = [column(members.metric).maximise] + [False] * len(members.costs)
+    maximise = [column(name).maximise for name in (members.metric, *members.costs)]
     stays = non_dominated(points, maximise)
     return {
         f.subject.genotype.id: "leaves front"
