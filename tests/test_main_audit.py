@@ -13,6 +13,7 @@ from hwnas.__main__ import run
 from hwnas.accuracy.audit import Finding, Subject
 from hwnas.api import auditing
 from hwnas.figure import Figure
+from hwnas.results import RunFolder
 from hwnas.space import Genotype
 from tests.conftest import SHARED_WEIGHTS
 from tests.unusable import CHANGES
@@ -132,3 +133,15 @@ def test_members_leave_for_what_is_better_in_the_costs_own_direction() -> None:
         rows[genotype.id] = {"throughput_ips": ips}
     members = auditing._Members([*rows.values()], ["throughput_ips"], "accuracy")
     assert [*auditing._leaving(findings, rows, members)] == [[*rows][2]]
+
+
+def test_what_verification_took_off_the_front_is_no_member(tmp_path: Path) -> None:
+    rows = []
+    for name, fits, stays in (("on", True, True), ("off", True, False), ("over", False, False)):
+        row = {"id": name, "verified_fits_budget": fits, "verified_on_front": stays}
+        for column in ("accuracy", "latency_ms", "verified_accuracy_int8"):
+            row |= Figure(0.5, "measured").columns(column)
+        rows.append(row)
+    content = {"objectives": {"accuracy": "max", "latency_ms": "min"}, "members": rows}
+    RunFolder(tmp_path).write_json("front.json", content)
+    assert [row["id"] for row in auditing._members(RunFolder(tmp_path)).rows] == ["on"]

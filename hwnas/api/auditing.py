@@ -84,7 +84,7 @@ def audit(config: AuditConfig, reporter: Reporter) -> Audited:
 
 @dataclass(frozen=True)
 class _Members:
-    """The front of a search."""
+    """The front of a search, as verified."""
 
     rows: Sequence[MemberRow]  #: by the first cost
     costs: Sequence[str]
@@ -99,7 +99,8 @@ def _members(folder: RunFolder) -> _Members:
             f"python -m hwnas search run.resume={folder.path}"
         )
     priced = paid(content["objectives"])
-    rows = sorted(content["members"], key=lambda row: float(row[priced[0]]))
+    staying = [row for row in content["members"] if row["verified_on_front"]]
+    rows = sorted(staying, key=lambda row: float(row[priced[0]]))
     return _Members(rows, priced, quality(content["objectives"]))
 
 
