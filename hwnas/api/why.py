@@ -71,6 +71,8 @@ def _headline(explained: Explanation, found: ReadRun, verified: Verified | None)
         state = f"{how} as searched, on the front as verified"
     elif candidate.stopped:
         state = "stopped early, as it will hardly be on the front"
+    elif explained.now is None and not candidate.reason:
+        state = "on no front for all targets, as one of them cannot run it"
     again = [str(number) for number in explained.trials[1:]]
     came = f"trial {candidate.trial}{', came again at ' * bool(again)}{_listed(again, 'trial')}"
     return f"{candidate.id}: {state} ({came}; {found.progress})"

@@ -28,7 +28,8 @@ class Explanation:
 
     candidate: Candidate  #: as it came first
     trials: Sequence[int]  #: all in which it came
-    before: Standing | None  #: among those that had come; ``None``: it was not scored
+    #: among those that had come; ``None``: it was not scored, or a target cannot run it
+    before: Standing | None
     displaced: Sequence[Candidate]  #: members of the front that left it when this one came
     now: Standing | None  #: among all
     left_by: Candidate | None  #: what put it off the front, if it was ever on it
@@ -102,12 +103,12 @@ def explain(
     """
     all_of_it = distinct(candidates)
     candidate = next(c for c in all_of_it if c.id == genotype_id)
-    earlier = [c for c in all_of_it if c.trial < candidate.trial]
-    scored = [c for c in all_of_it if c.state == "complete"]
+    scored = [c for c in all_of_it if _has_all(c, objectives)]
+    earlier = [c for c in scored if c.trial < candidate.trial]
     before = now = left_by = None
     displaced: list[Candidate] = []
-    if candidate.state == "complete":
-        before = _standing(candidate, [c for c in earlier if c.state == "complete"], objectives)
+    if _has_all(candidate, objectives):
+        before = _standing(candidate, earlier, objectives)
         now = _standing(candidate, [c for c in scored if c is not candidate], objectives)
         if not before.beaten_by:
             on_front = pareto_front(earlier, objectives)
@@ -122,6 +123,11 @@ def explain(
         left_by,
         pareto_front(all_of_it, objectives),
     )
+
+
+def _has_all(candidate: Candidate, objectives: Sequence[str]) -> bool:
+    """Whether a candidate was scored, and every target can run it: one that cannot says no cost."""
+    return candidate.state == "complete" and all(name in candidate.figures for name in objectives)
 
 
 def kept_within(

@@ -85,6 +85,18 @@ def test_infeasible_candidate_has_no_standing_and_no_part_in_that_of_others() ->
     assert not explained.on_front
 
 
+def test_what_a_target_cannot_run_has_no_standing_and_no_part_in_that_of_others() -> None:
+    only_a = Candidate(1, Genotype("s", (("name", "x"),)), {"accuracy": Figure(0.9, "measured")})
+    candidates = [A, only_a, E]
+    explained = explanation.explain(candidates, only_a.id, OBJECTIVES)
+    assert explained.before is explained.now is None
+    assert not explained.on_front
+    other = explanation.explain(candidates, E.id, OBJECTIVES)
+    assert other.before is not None
+    assert (other.before.n_others, other.before.beaten, other.displaced) == (1, [A], [A])
+    assert other.on_front
+
+
 def test_being_beaten_by_nothing_is_being_on_the_front() -> None:
     rng = random.Random(0)
     candidates = [
