@@ -50,19 +50,31 @@ def fronts(
     With 95 % intervals, where there are not too many members to tell them apart.
     """
     groups = [*dict.fromkeys(front.group for front in compared)]
-    many = len(compared) > len(groups)
+    alpha = 0.45 if len(compared) > len(groups) else 0.9
     crowded = sum(int(front.mask.sum()) for front in compared) > _CROWD
     with mpl.rc_context(_STYLE):
         figure, panels = _panels(len(costs))
         for axes, cost in zip(panels, costs, strict=True):
             columns = box.objectives.index(cost), box.objectives.index(quality)
             for front in compared:
-                _draw_front(axes, front, columns, groups, many=many, crowded=crowded)
+                if len(box.objectives) == 2:  # with more, steps would not bound anything
+                    points, look = front.members[:, columns], groups.index(front.group)
+                    _draw_stairs(axes, points, cost, look, alpha)
+                _draw_front(axes, front, columns, groups, alpha=alpha, crowded=crowded)
             _label(axes, cost, quality)
             x, y = np.concatenate([front.members[:, columns] for front in compared]).T
             _end(axes, (cost, x), (quality, y), box)
         _legend(figure, panels[0], len(groups))
         return _saved(figure)
+
+
+def _draw_stairs(axes: Axes, points: Array, cost: Objective, look: int, alpha: float) -> None:
+    """Draw the best that a front reaches up to each cost; of one to be maximised, down to it."""
+    x, y = points[np.lexsort((points[:, 1], points[:, 0]))].T
+    axes.step(
+        x, y, where="pre" if cost.maximise else "post", color=COLOURS[look % len(COLOURS)], lw=0.9,
+        alpha=alpha, ls=_LINES[look // len(COLOURS) % len(_LINES)],
+    )  # fmt: skip
 
 
 def _draw_front(
@@ -71,7 +83,7 @@ def _draw_front(
     columns: tuple[int, int],
     groups: Sequence[str],
     *,
-    many: bool,
+    alpha: float,
     crowded: bool,
 ) -> None:
     look = groups.index(front.group)
@@ -84,17 +96,10 @@ def _draw_front(
         if ends.any() and not crowded:
             errors[name] = ends
     known = axes.get_legend_handles_labels()[1]
-    colour, alpha = COLOURS[look % len(COLOURS)], 0.45 if many else 0.9
-    stairs = len(front.values[0]) == 2  # with more objectives, steps would not bound anything
-    if stairs:
-        axes.step(
-            x[order], y[order], where="post", color=colour, lw=0.9, alpha=alpha,
-            ls=_LINES[look // len(COLOURS) % len(_LINES)],
-        )  # fmt: skip
     axes.errorbar(
         x[order], y[order], **errors, fmt=_MARKERS[look % len(_MARKERS)],
-        ms=2.5 if crowded else 3.5, lw=0.7, capsize=1.5, color=colour, alpha=alpha, mec="none",
-        rasterized=crowded,
+        ms=2.5 if crowded else 3.5, lw=0.7, capsize=1.5, color=COLOURS[look % len(COLOURS)],
+        alpha=alpha, mec="none", rasterized=crowded,
         label=front.group if front.group not in known else None,
     )  # fmt: skip
 
@@ -111,35 +116,35 @@ def attainment(surfaces: Sequence[Surface], box: Frame) -> Pictures:
         for axes, cost in zip(panels, costs, strict=True):
             own = [surface for surface in surfaces if surface.cost == cost]
             x, y = np.concatenate([s.points for s in own]).T
-            right = float(x.max())
+            end = float(x.min() if cost.maximise else x.max())
             for group in groups:
-                by = {s.percentile: s.points for s in own if s.group == group}
-                n_runs = next(s.n_runs for s in own if s.group == group)
-                _draw_surface(axes, by, groups.index(group), right, f"{group} ({n_runs} runs)")
+                by = {s.percentile: s for s in own if s.group == group}
+                _draw_surface(axes, by, groups.index(group), end)
             _label(axes, cost, own[0].quality)
             _end(axes, (cost, x), (own[0].quality, y), box)
         _legend(figure, panels[0], len(groups), "median; shaded: a quarter to three quarters")
         return _saved(figure)
 
 
-def _draw_surface(axes: Axes, by: Mapping[int, Array], look: int, right: float, label: str) -> None:
+def _draw_surface(axes: Axes, by: Mapping[int, Surface], look: int, end: float) -> None:
+    """Draw the surfaces of a group from their best cost on, as far as the end."""
     colour = COLOURS[look % len(COLOURS)]
     line = _LINES[look // len(COLOURS) % len(_LINES)]
-    x, y = _extended(by[50], right)
-    axes.step(x, y, where="post", color=colour, lw=1.4, ls=line, label=label)
-    if not (len(by[25]) and len(by[75])):
+    label = f"{by[50].group} ({by[50].n_runs} runs)"
+    lower, middle, upper = (_extended(by[percentile], end) for percentile in (75, 50, 25))
+    axes.step(*middle.T, where="post", color=colour, lw=1.4, ls=line, label=label)
+    if not (len(lower) and len(upper)):
         return
-    (x25, y25), (x75, y75) = (_extended(by[percentile], right) for percentile in (25, 75))
-    grid = np.unique(np.concatenate([x25, x75]))
-    upper, lower = _stairs(grid, x25, y25), _stairs(grid, x75, y75)
-    axes.fill_between(grid, lower, upper, step="post", color=colour, alpha=0.15, lw=0)
+    way = -1 if by[50].cost.maximise else 1
+    grid = np.unique(np.concatenate([lower[:, 0], upper[:, 0]]))[::way]
+    y75, y25 = (_stairs(way * grid, way * x, y) for x, y in (lower.T, upper.T))
+    axes.fill_between(grid, y75, y25, step="post", color=colour, alpha=0.15, lw=0)
 
 
-def _extended(points: Array, right: float) -> tuple[Array, Array]:
-    """Return a staircase drawn on to the right end."""
-    if not len(points):
-        return np.zeros(0), np.zeros(0)
-    return np.append(points[:, 0], right), np.append(points[:, 1], points[-1, 1])
+def _extended(surface: Surface, end: float) -> Array:
+    """Return a staircase ``(k, 2)`` from its best cost on, as far as the end."""
+    points = surface.points[::-1] if surface.cost.maximise else surface.points
+    return np.vstack([points, [end, points[-1, 1]]]) if len(points) else points
 
 
 def _stairs(grid: Array, x: Array, y: Array) -> Array:

@@ -1,5 +1,6 @@
 """Tables, the frame, sentences, LaTeX and figures."""
 
+import itertools
 import json
 import math
 import re
@@ -8,13 +9,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure as Drawing
+from matplotlib.lines import Line2D
 
 from hwnas.comparison import attainment, frame, latex, narrative, tables
 from hwnas.comparison.frame import Frame
-from hwnas.comparison.fronts import Run, front
+from hwnas.comparison.fronts import Objective, Run, front
 from hwnas.comparison.summary import Comparison, compare
 from hwnas.errors import ConfigError
 from hwnas.figure import Figure
+from hwnas.metrics import column
 from hwnas.report import comparison as pictures
 from hwnas.results import Candidate
 from hwnas.space import Genotype
@@ -235,6 +239,58 @@ def _svg(values: Sequence[Sequence[float]], names: Sequence[str], box: Frame | N
     compared = [front(run_of(name, values), PAIR, "searched") for name in names]
     box = box or frame.spanned(np.array(values), PAIR)
     return pictures.fronts(compared, box, ACCURACY, [LATENCY])["svg"].decode()
+
+
+def _height(line: Line2D, x: float) -> float | None:
+    """Return how high a staircase is drawn at a place."""
+    for (x0, y0), (x1, y1) in itertools.pairwise(np.asarray(line.get_path().vertices)):
+        if y0 == y1 and min(x0, x1) < x < max(x0, x1):
+            return float(y0)
+    return None
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "far", "reached", "beyond"),
+    [
+        ("latency_ms", [(0.6, 1), (0.8, 5), (0.9, 9)], 12, {3: 0.6, 7: 0.8}, {0.7: None, 10: 0.9}),
+        (
+            "throughput_ips",
+            [(0.9, 1), (0.8, 5), (0.6, 9)],
+            0.5,
+            {3: 0.8, 7: 0.6},
+            {0.7: 0.9, 10: None},
+        ),
+    ],
+)
+def test_staircases_hold_what_is_reached_at_no_worse_a_cost(
+    name: str,
+    values: list[tuple[float, float]],
+    far: float,
+    reached: dict[float, float],
+    beyond: dict[float, float | None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cost, names = Objective(name, column(name).maximise), ("accuracy", name)
+    runs = [
+        run_of(f"{i}", [(q - i / 10, x) for q, x in values], group="own", names=names)
+        for i in range(4)
+    ]
+    runs += [run_of(f"far{i}", [(0.91, far)], group="far", names=names) for i in range(2)]
+    fronts = [front(run, (ACCURACY, cost), "searched") for run in runs]
+    box = frame.spanned(np.concatenate([f.values for f in fronts]), (ACCURACY, cost))
+    drawn: list[Drawing] = []
+    monkeypatch.setattr(pictures, "_saved", drawn.append)
+    pictures.fronts(fronts, box, ACCURACY, [cost])
+    pictures.attainment(attainment.surfaces(fronts, ACCURACY, [cost]), box)
+    (own,), (surface,) = (figure.axes for figure in drawn)
+    (shade,) = surface.collections[0].get_paths()
+    for x, height in reached.items():
+        assert _height(own.lines[0], x) == height
+        assert _height(surface.lines[0], x) == pytest.approx(height - 0.1)  # the second of four
+        assert shade.contains_point((x, height - 0.05))
+        assert not shade.contains_point((x, height + 0.05))
+    for x, highest in beyond.items():
+        assert _height(surface.lines[0], x) == (highest and pytest.approx(highest - 0.1))
 
 
 def test_names_are_no_mathematics_and_wide_axes_are_logarithmic() -> None:
