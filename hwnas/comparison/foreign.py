@@ -1,8 +1,8 @@
 """Fronts of other tools: a CSV file with a row for each point.
 
 Columns are named as the objectives; ``NAME_low`` and ``NAME_high`` are the ends of 95 % intervals,
-``id`` names a point, ``run`` tells several runs in one file apart (equal ones in different groups
-are paired in tests), ``group`` says what a run belongs to. Other columns are not read.
+``id`` names a point of a run, ``run`` tells several runs in one file apart (equal ones in different
+groups are paired in tests), ``group`` says what a run belongs to. Other columns are not read.
 """
 
 import csv
@@ -29,20 +29,27 @@ def read(path: Path, objectives: Sequence[Objective]) -> list[Run]:
     """Return the runs of a file, in order of appearance.
 
     Raises:
-        RunError: a column is missing, a value is not a number, an interval does not hold its value.
+        RunError: a column is missing, a value is not a number, an interval does not hold its value,
+            or two points of a run have one id.
     """
     rows = _rows(path, objectives)
     if not rows:
         raise RunError(f"{path}: its front is empty: there are no rows below the header.")
-    parts: dict[tuple[str, str], list[Point]] = {}
+    parts: dict[tuple[str, str], dict[str, Point]] = {}
     for number, row in rows:
-        key = (row.get("group") or "", row.get("run") or "")
-        parts.setdefault(key, []).append(_point(f"{path}, line {number}", number, row, objectives))
+        where, key = f"{path}, line {number}", (row.get("group") or "", row.get("run") or "")
+        point, known = _point(where, number, row, objectives), parts.setdefault(key, {})
+        if known.setdefault(point.id, point).figures != point.figures:
+            raise RunError(
+                f"{where}: id '{point.id}' is there twice, with other figures: make ids different, "
+                "or leave that column out."
+            )
     runs = []
     for (group, block), points in parts.items():
         many = [group * (len({g for g, _ in parts}) > 1), block]
         name = "/".join([path.stem, *filter(None, many)])
-        runs.append(Run(name, {}, points, group=group, block=block or None, path=str(path)))
+        scored = [*points.values()]
+        runs.append(Run(name, {}, scored, group=group, block=block or None, path=str(path)))
     return runs
 
 

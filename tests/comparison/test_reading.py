@@ -37,6 +37,12 @@ def test_csv_with_intervals_runs_and_groups(tmp_path: Path) -> None:
     assert [point.id for point in first.scored] == ["x", "y"]
 
 
+def test_one_id_may_be_in_several_runs_and_repeat_what_it_said(tmp_path: Path) -> None:
+    text = "id,run,accuracy,latency_ms\nx,0,0.9,1\nx,1,0.9,8\nx,1,0.9,8\n"
+    runs = foreign.read(written(tmp_path, text), PAIR)
+    assert [[p.figures["latency_ms"].value for p in run.scored] for run in runs] == [[1.0], [8.0]]
+
+
 def test_each_row_of_a_verified_front_is_read_in_its_own_dtype(tmp_path: Path) -> None:
     path = written(
         tmp_path,
@@ -77,6 +83,7 @@ def test_members_that_float32_outruns_are_not_read(tmp_path: Path) -> None:
         ("accuracy,latency_ms\n0.9,1,2\n", "expected 2 values"),
         ("accuracy,accuracy,latency_ms\n0.9,1,2\n", "'accuracy' is there twice"),
         ("accuracy,accuracy_low,latency_ms\n0.9,0.95,2\n", "does not hold its value"),
+        ("id,accuracy,latency_ms\nx,0.9,1\nx,0.9,8\n", "line 3: id 'x' is there twice"),
     ],
 )
 def test_bad_csv_is_one_line(tmp_path: Path, text: str, message: str) -> None:
