@@ -125,14 +125,16 @@ def check_groups(runs: Sequence[Run], group_by: str | None) -> list[str]:
     values: dict[str, dict[str, set[str]]] = {}
     for run in runs:
         for key in sorted(_keys(run.config)):
-            if not isinstance(_at(run.config, key), Mapping) and not _is_aside(key, group_by):
+            if not isinstance(_at(run.config, key), Mapping) and not _is_aside(key):
                 of_key = values.setdefault(key, {})
                 of_key.setdefault(run.group, set()).add(str(_at(run.config, key)))
     within = [key for key, by in values.items() if any(len(v) > 1 for v in by.values())]
     between = [
         key
         for key, by in values.items()
-        if key not in within and len({frozenset(v) for v in by.values()}) > 1
+        if key not in within
+        and not f"{key}.".startswith(f"{group_by}.")
+        and len({frozenset(v) for v in by.values()}) > 1
     ]
     notes = []
     if within:
@@ -142,9 +144,9 @@ def check_groups(runs: Sequence[Run], group_by: str | None) -> list[str]:
     return notes
 
 
-def _is_aside(key: str, group_by: str) -> bool:
-    """Return whether a key decides nothing, or is what groups differ in."""
-    return key.split(".")[0] in ("seed", "run", "study") or f"{key}.".startswith(f"{group_by}.")
+def _is_aside(key: str) -> bool:
+    """Return whether a key decides nothing."""
+    return key.split(".")[0] in ("seed", "run", "study")
 
 
 def _at(config: Mapping[str, Any], key: str) -> Any:

@@ -197,6 +197,19 @@ def test_what_else_differs_between_grouped_runs_is_said() -> None:
     ]
 
 
+def test_runs_of_one_name_that_differ_within_what_they_are_grouped_by_are_told() -> None:
+    def made(seed: int, latency_ms: float, name: str = "edge") -> Run:
+        budget = {"name": name, "latency_ms": latency_ms}
+        config = {"seed": seed, "budget": budget}
+        return replace(run_of(f"{seed}", [[0.9, 1.0]], group=name), config=config)
+
+    merged = [made(seed, limit) for seed in (0, 1) for limit in (0.1, 0.3)]
+    assert reading.check_groups(merged, "budget") == [
+        "Runs of one group differ in more than the seed: budget.latency_ms."
+    ]
+    assert reading.check_groups([made(0, 0.1), made(1, 0.3, "wide")], "budget") == []
+
+
 def test_per_cent_and_fractions_are_not_mixed() -> None:
     runs = [run_of("a", [[0.9, 1.0]]), run_of("b", [[91.0, 1.0]])]
     with pytest.raises(RunError, match="per cent in b, a fraction in a"):
