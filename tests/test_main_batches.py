@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pyarrow.parquet as pq
 import pytest
@@ -15,15 +16,20 @@ import yaml
 
 from hwnas import space
 from hwnas.__main__ import run
+from hwnas.answers import FILES, Heard, packed
+from hwnas.api import cascades
 from hwnas.cost.host import as_run
 from hwnas.errors import SpaceError
 from hwnas.families import annotations, running
 from hwnas.families import of as family_of
+from hwnas.figure import Figure
 from hwnas.latency_table import Entry, LatencyTable, load, setting
 from hwnas.op import Signature
 from hwnas.planning.models import Catalogue, _read_run
 from hwnas.profiling.networks import digest
 from hwnas.provenance import facts
+from hwnas.results import Candidate, RunFolder
+from hwnas.searching.member import Member
 from hwnas.target import Remote
 from hwnas.timing import Timing
 from tests.conftest import space_yaml, target
@@ -212,3 +218,16 @@ def test_a_target_with_one_batch_for_all_says_so(
     assert "target.thread_counts=[1, 999], but only" in capsys.readouterr().err
     assert run(["search", "+target=cpu", *words[:2], "cost=roofline"]) == 2
     assert "a roofline is of one number of threads" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("of_target", "said", "n"), [(1, {}, 1), (8, {}, 0), (8, {"batch": 1}, 1)])
+def test_cascades_are_of_single_images(
+    of_target: int, said: dict[str, int], n: int, tmp_path: Path
+) -> None:
+    candidate = Candidate(0, space.Genotype("s", tuple(said.items())), {})
+    heard = Heard(np.ones(4, np.bool_), np.ones(4))
+    answers = packed("m", dict.fromkeys(("validation", "test"), heard))
+    (tmp_path / FILES.format(candidate.id)).parent.mkdir(parents=True)
+    RunFolder(tmp_path).write_bytes(FILES.format(candidate.id), answers)
+    member = Member(candidate, {"latency_ms": Figure(1.0, "measured")}, {}, {})
+    assert len(cascades.stages(RunFolder(tmp_path), [member], of_target)) == n

@@ -71,14 +71,19 @@ def of(config: SearchConfig, here: Sequence[Stage], server: Sequence[Stage]) -> 
     return Cascades(here, cascades.found(here, config.allowed, server, way))
 
 
-def stages(folder: RunFolder, members: Sequence[Member]) -> list[Stage]:
+def stages(folder: RunFolder, members: Sequence[Member], batch: int) -> list[Stage]:
     """Return the members within the budget whose answers were kept, the fastest first.
 
-    Of networks that choose their batch only those of single images: others do not leave alone.
+    Only those of single images: others do not leave alone.
+
+    Args:
+        folder: Of the search for the target.
+        members: Of its front.
+        batch: Images of an inference, of networks that do not choose them.
     """
     found = []
     for member in members:
-        if member.candidate.genotype.to_dict().get(running.BATCH, 1) != 1:
+        if member.candidate.genotype.to_dict().get(running.BATCH, batch) != 1:
             continue
         heard = read_heard(folder.path, member.candidate.id)
         if heard is not None and member.is_deliverable:

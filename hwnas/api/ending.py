@@ -71,7 +71,10 @@ def _fitted(
 
 def _with_cascades(fronts: Sequence[Front]) -> list[Front]:
     """Return fronts with the cascades of their members, on the target or to the one of a link."""
-    stages = {f.context.target: cascades.stages(f.folder, f.members) for f in fronts}
+    stages = {
+        f.context.target: cascades.stages(f.folder, f.members, f.context.config.target.batch)
+        for f in fronts
+    }
     found = []
     for front in fronts:
         config, target = front.context.config, front.context.target
