@@ -98,6 +98,17 @@ def test_other_runs_are_tested_by_mann_and_whitney() -> None:
     assert twice.test == "mann-whitney"
 
 
+def test_ties_give_no_p_below_the_least() -> None:
+    (test,) = pair_tests([sample("a", [1.0, 1.0, 1.0]), sample("b", [0.2, 0.2, 0.2, 0.1])])
+    assert test.test == "mann-whitney"
+    assert test.p == pytest.approx(test.least_p)
+    assert not test.significant
+    (equal,) = pair_tests([sample("a", [1.0] * 3), sample("b", [1.0] * 4)])
+    assert equal.p == 1.0
+    a, b = np.random.default_rng(0).integers(0, 5, (2, 9)).tolist()
+    assert significance.mann_whitney(a, b) == stats.mannwhitneyu(a, b).pvalue
+
+
 @pytest.mark.parametrize(("n", "reaches"), [(5, False), (6, True)])
 def test_least_p_is_what_the_clearest_difference_gives(n: int, reaches: bool) -> None:
     clear = [
