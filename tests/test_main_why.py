@@ -10,9 +10,15 @@ import pytest
 
 from hwnas.__main__ import run
 from hwnas.api.arguments import for_hydra
+from hwnas.api.explained import ReadRun
+from hwnas.api.why import _headline
 from hwnas.cost.in_float import RATIOS
 from hwnas.figure import Figure
-from hwnas.results import Row, RunFolder
+from hwnas.manifest import Manifest
+from hwnas.results import Candidate, Row, RunFolder
+from hwnas.searching.explanation import explain
+from hwnas.searching.recorded import Record
+from hwnas.space import Genotype
 from tests.conftest import SHARED_WEIGHTS
 
 Why = Callable[..., str]
@@ -193,6 +199,18 @@ def test_verified_figures_stand_beside_those_of_the_search(
     folder.write_json(f"models/{first}.json", record | {"details": ratios})
     told = "it is not delivered: in int8 it takes 0.95 times (0.90 to 1.10) as long as in float32"
     assert f"By its own files {told}" in why(folder.path, first)
+
+
+def test_what_a_target_cannot_run_is_told_so(tmp_path: Path) -> None:
+    figures = {name: Figure(0.5, "measured") for name in ("accuracy", "a.latency_ms")}
+    candidate = Candidate(0, Genotype("s", ()), figures)
+    objectives = ("accuracy", "a.latency_ms", "b.latency_ms")
+    manifest: Manifest = {"arguments": [], "config": {"n_trials": 1}, "status": "finished"}
+    record = Record(objectives, [candidate], {}, {})
+    found = ReadRun(RunFolder(tmp_path), manifest, record)
+    explained = explain(record.candidates, candidate.id, objectives)
+    told = f"{candidate.id}: on no front for all targets, as one of them cannot run it"
+    assert _headline(explained, found, None).startswith(told)
 
 
 def _refused(capsys: pytest.CaptureFixture[str], arguments: Sequence[str]) -> str:
