@@ -183,7 +183,7 @@ class _Graph:
         return replace(value, name=real)
 
     def serialised(self, lowered: Graph, values: Mapping[str, _Value]) -> bytes:
-        """Return the bytes of the model; outputs of one pixel lose their height and width."""
+        """Return the bytes of the model; answers of one pixel lose their height and width."""
         names = (*lowered.exits, LOGITS)
         answered = [
             self._answered(values[source], name)
@@ -203,7 +203,8 @@ class _Graph:
     def _answered(self, value: _Value, name: str) -> Any:
         """Append what gives an output its shape and its name; return how the model lists it."""
         shape: tuple[int | str, ...] = (self._batch, *value.shape)
-        if value.shape[1:] == (1, 1):
+        # An image of one pixel that is not the last output stays one: the next segment reads it.
+        if value.shape[1:] == (1, 1) and (value.rows or name == LOGITS):
             value, shape = self._rows(value, name), shape[:2]
         else:
             value = self._image(value, value.shape, name)

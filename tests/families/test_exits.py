@@ -51,6 +51,13 @@ def _both() -> list[SearchSpace]:
     return [spaces.load(spaces.find("mbconv_exits")), _resnet()]
 
 
+def _to_one_pixel() -> SearchSpace:
+    """Return networks with an exit behind a stage of which one pixel is left."""
+    plain = spaces.load(SMALL)
+    said = {**plain.fixed, "resolution": 4, "stem.stride": 2}
+    return replace(plain, fixed=said, name="to_one_pixel")
+
+
 def _lowered(space: SearchSpace, task: Signature, seed: int = 0, **said: Option) -> Graph:
     """Return the operators of a random genotype; ``_`` in names stands for a dot."""
     family, rng = families.of(space), random.Random(seed)
@@ -125,7 +132,7 @@ def test_exits_change_no_answer_of_the_end(space: SearchSpace, task: Signature) 
     hook.remove()
 
 
-@pytest.mark.parametrize("space", _both(), ids=lambda s: s.family)
+@pytest.mark.parametrize("space", [*_both(), _to_one_pixel()], ids=lambda s: s.name)
 def test_segments_in_a_row_are_the_whole_network_bit_by_bit(
     space: SearchSpace, task: Signature
 ) -> None:
@@ -157,7 +164,7 @@ def test_segments_in_a_row_are_the_whole_network_bit_by_bit(
         assert error < 0.05
 
 
-@pytest.mark.parametrize("space", _both(), ids=lambda s: s.family)
+@pytest.mark.parametrize("space", [*_both(), _to_one_pixel()], ids=lambda s: s.name)
 def test_onnx_segments_in_a_row_are_the_whole_network(space: SearchSpace, task: Signature) -> None:
     family, rng = families.of(space), random.Random(3)
     drawn = {name: rng.choice(options) for name, options in space.choices.items()}
