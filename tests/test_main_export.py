@@ -33,6 +33,7 @@ from hwnas.__main__ import run
 from hwnas.errors import ConfigError
 from hwnas.export import signing
 from hwnas.export.folder import BUILDING
+from hwnas.export.proof import Check
 from hwnas.export.running import load_module
 from tests.conftest import SHARED_WEIGHTS
 from tests.export.blocked import LARGE, run_file, run_hwnas, run_snippet
@@ -401,6 +402,28 @@ def test_costs_that_are_not_those_of_the_proof_fail(
     assert "; the proof says 0.0001" in captured.out
     _edited(copy, lambda proof: proof["made"]["versions"].update({"ethos-u-vela": "0"}))
     assert run(["verify", str(copy), "+target=npu"]) == 0, "of another version it may differ"
+
+
+def test_limits_on_what_is_derived_are_repeated_too(
+    exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = Path(shutil.copytree(exported, tmp_path / "copy"))
+
+    def limit(proof: dict[str, Any], ips: float) -> None:
+        latency, *of = proof["figures"]["latency_ms"]
+        proof["figures"]["throughput_ips"] = [1e3 / latency, *of]
+        limits = {"throughput_ips": ips, "co2_g": 1e-12}
+        proof["budget"] = {name: {"limit": n, "margin": 0.0} for name, n in limits.items()}
+        proof["checks"].append(Check("budget.throughput_ips", ips, ips, "", True).to_json())
+
+    for ips, code in ((1.0, 0), (1e9, 1)):
+        _edited(copy, partial(limit, ips=ips))
+        assert run(["verify", str(copy), "+target=npu"]) == code
+        captured = capsys.readouterr()
+        assert "budget.co2_g was not repeated: co2_g is not known here." in captured.out
+        assert ("not as it should be: budget.throughput_ips." in captured.err) is (code == 1)
+    assert run(["verify", str(copy), "+target=npu", "target.facts.grid_g_per_kwh=1000"]) == 1
+    assert "budget.throughput_ips, budget.co2_g." in capsys.readouterr().err
 
 
 def test_verify_says_where_nothing_can_be_repeated(

@@ -53,7 +53,7 @@ def verify(config: VerifyConfig, reporter: Reporter) -> None:
     if config.target is not None:
         for measured in measuring.measure(folder, recorded, config.target, config):
             reporter.say(measured.lines())
-            failed += measured.failed(recorded)
+            failed += measured.failed
     if failed:
         raise ProofError(f"{folder} is not as it should be: {', '.join(dict.fromkeys(failed))}.")
     reporter.say(["Everything that was repeated holds."])

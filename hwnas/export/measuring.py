@@ -10,6 +10,7 @@ import numpy as np
 
 from hwnas import backends
 from hwnas.backends import base
+from hwnas.backends.derived import DerivedArtefacts
 from hwnas.backends.exits import ExitArtefacts, file_names
 from hwnas.errors import CompileError, ConfigError
 from hwnas.export import exits, proof, running
@@ -25,6 +26,8 @@ from hwnas.export.recorded import (
 )
 from hwnas.figure import Figure, Figures
 from hwnas.latency_table import LatencyTable, setting
+from hwnas.metrics import known
+from hwnas.metrics.deriving import deriving
 from hwnas.op import OpSpec
 from hwnas.runtimes.pool import Pool, Retrying
 from hwnas.target import Target, facts
@@ -38,6 +41,7 @@ class Measured:
     name: str  #: the artefact
     figures: Figures
     before: Figures  #: that the proof says of the same target; of another, none
+    limits: Mapping[str, float]  #: of the proof's budget for the same target; of another, none
     #: What the same version of the compiler gave that it did not give before: figures and a file.
     other: Sequence[str] = ()
     #: Whether the compiler gave the same file again; ``None`` where it was not asked.
@@ -50,17 +54,20 @@ class Measured:
             before = self.before.get(name, figure)
             said = "" if before == figure else f"; the proof says {before.value:.4g}"
             found.append(f"  {name} {_words(figure)}{said}")
+        found += [
+            f"  budget.{name} was not repeated: {name} is not known here."
+            for name in self.limits
+            if name not in self.figures
+        ]
         if self.same is not None:
             what = "the same" if self.same else "another"
             found.append(f"  The compiler gave {what} file.")
         return found
 
-    def failed(self, recorded: Proof) -> list[str]:
-        """Return what is not as the proof says, and the limits of the budget that are not met."""
-        if self.target.name != recorded["target"]["name"]:
-            return []
-        limits = {name: entry["limit"] for name, entry in recorded["budget"].items()}
-        checks = proof.within_budget(limits, self.figures)
+    @property
+    def failed(self) -> list[str]:
+        """What is not as the proof says, and the limits of the budget that are not met."""
+        checks = proof.within_budget(self.limits, self.figures)
         return [*self.other, *(check.name for check in checks if not check.holds)]
 
 
@@ -111,11 +118,13 @@ def measure(folder: Path, recorded: Proof, target: Target, config: VerifyConfig)
         bench = None
         if description.measured:
             bench = Borrowed(target, stack.enter_context(worker(target, config)))
-        artefacts = base.of(target).artefacts(bench)
+        derives = deriving(target, [*recorded["budget"], *recorded["figures"]])
+        own = ExitArtefacts(base.of(target).artefacts(bench), name)
+        artefacts = DerivedArtefacts(own, derives)
         read = prepared(images, said["mean"], said["std"])
         costed = artefacts.recost(running.paths(folder, name), lowered, read)
-        before = _before(recorded, target)
-        measured = Measured(target, name, costed.cost.figures, before)
+        before, limits = _before(recorded, target), _limits(recorded, target)
+        measured = Measured(target, name, costed.cost.figures, before, limits)
         found = [_compared(measured, costed.made, folder, recorded)]
         if "exits" in recorded and description.exits:
             found.append(_in_a_row(folder, recorded, recorded["exits"], measured, artefacts))
@@ -130,9 +139,9 @@ def _in_a_row(
     files = exits.paths(folder, target, len(leaving["segments"]))
     read = np.zeros((0,), np.float32)  # each segment reads what the one before answers
     lowered = exits_from_json(leaving)
-    costed = ExitArtefacts(artefacts, whole.name).recost(files, lowered, read)
+    costed = artefacts.recost(files, lowered, read)
     before = figures_from_json(leaving["worst"]) if whole.before else {}
-    measured = Measured(target, "Segments in a row", costed.cost.figures, before)
+    measured = Measured(target, "Segments in a row", costed.cost.figures, before, whole.limits)
     return _compared(measured, costed.made, folder, recorded)
 
 
@@ -168,6 +177,16 @@ def _with_facts(target: Target, before: Target) -> Target:
 def _before(recorded: Proof, target: Target) -> Figures:
     """Return what the proof says of a target, if it was made for just that."""
     return figures_from_json(recorded["figures"]) if _is_its(recorded, target) else {}
+
+
+def _limits(recorded: Proof, target: Target) -> dict[str, float]:
+    """Return the limits that costs on a target are held against, if the proof is of it.
+
+    What leaving early comes to is no cost of files: checks of exits hold it.
+    """
+    early = {name for name, metric in known().items() if metric.mean_of}
+    kept = recorded["budget"] if target.name == recorded["target"]["name"] else {}
+    return {name: entry["limit"] for name, entry in kept.items() if name not in early}
 
 
 def _is_its(recorded: Proof, target: Target) -> bool:
