@@ -148,7 +148,6 @@ PLACES = {
         "searching.calibration",
         "searching.pace",
         "tasks.regression.early_stopping",
-        "tasks.regression.mean",
     },
     "highspy": {"planning.highs"},
     "numba": {"planning.events"},

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from hwnas.__main__ import run
+from tests.export.blocked import LARGE, run_hwnas
 
 pytestmark = pytest.mark.slow
 
@@ -73,6 +74,8 @@ def test_what_is_exported_prints_values_in_their_unit(capsys: pytest.CaptureFixt
         assert np.corrcoef(said, targets)[0, 1] > 0.7
     assert run(["verify", str(folder)]) == 0
     assert "mean absolute error" in capsys.readouterr().out
+    without = run_hwnas("verify", str(folder), blocked=LARGE)
+    assert without.returncode == 0, without.stderr
     assert "regression network" in (folder / "MODEL_CARD.md").read_text()
 
 

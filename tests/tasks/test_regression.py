@@ -1,5 +1,7 @@
 """Regression: values in the unit of the targets, errors with their intervals."""
 
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ from hwnas.errors import ConfigError, DataError
 from hwnas.progress import Silent
 from hwnas.tasks.regression import Regression
 from hwnas.tasks.regression.early_stopping import Errors
+from hwnas.tasks.regression.mean import half_width
 from hwnas.tasks.regression.task import Values
 from hwnas.tasks.score import Incumbent, Score
 from hwnas.training.data import DatasetConfig, load
@@ -40,6 +43,16 @@ def test_interval_of_the_mean_holds_it_about_as_often_as_it_says() -> None:
     one = figures[0]
     ends = stats.t.interval(0.95, 59, one.value, stats.sem(draws[0]))
     assert (one.low, one.high) == pytest.approx(ends)
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 11, 360, 10_001])
+def test_interval_of_the_mean_is_that_of_scipy_without_it(
+    n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = RNG.exponential(3.0, n)
+    expected = stats.t.ppf(0.975, n - 1) * stats.sem(values)
+    monkeypatch.setitem(sys.modules, "scipy", None)  # as where ``verify`` is all that is wanted
+    assert half_width(values) == pytest.approx(expected, rel=1e-10)
 
 
 def test_loss_is_absolute_far_from_the_goal_and_flat_at_it() -> None:
