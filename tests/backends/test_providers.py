@@ -195,6 +195,13 @@ def test_runner_of_the_cpu_is_as_short_as_before() -> None:
     assert _runner(target("npu")).count("InferenceSession") == 1
 
 
+def test_runner_of_exits_adds_up_int8_as_the_other_does() -> None:
+    text = runners({"segment0.int8.onnx"}, Classes(("a", "b")), CPU)["run_exits.py"]
+    (begin,) = (line for line in _runner(CPU).splitlines() if "x64quantprecision" in line)
+    assert text.index(begin) < text.index("InferenceSession(here / name, options)")
+    compile(text, "run_exits.py", "exec")
+
+
 def test_runner_runs_the_targets_own_file_by_its_provider() -> None:
     text = _runner(target("cuda"))
     assert '["CUDAExecutionProvider"], [{"device_id": "0", "use_tf32": "0"}]' in text

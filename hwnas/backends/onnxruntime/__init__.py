@@ -1,7 +1,7 @@
 """onnxruntime on this machine, measured: on its CPU, or by another execution provider."""
 
 from hwnas.backends.description import Artefact, Description, Runner
-from hwnas.backends.onnxruntime.settings import OnnxRuntime
+from hwnas.backends.onnxruntime.settings import OPTIONS, OnnxRuntime
 
 _NEEDS = {"onnxruntime": "onnxruntime"}
 _OPENS = "hwnas.backends.onnxruntime.session:opened"
@@ -14,9 +14,11 @@ file = sys.argv[2] if len(sys.argv) > 2 else "DEFAULT"
 SESSION(outputs,) = session.run(None, {"images": np.ascontiguousarray(x.transpose(0, 3, 1, 2))})
 """
 
-_EXITS = """\
+_EXITS = (
+    OPTIONS
+    + """\
 exits = json.loads((here / "exits.json").read_text())
-segments = [onnxruntime.InferenceSession(here / name) for name in exits["segments"]]
+segments = [onnxruntime.InferenceSession(here / name, options) for name in exits["segments"]]
 left, outputs = [0] * len(segments), []
 for image in np.ascontiguousarray(x.transpose(0, 3, 1, 2))[:, None]:
     for i, (segment, threshold) in enumerate(zip(segments, [*exits["thresholds"], 0])):
@@ -29,6 +31,7 @@ for image in np.ascontiguousarray(x.transpose(0, 3, 1, 2))[:, None]:
 outputs = np.stack(outputs)
 print("left at exits, and at the end:", *left, file=sys.stderr)
 """
+)
 
 DESCRIPTION = Description(
     name="onnxruntime",

@@ -31,11 +31,12 @@ options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
 except Exception as error:  # and never the CPU instead
     sys.exit(f"{provider} alone does not run {{file}} here: {{error}}")
 """
-_ON_CPU = f"""\
+#: What runners of the CPU open sessions with.
+OPTIONS = f"""\
 options = onnxruntime.SessionOptions()
 options.add_session_config_entry("{EXACT[0]}", "{EXACT[1]}")  # int8 without VNNI
-session = onnxruntime.InferenceSession(here / file, options)
 """
+_ON_CPU = f"{OPTIONS}session = onnxruntime.InferenceSession(here / file, options)\n"
 _LOADS = "onnxruntime.preload_dlls()  # of CUDA and cuDNN that pip installed\n"
 
 
