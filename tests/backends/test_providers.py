@@ -210,6 +210,13 @@ def test_runner_runs_the_targets_own_file_by_its_provider() -> None:
     compile(text, "run_onnx.py", "exec")
 
 
+def test_options_of_a_provider_stand_in_the_runner_as_they_were_said() -> None:
+    said = {"arena_extend_strategy": "DEFAULT", "of": "SESSION"}
+    text = _runner(with_settings(CPU, OnnxRuntime("cuda", said)))
+    assert '{"arena_extend_strategy": "DEFAULT", "of": "SESSION"}' in text
+    assert text.count("DEFAULT") == 1
+
+
 @needs_azure
 def test_runner_ends_where_the_provider_leaves_operators_to_the_cpu(tmp_path: Path) -> None:
     (tmp_path / "run_onnx.py").write_text(_runner(AZURE))
