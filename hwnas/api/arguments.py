@@ -1,6 +1,5 @@
 """What is written on the command line, as Hydra reads it."""
 
-import itertools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass
@@ -97,8 +96,10 @@ def of_target(arguments: Sequence[str], position: int) -> list[str]:
         position: Of the target among those of the search.
     """
     found = [a for a in for_targets(arguments)[position] if _key(a).startswith(("target", "rpc."))]
-    for option, value in itertools.pairwise(arguments):
-        found += [option, value] if option in CONFIG_DIR else []
+    for i, argument in enumerate(arguments):
+        option, has_value, _ = argument.partition("=")
+        if option in CONFIG_DIR:
+            found += arguments[i : i + (1 if has_value else 2)]
     return found
 
 

@@ -19,5 +19,8 @@ def test_what_a_target_of_a_search_is() -> None:
     search = ["+target=[npu,cpu]", "cpu.target.threads=2", "seed=1", "--config-dir", "mine"]
     assert of_target(search, 0) == ["+target=npu", "--config-dir", "mine"]
     assert of_target(search, 1) == ["+target=cpu", "target.threads=2", "--config-dir", "mine"]
+    for said in (["--config-dir=mine"], ["-cd", "mine"]):
+        assert of_target([*said, "+target=board", "seed=1"], 0) == ["+target=board", *said]
+        assert of_target(["+target=board", *said], 0) == ["+target=board", *said]
     board = ["+target=raspi4", "rpc.tracker=HOST:1", "budget=none"]
     assert of_target(board, 0) == board[:2]
