@@ -29,6 +29,7 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
 )
 
+import hwnas
 from hwnas.__main__ import run
 from hwnas.errors import ConfigError
 from hwnas.export import signing
@@ -456,6 +457,19 @@ def test_same_command_goes_on_where_it_was_cut_off(
     assert run(["verify", str(folders[0])]) == 0
     assert run(command) == 2
     assert "is there already: remove it" in capfd.readouterr().err
+
+
+def test_library_gives_what_was_written_before_it_was_cut_off_too(
+    searched: Path, tmp_path: Path
+) -> None:
+    found = hwnas.load(searched)
+    options: dict[str, Any] = {"pick": "all", "epochs": 0, "dir": tmp_path / "models"}
+    paths = [each.path for each in found.export(**options)]
+    assert len(paths) > 1
+    shutil.rmtree(paths[0])
+    again = found.export(**options)
+    assert [each.path for each in again] == paths
+    assert [each.proof["model"]["id"] for each in again] == [path.name for path in paths]
 
 
 @pytest.mark.parametrize(

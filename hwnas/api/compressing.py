@@ -74,6 +74,7 @@ def compress(
                 "id=GENOTYPE, and of a search for several targets only=TARGET."
             )
         ((name, pick),) = picks.items()
+        assert pick is not None  # what is there alone was refused
         work = _Work(config, pick, reporter)
         found = work.found()
         done = written(work.made(found), name, order)

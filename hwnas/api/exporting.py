@@ -52,14 +52,14 @@ def export(
     arguments: Sequence[str],
     reporter: Reporter,
     told: Callable[[Exported], None],
-) -> None:
-    """Export models of a search.
+) -> list[Path]:
+    """Export models of a search; return the folder of each, also of those that were there already.
 
     Args:
         config: Which, and of which search.
         arguments: Of the command line, or what stands for them.
         reporter: Hears of the work.
-        told: Is given each model as soon as it is there.
+        told: Is given each model that is exported now, as soon as it is there.
 
     Raises:
         ProofError: an export does not hold what it should; its folder is marked as failed.
@@ -68,11 +68,13 @@ def export(
     order = Order(config, arguments, Path(config.dir or default_path("export")))
     with picked(order, reporter) as picks, reporter.phase("Export", len(picks)) as advance:
         for name, pick in picks.items():
-            done = written(pick, name, order)
-            told(done)
-            failed += failures(done, order.root)
+            if pick is not None:
+                done = written(pick, name, order)
+                told(done)
+                failed += failures(done, order.root)
             advance(1)
     refuse(failed)
+    return [order.root / name for name in picks]
 
 
 def failures(done: Exported, root: Path) -> list[str]:
@@ -93,8 +95,8 @@ def refuse(failed: Sequence[str]) -> None:
 @contextlib.contextmanager
 def picked(
     order: Order, reporter: Reporter, budget: Row | None = None
-) -> Iterator[Mapping[str, Pick]]:
-    """Give the networks of an order that are not exported yet, by the names of their folders.
+) -> Iterator[Mapping[str, Pick | None]]:
+    """Give the networks of an order by the names of their folders; ``None`` for what is there.
 
     Args:
         order: What is exported, of which search.
@@ -125,7 +127,7 @@ def picked(
         output.create("dir")
         stack.callback(output.close)
         folders.sweep(order.root, beside=config.dir is None)
-        names = _left(order, names, reporter)
+        left = _left(order, names, reporter)
         with reporter.timed("Load data"):
             contexts = stack.enter_context(context.opened(searches, reporter))
         reporter.say(contexts[0].parts.data.notes)
@@ -136,29 +138,29 @@ def picked(
         known, targets = {g.id: g for g in genotypes}, {s.target: s for s in contexts}
         yield {
             name: Pick(targets[target].of(known[i]), known[i], finishers[target], manifest)
+            if name in left
+            else None
             for (target, i), name in names.items()
         }
 
 
-def _left(
-    order: Order, names: Mapping[tuple[str, str], str], reporter: Reporter
-) -> dict[tuple[str, str], str]:
-    """Return what the same command, which was cut off, has not exported yet.
+def _left(order: Order, names: Mapping[tuple[str, str], str], reporter: Reporter) -> list[str]:
+    """Return the names of what the same command, which was cut off, has not exported yet.
 
     Raises:
         RunError: a folder is there that another command made, or all are there.
     """
-    left = {}
-    for key, name in names.items():
+    left = []
+    for name in names.values():
         place = order.root / name
         made = None
         with contextlib.suppress(RunError):
             made = read_proof(place)["made"]["command"]
         if made != order.command:
             folders.check_free(order.root, name)
-            left[key] = name
+            left.append(name)
     for name in names.values():
-        if name not in left.values():
+        if name not in left:
             if not left:
                 folders.check_free(order.root, name)
             reporter.say([f"{order.root / name} is there already."])

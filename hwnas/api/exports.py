@@ -57,6 +57,8 @@ def export(
 ) -> list[Export]:
     """Write models of a search as files for the device, with a proof of what they do.
 
+    Where the same command was cut off, what it had written is returned, too.
+
     Args:
         run: The search, or its folder.
         progress: Is told of phases.
@@ -66,12 +68,11 @@ def export(
         ProofError: a file does not do what it should; its folder is kept.
     """
     host.tune()
-    from hwnas.api.exporting import Exported
     from hwnas.api.exporting import export as write
 
-    given, found = as_arguments({"run": run, **options}), list[Exported]()
-    write(compose("export", given), given, Quiet(progress), found.append)
-    return [Export(each.path) for each in found]
+    given = as_arguments({"run": run, **options})
+    found = write(compose("export", given), given, Quiet(progress), lambda done: None)
+    return [Export(path) for path in found]
 
 
 def compress(

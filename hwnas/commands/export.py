@@ -30,7 +30,7 @@ def run(config: ExportConfig, arguments: Sequence[str]) -> None:
     timed(console, lambda phases: export(config, arguments, phases, told))
 
 
-def timed(console: Console, work: Callable[[Phases], None]) -> None:
+def timed(console: Console, work: Callable[[Phases], object]) -> None:
     """Do work that ends with a proof, and print how long it took, whether that holds or not."""
     with Phases(console) as phases:
         failure: ProofError | None = None
