@@ -127,6 +127,20 @@ devices:
     assert {*problem.answers.models} <= known.models.keys()
 
 
+def test_what_fits_as_it_is_is_up_to_its_own_weights(
+    searched: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    member = _largest(searched)
+    own, estimate = (float(member[name]) for name in ("verified_flash_kib", "flash_kib"))
+    assert own > 1.005 * estimate
+    options = [f"run={searched}", f"id={member['id']}", "epochs=1", f"dir={tmp_path}"]
+    assert run(["compress", *options, f"budget.flash_kib={own}"]) == 2
+    assert f"fits the budget as it is: flash_kib {own:.4g} of" in capsys.readouterr().err
+    assert run(["compress", *options, f"budget.flash_kib={0.996 * own}"]) == 0
+    proof = json.loads((tmp_path / str(member["id"]) / "proof.json").read_text())
+    assert proof["figures"]["flash_kib"][0] <= 0.996 * own
+
+
 def test_channels_go_where_bits_do_not_suffice(searched: Path, tmp_path: Path) -> None:
     member = _largest(searched)
     limit = 0.25 * float(member["verified_flash_kib"])

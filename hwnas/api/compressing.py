@@ -31,7 +31,8 @@ from hwnas.searching.exits import EarlyExits, Exiting, swept, within
 
 _N_SAMPLE = 1024  # training images that say what bits lose
 #: Shares of a limit that are kept for what trained weights take more than the stand-in weights that
-#: estimates are of. Where one does not suffice, the network is trained again for the next.
+#: estimates are of; at least what they took more before. Where one does not suffice, the
+#: network is trained again for the next.
 _SPARES = (0.02, 0.05, 0.12)
 
 
@@ -40,7 +41,7 @@ class Compressed:
     """A network before and after."""
 
     done: Exported
-    before: Figures  #: as the compiler estimates it
+    before: Figures  #: of its own weights, where the target packs them; else as it is estimated
     compression: Compression
 
 
@@ -93,6 +94,11 @@ class _Work:
     @cached_property
     def before(self) -> Figures:
         """What the network costs as it is, images leaving as soon as an exit is sure."""
+        return self._compiled(self.pick) if self._packs else self._foreseen
+
+    @cached_property
+    def _foreseen(self) -> Figures:
+        """The same with stand-in weights."""
         return self.estimate(self.lowered).figures
 
     @cached_property
@@ -126,20 +132,19 @@ class _Work:
             ConfigError: it fits already.
         """
         allowed, name = self.config.allowed, self.pick.genotype.id
-        if missing := [limit for limit in allowed.limits if limit not in self.before]:
+        if missing := [limit for limit in allowed.limits if limit not in self._foreseen]:
             exits = f", and {name} has no exits" * bool(means(missing))
             raise ConfigError(f"budget.{missing[0]}: the target's compiler does not say it{exits}.")
         if not allowed.exceeded(self.before):
             raise ConfigError(f"{name} fits the budget as it is: {_told(self.before, allowed)}.")
         best = None
         for spare in _SPARES:
-            limits = {limit: (1 - spare) * value for limit, value in allowed.limits.items()}
-            if (found := self._fitter.fitted(Budget(limits))) is None:
+            if (found := self._fitter.fitted(self._aim(spare))) is None:
                 break
             best = found
             if not self._packs:  # what it costs is not up to the weights
                 break
-            if not allowed.exceeded(self._compiled(found)):
+            if not allowed.exceeded(self._compiled(self.made(found))):
                 break
         if best is None:
             fewest = min(self._means.bits, default=NATIVE_BITS)
@@ -152,6 +157,14 @@ class _Work:
                 "front."
             )
         return best
+
+    def _aim(self, spare: float) -> Budget:
+        """Return what estimates must fit, so that what does not fit as it is needs something."""
+        limits = {}
+        for name, limit in self.config.allowed.limits.items():
+            share = self._foreseen[name].upper / self.before[name].upper
+            limits[name] = min(1 - spare, share) * limit
+        return Budget(limits)
 
     def made(self, found: Compression) -> Pick:
         """Return the network as it is finished then."""
@@ -207,9 +220,9 @@ class _Work:
         images = data.prepare(part.images, resolution)
         return Sample(images, data.task.goals(part.targets), data.task)
 
-    def _compiled(self, found: Compression) -> Figures:
+    def _compiled(self, pick: Pick) -> Figures:
         """Return what the compiler says of the network with the weights that it is trained to."""
-        of, pick = self.pick.of, self.made(found)
+        of = pick.of
         ready = pick.finisher.in_int8(pick.genotype)
         artefacts = build.artefacts(of.parts, of.device)
         trained = Trained(ready.lowered, weights_of(ready.network, ready.lowered), ready.int8)
