@@ -143,6 +143,7 @@ PLACES = {
         "gaussian_process",
         "planning.moves",
         "planning.program",
+        "planning.simulation",
         "profiling.transfer",
         "searching.acquisition",
         "searching.calibration",

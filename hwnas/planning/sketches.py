@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from hwnas.planning import planner
 from hwnas.planning.plan import Plan
 from hwnas.planning.planner import Planned
@@ -32,8 +34,11 @@ def bought(problem: Problem, found: Planned, limit_s: float, progress: Progress)
             devices = {n: d for n, d in problem.fleet.devices.items() if not d.sketch or n == name}
             wider = replace(problem, fleet=replace(problem.fleet, devices=devices))
             task = Task(wider, planner.choices_of(wider, Silent()), found.plan.objective)
-            other = solution(task, limit_s, Silent())
-            d = [*devices].index(name)
+            task = replace(task, scale=_scale(found.solution.task, task))
+            other, d = solution(task, limit_s, Silent()), [*devices].index(name)
+            advance(1)
+            if not other.serves:  # there was no time for a plan; without the device there is one
+                continue
             rows.append({
                 "device": name,
                 "machines_most": int(max(hour.machines[d] for hour in other.hours)),
@@ -43,8 +48,23 @@ def bought(problem: Problem, found: Planned, limit_s: float, progress: Progress)
                 "saved_share": 1 - other.value / before if before else 0.0,
                 "source": "modelled",
             })  # fmt: skip
-            advance(1)
     return rows
+
+
+def _scale(of: Task, task: Task) -> dict[tuple[int, int], float]:
+    """Return corrections of goodputs, those of a device that is like another from that."""
+    own, its = of.problem.devices, task.problem.devices
+    known = {(own[s.device][0], s.model, s.process, s.limit_ms): q
+             for q, s in enumerate(of.choices.stations)}  # fmt: skip
+    scale: dict[tuple[int, int], float] = {}
+    for q, s in enumerate(task.choices.stations):
+        name, device = its[s.device]
+        for alike in (name, device.like):
+            if (at := known.get((str(alike), s.model, s.process, s.limit_ms))) is not None:
+                scale |= {(int(task.group[h]), q): v for (i, p), v in of.scale.items() if p == at
+                          for h in np.flatnonzero(of.group == i)}  # fmt: skip
+                break
+    return scale
 
 
 def sentences(rows: Sequence[Row], plan: Plan) -> list[str]:

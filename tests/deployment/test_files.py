@@ -16,10 +16,12 @@ from google.protobuf.text_format import ParseError
 from torch.nn import functional as F
 
 from hwnas.backends.onnxruntime.session import OrtSession
+from hwnas.deployment import kserve, kubernetes
 from hwnas.deployment.alerts import _forecast
 from hwnas.deployment.files import files
 from hwnas.deployment.ray_app import _at_peak
 from hwnas.errors import CompileError
+from hwnas.planning.plan import Route
 from hwnas.runtimes.onnx_check import checked_opset
 from hwnas.runtimes.onnx_served import CONFIDENCE, served
 from hwnas.space import SearchSpace
@@ -144,6 +146,19 @@ def test_manifests_are_valid_and_say_what_is_planned(deploy: Files) -> None:
     (listed,) = [d["resources"] for d in found if d["kind"] == "Kustomization"]
     assert {f"kubernetes/{name}" for name in listed} <= deploy.keys()
     assert b"&id" not in deploy[f"kubernetes/{POOL}.yaml"]
+
+
+def test_labels_of_nodes_hold_what_labels_may() -> None:
+    assert kubernetes.node_label("jetson orin/64") == "jetson-orin-64"
+    assert kubernetes.node_label("cpu_spot") == "cpu_spot"
+
+
+def test_what_is_not_split_has_no_splitter() -> None:
+    route = Route("web", 40.0, "a", "b", 0.3, 0.7, 0.9, 0.0, 0.0, 0.0)
+    nodes = kserve._graph("web", [route], {"a": "pool-a", "b": "pool-b"})["spec"]["nodes"]
+    assert list(nodes) == ["root"]
+    assert nodes["root"]["routerType"] == "Sequence"
+    assert [step["name"] for step in nodes["root"]["steps"]] == ["first", "second"]
 
 
 def test_damaged_manifests_are_seen(deploy: Files) -> None:

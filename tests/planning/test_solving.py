@@ -1,6 +1,7 @@
 """Plans against all plans there are, and against a checker that reads their files alone."""
 
 import math
+import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,7 +13,7 @@ import pytest
 import yaml
 
 from hwnas.errors import HwnasError
-from hwnas.planning import explain, planner, simulation, solving
+from hwnas.planning import explain, planner, simulation, sketches, solving
 from hwnas.planning.arrivals import Arrivals
 from hwnas.planning.goodput import Goodputs
 from hwnas.planning.options import choices
@@ -231,6 +232,18 @@ def test_a_class_that_no_model_fits_is_told_the_nearest(
         _solved(tmp_path)
 
 
+def test_a_budget_that_binds_is_told_in_its_own_unit(tmp_path: Path) -> None:
+    asked, there = made.service(), made.fleet(carbon={"site": 0.3})
+    asked["budgets"] = {"carbon_kg_per_day": 0.001}
+    made.write(tmp_path, asked, there)
+    found = _solved(tmp_path)
+    assert not found.serves
+    assert re.search(
+        r"carbon_kg_per_day=0.001 binds: .* takes [\d.]+ kg of CO2 a day",
+        explain.refusal(found, Silent()),
+    )
+
+
 def test_plans_are_simulated_until_nothing_is_late(planned: Path) -> None:
     problem = _problem(planned)
     task = Task(problem, choices(problem, GOODPUTS, Silent()), "cost")
@@ -251,6 +264,28 @@ def test_a_failure_sends_to_routes_what_the_degraded_state_gives_them_more() -> 
     # Nothing is spare, or nothing was planned for a failure: by rates.
     assert simulation._spare([gone, kept], [kept]) == pytest.approx([6e-6, 4e-6, 4e-6])
     assert simulation._spare([gone, kept], []) == pytest.approx([6e-6, 4e-6])
+
+
+def test_a_sketch_has_the_goodputs_of_what_it_is_like(tmp_path: Path) -> None:
+    """The plan's were corrected upwards by a twentieth: what costs 2 % less saves as much."""
+    asked = made.service()
+    asked["classes"]["web"]["demand"] = {"hours": [2000.0, 2203.0]}
+    _of_one_device(tmp_path, asked, MODELS)
+    there = yaml.safe_load((tmp_path / "fleet.yaml").read_text())
+    there["devices"]["next"] = there["devices"]["cpu"] | {
+        "price": 0.196, "like": "cpu", "sketch": True,
+    }  # fmt: skip
+    made.write(tmp_path, asked, there, MODELS)
+    problem = _problem(tmp_path)
+    only = sketches.real(problem)
+    task = Task(only, choices(only, GOODPUTS, Silent()), "cost")
+    stations = range(len(task.choices.stations))
+    task = replace(task, scale={(i, q): 1.05 for i in (0, 1) for q in stations})
+    found = solution(task, 20, Silent())
+    (row,) = sketches.bought(
+        problem, planner.Planned(as_plan(found), found, [], {}, 0), 20, Silent()
+    )
+    assert 0.015 < float(str(row["saved_share"])) < 0.025
 
 
 def test_corrections_simulate_what_they_change(
