@@ -21,6 +21,7 @@ from hwnas.profiling.subject import Subject
 from hwnas.progress import Progress
 from hwnas.provenance import facts, open_table, own_table, related
 from hwnas.runtimes.pool import Pool, Retrying
+from hwnas.timing import Timing
 
 _CHECKED = 300  #: networks whose operators are looked for in a table before anything is trained
 
@@ -68,12 +69,22 @@ class Device:
         is: the search may be resumed.
         """
         if op not in self._plans:
-            self._plans[op] = plan = self.worker.tune(op, self._n_plans)
+            self._plans[op] = self.worker.tune(op, self._n_plans)
             if not _predicts(self.config):
-                (timing,) = self.worker.time_operators([(op, plan)])
-                self.table.entries[op] = Entry(plan, timing)
-                self.table.save()
+                self.time(op)
         return self._plans[op]
+
+    def time(self, op: OpSpec) -> Timing:
+        """Return the latency of an operator alone: the table's, else timed now and kept there.
+
+        That it has a plan, or a latency that follows from another table, does not say it was timed.
+        """
+        plan = self.plan(op)
+        if self.table.missing([op]):
+            (timing,) = self.worker.time_operators([(op, plan)])
+            self.table.entries[op] = Entry(plan, timing)
+            self.table.save()
+        return self.table.entries[op].timing
 
 
 def _predicts(config: SearchConfig | ProfileConfig) -> bool:

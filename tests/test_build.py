@@ -8,11 +8,14 @@ from typing import Any
 import pytest
 
 from hwnas import device as device_module
+from hwnas.api import layers
 from hwnas.config import ProfileConfig, SearchConfig
 from hwnas.device import Device, profile_command, table_digest
 from hwnas.errors import RunError
+from hwnas.graph import Graph, Node
 from hwnas.latency_table import TRANSFERRED, Entry, LatencyTable, TableConfig, load
 from hwnas.op import OpSpec
+from hwnas.profiling.borrowing import Source
 from hwnas.progress import Silent
 from hwnas.runtimes.options import TuningConfig
 from hwnas.target import Remote
@@ -96,6 +99,22 @@ def test_table_that_a_search_predicts_from_stays_as_it_is(
     assert worker.tuned == [GUESSED, NEW]
     assert table_digest(device) == before == {"latency_table": digest}
     assert {p: p.read_bytes() for p in table.path.iterdir()} == files
+
+
+def test_layers_are_timed_though_another_table_says_how_operators_are_compiled(
+    table: LatencyTable, worker: FakeWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans = {op: f"plan of {op.out_shape[0]} out of 4" for op in (GUESSED, NEW)}
+    table.entries[GUESSED] = Entry(f"{TRANSFERRED} {plans[GUESSED]}", timing(9.0))
+    monkeypatch.setattr(layers, "own_table", lambda *arguments: table)
+    monkeypatch.setattr(device_module, "source", lambda config: Source(table, {NEW: plans[NEW]}))
+    net = Graph.of(Node(f"n{i}", op, ("input",)) for i, op in enumerate([*OPS, NEW]))
+    found, source = layers._layers(net, _profile())
+    assert source == "measured, each operator alone"
+    assert (worker.tuned, worker.timed) == ([], [GUESSED, NEW])
+    told = [1.0, *(worker.device.operator(op) for op in (GUESSED, NEW, NEW))]
+    assert [layer.latency_ms for layer in found] == told
+    assert load(table.path).plans() == {MEASURED: "kept", **plans}
 
 
 def test_cure_says_everything_that_decides_which_table_it_is() -> None:

@@ -123,11 +123,9 @@ def _layers(lowered: Graph, config: ProfileConfig) -> tuple[list[Layer], str]:
     table = own_table(target, config.rpc, Path(config.table.dir), SHIPPED)
     device = Device(config, table)
     try:
-        for node in lowered:
-            device.plan(node.op)
+        times = [device.time(node.op).median_ms for node in lowered]
     finally:
         device.close()
-    times = [table.entries[node.op].timing.median_ms for node in lowered]
     return _bounded(lowered, times, config), "measured, each operator alone"
 
 
