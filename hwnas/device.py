@@ -103,7 +103,7 @@ def _begin(config: SearchConfig, networks: Networks, progress: Progress) -> None
     """Measure what a search needs where no table of this machine knows a space."""
     table = own_table(config.target, config.rpc, _own_root(config), SHIPPED)
     all_of_them = [Subject(member, networks.as_run) for member in networks.space.members]
-    subjects = [each for each in all_of_them if _is_lacking(table, each, config.seed)]
+    subjects = _wanted(table, all_of_them, config.seed)
     if not subjects:
         return
     other = source(config)
@@ -143,6 +143,17 @@ def fill(
         borrowing.borrow(table, other, subjects, pool, effort, progress)
         return None
     return beginning.begin(table, subjects, pool, effort, progress)
+
+
+def _wanted(table: LatencyTable, subjects: Sequence[Subject], seed: int) -> list[Subject]:
+    """Return the spaces that a table does not know, and those that it forgets when it learns one.
+
+    These are of latencies that followed from another device's table: of operators that all share.
+    """
+    lacking = {each.space.name for each in subjects if _is_lacking(table, each, seed)}
+    borrowed = {name for name, known in table.calibration.items() if "transfer" in known}
+    names = lacking | borrowed if lacking else lacking
+    return [each for each in subjects if each.space.name in names]
 
 
 def _is_lacking(table: LatencyTable, subject: Subject, seed: int) -> bool:

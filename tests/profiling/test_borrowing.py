@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hwnas import device as device_module
 from hwnas.cost.table import TableCostModel
 from hwnas.latency_table import LatencyTable, is_transferred, load
 from hwnas.op import Signature
@@ -129,3 +130,29 @@ def test_spaces_that_are_borrowed_together_are_all_foretold(
         errors = _errors(table, each, device)
         assert np.mean(errors <= 0.05) >= 0.9
         assert errors.max() < 0.1
+
+
+@pytest.mark.parametrize("is_covered", [True, False])
+def test_a_space_that_was_borrowed_is_known_beside_one_that_comes_later(
+    other: LatencyTable,
+    profiled: Subject,
+    tiny: SearchSpace,
+    task: Signature,
+    tmp_path: Path,
+    is_covered: bool,
+) -> None:
+    second = subject(tiny, task)
+    if is_covered:
+        other.entries |= REFERENCE.table(tmp_path / "x", second.operators(0)).entries
+    table, both = LatencyTable(tmp_path / "own"), [profiled, second]
+
+    def fill(subjects: Sequence[Subject]) -> list[Subject]:
+        wanted = device_module._wanted(table, subjects, seed=0)
+        effort = Effort(16, 4, rounds=1)
+        device_module.fill(table, _source(other), wanted, pool(FakeWorker()), effort, Silent())
+        return wanted
+
+    assert fill([profiled]) == [profiled]
+    assert fill(both) == both
+    TableCostModel(table, CPU, profiled.lower, [each.space.name for each in both], "")
+    assert device_module._wanted(table, both, seed=0) == []
