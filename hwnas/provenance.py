@@ -15,6 +15,9 @@ from hwnas.target import Remote, Target
 from hwnas.target import facts as target_facts
 from hwnas.version import __version__
 
+#: Facts of a device that decide figures; the second only where a target runs on an accelerator.
+_DEVICE, _ACCELERATOR = ("remote", "cpu", "flags_digest"), ("gpu", "driver")
+
 
 def facts(target: Target, remote: Remote) -> dict[str, Any]:
     """Return everything that decides a table's figures."""
@@ -61,7 +64,7 @@ def differences(recorded: Mapping[str, Any], here: Mapping[str, Any]) -> list[st
     """Return in words how a table's machine and versions differ from those here."""
     found = []
     there, this = recorded.get("device", {}), here["device"]
-    for name in ("remote", "cpu", "flags_digest", "gpu", "driver"):
+    for name in (*_DEVICE, *_ACCELERATOR):
         if there.get(name) != this.get(name):
             found.append(f"{name} {there.get(name)} there, {this.get(name)} here")
     for name, version in here["versions"].items():
@@ -116,7 +119,7 @@ def _places(target: Target, root: Path, facts_here: Mapping[str, Any]) -> list[P
     usual = folder(target, root)
     device, settings = facts_here["device"], backends.get(target.runtime).name
     known = [
-        [device.get(name) for name in ("remote", "cpu", "flags_digest")],
+        [device.get(n) for n in _DEVICE] + [device[n] for n in _ACCELERATOR if n in device],
         facts_here["versions"],
         facts_here.get("schedules"),
         [facts_here["target"].get(name) for name in (settings, "meter")],

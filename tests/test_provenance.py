@@ -86,6 +86,19 @@ def test_own_table_lies_beside_one_of_another_machine(cpu: Target, tmp_path: Pat
     assert {path.name: path.read_bytes() for path in other.path.iterdir()} == before
 
 
+def test_each_gpu_of_a_machine_has_a_table_of_its_own(
+    cpu: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _recorded(tmp_path, cpu, CHANGES["cpu"][0])
+    plain, here = own_table(cpu, HERE, tmp_path, tmp_path / "none"), machine.describe()
+    paths = {plain.path}
+    for gpu, driver in (("H100", "1"), ("H200", "1"), ("H200", "2")):
+        device = {**here, "gpu": gpu, "driver": driver}
+        monkeypatch.setattr(machine, "describe", lambda device=device: device)
+        paths.add(own_table(cpu, HERE, tmp_path, tmp_path / "none").path)
+    assert len(paths) == 4
+
+
 def test_table_of_this_machine_goes_before_another_that_is_found_first(
     cpu: Target, tmp_path: Path
 ) -> None:

@@ -165,9 +165,10 @@ def _measure(
             "networks.fit and networks.interval."
         )
     plenty = effort(config, source(config) if config.within is not None else None)
-    if table.taken_over() and not plenty.plans:  # those networks were compiled by other plans
-        table.networks.clear()
     table.forget_transfer()
+    if table.taken_over().keys() & {*ops} and not plenty.plans:
+        # Networks of spaces that were borrowed are of plans that may now become others.
+        table.networks = [row for row in table.networks if row["search_space"] in table.calibration]
     refused = operators.measure_operators(table, ops, pool, plenty, phases)
     if refused:
         op, reason = next(iter(refused.items()))

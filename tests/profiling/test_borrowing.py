@@ -8,15 +8,22 @@ import numpy as np
 import pytest
 
 from hwnas import device as device_module
+from hwnas.api import profiling
+from hwnas.api.reporter import Quiet
+from hwnas.config import ProfileConfig
 from hwnas.cost.table import TableCostModel
 from hwnas.latency_table import LatencyTable, is_transferred, load
 from hwnas.op import Signature
 from hwnas.profiling import beginning, borrowing
 from hwnas.profiling.borrowing import Source
 from hwnas.profiling.effort import Effort
+from hwnas.profiling.networks import digest
+from hwnas.profiling.options import NetworksConfig
 from hwnas.profiling.subject import Subject
 from hwnas.progress import Silent
+from hwnas.runtimes.options import TuningConfig
 from hwnas.space import SearchSpace
+from hwnas.training.data import DatasetConfig
 from tests.profiling.fakes import CPU, Device, FakeWorker, pool, subject
 
 REFERENCE = Device()
@@ -156,3 +163,29 @@ def test_a_space_that_was_borrowed_is_known_beside_one_that_comes_later(
     assert fill(both) == both
     TableCostModel(table, CPU, profiled.lower, [each.space.name for each in both], "")
     assert device_module._wanted(table, both, seed=0) == []
+
+
+def test_networks_are_measured_again_only_where_operators_were_borrowed(
+    other: LatencyTable, tiny: SearchSpace, task: Signature, tmp_path: Path
+) -> None:
+    second, table = subject(tiny, task), LatencyTable(tmp_path / "own")
+    other.entries |= REFERENCE.table(tmp_path / "x", second.operators(0)).entries
+    source, effort = _source(other), Effort(16, 4, rounds=1)
+    borrowing.borrow(table, source, [second], pool(FakeWorker()), effort, Silent())
+    row = table.networks[0] | {"search_space": "measured here"}
+    table.networks.insert(0, row)
+    table.calibration["measured here"] = {}
+    counts = NetworksConfig(6, 19, 10)
+    config = ProfileConfig(
+        target=CPU, dataset=DatasetConfig("digits"), networks=counts, tuning=TuningConfig(4)
+    )
+
+    def profile() -> list[str]:
+        worker = FakeWorker()
+        profiling._measure(config, table, second, pool(worker), Quiet())
+        assert table.networks[0] == row
+        return [digest(net) for net, _ in worker.networks]
+
+    assert len({*profile()}) == len(table.networks) - 1 == 35
+    assert table.taken_over()  # what only the other space has
+    assert profile() == []
