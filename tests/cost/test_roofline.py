@@ -8,7 +8,8 @@ from hwnas import families
 from hwnas.agreement import agreement
 from hwnas.backends.vela.compiler import VelaCostModel
 from hwnas.cost.base import CostModel
-from hwnas.cost.roofline import Bound, RooflineCostModel, operator_bound
+from hwnas.cost.host import as_run
+from hwnas.cost.roofline import Bound, RooflineCostModel, network_cost, operator_bound
 from hwnas.energy import PowerModel
 from hwnas.errors import ConfigError
 from hwnas.graph import Graph, fuse
@@ -248,6 +249,18 @@ def test_energy_is_power_times_latency_where_only_power_is_known(
     assert energy.value == pytest.approx(2 * 2.0 * latency)  # 2 threads of 1 to 3 W
     assert energy.low == pytest.approx(2 * 1.0 * latency)
     assert energy.high == pytest.approx(2 * 3.0 * latency)
+
+
+def test_throughput_is_that_of_the_batch_which_a_network_chose(
+    small: SearchSpace, task: Signature
+) -> None:
+    family, assumed = families.get(small.family), CPU.roofline
+    assert assumed is not None
+    plain = family.lower(small, small.smallest(), task)
+    whole = as_run(dataclasses.replace(plain, batch=8), CPU)
+    figures = network_cost(whole, CPU, assumed).figures
+    assert figures["throughput_ips"].value == pytest.approx(8e3 / figures["latency_ms"].value)
+    assert "throughput_ips" not in network_cost(as_run(plain, CPU), CPU, assumed).figures
 
 
 def test_target_that_lacks_something_is_refused(
