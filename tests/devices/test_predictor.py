@@ -1,8 +1,15 @@
 import random
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from hwnas.backends.base import Costed
+from hwnas.backends.elsewhere import COST
+from hwnas.backends.elsewhere.backend import ElsewhereBackend
+from hwnas.backends.elsewhere.settings import Elsewhere
+from hwnas.cost.base import CostModel
 from hwnas.devices import file
 from hwnas.devices.design import most_telling, next_telling
 from hwnas.devices.features import Encoder
@@ -14,7 +21,8 @@ from hwnas.errors import TableError
 from hwnas.families import get
 from hwnas.graph import Graph
 from hwnas.op import Signature
-from hwnas.space import SearchSpace
+from hwnas.space import Genotype, SearchSpace
+from tests.conftest import target, with_settings
 
 
 @pytest.fixture(scope="module")
@@ -115,3 +123,22 @@ def test_file_says_the_same_again(
         path.write_text(damaged)
         with pytest.raises(TableError, match=f"cannot be read: .*{words}"):
             file.load(path)
+
+
+def test_space_of_which_no_network_was_measured_is_refused(
+    tmp_path: Path, small: SearchSpace, known: Work, truth: Floats
+) -> None:
+    t4 = with_settings(target("nvidia_t4"), Elsewhere(str(tmp_path / "device.json")))
+    found, _ = device(known, truth, 10)
+    replace(found, spaces=(small.name,)).save(tmp_path / "device.json")
+
+    def lower(genotype: Genotype) -> Graph:
+        raise AssertionError("nothing is lowered")
+
+    def model(*spaces: str) -> CostModel:
+        costed = Costed(t4, lower, lower, lower, spaces, command="hwnas profile")
+        return ElsewhereBackend(t4).cost_models[COST](costed)
+
+    model(small.name)
+    with pytest.raises(TableError, match=r"none of tiny\. Make a kit with: hwnas profile kit=DIR"):
+        model(small.name, "tiny")

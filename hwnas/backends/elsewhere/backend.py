@@ -76,6 +76,12 @@ class ElsewhereBackend:
         return {COST: self._measured, "roofline": self._roofline}
 
     def _measured(self, costed: Costed) -> CostModel:
+        if others := [space for space in costed.spaces if space not in self._device.spaces]:
+            raise TableError(
+                f"{path(self._target)} knows networks of {', '.join(self._device.spaces)}, none of "
+                f"{', '.join(others)}. Make a kit with: {costed.command} kit=DIR   or say "
+                "cost=roofline, which ranks networks by the data sheet alone."
+            )
         _ = self._device.predictor  # better now than after the data are read
         return _Lowering(costed, self._by_measurements)
 
