@@ -3,7 +3,7 @@
     python measure.py onnxruntime                                    # pip install onnxruntime numpy
     python measure.py onnxruntime --provider CUDAExecutionProvider
     python measure.py trtexec -- --fp16 --useCudaGraph               # options of trtexec behind --
-    python measure.py tflite --adb -- --num_threads=4                # benchmark_model, on a phone
+    python measure.py tflite --adb -- --use_gpu=true                 # benchmark_model, on a phone
     python measure.py command 'mytool --model {file}'                # prints ms, one a line
 
 Needs Python 3.9 alone, and what runs the networks. Interrupt it at any time: started again, it goes
@@ -268,6 +268,12 @@ def measure(kit: dict[str, Any], run: Runner, results: Results, suffix: str) -> 
     print(f"Written: {results.path}. Next: python -m hwnas profile +target=... measured=FILE")
 
 
+def split(words: list[str]) -> tuple[list[str], list[str]]:
+    """Return what is said before --, and what behind it: argparse takes no options between."""
+    at = words.index("--") if "--" in words else len(words)
+    return words[:at], words[at + 1 :]
+
+
 def main() -> None:
     """Measure what is not measured yet."""
     parser = argparse.ArgumentParser(
@@ -279,7 +285,9 @@ def main() -> None:
     parser.add_argument("--tool", help="path of trtexec or benchmark_model")
     parser.add_argument("--adb", action="store_true", help="run on a phone")
     parser.add_argument("--results", default="results.csv")
-    arguments = parser.parse_args()
+    own, behind = split(sys.argv[1:])
+    arguments = parser.parse_intermixed_args(own)
+    arguments.rest += behind
     kit = json.loads((HERE / "kit.json").read_text())
     suffix = ".tflite" if arguments.runtime == "tflite" else ".onnx"
     for network in kit["networks"]:

@@ -10,6 +10,16 @@ from hwnas.__main__ import run
 
 TARGET = ("+target=nvidia_t4", "search_space=tiny")
 
+#: A tool of that name, as far as the script knows it: a larger file takes longer.
+TRTEXEC = f"""#!{sys.executable}
+import json, os, sys
+said = dict(word.partition("=")[::2] for word in sys.argv[1:])
+if "--help" not in said:
+    assert "--fp16" in said
+    times = [{{"computeMs": os.path.getsize(said["--onnx"]) / 1e4}}]
+    open(said["--exportTimes"], "w").write(json.dumps(times))
+"""
+
 
 def measure(kit: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     line = [sys.executable, "-I", "measure.py", *arguments]
@@ -40,6 +50,21 @@ def test_kit_is_measured_resumed_and_read_back(
     assert run(["profile", *TARGET, f"measured={kit / 'results.csv'}", where]) == 0
     assert "8 networks in" in " ".join(capsys.readouterr().out.split())
     assert json.loads((tmp_path / "device.json").read_text())["setting"] == "float32-1t-b1"
+
+
+def test_options_of_a_tool_stand_behind_those_of_the_script(kit: Path, tmp_path: Path) -> None:
+    tool = tmp_path / "trtexec"
+    tool.write_text(TRTEXEC)
+    tool.chmod(0o755)
+    done = measure(kit, "trtexec", "--tool", str(tool), "--", "--fp16", "--useCudaGraph")
+    assert done.returncode == 0, done.stderr
+    rows = list(csv.DictReader((kit / "results.csv").read_text().splitlines()))
+    assert {row["provider"] for row in rows} == {"--fp16 --useCudaGraph"}
+    assert len({row["network"] for row in rows}) == 8
+    line = ["tflite", "--adb", "--", "--use_gpu=true"]
+    assert "this kit has no .tflite files" in measure(kit, *line).stderr
+    late = measure(kit, "command", "--results", "late.csv", "echo {file}")
+    assert "printed no line that is a number" in late.stderr
 
 
 def test_file_that_was_changed_is_refused(kit: Path) -> None:
