@@ -67,13 +67,15 @@ class Energy:
         )
 
 
-def measure(
+def measure(  # noqa: PLR0913
     meter: Meter,
     run: Callable[[int], float],
     idle_s: float,
     min_s: float,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
+    *,
+    uncounted: int = 0,
 ) -> Energy:
     """Measure the energy of an inference above idle.
 
@@ -89,6 +91,7 @@ def measure(
         min_s: Time of a block, or more where one inference takes longer.
         clock: Seconds since an arbitrary start.
         sleep: Waits for so many seconds.
+        uncounted: Inferences that ``run`` executes beside its n, and whose seconds it leaves out.
 
     Raises:
         ConfigError: The meter did not advance during a block, or cannot be read.
@@ -103,14 +106,15 @@ def measure(
         return [joules / seconds for _, joules, seconds in slices]
 
     n = _block_size(run, min_s)
+    all_of_them = n + uncounted
     before = idle_watts()
     run(n)
     blocks = [_watch(meter, lambda: run(n), clock) for _ in range(_N)]
     after = idle_watts()
     for taken, joules, seconds in blocks:
-        _check_block(meter, taken, joules, seconds)
+        _check_block(meter, taken * all_of_them / n, joules, seconds)
     drift_w = statistics.fmean(after) - statistics.fmean(before)
-    return _energy(meter, n, [block[1:] for block in blocks], before + after, drift_w)
+    return _energy(meter, all_of_them, [block[1:] for block in blocks], before + after, drift_w)
 
 
 def _energy(

@@ -24,6 +24,7 @@ class Device:
     overhead_s: float = 0.0  #: of every call, beside the inferences
     lag_s: float = 0.0  #: by which readings are late
     warm_w: float = 0.0  #: that idle power rises by once inferences ran for a second
+    uncounted: int = 0  #: inferences of every call beside those that it is asked for
     units: float = 1.0  #: seconds in the unit that run() returns
     name: str = "rapl"
     source: str = "a simulated meter"
@@ -47,7 +48,7 @@ class Device:
 
     def run(self, n: int) -> float:
         self.calls.append(n)
-        self._pass(n * INFERENCE_S, self.active_w)
+        self._pass((n + self.uncounted) * INFERENCE_S, self.active_w)
         self._pass(self.overhead_s, self.active_w)
         return n * INFERENCE_S / self.units
 
@@ -71,6 +72,14 @@ def test_idle_power_is_subtracted_and_stated() -> None:
     assert device.calls[-1] * INFERENCE_S >= 0.5
     for words in ("a simulated meter", "13 W", "3 W", f"{energy.n} inferences"):
         assert words in energy.words
+
+
+@pytest.mark.parametrize("min_s", [0.005, 0.05, 0.5])
+def test_inferences_beside_those_that_are_timed_count(min_s: float) -> None:
+    device = Device(uncounted=1)
+    energy = measure(device, device.run, 1.0, min_s, device.clock, device.sleep, uncounted=1)
+    assert energy.figure.value == pytest.approx(NET_MJ)
+    assert energy.n == sum(device.calls[-6:]) + 6
 
 
 def test_a_meter_that_lags_behind_does_no_harm() -> None:

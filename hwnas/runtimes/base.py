@@ -92,6 +92,7 @@ class Loaded:
 
     timer: Timer
     session: Session
+    uncounted: int = 0  #: inferences that the timer runs each time beside those it is asked for
 
 
 @dataclass(frozen=True)

@@ -110,7 +110,9 @@ class Bench:
         p99 = tail(loaded.timer) if self._tail else None
         energy = None
         if self._meter is not None:
-            energy = measure_energy(self._meter, loaded.timer, _IDLE_S, _BLOCK_S)
+            energy = measure_energy(
+                self._meter, loaded.timer, _IDLE_S, _BLOCK_S, uncounted=loaded.uncounted
+            )
         return Judged(outputs, timing, energy, p99)
 
     def in_turns(self, first: Mapping[str, Path], second: Mapping[str, Path]) -> Compared:

@@ -31,9 +31,18 @@ _START_S = 120.0  #: to import a compiler and to time the sentinel on a busy mac
 
 @final
 class Worker:
-    """Does what ``Bench`` does, in another process. Not for several threads at once."""
+    """Does what ``Bench`` does, in another process. Not for several threads at once.
+
+    Raises:
+        ConfigError: the target is remote, and its meter would be one of this machine.
+    """
 
     def __init__(self, target: Target, timing: TimingConfig, remote: Remote, limit_s: float):
+        if remote.tracker and target.meter != "none":
+            raise ConfigError(
+                f"target.meter={target.meter} measures this machine, not device '{remote.key}' at "
+                f"rpc.tracker={remote.tracker}: set target.meter=none."
+            )
         self._arguments = (target, timing, remote)
         self._limit_s = limit_s
         self._process: Any = None

@@ -1,6 +1,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
@@ -8,7 +9,9 @@ from numpy.typing import NDArray
 
 from hwnas.errors import CompileError
 from hwnas.graph import INPUT, Graph, Node
+from hwnas.metering import Meter
 from hwnas.op import OpSpec
+from hwnas.runtimes import bench as bench_module
 from hwnas.runtimes.base import Loaded, Parameters, Plans
 from hwnas.runtimes.bench import Bench
 from hwnas.timing import Timer, Timing, TimingConfig, measure
@@ -25,6 +28,7 @@ class FakeEngine:
 
     seconds: Mapping[str, float | None]
     slowdown: float = 1.0
+    uncounted: int = 0
     asked: list[tuple[OpSpec, int]] = field(default_factory=list)
     compiled: list[str] = field(default_factory=list)
     forgotten: list[str] = field(default_factory=list)
@@ -58,7 +62,8 @@ class FakeEngine:
 
     def open(self, files: Mapping[str, Path]) -> Loaded:
         plan = files[".bin"].read_text()
-        return Loaded(self._timer(plan, self.seconds[plan] or 0), FakeSession())
+        timer = self._timer(plan, self.seconds[plan] or 0)
+        return Loaded(timer, FakeSession(), self.uncounted)
 
     def _timer(self, plan: str, seconds: float) -> Timer:
         def run(n: int) -> float:
@@ -168,6 +173,18 @@ def test_tail_is_measured_where_it_is_asked_for(tmp_path: Path) -> None:
     judged = bench.judge({".bin": tmp_path / "network.bin"}, np.ones((1, 3, 2, 2), np.float32))
     assert judged.p99 is not None
     assert judged.p99.value == pytest.approx(2)
+
+
+def test_energy_is_shared_by_all_inferences_that_a_timer_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = FakeEngine({"a": 1 * MS}, uncounted=1)
+    asked = list[dict[str, int]]()
+    monkeypatch.setattr(bench_module, "measure_energy", lambda *_, **said: asked.append(said))
+    bench = Bench(engine, CONFIG, "float32", cast(Meter, object()))
+    (tmp_path / "network.bin").write_text("a")
+    bench.judge({".bin": tmp_path / "network.bin"}, np.ones((1, 3, 2, 2), np.float32))
+    assert asked == [{"uncounted": 1}]
 
 
 def test_networks_and_their_files_are_timed_in_turns(tmp_path: Path) -> None:

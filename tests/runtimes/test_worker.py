@@ -167,6 +167,11 @@ def test_more_threads_than_cores_are_refused_at_the_start() -> None:
     )
 
 
+def test_meter_of_this_machine_is_none_of_a_remote_device() -> None:
+    with pytest.raises(ConfigError, match=r"^target\.meter=rapl measures this machine, .*'rpi4'"):
+        Worker(replace(HOST, meter="rapl"), QUICK, Remote("host:9190", "rpi4"), limit_s=60.0)
+
+
 def test_crash_at_the_start_is_named() -> None:
     # TVM asks an LLVM that is not there.
     target = with_settings(HOST, Tvm(mcpu="generic", mtriple="abacus-unknown-linux"))

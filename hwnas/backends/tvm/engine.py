@@ -24,6 +24,8 @@ from hwnas.runtimes.base import Loaded, Parameters, Plans
 from hwnas.target import Remote, Target
 from hwnas.timing import Timer, Timing, TimingConfig, measure
 
+_UNCOUNTED = 1  #: inferences of each ``time_evaluator``, before those that it times
+
 
 class Device(Protocol):
     """Where compiled libraries run: this machine, or a device that a remote session reaches."""
@@ -123,7 +125,8 @@ class TvmEngine:
                 library.write_bytes(self._device.link(files[".tar"].read_bytes()))
             module = self._device.load_file(library)
         session = TvmSession(module, self._device, weights, shapes)
-        return Loaded(self._device.timer(module, ENTRY, session.parameters()), session)
+        timer = self._device.timer(module, ENTRY, session.parameters())
+        return Loaded(timer, session, _UNCOUNTED)
 
     def _link(self, lowered: Graph, plans: Plans, library: bool) -> Linked:
         """Return a linked network: quickly for this process, or anew so that it can be exported."""
