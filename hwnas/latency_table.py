@@ -159,8 +159,8 @@ class LatencyTable:
         What it comes to know of others changes nothing.
         """
         calibration = {space: self.calibration.get(space) for space in spaces}
-        rows = [_row(op, self.entries[op]) for op in ops if op in self.entries]
-        return digest_of(_csv(rows) + json.dumps(calibration))
+        known = self.only(ops).entries
+        return digest_of(_csv(_operators(known)) + json.dumps(calibration))
 
     def only(self, ops: Iterable[OpSpec]) -> "LatencyTable":
         """Return the table without its other operators."""
@@ -277,22 +277,26 @@ def incomplete(missing: list[OpSpec], target: Target, command: str) -> TableErro
 
 
 def _contents(table: LatencyTable) -> dict[str, str]:
-    operators = [_row(op, entry) for op, entry in table.entries.items()]
     return {
-        "operators.csv": _csv(operators),
+        "operators.csv": _csv(_operators(table.entries)),
         "networks.csv": _csv(table.networks),
         "calibration.json": json.dumps(table.calibration, indent=2) + "\n",
     }
 
 
-def _row(op: OpSpec, entry: Entry) -> Row:
-    row: Row = {}
-    for item in fields(OpSpec):
-        value = getattr(op, item.name)
-        if item.name != _LATER or value:
-            row[item.name] = "x".join(map(str, value)) if item.name in _SHAPES else value
-    timing = entry.timing
-    return row | {
+def _operators(entries: Mapping[OpSpec, Entry]) -> list[Row]:
+    """Return a row for each operator; all have what any has."""
+    later = any(getattr(op, _LATER) for op in entries)
+    names = [item.name for item in fields(OpSpec) if later or item.name != _LATER]
+    return [_row(op, entry, names) for op, entry in entries.items()]
+
+
+def _row(op: OpSpec, entry: Entry, names: Iterable[str]) -> Row:
+    found, timing = {name: getattr(op, name) for name in names}, entry.timing
+    shapes = {name: "x".join(map(str, found[name])) for name in _SHAPES}
+    return {
+        **found,
+        **shapes,
         "plan": entry.plan,
         "latency_ms": f"{timing.median_ms:.7g}",
         "latency_ms_low": f"{timing.low_ms:.7g}",
@@ -322,7 +326,8 @@ def _shape(text: str, at: str) -> Any:
 def _csv(content: list[Row]) -> str:
     text = io.StringIO(newline="")
     if content:
-        writer = csv.DictWriter(text, list(content[0]), lineterminator="\n")
+        names = dict.fromkeys(name for row in content for name in row)  # some may have fewer
+        writer = csv.DictWriter(text, list(names), lineterminator="\n")
         writer.writeheader()
         writer.writerows(content)
     return text.getvalue()

@@ -113,6 +113,21 @@ def test_empty_table_survives(tmp_path: Path) -> None:
     assert _equal(load(table.path), table)
 
 
+@pytest.mark.parametrize("order", [(0, 2), (2, 0)])
+def test_operators_of_networks_that_choose_threads_stand_beside_those_of_a_model(
+    tmp_path: Path, order: tuple[int, int]
+) -> None:
+    table, op = _fill(LatencyTable(tmp_path / "t"), 0), _op(random.Random(1))
+    table.entries = {
+        dataclasses.replace(op, threads=n): Entry("", Timing(n + 1, 1, 9, 3)) for n in order
+    }
+    del table.networks[2:], table.networks[0]["genotype"]  # as earlier versions wrote it
+    table.save()
+    found = load(table.path)
+    assert found.entries == table.entries
+    assert [row["genotype"] for row in found.networks] == ["", '{"a": 1}']
+
+
 def test_digest_is_of_what_is_predicted_from(tmp_path: Path) -> None:
     table = _fill(LatencyTable(tmp_path), 0)
     op, other = [*table.entries][:2]
