@@ -135,6 +135,11 @@ def percentiles(timer: Timer, n: int) -> dict[str, float]:
     return {f"p{p}_ms": runs[min(n - 1, round(p / 100 * (n - 1)))] for p in (50, 90, 99)}
 
 
+def single_runs(seconds: float) -> int:
+    """Return how many single runs say how slow the slowest are, by the seconds that one takes."""
+    return max(_LEAST_SINGLE, min(_MOST_SINGLE, int(_SINGLE_S / max(seconds, 1e-9))))
+
+
 def tail(timer: Timer) -> Figure:
     """Return the p99 latency of single runs in ms, with a 95 % interval from order statistics.
 
@@ -143,8 +148,7 @@ def tail(timer: Timer) -> Figure:
 
     Source: Conover, "Practical nonparametric statistics", 1999, section 3.2.
     """
-    once = min(timer(1) for _ in range(3))
-    n = max(_LEAST_SINGLE, min(_MOST_SINGLE, int(_SINGLE_S / max(once, 1e-9))))
+    n = single_runs(min(timer(1) for _ in range(3)))
     runs = sorted(timer(1) * 1e3 for _ in range(n))
     middle, half = 0.99 * n, NORMAL_95 * math.sqrt(n * 0.99 * 0.01)
     low, rank, high = (

@@ -6,7 +6,7 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from hwnas.backends import base
 from hwnas.config import ProfileConfig
 from hwnas.cost.calibration import Calibration
 from hwnas.device import SHIPPED, effort, fill, source
-from hwnas.errors import CompileError, ConfigError, TableError
+from hwnas.errors import CompileError, ConfigError, HwnasError, TableError
 from hwnas.latency_table import LatencyTable, find, load
 from hwnas.networks import Networks
 from hwnas.networks import read as read_networks
@@ -33,9 +33,10 @@ from hwnas.runtimes.pool import Pool
 from hwnas.runtimes.worker import Worker
 from hwnas.space import Genotype
 from hwnas.target import Remote, Target
+from hwnas.timing import single_runs
 
 _COMPARED = 8  #: networks on which runtimes are compared
-_SINGLE_RUNS = 2000  #: inferences of which percentiles are taken
+OpenWorker = Callable[[Target], Worker]
 _ROUNDS = 8  #: of networks, at most, that are measured until a goal is met: twice those of a search
 
 
@@ -234,43 +235,77 @@ def _extras(
     def open_worker(target: Target) -> Worker:
         return Worker(target, config.timing, Remote(), config.tuning.limit_s)
 
-    middle = sorted(held_out, key=lambda whole: whole.timing.median_ms)[len(held_out) // 2]
-    lowered = parts.lower(middle.genotype)
+    extras = {"Percentiles": _percentiles, "Batch sizes": _batches, "Runtimes": _runtimes}
     lines = []
-    with open_worker(config.target) as worker:
-        net = parts.as_run(middle.genotype)
-        plans = {op: worker.tune(op, config.tuning.n_plans) for op in {n.op for n in net}}
-        p = worker.percentiles(net, plans, _SINGLE_RUNS)
-        lines.append(
-            f"Network {middle.genotype.id} (the median): p50 {p['p50_ms']:.4f}, p90 "
-            f"{p['p90_ms']:.4f}, p99 {p['p99_ms']:.4f} ms over {_SINGLE_RUNS} single inferences, "
-            f"which budgets of p99 are told by target.facts.p99_over_p50="
-            f"{p['p99_ms'] / p['p50_ms']:.3g}."
-        )
-    found = throughput.batches(lowered, config.target, open_worker, phases)
+    for name, extra in extras.items():
+        try:
+            lines.append(extra(config, parts, held_out, open_worker, phases))
+        except HwnasError as error:  # the table is whole all the same
+            lines.append(f"{name}: {error}")
+    return lines
+
+
+def _percentiles(
+    config: ProfileConfig,
+    parts: Networks,
+    held_out: Sequence[Whole],
+    open_worker: OpenWorker,
+    phases: Progress,
+) -> str:
+    """Say how much slower the slowest inferences are than most."""
+    middle = _median(held_out)
+    net, target = parts.as_run(middle.genotype), parts.target_of(middle.genotype)
+    n = single_runs(middle.timing.median_ms / 1e3)
+    with phases.phase("Single inferences", 1) as advance, open_worker(target) as worker:
+        plans = {op: worker.tune(op, config.tuning.n_plans) for op in {node.op for node in net}}
+        p = worker.percentiles(net, plans, n)
+        advance(1)
+    return (
+        f"Network {middle.genotype.id} (the median): p50 {p['p50_ms']:.4f}, p90 {p['p90_ms']:.4f}, "
+        f"p99 {p['p99_ms']:.4f} ms over {n} single inferences, which budgets of p99 are told by "
+        f"target.facts.p99_over_p50={p['p99_ms'] / p['p50_ms']:.3g}."
+    )
+
+
+def _median(held_out: Sequence[Whole]) -> Whole:
+    return sorted(held_out, key=lambda whole: whole.timing.median_ms)[len(held_out) // 2]
+
+
+def _batches(
+    config: ProfileConfig,
+    parts: Networks,
+    held_out: Sequence[Whole],
+    open_worker: OpenWorker,
+    phases: Progress,
+) -> str:
+    """Say how fast the median network is at several batch sizes, on the threads that it chose."""
+    genotype = _median(held_out).genotype
+    lowered = dataclasses.replace(parts.lower(genotype), batch=0, threads=0)
+    found = throughput.batches(lowered, parts.target_of(genotype), open_worker, phases)
     best = throughput.sweet_spot(found)
     sizes = ", ".join(f"{b.size}: {b.latency_ms:.4f} ms {b.images_per_s:.0f}/s" for b in found)
-    lines.append(f"Batch sizes: {sizes}. Sweet spot: {best.size}.")
-    return lines + _runtimes(config, parts, held_out, open_worker, phases)
+    return f"Batch sizes: {sizes}. Sweet spot: {best.size}."
 
 
 def _runtimes(
     config: ProfileConfig,
     parts: Networks,
     held_out: Sequence[Whole],
-    open_worker: object,
+    open_worker: OpenWorker,
     phases: Progress,
-) -> list[str]:
+) -> str:
     """Compare the runtimes that this CPU has."""
-    assert callable(open_worker)
     chosen = random.Random(config.seed).sample(list(held_out), min(_COMPARED, len(held_out)))
-    # In the dtype of each target, whatever a network chose.
-    nets = [dataclasses.replace(parts.lower(whole.genotype), dtype="") for whole in chosen]
+    # In the dtype, batch size and threads of each target, whatever a network chose.
+    nets = [
+        dataclasses.replace(parts.lower(whole.genotype), dtype="", batch=0, threads=0)
+        for whole in chosen
+    ]
     targets = _comparable(config.target)
     found = throughput.compare_runtimes(nets, targets, open_worker, phases)
     name = f"{config.target.runtime} {config.target.dtype}"
     if name not in found:
-        return [f"{name} refuses a network of this search space; runtimes were not compared."]
+        return f"{name} refuses a network of this search space; runtimes were not compared."
     own = found[name]
     ratios = {
         name: statistics.median(a / b for a, b in zip(values, own, strict=True))
@@ -278,21 +313,21 @@ def _runtimes(
     }
     fastest = min(ratios, key=lambda name: ratios[name])
     compared = ", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items())
-    return [
+    return (
         f"Latency of {len(nets)} networks over this target's, median: {compared}. "
         f"Fastest here: {fastest}."
-    ]
+    )
 
 
 def _comparable(target: Target) -> list[Target]:
     """Return the same device by every backend that measures here, in every dtype."""
-    found = []
+    found, plain = [], dataclasses.replace(target, batch=1, batches=[], thread_counts=[])
     for backend in backends.known():
         if not backend.measured or backends.lacking(backend.needs):
             continue
         for dtype in backend.dtypes:
             with contextlib.suppress(ConfigError):  # the target or this CPU lacks what it needs
-                other = dataclasses.replace(target, runtime=backend.name, dtype=dtype, batch=1)
+                other = dataclasses.replace(plain, runtime=backend.name, dtype=dtype)
                 base.of(other)
                 found.append(other)
     return found

@@ -1,20 +1,31 @@
+import random
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import cast
 
 import pytest
 
+from hwnas import families
+from hwnas.api import profiling
+from hwnas.config import ProfileConfig
+from hwnas.cost.calibration import Features
 from hwnas.cost.host import as_run
 from hwnas.errors import CompileError
+from hwnas.families import running
 from hwnas.graph import Graph
+from hwnas.networks import Networks
 from hwnas.op import OpSpec, Signature
 from hwnas.profiling import throughput
+from hwnas.profiling.networks import Whole
+from hwnas.profiling.passes import Measured
 from hwnas.profiling.throughput import Batch, batches, compare_runtimes, sweet_spot
 from hwnas.progress import Silent
 from hwnas.runtimes.worker import Worker
 from hwnas.space import SearchSpace
 from hwnas.target import Target
 from hwnas.timing import Timing
+from hwnas.training.data import DatasetConfig
+from tests.conftest import target
 from tests.profiling.fakes import CPU, subject, timing
 
 TARGETS = [
@@ -46,6 +57,9 @@ class Opened:
         runtime = 1.0 if self.target.runtime == "tvm" else 2.0
         disturbed = 10.0 if self._turn <= 2 else 1.0  # all of the first turn
         return timing(runtime * self.target.batch * len(lowered) * disturbed)
+
+    def percentiles(self, lowered: Graph, plans: Mapping[OpSpec, str], n: int) -> dict[str, float]:
+        return dict.fromkeys(("p50_ms", "p90_ms", "p99_ms"), 1.0)
 
     def close(self) -> None:
         self.closed = True
@@ -120,6 +134,59 @@ def test_runtime_that_refuses_is_left_out(
     assert list(found) == ["tvm float32", "onnxruntime float32"]
     assert all(len(values) == len(lowered) for values in found.values())
     assert all(worker.closed for worker in opened)
+
+
+@pytest.fixture
+def told(
+    tiny: SearchSpace, task: Signature, opened: list[Opened], monkeypatch: pytest.MonkeyPatch
+) -> Callable[[float], list[str]]:
+    """Return what says the lines of networks that choose how they run, by the latency of one."""
+    device = replace(target("cpu"), runtime="onnxruntime", batches=[4, 8], thread_counts=[2, 3])
+    several = running.chosen_of(tiny, device.running)
+    parts = Networks(device, several, {tiny.name: families.get(tiny.family)}, task)
+    config = ProfileConfig(target=device, dataset=DatasetConfig("digits"))
+    genotypes = [several.sample(random.Random(i)) for i in range(3)]
+
+    def open_worker(target: Target, *_: object) -> Opened:
+        opened.append(Opened(target))
+        return opened[-1]
+
+    def lines(ms: float) -> list[str]:
+        wholes = [Whole(g, Features(1, 1, 1), 1, Measured(timing(ms)), "") for g in genotypes]
+        return profiling._extras(config, parts, wholes, Silent())
+
+    monkeypatch.setattr(profiling, "Worker", open_worker)
+    monkeypatch.setattr(profiling, "_comparable", lambda plain: [replace(plain, batch=1)])
+    return lines
+
+
+def test_batch_sizes_and_runtimes_are_not_those_that_a_network_chose(
+    told: Callable[[float], list[str]], opened: list[Opened]
+) -> None:
+    singles, sizes, runtimes = told(50.0)
+    assert "over 400 single inferences" in singles
+    assert "1: " in sizes
+    per_image = [part.split()[-1] for part in sizes.partition(". Sweet")[0].split(", ")]
+    assert len({*per_image}) == 1
+    assert "onnxruntime float32 1.00" in runtimes
+    chosen, *others = opened  # which assert that operators are of the batch of their target
+    assert chosen.target.batch in (4, 8)
+    assert {op.threads for op in chosen.tuned} == {chosen.target.threads}
+    assert {worker.target.threads for worker in others[:-1]} == {chosen.target.threads}
+    assert {op.threads for worker in others for op in worker.tuned} == {0}
+
+
+def test_what_cannot_be_told_beside_a_table_is_a_line(
+    told: Callable[[float], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(self: Opened, *arguments: object) -> Timing:
+        raise CompileError("no answer")
+
+    monkeypatch.setattr(Opened, "time_network", refused)
+    singles, sizes, runtimes = told(1e-3)
+    assert "over 2000 single inferences" in singles
+    assert sizes == "Batch sizes: no answer"
+    assert "refuses a network" in runtimes
 
 
 def test_workers_are_closed_after_a_mistake(
