@@ -1,8 +1,8 @@
 """The device of a target that is measured, and the latency table that its costs come from."""
 
 import contextlib
-import shlex
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, final
 
@@ -13,6 +13,7 @@ from hwnas.errors import TableError
 from hwnas.graph import distinct
 from hwnas.latency_table import Entry, LatencyTable, TableConfig, incomplete
 from hwnas.networks import Networks
+from hwnas.next_step import command, differing, file_of
 from hwnas.op import OpSpec
 from hwnas.profiling import beginning, borrowing
 from hwnas.profiling.beginning import Begun
@@ -22,6 +23,7 @@ from hwnas.progress import Progress
 from hwnas.provenance import facts, open_table, own_table, related
 from hwnas.runtimes.pool import Pool, Retrying
 from hwnas.timing import Timing
+from hwnas.training.dataset import DatasetConfig
 
 _CHECKED = 300  #: networks whose operators are looked for in a table before anything is trained
 
@@ -30,6 +32,9 @@ _CHECKED = 300  #: networks whose operators are looked for in a table before any
 _RARE = 0.05
 
 _SOON = 2  #: times that an operator is timed, at most, while a search waits
+
+#: Of data sets: what decides which images are read, and so what networks read and answer.
+_SOURCE = ("hub_id", "path", "image_column", "label_column", "test_split")
 
 #: The latency tables that ship with hwnas.
 SHIPPED = content.ROOT / "latency_tables"
@@ -184,18 +189,18 @@ def open_device(config: SearchConfig, networks: Networks, progress: Progress) ->
     if not backends.get(config.target.runtime).measured:
         return None
     if config.cost == "table":
-        roots, command = [_own_root(config), SHIPPED], profile_command(config)
+        roots, cure = [_own_root(config), SHIPPED], profile_command(config)
         accept = config.table.accept_foreign
         if config.table.networks and not accept:
             _begin(config, networks, progress)
-        table = open_table(config.target, config.rpc, roots, accept, command)
+        table = open_table(config.target, config.rpc, roots, accept, cure)
         # Better now than after an hour of training.
         ops = _some(Subject(networks.space, networks.as_run), config.seed)
         spaces = [member.name for member in networks.space.members]
         told = any("foretold" in table.calibration.get(space, {}) for space in spaces)
         if missing := _missing(table, ops, told):
-            raise incomplete(missing, config.target, command)
-        TableCostModel(table, config.target, networks.as_run, spaces, command)
+            raise incomplete(missing, config.target, cure)
+        TableCostModel(table, config.target, networks.as_run, spaces, cure)
         device = Device(config, table, table.digest(spaces, ops))
         if told:  # rare operators follow from what the digest is of: others may come to the table
             device.table = table.only(ops)
@@ -238,22 +243,28 @@ def notes(device: Device | None, spaces: Sequence[str]) -> list[str]:
     return [f"{line} To measure operators too: {profile_command(device.config)}" for line in found]
 
 
-def profile_command(config: SearchConfig | ProfileConfig) -> str:
+def profile_command(config: SearchConfig | ProfileConfig, *words: str) -> str:
     """Return the command that measures what a table lacks."""
-    target = config.target
-    words = ["python", "-m", "hwnas", "profile", f"+target={target.name}"]
-    for name in ("runtime", "dtype", "threads", "batch"):
-        words.append(f"target.{name}={getattr(target, name)}")
-    for name, numbers in (("batches", target.batches), ("thread_counts", target.thread_counts)):
-        if numbers:
-            words.append(f"target.{name}=[{','.join(map(str, numbers))}]")
-    spaces = config.spaces
+    return next_command("profile", config, *words)
+
+
+def next_command(verb: str, config: SearchConfig | ProfileConfig, *words: str) -> str:
+    """Return a command for the same target, spaces and data."""
+    spaces, rpc = config.spaces, config.rpc
     searched = spaces[0] if len(spaces) == 1 else f"[{','.join(spaces)}]"
-    words += [f"search_space={searched}", f"dataset={config.dataset.name}"]
-    if config.dataset.path:
-        words.append(f"dataset.path={config.dataset.path}")
+    said = [f"search_space={searched}", f"dataset={config.dataset.name}", *_data(config.dataset)]
     if config.table.dir != TableConfig().dir:
-        words.append(f"table.dir={config.table.dir}")
-    if config.rpc.tracker:
-        words += [f"rpc.tracker={config.rpc.tracker}", f"rpc.key={config.rpc.key}"]
-    return shlex.join(words)
+        said.append(f"table.dir={config.table.dir}")
+    if rpc.tracker:
+        said += [f"rpc.tracker={rpc.tracker}", f"rpc.key={rpc.key}"]
+    return command(verb, config.target, *said, *words)
+
+
+def _data(dataset: DatasetConfig) -> list[str]:
+    """Return options for what its file does not say of which images are read, and for what."""
+    usual = asdict(DatasetConfig(dataset.name)) | file_of("dataset", dataset.name).get(
+        "dataset", {}
+    )
+    known = {name: getattr(dataset, name) for name in _SOURCE}
+    task = [f"task={dataset.task}"] if dataset.task != usual["task"] else []
+    return [*task, *differing("dataset", known, usual)]

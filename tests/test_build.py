@@ -9,6 +9,7 @@ import pytest
 
 from hwnas import device as device_module
 from hwnas.api import layers
+from hwnas.api.composition import compose
 from hwnas.config import ProfileConfig, SearchConfig
 from hwnas.device import Device, profile_command, table_digest
 from hwnas.errors import RunError
@@ -120,8 +121,7 @@ def test_layers_are_timed_though_another_table_says_how_operators_are_compiled(
 def test_cure_says_everything_that_decides_which_table_it_is() -> None:
     plain = _search("table")
     assert profile_command(plain) == (
-        "python -m hwnas profile +target=cpu target.runtime=tvm target.dtype=float32 "
-        "target.threads=1 target.batch=1 search_space=mbconv_small dataset=digits"
+        "python -m hwnas profile +target=cpu search_space=cpu_small dataset=digits"
     )
     changed = replace(
         plain,
@@ -141,6 +141,25 @@ def test_cure_says_everything_that_decides_which_table_it_is() -> None:
         "search_space=my/own.yaml",
     ):
         assert word in words
+
+
+def test_cure_is_for_the_target_and_the_data_that_were_meant() -> None:
+    said = [
+        "+target=cuda", "search_space=tiny", "dataset=images", "task=regression",
+        "dataset.hub_id=a/b", "dataset.label_column=angle", "target.dtype=int8",
+        "target.batches=[1,8]", "target.meter=nvml", "target.onnxruntime.provider=tensorrt",
+        "target.onnxruntime.options.device_id='1'",
+    ]  # fmt: skip
+    config: ProfileConfig = compose("profile", said)
+    words = shlex.split(profile_command(config))
+    assert words[:5] == ["python", "-m", "hwnas", "profile", "+target=cuda"]
+    again: ProfileConfig = compose("profile", words[4:])
+    assert (again.target, again.dataset) == (config.target, config.dataset)
+    lab = replace(target("cpu"), name="lab")  # of no file that is known
+    own = profile_command(replace(config, target=lab))
+    assert "+target=lab target.runtime=tvm target.dtype=float32 target.threads=1" in own
+    assert "target.tvm.mcpu=host" in own
+    assert "meter" not in own
 
 
 def test_supernet_that_another_process_trains_is_waited_for(tmp_path: Path) -> None:

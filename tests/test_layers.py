@@ -40,6 +40,7 @@ LAYERS = {
     "metering": 1,
     "meters": 1,
     "latency_table": 2,
+    "next_step": 2,
     "provenance": 2,
     "pareto": 1,
     "results": 2,

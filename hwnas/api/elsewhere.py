@@ -13,6 +13,7 @@ from hwnas.api.front import Front
 from hwnas.api.reporter import Reporter
 from hwnas.backends.elsewhere import COST, backend
 from hwnas.config import ProfileConfig
+from hwnas.device import profile_command
 from hwnas.devices import design, measurements
 from hwnas.devices.features import Encoder
 from hwnas.devices.file import MeasuredDevice
@@ -61,7 +62,7 @@ def _write(kit: str, config: ProfileConfig, parts: Networks) -> Elsewhere:
     chosen = _next(config, parts) if config.near is not None else _first(config, parts)
     networks = [Chosen(genotype, parts.as_written(genotype)) for genotype in chosen]
     path = Path(kit)
-    notes = folder.write(path, networks, config.target)
+    notes = folder.write(path, networks, config.target, profile_command(config))
     return Elsewhere(kit=path, n_networks=len(networks), notes=notes)
 
 
@@ -106,10 +107,11 @@ def asked(front: Front) -> str:
         return ""
     device = backend.load(config.target)
     wanted = next_to_measure(device, front.candidates, parts.networks.lower, _ASKED)
-    run, name = front.folder.path, config.target.name
+    run = front.folder.path
+    kit = profile_command(config, "kit=DIR", f"n={len(wanted)}", f"near={run}")
     return (
         f"Measuring these next would tell most of the front: {' '.join(g.id for g in wanted)}\n"
-        f"  python -m hwnas profile +target={name} kit=DIR n={len(wanted)} near={run}\n"
+        f"  {kit}\n"
         "Then measured='[OLD.csv,DIR/results.csv]', and search again with "
         f"start_from={run}, which trains nothing twice."
     )

@@ -9,8 +9,10 @@ from rich.table import Table
 from hwnas.api.elsewhere import Elsewhere
 from hwnas.api.layers import Layered
 from hwnas.api.profiling import profile
+from hwnas.backends.elsewhere import COST
 from hwnas.commands.console import Phases, print_lines
 from hwnas.config import ProfileConfig
+from hwnas.device import next_command, profile_command
 from hwnas.latency_table import LatencyTable
 
 
@@ -23,7 +25,7 @@ def run(config: ProfileConfig, arguments: Sequence[str]) -> None:
         _print_layers(console, found.layers)
         return
     if found.elsewhere is not None:
-        print_lines(console, _of_elsewhere(found.elsewhere, config.target.name))
+        print_lines(console, _of_elsewhere(found.elsewhere, config))
         return
     assert found.table is not None
     if found.transfer is not None:
@@ -49,13 +51,13 @@ def _print_layers(console: Console, found: Layered) -> None:
     print_lines(console, [f"Sum {total:.5f} ms, {found.source}. {where}"])
 
 
-def _of_elsewhere(found: Elsewhere, target: str) -> list[str]:
+def _of_elsewhere(found: Elsewhere, config: ProfileConfig) -> list[str]:
     left_out = [f"Left out: {note}" for note in found.notes] if found.file else list(found.notes)
     if found.kit is not None:
         return [
             f"{found.n_networks} networks in {found.kit}. Take the folder to the device and see "
-            f"there: python measure.py --help; then say here: python -m hwnas profile "
-            f"+target={target} measured={found.kit}/results.csv",
+            "there: python measure.py --help; then say here: "
+            f"{profile_command(config, f'measured={found.kit}/results.csv')}",
             *left_out,
         ]
     e = found.left_out
@@ -65,8 +67,8 @@ def _of_elsewhere(found: Elsewhere, target: str) -> list[str]:
         f"others: MAPE {e['mape']:.2%}, within 5 %: {e['within_5']:.1%}, within 10 %: "
         f"{e['within_10']:.1%}, Spearman {e['spearman']:.4f}; the interval holds "
         f"{e['coverage']:.1%} of them (95 % wanted).",
-        f"Half width of the interval: {found.reach:.1%} (median). Search with: python -m hwnas "
-        f"search +target={target} cost=measured_elsewhere",
+        f"Half width of the interval: {found.reach:.1%} (median). Search with: "
+        f"{next_command('search', config, f'cost={COST}')}",
     ]
 
 

@@ -28,8 +28,14 @@ class Chosen:
     lowered: Graph  #: as the target runs it
 
 
-def write(folder: Path, networks: Sequence[Chosen], target: Target) -> list[str]:
+def write(folder: Path, networks: Sequence[Chosen], target: Target, command: str) -> list[str]:
     """Write a kit with random weights; return what could not be written, a line each.
+
+    Args:
+        folder: Is made.
+        networks: What is measured.
+        target: What they are written for.
+        command: That reads what was measured, but for the name of the file.
 
     Raises:
         ConfigError: the folder exists.
@@ -48,6 +54,7 @@ def write(folder: Path, networks: Sequence[Chosen], target: Target) -> list[str]
             "batch": target.batch,
             "dtype": target.dtype,
             "threads": target.threads,
+            "command": command,
             "networks": entries,
         }
         (kit / "kit.json").write_text(json.dumps(about, indent=1), encoding="utf-8")

@@ -265,7 +265,7 @@ def measure(kit: dict[str, Any], run: Runner, results: Results, suffix: str) -> 
     left = [n["id"] for n in kit["networks"] if not results.agreed(n["id"])]
     if left:
         print(f"Passes of {len(left)} networks differ by more than {AGREE:.0%}: {' '.join(left)}")
-    print(f"Written: {results.path}. Next: python -m hwnas profile +target=... measured=FILE")
+    print(f"Written: {results.path}. Next: {kit['command']} measured=FILE")
 
 
 def split(words: list[str]) -> tuple[list[str], list[str]]:

@@ -67,6 +67,16 @@ def test_options_of_a_tool_stand_behind_those_of_the_script(kit: Path, tmp_path:
     assert "printed no line that is a number" in late.stderr
 
 
+def test_next_command_is_for_what_was_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found, options = tmp_path / "kit", ["target.dtype=float16", "target.threads=2", TARGET[1]]
+    assert run(["profile", TARGET[0], *options, f"kit={found}", "n=4"]) == 0
+    said = f"{' '.join(['profile', TARGET[0], *options])} dataset=digits measured="
+    assert f"{said}{found}/results.csv" in " ".join(capsys.readouterr().out.split())
+    assert f"{said}FILE" in measure(found, "command", "echo 1.0 {file} > /dev/null; echo 1").stdout
+
+
 def test_file_that_was_changed_is_refused(kit: Path) -> None:
     path = next((kit / "networks").glob("*.onnx"))
     path.write_bytes(path.read_bytes() + b" ")
@@ -78,4 +88,5 @@ def test_file_that_was_changed_is_refused(kit: Path) -> None:
 def test_target_that_was_not_measured_says_how(capsys: pytest.CaptureFixture[str]) -> None:
     code = run(["search", *TARGET, "target.elsewhere.file=/nowhere/device.json", "n_trials=1"])
     assert code == 2
-    assert "profile +target=nvidia_t4 kit=DIR" in capsys.readouterr().err
+    said = "profile +target=nvidia_t4 target.elsewhere.file=/nowhere/device.json kit=DIR"
+    assert said in capsys.readouterr().err

@@ -20,6 +20,7 @@ from hwnas.errors import TableError
 from hwnas.figure import Figure
 from hwnas.graph import Graph
 from hwnas.int8.network import QuantisedNetwork
+from hwnas.next_step import command
 from hwnas.runtimes import onnx_writer
 from hwnas.runtimes.base import Session
 from hwnas.space import Genotype
@@ -50,8 +51,8 @@ def load(target: Target) -> MeasuredDevice:
     if not path(target).exists():
         raise TableError(
             f"Nothing was measured on target '{target.name}' ({setting(target)}): no "
-            f"{path(target)}. Make a kit with: python -m hwnas profile +target={target.name} "
-            "kit=DIR   or say cost=roofline, which ranks networks by the data sheet alone."
+            f"{path(target)}. Make a kit with: {command('profile', target, 'kit=DIR')}   or say "
+            "cost=roofline, which ranks networks by the data sheet alone."
         )
     found = file.load(path(target))
     if found.setting != setting(target):
