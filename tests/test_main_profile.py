@@ -268,7 +268,7 @@ def test_search_without_a_table_names_a_command_that_works() -> None:
 def test_search_of_another_space_names_what_is_missing() -> None:
     line = _refused("search", *LAB[:2], "run.dir=r", "table.networks=0")
     assert "operators are not in the latency table of target 'lab'" in line
-    assert "search_space=mbconv_small" in line
+    assert "search_space=cpu_small" in line
 
 
 def _of_another_cpu(table: Path) -> None:
