@@ -3,10 +3,9 @@
 python -m experiments.worth_it.on_cpu [--dtype float32]
 
 Networks of both sides, whose accuracies on the test split are known, are compiled with stand-in
-weights and timed in several passes of random order: ``cpu.csv`` of ``cpu_front.csv`` and
-``baselines_2.csv`` in int8, ``cpu_float32.csv`` of ``cpu_float32_front.csv`` and
-``cpu_float32_baselines.csv``. At each accuracy of a baseline that none is ahead of, it is held
-against the fastest member as accurate.
+weights and timed in several passes of random order: ``cpu.csv`` of ``cpu_front.csv`` in int8,
+``cpu_float32.csv`` of ``cpu_float32_front.csv``, both with ``baselines_2.csv``. At each accuracy of
+a baseline that none is ahead of, it is held against the fastest member as accurate.
 """
 
 import argparse
@@ -23,13 +22,11 @@ from hwnas.timing import Timer, TimingConfig, measure
 
 _HERE = Path(__file__).parent
 _PASSES, _TIMING = 5, TimingConfig()
-#: Fronts and baselines, the column of their accuracies, and the table, by number format.
+#: The front, the column of accuracies, and the table, by number format.
 _FILES = {
-    "int8": ("cpu_front", "baselines_2", "verified_accuracy_int8", "cpu"),
-    "float32": (
-        "cpu_float32_front", "cpu_float32_baselines", "verified_accuracy_fp32", "cpu_float32"
-    ),
-}  # fmt: skip
+    "int8": ("cpu_front", "verified_accuracy_int8", "cpu"),
+    "float32": ("cpu_float32_front", "verified_accuracy_fp32", "cpu_float32"),
+}
 
 
 def main() -> None:
@@ -37,9 +34,9 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--dtype", choices=list(_FILES), default="int8")
     dtype = parser.parse_args().dtype
-    front, baselines, accuracy, table = _FILES[dtype]
+    front, accuracy, table = _FILES[dtype]
     lab, rows, timers = Lab(), list[dict[str, Any]](), list[Timer]()
-    for side, file in (("front", front), ("baseline", baselines)):
+    for side, file in (("front", front), ("baseline", "baselines_2")):
         for row in verified(_HERE / f"{file}.csv", accuracy):
             searched, genotype = network(row)
             lowered = families.of(searched).lower(searched, genotype, Signature(1, 10))
