@@ -120,6 +120,11 @@ class Target:
         backend = backends.get(self.runtime)
         if self.dtype not in backend.dtypes:
             raise ConfigError(f"{where}: {unknown('dtype', self.dtype, backend.dtypes)}")
+        if self.batch > 1 and not backend.batched:
+            raise ConfigError(
+                f"target.batch={self.batch}: by target.runtime={self.runtime} an inference reads "
+                "one image."
+            )
         for name in backend.required:
             if getattr(self, name) is None:
                 raise ConfigError(f"{where}: target.runtime={self.runtime} needs target.{name}.")

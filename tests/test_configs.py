@@ -133,6 +133,7 @@ def test_defaults_are_the_documented_ones() -> None:
         ("target.dtype=float32", "Unknown dtype 'float32'"),
         ("target.runtime=vella", "Did you mean 'vela'"),
         ("target.meter=rappl", "Did you mean 'rapl'"),
+        ("target.batch=8", "by target.runtime=vela an inference reads one image"),
         ("target.threads=0", "target.threads must be a whole number in"),
         ("cost=table", "Unknown cost 'table'"),
         ("timing.repeats=2", "timing.repeats must be a whole number in"),

@@ -93,6 +93,7 @@ class Description:
     precisions: Sequence[str] = ()
     #: How each network may run as it chooses: its ``batch``, its ``threads``.
     runs: Sequence[str] = ()
+    batched: bool = True  #: whether an inference may read several images
     required: Sequence[str] = ()  #: facts that its targets must have
     needs: Mapping[str, str] = field(
         default_factory=dict

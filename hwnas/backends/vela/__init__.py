@@ -54,6 +54,7 @@ DESCRIPTION = Description(
     settings=Vela,
     exits=True,
     packs=True,
+    batched=False,
     required=("vela", "energy", "clock_mhz", "peak_macs_per_cycle"),
     needs={"ethosu": "ethos-u-vela", **_LITERT},
     decisive=("ethos-u-vela", "ai-edge-litert"),
