@@ -140,15 +140,23 @@ def single_runs(seconds: float) -> int:
     return max(_LEAST_SINGLE, min(_MOST_SINGLE, int(_SINGLE_S / max(seconds, 1e-9))))
 
 
-def tail(timer: Timer) -> Figure:
+def tail(timer: Timer, limit_s: float = math.inf, uncounted: int = 0) -> Figure | None:
     """Return the p99 latency of single runs in ms, with a 95 % interval from order statistics.
 
     Up to 2000 runs are timed, fewer where they take more than 20 s, and 400 at least: of fewer, the
-    slowest may be faster than 99 % of all.
+    slowest may be faster than 99 % of all. ``None`` where so many take longer than the limit.
+
+    Args:
+        timer: Of what is run.
+        limit_s: Seconds that the runs may take.
+        uncounted: Inferences of each call of the timer beside those that it times.
 
     Source: Conover, "Practical nonparametric statistics", 1999, section 3.2.
     """
-    n = single_runs(min(timer(1) for _ in range(3)))
+    once = min(timer(1) for _ in range(3))
+    n = single_runs(once)
+    if n * once * (1 + uncounted) > limit_s:
+        return None
     runs = sorted(timer(1) * 1e3 for _ in range(n))
     middle, half = 0.99 * n, NORMAL_95 * math.sqrt(n * 0.99 * 0.01)
     low, rank, high = (

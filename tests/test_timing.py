@@ -213,6 +213,7 @@ def test_config_is_refused(wrong: dict[str, float]) -> None:
 def test_tail_is_the_slowest_hundredth_within_its_neighbours() -> None:
     times = [*([MS] * 97), 5 * MS, 6 * MS, 7 * MS] * 21
     found = tail(Script([MS, MS, MS, *times]))
+    assert found is not None
     assert found.value == pytest.approx(6)
     assert found.source == "measured"
     assert found.low is not None
@@ -223,8 +224,16 @@ def test_tail_is_the_slowest_hundredth_within_its_neighbours() -> None:
 @pytest.mark.parametrize(("seconds", "n"), [(1e-6, 2000), (0.02, 1000), (3.0, 400)])
 def test_slow_networks_are_run_less_often_for_their_tail(seconds: float, n: int) -> None:
     machine = Machine(seconds)
-    assert tail(machine).value == pytest.approx(seconds / MS)
+    found = tail(machine)
+    assert found is not None
+    assert found.value == pytest.approx(seconds / MS)
     assert machine.calls == [1] * (n + 3)
+
+
+def test_tail_of_what_is_too_slow_is_not_measured() -> None:
+    assert tail(Machine(0.1), limit_s=41) is not None
+    assert tail(Machine(0.1), limit_s=41, uncounted=1) is None
+    assert tail(Machine(0.3), limit_s=60) is None
 
 
 def test_tail_holds_that_of_the_distribution() -> None:
@@ -233,6 +242,7 @@ def test_tail_holds_that_of_the_distribution() -> None:
     held = 0
     for _ in range(200):
         found = tail(Script([1.0, *(rng.expovariate(1) for _ in range(402))]))
+        assert found is not None
         assert found.low is not None
         assert found.high is not None
         held += found.low <= stats.expon.ppf(0.99) * 1e3 <= found.high

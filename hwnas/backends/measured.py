@@ -1,6 +1,6 @@
 """What backends share whose latencies are measured: cost models, and files judged on the device."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
@@ -29,6 +29,8 @@ from hwnas.timing import Compared
 
 #: Writes the files of a network by suffix: on a target, with what compiles for it.
 Write = Callable[[Trained, Target, Bench], Mapping[str, bytes]]
+
+_PIECE = 256  #: images that are sent at once: each call of a worker has a limit of its own
 
 
 def check_int8(lowered: Graph, target: Target) -> None:
@@ -112,7 +114,7 @@ class MeasuredArtefacts:
 
     def judge(self, files: Files, lowered: Graph, batches: Iterable[Floats]) -> tuple[Floats, Cost]:
         """Run the files over the images on the device, and time them."""
-        left = iter(batches)
+        left = _pieces(batches, as_run(lowered, self._target)[0].op.batch)
         judged = self._bench.worker.judge(files, next(left))
         others = [self._bench.worker.run(files, images) for images in left]
         return np.concatenate([judged.outputs, *others]), self._cost(judged, lowered)
@@ -131,6 +133,14 @@ class MeasuredArtefacts:
         tail = {} if judged.p99 is None else {latency_p99.METRIC.name: judged.p99}
         details = {**cost.details, "drifted": float(timing.drifted)}
         return Cost({**cost.figures, **tail}, details)
+
+
+def _pieces(batches: Iterable[Floats], batch: int) -> Iterator[Floats]:
+    """Yield the images in pieces of whole inferences, which the slowest network answers in time."""
+    size = max(1, _PIECE // batch) * batch
+    for images in batches:
+        for start in range(0, max(1, len(images)), size):
+            yield images[start : start + size]
 
 
 def _table(costed: Costed) -> CostModel:

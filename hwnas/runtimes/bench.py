@@ -44,9 +44,18 @@ class Bench:
         config: TimingConfig,
         dtype: str,
         meter: Meter | None = None,
-        tail: bool = False,
+        tail_s: float | None = None,
     ):
-        self._engine, self._config, self._meter, self._tail = engine, config, meter, tail
+        """Take what is timed with.
+
+        Args:
+            engine: Compiles and runs.
+            config: How long is measured.
+            dtype: Of the sentinel.
+            meter: Of energy, if there is one.
+            tail_s: Seconds that the p99 of a network may take to measure; ``None``: it is not.
+        """
+        self._engine, self._config, self._meter, self._tail_s = engine, config, meter, tail_s
         work = OpSpec("conv2d+bn+relu", (32, 16, 16), (32, 16, 16), 3, dtype=dtype)
         (plan,) = engine.plans(work, 1)
         self._sentinel = Sentinel(engine.operator(work, plan), config)
@@ -107,7 +116,9 @@ class Bench:
         loaded = self._engine.open(files)
         outputs = loaded.session.run(images)
         timing = self._sentinel.watch(lambda: [measure(loaded.timer, self._config)])[0]
-        p99 = tail(loaded.timer) if self._tail else None
+        p99 = None
+        if self._tail_s is not None:
+            p99 = tail(loaded.timer, self._tail_s, loaded.uncounted)
         energy = None
         if self._meter is not None:
             energy = measure_energy(

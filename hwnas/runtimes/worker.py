@@ -149,7 +149,8 @@ class Worker:
         # A fresh interpreter: threads and locks of this process don't survive a fork.
         context = multiprocessing.get_context("spawn")
         self._pipe, other = context.Pipe()
-        self._process = context.Process(target=_serve, args=(other, *self._arguments), daemon=True)
+        arguments = (other, *self._arguments, self._limit_s)
+        self._process = context.Process(target=_serve, args=arguments, daemon=True)
         self._process.start()
         other.close()
         waiting_s = self._arguments[-1].timeout_s if self._is_remote else 0.0
@@ -160,10 +161,8 @@ class Worker:
         try:
             if not self._pipe.poll(limit_s):
                 self.close()
-                raise self._failure(
-                    f"no answer within {limit_s:g} s ({method.replace('_', ' ')}); it was killed",
-                    method,
-                )
+                words = f"no answer within {limit_s:g} s ({method.replace('_', ' ')})"
+                raise self._failure(f"{words}; it was killed{_cure(method)}", method)
             kind, content = self._pipe.recv()
         except (EOFError, ConnectionResetError, BrokenPipeError):
             raise self._death(method) from None
@@ -194,18 +193,25 @@ class Worker:
         return CompileError(words)
 
 
+def _cure(method: str) -> str:
+    """Return which option says how long a call may take; to start, none does."""
+    return "" if method == "start" else " (tuning.limit_s says how long; of verify, limit_s)"
+
+
 def _used(lowered: Graph, plans: Plans) -> dict[OpSpec, str]:
     """Return only the plans that a network needs; a table has thousands."""
     return {node.op: plans[node.op] for node in lowered if node.op in plans}
 
 
-def _serve(pipe: Connection, target: Target, timing: TimingConfig, remote: Remote) -> None:
+def _serve(
+    pipe: Connection, target: Target, timing: TimingConfig, remote: Remote, limit_s: float
+) -> None:
     """Answer calls until the other end is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
     signal.signal(signal.SIGTERM, _leave)
     _silence()
     try:
-        _answer_calls(pipe, target, timing, remote)
+        _answer_calls(pipe, target, timing, remote, limit_s)
     except SystemExit:
         os._exit(0)  # at once: a library that hangs must not be cleaned up
 
@@ -215,7 +221,9 @@ def _leave(*_: object) -> None:
     raise SystemExit
 
 
-def _answer_calls(pipe: Connection, target: Target, timing: TimingConfig, remote: Remote) -> None:
+def _answer_calls(
+    pipe: Connection, target: Target, timing: TimingConfig, remote: Remote, limit_s: float
+) -> None:
     try:
         if not remote.tracker:
             _pin(target)
@@ -226,8 +234,9 @@ def _answer_calls(pipe: Connection, target: Target, timing: TimingConfig, remote
             from hwnas.meters import open_meter
 
             meter = open_meter(target.meter, target.meter_channel)
-        tail = latency_p99.FACT in target.facts
-        bench = Bench(_engine(target, remote), timing, target.dtype, meter, tail)
+        # Half: the call that measures it runs images and times the network, too.
+        tail_s = limit_s / 2 if latency_p99.FACT in target.facts else None
+        bench = Bench(_engine(target, remote), timing, target.dtype, meter, tail_s)
         pipe.send(("ok", None))
     except Exception as error:
         pipe.send(("error", _named(error)))

@@ -50,16 +50,18 @@ class Exporting:
     def __init__(self, energy: Energy | None = None):
         self.exported: list[tuple[Graph, Plans, Weights]] = []
         self._energy = energy
+        self.read: list[int] = []  #: images of each call
 
     def export(self, lowered: Graph, plans: Plans, weights: Weights) -> dict[str, bytes]:
         self.exported.append((lowered, plans, weights))
         return {".so": b"library", ".safetensors": safetensors.numpy.save({})}
 
     def judge(self, files: Mapping[str, Path], images: NDArray[np.float32]) -> Judged:
-        outputs = OrtSession(files[".onnx"].read_bytes()).run(images)
+        outputs = self.run(files, images)
         return Judged(outputs, Timing(2.0, 1.9, 2.2, 5, True), self._energy)
 
     def run(self, files: Mapping[str, Path], images: NDArray[np.float32]) -> NDArray[np.float32]:
+        self.read.append(len(images))
         return OrtSession(files[".onnx"].read_bytes()).run(images)
 
 
@@ -143,6 +145,23 @@ def test_measured_latency_and_energy_are_the_file_s(
             assert (found.value, found.low, found.high) == pytest.approx((8.0, 3.8, 13.2))
         else:
             assert found == metered.figure
+
+
+@pytest.mark.parametrize(("batch", "read"), [(1, [256, 44, 8]), (100, [200, 100, 8])])
+def test_split_is_read_in_pieces_that_end_in_time(
+    network: tuple[nn.Module, Graph, Tensor],
+    parts: Trained,
+    tmp_path: Path,
+    batch: int,
+    read: list[int],
+) -> None:
+    worker = Exporting()
+    artefacts = _artefacts(dataclasses.replace(ORT, batch=batch), worker)
+    files = _written(artefacts.build(parts), tmp_path)
+    images = np.resize(network[2].numpy(), (308, *network[2].shape[1:]))
+    outputs, _ = artefacts.judge(files, network[1], [images[:300], images[300:]])
+    assert worker.read == read
+    assert np.allclose(outputs, worker.run(files, images), atol=1e-5)
 
 
 def test_cost_of_a_sketch_is_modelled(
