@@ -1,6 +1,6 @@
 """What segments of a network cost that run one after the other, all of them: the worst case."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from hwnas.cost.base import Cost
 from hwnas.figure import Figure
@@ -10,6 +10,8 @@ from hwnas.segments import cut
 _AT_ONE_TIME = ("sram_kib", "dram_kib")  # only one segment runs
 _ADDED = ("latency_ms", "energy_mj", "flash_kib", "macs_m", "params_m")  # others nearly add up
 _OF_ALL = "mac_utilisation"  # a mean over cycles
+_POWERS = ("power_active_w", "power_idle_w")  # means over time
+_FLAGS = ("drifted", "latency_drifted")  # of any
 _CYCLES = "cycles"
 _OF_WHOLE = "throughput_ips"  # follows from the latency of all
 
@@ -32,7 +34,7 @@ def in_a_row(costs: Sequence[Cost]) -> Cost:
     names = [name for name in shared if name != _OF_WHOLE]
     return Cost(
         {name: together(name, [cost.figures[name] for cost in costs]) for name in names},
-        _details([cost.details for cost in costs]),
+        _details(costs),
         tuple(layer for cost in costs for layer in cost.layers),
         next((cost.reason for cost in costs if cost.reason), ""),
         tuple(cost.figures for cost in costs),
@@ -51,12 +53,21 @@ def together(name: str, figures: Sequence[Figure]) -> Figure:
     return Figure(value, sources.pop() if exact else "modelled", *ends)
 
 
-def _details(details: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def _details(costs: Sequence[Cost]) -> dict[str, float]:
+    details = [cost.details for cost in costs]
     found = {}
     for name in details[0]:
         values = [each[name] for each in details]
-        found[name] = max(values) if name in _AT_ONE_TIME else sum(values)
+        if name in _POWERS:
+            found[name] = _mean(values, [cost.figures["latency_ms"].value for cost in costs])
+        else:
+            found[name] = max(values) if name in (*_AT_ONE_TIME, *_FLAGS) else sum(values)
     if _OF_ALL in found and found.get(_CYCLES):
-        spent = sum(each[_OF_ALL] * each[_CYCLES] for each in details)
-        found[_OF_ALL] = spent / found[_CYCLES]
+        found[_OF_ALL] = _mean(
+            [each[_OF_ALL] for each in details], [each[_CYCLES] for each in details]
+        )
     return found
+
+
+def _mean(values: Sequence[float], weights: Sequence[float]) -> float:
+    return sum(v * w for v, w in zip(values, weights, strict=True)) / sum(weights)

@@ -41,6 +41,20 @@ def test_all_run_and_hold_memory_in_turn() -> None:
     assert in_a_row(costs[:1]) is costs[0]
 
 
+def test_power_is_a_mean_over_time_and_a_flag_that_of_any() -> None:
+    powers = (("power_active_w", 4.0), ("power_idle_w", 2.0), ("drifted", 1.0))
+    costs = [
+        _cost(1.0, 30, 2.0, **dict(powers), latency_drifted=1.0),
+        _cost(3.0, 20, 4.0, power_active_w=2.0, power_idle_w=2.0, drifted=1.0, latency_drifted=0.0),
+    ]
+    assert in_a_row(costs).details == {
+        "power_active_w": 2.5,
+        "power_idle_w": 2.0,
+        "drifted": 1.0,
+        "latency_drifted": 1.0,
+    }
+
+
 def test_sources_that_differ_are_a_model() -> None:
     measured = Cost({"latency_ms": Figure(1.0, "measured")})
     modelled = Cost({"latency_ms": Figure(2.0, "modelled")})
