@@ -10,7 +10,7 @@ from hwnas import families
 from hwnas.backends.vela.compiler import VelaCostModel, compile_tflite
 from hwnas.backends.vela.settings import Vela
 from hwnas.cost.base import CostModel
-from hwnas.errors import CompileError
+from hwnas.errors import CompileError, ConfigError
 from hwnas.graph import INPUT, Graph, Node
 from hwnas.int8.network import stand_in
 from hwnas.int8.tflite import write
@@ -152,6 +152,14 @@ def test_unknown_accelerator_is_a_compile_error(
     with pytest.raises(CompileError, match="ethos-u1"):
         compile_tflite(write(stand_in(lowered)), lowered, broken)
     capfd.readouterr()
+
+
+def test_weights_in_sram_are_refused(npu: Target) -> None:
+    conv = OpSpec("conv2d+bn+relu6", (16, 8, 8), (16, 8, 8), kernel=3)
+    lowered = Graph.of((Node("conv", conv, (INPUT,)),))
+    settings = dataclasses.replace(npu.section(Vela), memory_mode="Sram_Only")
+    with pytest.raises(ConfigError, match="'Sram_Only' keeps weights in On-chip Flash"):
+        compile_tflite(write(stand_in(lowered)), lowered, with_settings(npu, settings))
 
 
 def test_stand_in_weights_compress_like_weights_and_not_like_zeros(

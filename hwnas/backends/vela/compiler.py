@@ -32,7 +32,9 @@ from hwnas.space import Genotype
 from hwnas.target import Target
 
 _VELA = "import sys; from ethosu.vela.vela import main; sys.exit(main(sys.argv[1:]))"
-_MEMORIES = ("sram", "dram", "on_chip_flash", "off_chip_flash")
+_MEMORIES = ("sram", "dram", "off_chip_flash")
+#: Not "On-chip Flash": so Vela calls SRAM that holds weights, and leaves these out of ``sram_kib``.
+_WEIGHTS_IN = "Off-chip Flash"
 
 
 @final
@@ -108,11 +110,11 @@ def _check(summary: dict[str, str], target: Target) -> None:
             f"'{options.system_config}' runs at {clock_mhz:g}. Give both the same clock; "
             "target.vela.config takes a file of your own systems."
         )
-    if "Flash" not in summary["weights_storage_area"]:
+    if summary["weights_storage_area"] != _WEIGHTS_IN:
         raise ConfigError(
             f"Target '{target.name}': memory mode '{options.memory_mode}' keeps weights in "
-            f"{summary['weights_storage_area']}; flash_kib is known only where they are in flash, "
-            "as with Shared_Sram on a system with flash."
+            f"{summary['weights_storage_area']}; flash_kib is known only where they are in flash "
+            "off chip, as with Shared_Sram on a system with flash."
         )
 
 
@@ -169,14 +171,11 @@ def _cost(
     )
     moved = {memory: int(float(summary[f"{memory}_total_bytes"])) for memory in _MEMORIES}
     macs = int(float(summary["nn_macs"]))
-    # On-chip flash is not modelled: no shipped target has any, and it is not SRAM's energy.
-    off_chip = moved["dram"] + moved["on_chip_flash"] + moved["off_chip_flash"]
+    off_chip = moved["dram"] + moved["off_chip_flash"]
     assert target.energy is not None
     assert target.peak_macs_per_cycle is not None
     energy, components = target.energy.energy(macs, moved["sram"], off_chip)
-    kept = float(summary["on_chip_flash_memory_used"]) + float(
-        summary["off_chip_flash_memory_used"]
-    )
+    kept = float(summary["off_chip_flash_memory_used"])
     cycles = float(summary["cycles_total"])
     figures = {
         "latency_ms": Figure(float(summary["inference_time"]) * 1e3, "compiler-estimate"),
