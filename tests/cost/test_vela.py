@@ -7,6 +7,7 @@ import pytest
 from ai_edge_litert import schema_py_generated as schema
 
 from hwnas import families
+from hwnas.backends import base
 from hwnas.backends.vela.compiler import VelaCostModel, compile_tflite
 from hwnas.backends.vela.settings import Vela
 from hwnas.cost.base import CostModel
@@ -160,6 +161,30 @@ def test_weights_in_sram_are_refused(npu: Target) -> None:
     settings = dataclasses.replace(npu.section(Vela), memory_mode="Sram_Only")
     with pytest.raises(ConfigError, match="'Sram_Only' keeps weights in On-chip Flash"):
         compile_tflite(write(stand_in(lowered)), lowered, with_settings(npu, settings))
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"accelerator": "ethos-u1"}, "target.vela: .*invalid choice: 'ethos-u1'"),
+        ({"accelerator": "ethos-u55-256"}, "256 MACs a cycle, but .* is 128"),
+        ({"system_config": "Fast"}, "target.vela: .*--system-config=Fast"),
+        ({"memory_mode": "Shared"}, "target.vela: .*--memory-mode=Shared"),
+        ({"config": "none.ini"}, "target.vela: .*'none.ini'"),
+    ],
+)
+def test_target_that_vela_does_not_know_is_refused_at_once(
+    npu: Target, said: dict[str, str], message: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    settings = dataclasses.replace(npu.section(Vela), **said)
+    with pytest.raises(ConfigError, match=message):
+        base.of(with_settings(npu, settings))
+    assert capfd.readouterr().out == ""
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_facts_of_every_target_are_those_of_its_accelerator(name: str) -> None:
+    base.of(target(name))
 
 
 def test_stand_in_weights_compress_like_weights_and_not_like_zeros(

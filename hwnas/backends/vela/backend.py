@@ -16,7 +16,13 @@ from hwnas.backends.base import (
     Trained,
     roofline,
 )
-from hwnas.backends.vela.compiler import VelaCostModel, compile_tflite, estimate, layers_in_ms
+from hwnas.backends.vela.compiler import (
+    VelaCostModel,
+    check_target,
+    compile_tflite,
+    estimate,
+    layers_in_ms,
+)
 from hwnas.backends.vela.litert import LiteRTSession
 from hwnas.backends.vela.settings import Vela
 from hwnas.cost.base import Cost, CostModel
@@ -29,9 +35,14 @@ from hwnas.target import Remote, Target
 
 @final
 class VelaBackend:
-    """Networks for an Arm Ethos-U NPU."""
+    """Networks for an Arm Ethos-U NPU.
+
+    Raises:
+        ConfigError: Vela does not know the target's settings, or its facts are not those of them.
+    """
 
     def __init__(self, target: Target):
+        check_target(target)
         self._target = target
 
     @property

@@ -25,9 +25,10 @@ from hwnas.cost.base import Compiled, Cost, LayerCost
 from hwnas.cost.segments import one_by_one
 from hwnas.errors import CompileError, ConfigError
 from hwnas.figure import Figure
-from hwnas.graph import Graph, n_macs, n_params
+from hwnas.graph import INPUT, Graph, Node, n_macs, n_params
 from hwnas.int8.network import stand_in
 from hwnas.int8.tflite import write
+from hwnas.op import OpSpec
 from hwnas.space import Genotype
 from hwnas.target import Target
 
@@ -90,6 +91,29 @@ def compile_tflite(
         optimised = Path(folder, "network_vela.tflite").read_bytes()
     _check(summary, target)
     return Compiled(optimised, _cost(summary, layers, lowered, target))
+
+
+def check_target(target: Target) -> None:
+    """Refuse a target whose settings Vela does not know, or whose facts are not those of them.
+
+    It compiles next to nothing: later, each network would be refused in the target's place.
+
+    Raises:
+        ConfigError: it names what is wrong.
+    """
+    work = Graph.of((Node("conv", OpSpec("conv2d+bn+relu", (8, 4, 4), (8, 4, 4), 3), (INPUT,)),))
+    try:
+        compile_tflite(write(stand_in(work)), work, target)
+    except CompileError as error:
+        raise ConfigError(f"Target '{target.name}', target.vela: {error}") from error
+    accelerator = target.section(Vela).accelerator
+    if not accelerator.endswith(f"-{target.peak_macs_per_cycle}"):
+        raise ConfigError(
+            f"Target '{target.name}': target.vela.accelerator={accelerator} computes "
+            f"{accelerator.rpartition('-')[2]} MACs a cycle, but target.peak_macs_per_cycle is "
+            f"{target.peak_macs_per_cycle}: target.roofline, caveat and description may be those "
+            "of another, too."
+        )
 
 
 def layers_in_ms(cost: Cost, target: Target) -> Cost:
