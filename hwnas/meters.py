@@ -291,8 +291,9 @@ def _channels(chip: Path) -> dict[str, _Channel]:
 def _pynvml(what: str) -> _NvmlLibrary:
     try:
         return cast(_NvmlLibrary, importlib.import_module("pynvml"))
+    # Not the extra that has it: pip would install the CPU's onnxruntime over the GPU's.
     except ModuleNotFoundError as error:
-        raise ConfigError(f"{what} needs NVIDIA's library: pip install 'hwnas[meters]'.") from error
+        raise ConfigError(f"{what} needs NVIDIA's library: pip install nvidia-ml-py.") from error
 
 
 def _text(path: Path) -> str:

@@ -252,7 +252,7 @@ def test_nvml_without_its_library_says_how_to_install_it(monkeypatch: pytest.Mon
         raise ModuleNotFoundError(name)
 
     monkeypatch.setattr(importlib, "import_module", missing)
-    with pytest.raises(ConfigError, match=r"pip install 'hwnas\[meters\]'"):
+    with pytest.raises(ConfigError, match=r"pip install nvidia-ml-py\."):
         open_meter("nvml")
 
 

@@ -90,7 +90,9 @@ def test_cpu_is_known_as_before_and_others_by_provider_and_options() -> None:
 
 def test_provider_that_is_not_installed_is_refused_with_its_package() -> None:
     other = next(n for n in ("migraphx", "qnn") if OnnxRuntime(n).name not in LISTED)
-    with pytest.raises(ConfigError, match=rf"provider={other}: .* pip install onnxruntime-{other}"):
+    wheel = f"onnxruntime-{other}"
+    cure = rf"pip uninstall -y onnxruntime {wheel} && pip install {wheel}$"
+    with pytest.raises(ConfigError, match=rf"provider={other}: .* {cure}"):
         base.of(with_settings(CPU, OnnxRuntime(other)))
 
 

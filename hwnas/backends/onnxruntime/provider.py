@@ -48,9 +48,10 @@ def check_listed(chosen: OnnxRuntime) -> None:
     if chosen.name not in onnxruntime.get_all_providers():
         raise ConfigError(f"{option}: {unknown('provider', chosen.provider, names)}")
     wheel = f"onnxruntime-{_WHEELS.get(chosen.provider, chosen.provider)}"
-    raise ConfigError(
+    raise ConfigError(  # both, or pip takes files away and then finds the other one installed
         f"{option}: the installed onnxruntime {onnxruntime.__version__} has {', '.join(names)} "
-        f"alone. Another package brings it: pip uninstall onnxruntime && pip install {wheel}"
+        "alone. Another package, of the same files, brings it: "
+        f"pip uninstall -y onnxruntime {wheel} && pip install {wheel}"
     )
 
 
