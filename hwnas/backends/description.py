@@ -43,6 +43,7 @@ class Artefact:
     )  #: distributions by the module that they bring
     command: str = ""  #: that runs it on a file of images
     elsewhere: str = ""  #: why it never runs on this machine; empty if it does
+    one_batch: bool = False  #: whether it was compiled for one number of images an inference
 
 
 @dataclass(frozen=True)

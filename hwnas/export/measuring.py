@@ -32,6 +32,8 @@ from hwnas.op import OpSpec
 from hwnas.runtimes.pool import Pool, Retrying
 from hwnas.target import Target, facts
 
+_OF_LIMITS = ("name", "batch", "threads", "dtype")  #: of a target: what its budget was said for
+
 
 @dataclass(frozen=True)
 class Measured:
@@ -103,7 +105,8 @@ def measure(folder: Path, recorded: Proof, target: Target, config: VerifyConfig)
     Of a network with exits, first without them, then segment by segment to the end.
 
     Raises:
-        ConfigError: the export has no artefact that the target runs, or a package is missing.
+        ConfigError: the export has no artefact that the target runs, or one that reads another
+            number of images an inference, or a package is missing.
     """
     lowered = operators_from_json(recorded["model"]["operators"])
     target = _with_facts(target, target_of(recorded))
@@ -182,10 +185,13 @@ def _before(recorded: Proof, target: Target) -> Figures:
 def _limits(recorded: Proof, target: Target) -> dict[str, float]:
     """Return the limits that costs on a target are held against, if the proof is of it.
 
-    What leaving early comes to is no cost of files: checks of exits hold it.
+    Those of an inference are of its images, threads and dtype, too. What leaving early comes to is
+    no cost of files: checks of exits hold it.
     """
     early = {name for name, metric in known().items() if metric.mean_of}
-    kept = recorded["budget"] if target.name == recorded["target"]["name"] else {}
+    before = target_of(recorded)
+    same = all(getattr(target, name) == getattr(before, name) for name in _OF_LIMITS)
+    kept = recorded["budget"] if same else {}
     return {name: entry["limit"] for name, entry in kept.items() if name not in early}
 
 
@@ -202,6 +208,12 @@ def _check_there(name: str, recorded: Proof, target: Target) -> None:
         raise ConfigError(
             f"Target '{target.name}' runs {name}, which this export does not hold "
             f"({', '.join(there)}).{cure}"
+        )
+    was = target_of(recorded).batch
+    if backends.artefacts()[name].one_batch and target.batch != was:
+        raise ConfigError(
+            f"{name} was compiled for {was} images an inference, not {target.batch}: say "
+            f"target.batch={was}."
         )
 
 

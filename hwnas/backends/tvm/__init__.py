@@ -38,6 +38,7 @@ def _artefacts(dtype: str, so: str, tar: str, weights: str) -> tuple[Artefact, A
         {so: f"library of TVM, {dtype}", **about},
         needs=_NEEDS,
         command=f"python run_tvm.py images.npy {so}",
+        one_batch=True,
     )
     objects = Artefact(
         tar,
@@ -46,6 +47,7 @@ def _artefacts(dtype: str, so: str, tar: str, weights: str) -> tuple[Artefact, A
         {".tar": tar, ".safetensors": weights},
         {tar: f"its object files, to link elsewhere: `g++ -shared -fPIC -o {so} *.o`"},
         needs=_NEEDS,
+        one_batch=True,
     )
     return library, objects
 

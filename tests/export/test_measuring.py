@@ -1,0 +1,47 @@
+"""Costs of an export on another target than that of its proof."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from hwnas.errors import ConfigError
+from hwnas.export import measuring
+from hwnas.export.options import VerifyConfig
+from hwnas.export.recorded import Proof, operators_to_json
+from hwnas.graph import INPUT, Graph, Node
+from hwnas.op import OpSpec
+from hwnas.target import Target, facts
+from tests.conftest import target
+
+CPU = replace(target("cpu"), batch=8)
+
+
+def _proof(made_for: Target) -> Proof:
+    limits = {"latency_ms": {"limit": 3.0}}
+    node = Node("fc", OpSpec("linear", (8, 1, 1), (4, 1, 1)), (INPUT,))
+    operators = operators_to_json(Graph.of((node,)))
+    said = {"model": {"operators": operators}, "artefacts": {"model.so": {}}, "budget": limits}
+    return cast(Proof, {**said, "target": facts(made_for)})
+
+
+def test_library_of_another_batch_is_refused(tmp_path: Path) -> None:
+    config = VerifyConfig(export=str(tmp_path))
+    with pytest.raises(ConfigError, match=r"model.so was .* for 8 .*, not 1: say target.batch=8"):
+        measuring.measure(tmp_path, _proof(CPU), replace(CPU, batch=1), config)
+
+
+@pytest.mark.parametrize(
+    ("other", "limits"),
+    [
+        (CPU, {"latency_ms": 3.0}),
+        (replace(CPU, meter="rapl"), {"latency_ms": 3.0}),
+        (replace(CPU, name="another"), {}),
+        (replace(CPU, batch=1), {}),
+        (replace(CPU, threads=2), {}),
+        (replace(CPU, dtype="int8"), {}),
+    ],
+)
+def test_budget_is_of_the_target_as_it_ran(other: Target, limits: dict[str, float]) -> None:
+    assert measuring._limits(_proof(CPU), other) == limits
