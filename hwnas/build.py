@@ -223,7 +223,7 @@ def cost_model(parts: Parts, device: Device | None) -> CostModel:
 
 def artefacts(parts: Parts, device: Device | None) -> Artefacts:
     """Return what makes and judges the files of a front member."""
-    target = parts.config.target
+    config, target = parts.config, parts.config.target
     own = backends.get(target.runtime).dtypes[target.dtype]
-    found = ExitArtefacts(parts.networks.backend.artefacts(device), own)
-    return DerivedArtefacts(found, parts.config.derives)
+    found = ExitArtefacts(parts.networks.backend.artefacts(device, config.cost), own)
+    return DerivedArtefacts(found, config.derives)

@@ -134,8 +134,14 @@ class Backend(Protocol):
         """Return an int8 network in the runtime that stands for the target here."""
         ...
 
-    def artefacts(self, bench: Bench | None) -> Artefacts:
-        """Return what makes and judges files; targets that are measured have a bench."""
+    def artefacts(self, bench: Bench | None, cost: str | None = None) -> Artefacts:
+        """Return what makes and judges files; targets that are measured have a bench.
+
+        Args:
+            bench: The device.
+            cost: Name of the cost model that was searched with: what is verified where nothing
+                compiles or runs for the target.
+        """
         ...
 
     def elsewhere(self, artefact: str, remote: Remote) -> str:

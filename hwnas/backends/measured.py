@@ -83,7 +83,7 @@ class MeasuredBackend:
         """Return an int8 network as this machine runs its ONNX file."""
         return portable.int8_session(network)
 
-    def artefacts(self, bench: Bench | None) -> "MeasuredArtefacts":
+    def artefacts(self, bench: Bench | None, cost: str | None = None) -> "MeasuredArtefacts":
         """Return what makes files and judges them on the device."""
         assert bench is not None
         return MeasuredArtefacts(self, bench)

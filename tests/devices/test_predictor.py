@@ -9,7 +9,9 @@ from hwnas.backends.base import Costed
 from hwnas.backends.elsewhere import COST
 from hwnas.backends.elsewhere.backend import ElsewhereBackend
 from hwnas.backends.elsewhere.settings import Elsewhere
+from hwnas.backends.portable import random_model
 from hwnas.cost.base import CostModel
+from hwnas.cost.host import as_run
 from hwnas.devices import file
 from hwnas.devices.design import most_telling, next_telling
 from hwnas.devices.features import Encoder
@@ -19,6 +21,7 @@ from hwnas.devices.roofline import EXPECTED
 from hwnas.devices.work import Floats, Work, work
 from hwnas.errors import TableError
 from hwnas.families import get
+from hwnas.figure import Figure
 from hwnas.graph import Graph
 from hwnas.op import Signature
 from hwnas.space import Genotype, SearchSpace
@@ -142,3 +145,28 @@ def test_space_of_which_no_network_was_measured_is_refused(
     model(small.name)
     with pytest.raises(TableError, match=r"none of tiny\. Make a kit with: hwnas profile kit=DIR"):
         model(small.name, "tiny")
+
+
+def test_what_was_searched_by_the_data_sheet_is_verified_by_it(
+    tmp_path: Path, networks: list[Graph], known: Work, truth: Floats
+) -> None:
+    t4 = with_settings(target("nvidia_t4"), Elsewhere(str(tmp_path / "device.json")))
+    device(known, truth, 10)[0].save(tmp_path / "device.json")  # of other spaces, perhaps
+    backend, lowered = ElsewhereBackend(t4), networks[300]
+    (tmp_path / "m.onnx").write_bytes(random_model(as_run(lowered, t4)))
+    images = np.zeros((1, *lowered[0].op.in_shape), np.float32)
+
+    def latency(cost: str) -> Figure:
+        files = {".onnx": tmp_path / "m.onnx"}
+        return (
+            backend.artefacts(None, cost).judge(files, lowered, [images])[1].figures["latency_ms"]
+        )
+
+    def lower(genotype: Genotype) -> Graph:
+        return lowered
+
+    costed = Costed(t4, lower, lower, lower, ("tiny",))
+    genotype = Genotype("tiny", ())
+    searched = backend.cost_models["roofline"](costed).cost(genotype).figures["latency_ms"]
+    assert latency("roofline") == searched
+    assert latency(COST) == file.load(tmp_path / "device.json").latency(lowered) != searched

@@ -118,10 +118,12 @@ class ElsewhereBackend:
         """Return an int8 network as this machine runs its ONNX file."""
         return portable.int8_session(network)
 
-    def artefacts(self, bench: Bench | None) -> portable.ModelledArtefacts:
-        """Return what makes an ONNX file and judges it."""
+    def artefacts(self, bench: Bench | None, cost: str | None = None) -> portable.ModelledArtefacts:
+        """Return what makes an ONNX file and judges it, by the cost model of the search."""
         words = f"Target '{self._target.name}' is out of reach: measure its networks by a kit."
-        return portable.ModelledArtefacts(self._target, self.estimate, words)
+        # What was measured may be of other spaces, where the search was by the data sheet.
+        estimate = self._by_sheet if cost == "roofline" else self.estimate
+        return portable.ModelledArtefacts(self._target, estimate, words)
 
     def elsewhere(self, artefact: str, remote: Remote) -> str:
         """Return nothing: files run here, if not as fast."""

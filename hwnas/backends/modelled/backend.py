@@ -41,7 +41,7 @@ class ModelledBackend:
         """Return an int8 network as this machine runs its ONNX file."""
         return portable.int8_session(network)
 
-    def artefacts(self, bench: Bench | None) -> portable.ModelledArtefacts:
+    def artefacts(self, bench: Bench | None, cost: str | None = None) -> portable.ModelledArtefacts:
         """Return what makes an ONNX file and judges it."""
         words = f"Target '{self._target.name}' does not exist: nothing can be measured on it."
         return portable.ModelledArtefacts(self._target, self.estimate, words)

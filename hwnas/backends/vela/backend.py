@@ -63,7 +63,7 @@ class VelaBackend:
         """Return a network in LiteRT, whose kernels Ethos-U follows bit by bit."""
         return LiteRTSession(tflite.write(network))
 
-    def artefacts(self, bench: Bench | None) -> "VelaArtefacts":
+    def artefacts(self, bench: Bench | None, cost: str | None = None) -> "VelaArtefacts":
         """Return what makes TFLite files and judges them."""
         return VelaArtefacts(self._target)
 
