@@ -2,7 +2,8 @@
 
     python measure.py onnxruntime                                    # pip install onnxruntime numpy
     python measure.py onnxruntime --provider CUDAExecutionProvider
-    python measure.py trtexec -- --fp16 --useCudaGraph               # options of trtexec behind --
+    python measure.py trtexec -- --useCudaGraph                      # options of trtexec behind --
+    python measure.py trtexec -- --fp16                              # of a kit for float16
     python measure.py tflite --adb -- --use_gpu=true                 # benchmark_model, on a phone
     python measure.py command 'mytool --model {file}'                # prints ms, one a line
 
@@ -32,6 +33,9 @@ HERE = Path(__file__).resolve().parent
 AGREE = 0.03  # passes, and readings of a sentinel, that differ by more are repeated
 PASSES, MOST_PASSES, EVERY = 3, 8, 5  # a sentinel is read after every five networks
 LEAST_RUNS, LEAST_S, WARM_S = 50, 1.0, 1.0
+WRITTEN = ("float32", "int8")  # dtypes of files; those of other kits are in float32
+NARROWS = {"float16": "--fp16", "bfloat16": "--bf16", "int8": "--int8"}  # by these trtexec computes
+OTHERS = ("--fp8", "--int4", "--best")  # it has these, too
 COLUMNS = [
     *("network", "role", "search_space", "genotype", "sha256", "step", "pass"),
     *("p10_ms", "p50_ms", "p90_ms", "p99_ms", "n_runs", "energy_mj"),
@@ -183,6 +187,25 @@ def output(line: list[str]) -> str:
 RUNTIMES = {"onnxruntime": onnxruntime, "trtexec": trtexec, "tflite": tflite, "command": command}
 
 
+def check_dtype(runtime: str, rest: list[str], dtype: str) -> None:
+    """Refuse to time networks in another dtype than that which results are said to be of."""
+    if runtime == "onnxruntime" and dtype not in WRITTEN:
+        sys.exit(
+            f"This kit is for {dtype} and its files are in float32, as onnxruntime runs them: take "
+            "trtexec, or a command of yours that computes in it."
+        )
+    if runtime != "trtexec":
+        return
+    said = [word for word in rest if word in (*NARROWS.values(), *OTHERS)]
+    wanted = [NARROWS[dtype]] if dtype in NARROWS else []
+    as_written = not said and "--stronglyTyped" in rest and dtype in WRITTEN
+    if said != wanted and not as_written:
+        sys.exit(
+            f"This kit is for {dtype}: behind --, of what says a dtype, trtexec takes "
+            f"{' '.join(wanted) or 'nothing'}, not {' '.join(said) or 'nothing'}."
+        )
+
+
 class Results:
     """The rows of results.csv, each written as soon as it is known."""
 
@@ -291,6 +314,7 @@ def main() -> None:
     arguments = parser.parse_intermixed_args(own)
     arguments.rest += behind
     kit = json.loads((HERE / "kit.json").read_text())
+    check_dtype(arguments.runtime, arguments.rest, kit["dtype"])
     suffix = ".tflite" if arguments.runtime == "tflite" else ".onnx"
     for network in kit["networks"]:
         path = HERE / "networks" / f"{network['id']}{suffix}"

@@ -15,7 +15,7 @@ TRTEXEC = f"""#!{sys.executable}
 import json, os, sys
 said = dict(word.partition("=")[::2] for word in sys.argv[1:])
 if "--help" not in said:
-    assert "--fp16" in said
+    assert "--useCudaGraph" in said
     times = [{{"computeMs": os.path.getsize(said["--onnx"]) / 1e4}}]
     open(said["--exportTimes"], "w").write(json.dumps(times))
 """
@@ -56,15 +56,32 @@ def test_options_of_a_tool_stand_behind_those_of_the_script(kit: Path, tmp_path:
     tool = tmp_path / "trtexec"
     tool.write_text(TRTEXEC)
     tool.chmod(0o755)
-    done = measure(kit, "trtexec", "--tool", str(tool), "--", "--fp16", "--useCudaGraph")
+    done = measure(kit, "trtexec", "--tool", str(tool), "--", "--noTF32", "--useCudaGraph")
     assert done.returncode == 0, done.stderr
     rows = list(csv.DictReader((kit / "results.csv").read_text().splitlines()))
-    assert {row["provider"] for row in rows} == {"--fp16 --useCudaGraph"}
+    assert {row["provider"] for row in rows} == {"--noTF32 --useCudaGraph"}
     assert len({row["network"] for row in rows}) == 8
     line = ["tflite", "--adb", "--", "--use_gpu=true"]
     assert "this kit has no .tflite files" in measure(kit, *line).stderr
     late = measure(kit, "command", "--results", "late.csv", "echo {file}")
     assert "printed no line that is a number" in late.stderr
+
+
+def test_networks_are_timed_in_the_dtype_of_the_kit(tmp_path: Path) -> None:
+    kit, tool = tmp_path / "kit", tmp_path / "trtexec"
+    assert run(["profile", *TARGET, "target.dtype=float16", f"kit={kit}", "n=4"]) == 0
+    assert "for float16 and its files are in float32" in measure(kit, "onnxruntime").stderr
+    tool.write_text(TRTEXEC)
+    tool.chmod(0o755)
+    line = ["trtexec", "--tool", str(tool), "--", "--useCudaGraph"]
+    for wrong in ([], ["--bf16"], ["--fp16", "--int8"], ["--best"], ["--stronglyTyped"]):
+        assert "trtexec takes --fp16, not" in measure(kit, *line, *wrong).stderr
+    assert not (kit / "results.csv").exists()
+    assert measure(kit, *line, "--fp16").returncode == 0
+
+
+def test_kit_in_float32_is_not_timed_in_float16(kit: Path) -> None:
+    assert "takes nothing, not --fp16" in measure(kit, "trtexec", "--", "--fp16").stderr
 
 
 def test_next_command_is_for_what_was_measured(
