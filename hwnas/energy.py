@@ -47,7 +47,7 @@ class EnergyModel:
 
 @dataclass
 class PowerModel:
-    """Power that a device takes above idle while it computes, in watts a busy core (or device).
+    """Power that a device takes above idle while it computes, in watts a busy core or in all.
 
     For devices without a meter: energy is this power times latency, an interval as wide as the
     range of powers.
@@ -56,6 +56,7 @@ class PowerModel:
     active_w_low: float = field(metadata=limits("(0, 1e6]"))
     active_w_high: float = field(metadata=limits("(0, 1e6]"))
     source: str
+    per_device: bool = False  #: these are the watts of all of it, such as a GPU, on any threads
 
     def __post_init__(self) -> None:
         check(self, "target.power.")
@@ -67,7 +68,8 @@ class PowerModel:
 
     def energy(self, latency: Figure, threads: int) -> tuple[Figure, Mapping[str, float]]:
         """Return the energy in mJ of a latency in ms, and the power that was taken, in W."""
-        low, high = self.active_w_low * threads, self.active_w_high * threads
+        busy = 1 if self.per_device else threads
+        low, high = self.active_w_low * busy, self.active_w_high * busy
         middle = (low + high) / 2
         shortest = latency.value if latency.low is None else latency.low
         figure = Figure(latency.value * middle, "modelled", shortest * low, latency.upper * high)

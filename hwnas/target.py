@@ -16,6 +16,11 @@ CLASSES = ("edge", "datacenter")
 METERS = ("none", "rapl", "nvml", "hwmon")
 #: Fields that decide no figure of a network: digests do not know them.
 UNSAID = ("spaces", "shared_spaces", "weight_sparsity", "batches", "thread_counts")
+#: Facts that came later, by field, with what they were before: digests know nothing of that.
+_LATER: Mapping[str, Mapping[str, object]] = {
+    "power": {"per_device": False},
+    "roofline": {"threads": 1},
+}
 
 
 @dataclass
@@ -37,6 +42,7 @@ class Roofline:
     element_gops: float | None = within("(0, 1e12]", None)
     weights_stay: bool = False  #: a cache keeps weights for the next inference, if they fit
     launch_us: float = within("[0, 1e6]", 0.0)  #: of every operator
+    threads: int = within("[1, 1024]", 1)  #: on which rates and bandwidths are reached
 
     def __post_init__(self) -> None:
         check(self, "target.roofline.")
@@ -109,6 +115,16 @@ class Target:
         ):
             if value not in allowed:
                 raise ConfigError(f"{where}: {unknown(name, value, allowed)}")
+        self._check_running()
+        backend = backends.get(self.runtime)
+        if self.dtype not in backend.dtypes:
+            raise ConfigError(f"{where}: {unknown('dtype', self.dtype, backend.dtypes)}")
+        for name in backend.required:
+            if getattr(self, name) is None:
+                raise ConfigError(f"{where}: target.runtime={self.runtime} needs target.{name}.")
+
+    def _check_running(self) -> None:
+        """Refuse images and threads of an inference that do not suit the device."""
         for name, numbers in (("batches", self.batches), ("thread_counts", self.thread_counts)):
             if len({*numbers}) < len(numbers):
                 raise ConfigError(f"target.{name}={numbers}: each is named once.")
@@ -117,17 +133,16 @@ class Target:
             raise ConfigError(
                 f"target.thread_counts={self.thread_counts} is no choice: say target.threads={one}."
             )
-        backend = backends.get(self.runtime)
-        if self.dtype not in backend.dtypes:
-            raise ConfigError(f"{where}: {unknown('dtype', self.dtype, backend.dtypes)}")
-        if self.batch > 1 and not backend.batched:
+        if self.batch > 1 and not backends.get(self.runtime).batched:
             raise ConfigError(
                 f"target.batch={self.batch}: by target.runtime={self.runtime} an inference reads "
                 "one image."
             )
-        for name in backend.required:
-            if getattr(self, name) is None:
-                raise ConfigError(f"{where}: target.runtime={self.runtime} needs target.{name}.")
+        if self.thread_counts and self.power is not None and self.power.per_device:
+            raise ConfigError(
+                f"target.thread_counts={self.thread_counts}: Target '{self.name}' takes as much "
+                "power and is as fast on any number of threads of its machine; leave them out."
+            )
 
     def section(self, settings: type[S]) -> S:
         """Return the settings of the target's backend, which are of this type."""
@@ -173,7 +188,12 @@ def facts(target: Target) -> dict[str, Any]:
     """
     unsaid = {name for name in backends.later() if _says_nothing(getattr(target, name, None))}
     absent = {*UNSAID, *unsaid} | ({"facts"} if not target.facts else set())
-    return {name: value for name, value in asdict(target).items() if name not in absent}
+    found = {name: value for name, value in asdict(target).items() if name not in absent}
+    for name, before in _LATER.items():
+        if found[name] is not None:
+            said = found[name].items()
+            found[name] = {k: v for k, v in said if k not in before or v != before[k]}
+    return found
 
 
 def _says_nothing(section: object) -> bool:

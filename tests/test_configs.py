@@ -8,6 +8,7 @@ from omegaconf import OmegaConf
 from hwnas import config, content
 from hwnas.config import ProfileConfig, SearchConfig, TrainConfig
 from hwnas.errors import ConfigError
+from hwnas.target import facts
 
 CONF = content.ROOT / "conf"
 GROUPS = ("target", "budget", "dataset", "sampler", "task")
@@ -149,6 +150,27 @@ def test_defaults_are_the_documented_ones() -> None:
 def test_values_that_make_no_sense_are_refused(override: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         _compose("+target=npu", override)
+
+
+def test_threads_are_those_of_the_roofline_or_refused() -> None:
+    said = ("cost=roofline", "target.threads=4")
+    with pytest.raises(ConfigError, match=r"of threads=1, not of target\.threads=4"):
+        _compose("+target=cpu", *said)
+    assert _compose("+target=cpu", *said, "target.roofline.threads=4").target.threads == 4
+    assert _compose("+target=nvidia_t4", *said).cost == "roofline"  # one GPU, whatever asks it
+    assert _compose("+target=npu", *said).cost == "roofline"  # by energies, not by power
+
+
+def test_threads_of_a_gpu_are_no_choice() -> None:
+    with pytest.raises(ConfigError, match=r"thread_counts=\[1, 4\]: Target 'cuda' takes as much"):
+        _compose("+target=cuda", "target.thread_counts=[1,4]")
+
+
+@pytest.mark.parametrize("name", ["npu", "cpu", "sketch", "cuda"])
+def test_facts_that_came_later_are_told_where_they_say_something(name: str) -> None:
+    found = facts(_compose(f"+target={name}").target)
+    assert "threads" not in (found["roofline"] or {})
+    assert ("per_device" in (found["power"] or {})) == (name == "cuda")
 
 
 def test_hydra_is_the_version_whose_habits_were_tried() -> None:

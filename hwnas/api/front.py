@@ -167,4 +167,5 @@ def energy_words(target: Target) -> str:
         return f"{target.energy.technology}; {target.energy.source}"
     assert target.power is not None
     low, high = target.power.active_w_low, target.power.active_w_high
-    return f"latency times {low:g} to {high:g} W for each busy core: {target.power.source}"
+    of = "" if target.power.per_device else " for each busy core"
+    return f"latency times {low:g} to {high:g} W{of}: {target.power.source}"

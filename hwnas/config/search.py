@@ -154,7 +154,21 @@ def checked_cost(cost: str | None, target: Target) -> str:
             "cost=roofline: a roofline is of one number of threads; leave "
             f"target.thread_counts={target.thread_counts} out."
         )
+    if found == "roofline":
+        _check_threads(target)
     return found
+
+
+def _check_threads(target: Target) -> None:
+    """Refuse threads that take power, and of which the roofline knows nothing."""
+    roofline, power = target.roofline, target.power
+    of_cores = target.energy is None and power is not None and not power.per_device
+    if of_cores and roofline is not None and roofline.threads != target.threads:
+        raise ConfigError(
+            f"cost=roofline: rates of target.roofline are of threads={roofline.threads}, not of "
+            f"target.threads={target.threads}: state those, and "
+            f"target.roofline.threads={target.threads}."
+        )
 
 
 @dataclass

@@ -4,6 +4,7 @@ import pytest
 
 from hwnas import families, metrics
 from hwnas.cost.host import as_run, host_cost
+from hwnas.energy import PowerModel
 from hwnas.figure import Figure
 from hwnas.graph import INPUT, Graph, Node, n_macs, n_params
 from hwnas.metering import Energy
@@ -76,6 +77,13 @@ def test_energy_is_power_times_latency_each_with_its_interval() -> None:
     assert cost.figures["latency_ms"] == Figure(10.0, "measured", 9.0, 12.0)
     plain = host_cost(net, device, Figure(10.0, "measured")).figures["energy_mj"]
     assert (plain.low, plain.high) == (60.0, 180.0)
+
+
+def test_power_of_a_whole_device_is_that_of_any_threads() -> None:
+    power = PowerModel(2.0, 6.0, "made up", per_device=True)
+    device = dataclasses.replace(CPU, threads=3, power=power)
+    cost = host_cost(as_run(Graph.of(RESIDUAL), device), device, Figure(10.0, "measured"))
+    assert cost.details == {"power_active_w": 4.0}
 
 
 def test_measured_energy_is_not_mixed_with_modelled() -> None:
