@@ -26,7 +26,7 @@ def _packed(name: str) -> SearchSpace:
     return replace(found, choices=choices, fixed={**found.fixed, "weight_sparsity": "2:4"})
 
 
-@pytest.mark.parametrize("name", ["dense_small", "mbconv_small", "resnet_small"])
+@pytest.mark.parametrize("name", ["dense_small", "mbconv_small", "resnet_small", "vit_small"])
 def test_a_subnet_computes_what_its_rounded_network_does(name: str) -> None:
     searched = _packed(name)
     family = families.of(searched)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hwnas.families.blocks import PixelLinear, PixelNorm, activation
+from hwnas.families.rounding import copied, rounded
 
 
 @final
@@ -33,7 +34,7 @@ class ElasticPixelLinear(nn.Module):
     def forward(self, x: Tensor, c_out: int) -> Tensor:
         """``(N, C, H, W)`` to ``(N, parts * c_out, H, W)``."""
         weight, bias = self._slice(x.shape[1], c_out)
-        out: Tensor = self.act(F.linear(x.permute(0, 2, 3, 1), weight, bias))
+        out: Tensor = self.act(F.linear(x.permute(0, 2, 3, 1), rounded(self, weight), bias))
         return out.permute(0, 3, 1, 2)
 
     def copy_to(self, layer: PixelLinear) -> None:
@@ -43,6 +44,7 @@ class ElasticPixelLinear(nn.Module):
         with torch.no_grad():
             linear.weight.copy_(weight)
             linear.bias.copy_(bias)
+        copied(self, linear)
 
     def _slice(self, c_in: int, c_out: int) -> tuple[Tensor, Tensor]:
         # Contiguous, so that the product is computed as the plain layer computes it.
