@@ -41,6 +41,13 @@ def test_id_does_not_depend_on_the_order_of_choices(tiny: SearchSpace) -> None:
     assert len(genotype.id) == 12
 
 
+def test_number_of_another_type_is_the_option_that_it_equals(tiny: SearchSpace) -> None:
+    found = tiny.smallest()
+    floats = {name: float(o) for name, o in found.to_dict().items() if isinstance(o, int)}
+    assert "resolution" in floats
+    assert tiny.genotype({**found.to_dict(), **floats}).id == found.id
+
+
 def test_option_that_is_not_offered_is_refused(tiny: SearchSpace) -> None:
     assignment = {name: options[0] for name, options in tiny.choices.items()}
     with pytest.raises(SpaceError, match="'resolution' is 9; allowed: 8, 12"):

@@ -174,7 +174,8 @@ class SearchSpace:
                     f"Space '{self.name}': choice '{name}' is {assignment.get(name)!r}; "
                     f"allowed: {', '.join(map(str, options))}."
                 )
-            active.append((name, assignment[name]))
+            # The option itself: what equals it, 8.0 for 8, would give the network another id.
+            active.append((name, options[options.index(assignment[name])]))
         return Genotype(self.name, tuple(sorted(active)))
 
     def values(self, genotype: Genotype) -> dict[str, Option]:
