@@ -16,12 +16,14 @@ from hwnas.space import SearchSpace
 
 #: Where files keep their weights, if not at the top.
 _NESTED = ("state_dict", "model_state_dict", "model")
+#: Of a network with a head and, where a space leaves that out, of one without.
+_CLASSIFIERS = ("classifier.", "headless.")
 
 
 def initialise(module: nn.Module, space: SearchSpace, path: Path) -> tuple[str, ...]:
     """Give a supernet the weights of a file; return the names of those that start afresh.
 
-    A classifier for another number of classes starts afresh; everything else must be there.
+    Classifiers for another number of classes start afresh; everything else must be there.
 
     Args:
         module: The supernet's.
@@ -39,7 +41,7 @@ def initialise(module: nn.Module, space: SearchSpace, path: Path) -> tuple[str, 
     afresh = {
         name
         for name in own
-        if name.startswith("classifier.")
+        if name.startswith(_CLASSIFIERS)
         and name in state
         and state[name].shape[1:] == own[name].shape[1:]
         and len(state[name]) != len(own[name])
@@ -87,7 +89,7 @@ def _refuse_other(
         raise RunError(f"{where}: it has {len(extra)} weights more, {extra[0]} first.")
     for name, tensor in own.items():
         if state[name].shape[1:] != tensor.shape[1:] or (
-            not name.startswith("classifier.") and len(state[name]) != len(tensor)
+            not name.startswith(_CLASSIFIERS) and len(state[name]) != len(tensor)
         ):
             shapes = f"{tuple(state[name].shape)}, not {tuple(tensor.shape)}"
             raise RunError(f"{where}: {name} has the shape {shapes}.")

@@ -206,6 +206,18 @@ def test_classifier_of_other_classes_starts_afresh(
     assert torch.equal(after["stem.weight"], state["first_conv.conv.weight"])
 
 
+def test_both_classifiers_start_afresh_where_a_head_may_be_left_out(tmp_path: Path) -> None:
+    kinds, path = space.load(Path(__file__).with_name("kinds.yaml")), tmp_path / "ours.pth"
+    assert kinds.options("head.width") == (0, 16)
+    family = families.get("mbconv")
+    given = family.supernet(kinds, Signature(1, 10)).module.state_dict()
+    torch.save(given, path)
+    module = family.supernet(kinds, Signature(1, 7)).module
+    afresh = initialise(module, kinds, path)
+    assert {name.partition(".")[0] for name in afresh} == {"classifier", "headless"}
+    assert torch.equal(module.state_dict()["stem.weight"], given["stem.weight"])
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
