@@ -141,15 +141,15 @@ def _observe(network: nn.Module, lowered: Graph, images: Tensor) -> tuple[Sample
 
     hooks = []
     for node in lowered:
-        places = [(outputs, network.get_submodule(node.name))]
-        if needs_inner(node.op):
-            places.append((inner, layer_of(network, node.name)))
-        for samples, module in places:
+        hooks.append(
+            network.get_submodule(node.name).register_forward_hook(
+                lambda module, args, out, name=node.name: observe(outputs, name, out)
+            )
+        )
+        if needs_inner(node.op):  # a sum has an activation, too, but no layer with weights
             hooks.append(
-                module.register_forward_hook(
-                    lambda module, args, out, samples=samples, name=node.name: observe(
-                        samples, name, out
-                    )
+                network.get_submodule(f"{node.name}.act").register_forward_pre_hook(
+                    lambda module, args, name=node.name: observe(inner, name, args[0])
                 )
             )
     try:

@@ -118,6 +118,16 @@ def test_int8_of_each_kind_is_computed_as_onnxruntime_does(kind: str) -> None:
     assert len(network.ops) == len(lowered)
 
 
+def test_int8_of_hardswish_behind_a_sum_is_close_to_the_network() -> None:
+    found = _alone(kind="residual", activation="hardswish")
+    network, lowered, int8 = quantised(found, found.largest(), Signature(1, 10))
+    assert {op.node.name for op in int8.ops if op.inner and op.node.op.base == "add"}
+    images = torch.randn(20, *lowered[0].op.in_shape)
+    with torch.no_grad():
+        expected = network(images).numpy()
+    assert np.corrcoef(oracle(int8)(images.numpy()).ravel(), expected.ravel())[0, 1] > 0.99
+
+
 @pytest.mark.parametrize("name", BASELINES)
 def test_baselines_are_a_few_networks_that_an_npu_runs(name: str) -> None:
     found = space.load(space.find(f"baselines/{name}"))
