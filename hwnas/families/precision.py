@@ -69,9 +69,11 @@ def check(space: SearchSpace) -> None:
         return
     if strange := [option for option in space.options(EDGES) if option not in (0, 1)]:
         raise SpaceError(f"{where}: '{EDGES}' is {strange[0]}; allowed: 0 and 1.")
+    if EDGES in space.fixed and INT8 in chosen(space):
+        return  # it makes no second network of one in float32: a genotype holds choices alone
     counts = space.when.get(EDGES, {}).get(KEY, chosen(space))
     if {*counts} != {INT8}:
+        when = f" and when: {{{EDGES}: {{{KEY}: [{INT8}]}}}}" if EDGES in space.choices else ""
         raise SpaceError(
-            f"{where}: '{EDGES}' counts in {INT8} alone: say {KEY}: [{FLOAT}, {INT8}] and "
-            f"when: {{{EDGES}: {{{KEY}: [{INT8}]}}}}."
+            f"{where}: '{EDGES}' counts in {INT8} alone: say {KEY}: [{FLOAT}, {INT8}]{when}."
         )

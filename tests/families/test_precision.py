@@ -91,6 +91,14 @@ def test_edges_make_no_other_network_of_one_in_float32(space: SearchSpace) -> No
         assert annotations.bare(genotype) == annotations.bare(found)
 
 
+def test_fixed_edges_are_those_of_networks_in_int8(tiny: SearchSpace, task: Signature) -> None:
+    found = with_precision(tiny, precision=("float32", "int8"), float_edges=1)
+    run = as_run(_lowered(found, task, precision="int8"), ORT)
+    assert {n.name for n in run if n.op.dtype == "float32"} == {"stem", "pool", "classifier"}
+    plain = as_run(_lowered(found, task, precision="float32"), ORT)
+    assert {node.op.dtype for node in plain} == {"float32"}
+
+
 @pytest.mark.parametrize(
     ("said", "message"),
     [
@@ -98,7 +106,7 @@ def test_edges_make_no_other_network_of_one_in_float32(space: SearchSpace) -> No
         ({"precision": 8}, "Unknown precision '8'"),
         ({"stem.precision": "int8"}, "Unknown name 'stem.precision'"),
         ({"precision": "int8", "float_edges": 2}, "'float_edges' is 2; allowed: 0 and 1"),
-        ({"float_edges": 1}, "'float_edges' counts in int8 alone"),
+        ({"float_edges": 1}, r"'float_edges' counts in int8 alone: say precision: \[.*int8\]\.$"),
         ({"precision": "float32", "float_edges": 1}, "'float_edges' counts in int8 alone"),
         (BOTH, r"'float_edges' counts in int8 alone: say .* when: {float_edges: {precision: "),
     ],
