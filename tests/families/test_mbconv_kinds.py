@@ -204,6 +204,25 @@ def test_supernets_and_networks_cope_with_absent_choices(kinds: SearchSpace) -> 
 
 
 @pytest.mark.parametrize(
+    ("key", "value"), [("kernel", 5), ("expansion", 4), ("kind", "fused"), ("activation", "relu6")]
+)
+def test_blocks_that_a_multiplier_adds_are_like_those_of_their_stage(
+    key: str, value: Option
+) -> None:
+    fixed = {**_alone().fixed, "stem.activation": "relu", "head.activation": "relu"}
+    fixed |= {"kind": "inverted", "stages.0.depth": 2, "stages.0.blocks.0." + key: value}
+    found = SearchSpace("alone", "mbconv", {}, {**fixed, "depth_multiplier": 1.5})
+    MBCONV.check(found)
+    blocks = dimensions(found, found.largest()).blocks
+    assert [getattr(block, key) == value for block in blocks] == [True, False, False, False, False]
+    del fixed[key]
+    fixed |= {f"stages.{stage}.blocks.{index}.{key}": value for stage, index in ((0, 1), (1, 0))}
+    MBCONV.check(SearchSpace("alone", "mbconv", {}, {**fixed, "depth_multiplier": 1.0}))
+    with pytest.raises(SpaceError, match=rf"'stages.0.blocks.0.{key}' must be said of its stage"):
+        MBCONV.check(SearchSpace("alone", "mbconv", {}, {**fixed, "depth_multiplier": 1.5}))
+
+
+@pytest.mark.parametrize(
     ("parts", "message"),
     [
         ({"when": {}}, "'stages.0.blocks.0.expansion' has no effect where .* is plain; say when"),

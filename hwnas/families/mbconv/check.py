@@ -95,10 +95,18 @@ def _check_head(space: SearchSpace) -> None:
 
 
 def _check_multiplied(space: SearchSpace) -> None:
-    """Refuse choices of single blocks where a multiplier says how many there are."""
-    own = [name for name in space.choices if ".blocks." in name]
-    if own and "depth_multiplier" in {*space.choices, *space.fixed}:
-        raise SpaceError(
-            f"Space '{space.name}': beside 'depth_multiplier', '{own[0]}' must be said of its "
-            "stage or of the space."
-        )
+    """Refuse what is said of single blocks where a multiplier says how many there are.
+
+    As a choice it may be of no block; fixed, it leaves open what the blocks are that are added.
+    """
+    names = {*space.choices, *space.fixed}
+    if "depth_multiplier" not in names:
+        return
+    adds = any(float(option) > 1 for option in space.options("depth_multiplier"))
+    for name in (n for n in sorted(names) if ".blocks." in n):
+        stage, key = name.partition(".blocks.")[0], name.rpartition(".")[2]
+        if name in space.choices or (adds and closest(names, stage, key) is None):
+            raise SpaceError(
+                f"Space '{space.name}': beside 'depth_multiplier', '{name}' must be said of its "
+                "stage or of the space."
+            )
