@@ -245,3 +245,35 @@ def test_space_with_choices_without_effect_is_refused(
     with pytest.raises(SpaceError, match=message) as error:
         MBCONV.check(space.load(path))
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("fixed", "choices", "message"),
+    [
+        (
+            {"kind": "plain"},
+            {"expansion": (1, 2)},
+            "'expansion' has no effect: no block .* fused or",
+        ),
+        ({"kind": "separable"}, {"se": (0.0, 0.25)}, "'se' has no effect: no block"),
+        (
+            {"stages.0.blocks.0.kind": "plain", "kind": "fused"},
+            {"stages.0.blocks.0.expansion": (1, 2)},
+            "'stages.0.blocks.0.expansion' has no effect: no block",
+        ),
+        ({"stages.0.kind": "plain"}, {"stages.0.se": (0.0, 0.5)}, "'stages.0.se' has no effect"),
+        ({}, {"head.activation": ("relu", "relu6")}, "no effect where 'head.width' is 0"),
+        ({"head.width": 8}, {"head.activation": ("relu", "relu6")}, ""),
+        ({"stages.0.blocks.0.kind": "fused"}, {"expansion": (1, 2)}, ""),
+    ],
+)
+def test_choice_that_no_block_reads_is_refused(
+    fixed: dict[str, Option], choices: dict[str, tuple[Option, ...]], message: str
+) -> None:
+    said = {name: value for name, value in _alone().fixed.items() if name not in choices}
+    found = SearchSpace("alone", "mbconv", choices, {**said, **fixed})
+    if not message:
+        return MBCONV.check(found)
+    with pytest.raises(SpaceError, match=message) as error:
+        MBCONV.check(found)
+    assert "\n" not in str(error.value)

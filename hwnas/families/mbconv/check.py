@@ -35,10 +35,11 @@ def check(space: SearchSpace) -> None:
     for name in sorted({*space.choices, *space.fixed}):
         _check_values(space, name)
     checks.check_fixed(space, ["kernel_sharing"])
-    for block in blocks:
-        for key in ("expansion", "se"):
+    for key in ("expansion", "se"):
+        _check_read(space, blocks, key)
+        for block in blocks:
             _check_condition(space, block, key)
-    _check_head(space)
+    _check_head(space, blocks)
     _check_multiplied(space)
 
 
@@ -68,6 +69,19 @@ def _readers(space: SearchSpace, block: str, key: str) -> set[str]:
     return {kind for kind in _kinds(space, block) if key in READS.get(kind, (key,))}
 
 
+def _check_read(space: SearchSpace, blocks: list[str], key: str) -> None:
+    """Refuse a choice that counts for no block, whatever kinds are chosen."""
+    names = {*space.choices, *space.fixed}
+    read = {closest(names, block, key) for block in blocks if _readers(space, block, key)}
+    for name in space.choices:
+        if name.rpartition(".")[2] == key and name not in read:
+            readers = " or ".join(kind for kind in READS if key in READS[kind])
+            raise SpaceError(
+                f"Space '{space.name}': '{name}' has no effect: no block that it is said of is "
+                f"{readers}. Leave it out."
+            )
+
+
 def _check_condition(space: SearchSpace, block: str, key: str) -> None:
     """Refuse a choice of a block that is there where its kind does not read it."""
     names = {*space.choices, *space.fixed}
@@ -85,12 +99,21 @@ def _check_condition(space: SearchSpace, block: str, key: str) -> None:
         )
 
 
-def _check_head(space: SearchSpace) -> None:
-    """Refuse a layer behind the pooling without a convolution before it."""
-    if "head.features" in {*space.choices, *space.fixed} and 0 in space.options("head.width"):
+def _check_head(space: SearchSpace, blocks: list[str]) -> None:
+    """Refuse what a convolution before the pooling reads, or must precede, where there is none."""
+    names = {*space.choices, *space.fixed}
+    if 0 not in space.options("head.width"):
+        return
+    if "head.features" in names:
         raise SpaceError(
             f"Space '{space.name}': 'head.features' needs a 'head.width' above 0, got "
             f"{list(space.options('head.width'))}."
+        )
+    name = closest(names, "head", "activation")
+    others = {closest(names, place, "activation") for place in ("stem", *blocks)}
+    if name in space.choices and name not in others:
+        raise SpaceError(
+            f"Space '{space.name}': '{name}' has no effect where 'head.width' is 0: fix it."
         )
 
 
