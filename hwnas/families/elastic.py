@@ -102,6 +102,7 @@ class ElasticConv(nn.Module):
 
 
 def _centre(weight: Tensor, kernel: int) -> Tensor:
+    assert kernel <= weight.shape[-1]
     crop = (weight.shape[-1] - kernel) // 2
     return weight[:, :, crop : crop + kernel, crop : crop + kernel]
 

@@ -222,6 +222,41 @@ def test_blocks_that_a_multiplier_adds_are_like_those_of_their_stage(
         MBCONV.check(SearchSpace("alone", "mbconv", {}, {**fixed, "depth_multiplier": 1.5}))
 
 
+def _some_kinds(fixed: dict[str, Option], **choices: tuple[Option, ...]) -> SearchSpace:
+    """Return a space where the kernel of the first stage counts for separable blocks alone."""
+    kinds = {f"stages.{stage}.blocks.0.kind": KINDS for stage in range(2)}
+    chosen = {**kinds, "stages.0.blocks.0.kernel": (3, 7), **choices}
+    base = {n: v for n, v in _alone().fixed.items() if n not in ("kind", "kernel", *chosen)}
+    when = {"kernel": {"kind": ("separable",)}}
+    return SearchSpace("some", "mbconv", chosen, {**base, **fixed}, when)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("found", "kernels"),
+    [
+        (_some_kinds({"stages.1.kernel": 5}), (3, 5)),
+        (_some_kinds({"kernel": 5}), (5, 5)),
+        (_some_kinds({}, kernel=(5, 9)), (9, 9)),
+    ],
+)
+def test_weights_are_shared_for_the_kernels_that_a_kind_has(
+    found: SearchSpace, kernels: tuple[int, int], kind: str
+) -> None:
+    MBCONV.check(found)
+    largest = {name: options[-1] for name, options in found.choices.items()}
+    genotype = found.genotype({**largest, **{n: kind for n in largest if n.endswith(".kind")}})
+    dims = dimensions(found, genotype)
+    first = 7 if kind == "separable" else kernels[0]
+    assert [block.kernel for block in dims.blocks] == [first, kernels[1]]
+    supernet = MBCONV.supernet(found, Signature(1, 10))
+    network = MBCONV.build(found, genotype, Signature(1, 10))
+    extracted, images = supernet.extract(genotype), torch.randn(2, 1, 12, 12)
+    shapes = [{n: t.shape for n, t in m.state_dict().items()} for m in (network, extracted)]
+    assert shapes[0] == shapes[1]
+    torch.testing.assert_close(extracted(images), supernet.forward(images, genotype))
+
+
 @pytest.mark.parametrize(
     ("parts", "message"),
     [

@@ -28,9 +28,8 @@ READS: Mapping[str, tuple[str, ...]] = {
     "residual": ("expansion",),
     "separable": (),
 }
-KERNEL = 3  #: where ``when`` leaves the choice out
-#: What counts where a choice is left out so.
-_ABSENT = {**DEFAULTS, "expansion": 1, "kernel": KERNEL}
+#: What counts where ``when`` leaves a choice out, unless something further away says it.
+_ABSENT = {**DEFAULTS, "expansion": 1, "kernel": 3}
 _MULTIPLE = 8  #: of channels that are a fraction of others
 
 
@@ -154,6 +153,26 @@ class _Values:
     def closest(self, place: str, key: str) -> Option:
         name = closest(self.values, place, key)
         return _ABSENT[key] if name is None else self.values[name]
+
+
+def possible(space: SearchSpace, block: str, kind: str, key: str) -> tuple[Option, ...]:
+    """Return what ``key`` can be for a block while it is of a kind.
+
+    Where ``when`` leaves a choice out, what stands further away counts, and at last the default.
+    """
+    names = {*space.choices, *space.fixed}
+    of, left, found = closest(names, block, "kind"), {*names}, list[Option]()
+    while (name := closest(left, block, key)) is not None:
+        left.remove(name)
+        place = name.rpartition(".")[0]
+        needs = space.when.get(key, {}) if name in space.choices else {}
+        asked = [(closest(names, place, other), {*allowed}) for other, allowed in needs.items()]
+        met = [({kind} if n == of else {*space.options(n)}, ok) for n, ok in asked if n]
+        if all(values & ok for values, ok in met):
+            found += space.options(name)
+        if all(values <= ok for values, ok in met):
+            return tuple(found)  # it is always there: nothing further away counts
+    return (*found, _ABSENT[key])
 
 
 def _block(said: _Values, place: tuple[int, int], c_in: int, stride: int) -> Block:

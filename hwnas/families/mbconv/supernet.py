@@ -9,7 +9,7 @@ from hwnas.families.blocks import ConvNormAct, LinearAct
 from hwnas.families.checks import n_stages
 from hwnas.families.elastic import ElasticConv, ElasticLinear, activated
 from hwnas.families.mbconv.elastic_blocks import KINDS, Elastic, ElasticBlock
-from hwnas.families.mbconv.lowering import KERNEL, Block, described, dimensions
+from hwnas.families.mbconv.lowering import Block, described, dimensions, possible
 from hwnas.families.mbconv.network import MBConvNet
 from hwnas.op import Signature
 from hwnas.space import Genotype, SearchSpace, closest
@@ -90,18 +90,19 @@ class MBConvSupernet(nn.Module):
             name = closest(names, block.name, key)
             return (default,) if name is None else tuple(map(str, space.options(name)))
 
-        kinds, kernels = options("kind", "inverted"), tuple(map(int, options("kernel", "")))
-        varied = space.when.get("kernel", {}).get("kind", kinds)  # the others have one kernel
-
         def elastic(kind: str) -> Elastic:
+            kernels = possible(space, block.name, kind, "kernel")
             return Elastic(
-                kernels=kernels if kind in varied else (KERNEL,),
+                kernels=tuple(sorted({int(kernel) for kernel in kernels})),
                 transforms=options("kernel_sharing", "crop") == ("transform",),
                 projects=block.index == 0 and self._changes(block.stage),
             )
 
         return nn.ModuleDict(
-            {kind: KINDS[kind](replace(block, kind=kind), elastic(kind)) for kind in kinds}
+            {
+                kind: KINDS[kind](replace(block, kind=kind), elastic(kind))
+                for kind in options("kind", "inverted")
+            }
         )
 
     def _changes(self, stage: int) -> bool:
