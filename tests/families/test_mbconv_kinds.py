@@ -18,7 +18,7 @@ from hwnas.graph import fuse, n_macs, n_params
 from hwnas.int8.network import stand_in
 from hwnas.int8.tflite import write
 from hwnas.op import Signature
-from hwnas.space import Option, SearchSpace
+from hwnas.space import Genotype, Option, SearchSpace
 from tests.conftest import target
 from tests.int8.networks import quantised
 from tests.int8.qdq import oracle
@@ -231,6 +231,17 @@ def _some_kinds(fixed: dict[str, Option], **choices: tuple[Option, ...]) -> Sear
     return SearchSpace("some", "mbconv", chosen, {**base, **fixed}, when)
 
 
+def _check_subnet(found: SearchSpace, genotype: Genotype) -> None:
+    """Check that shared weights are those of a network as it is built."""
+    torch.manual_seed(0)
+    supernet = MBCONV.supernet(found, Signature(1, 10))
+    extracted, images = supernet.extract(genotype), torch.randn(2, 1, 12, 12)
+    built = MBCONV.build(found, genotype, Signature(1, 10))
+    shapes = [{n: t.shape for n, t in m.state_dict().items()} for m in (extracted, built)]
+    assert shapes[0] == shapes[1]
+    torch.testing.assert_close(extracted(images), supernet.forward(images, genotype))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("found", "kernels"),
@@ -249,12 +260,20 @@ def test_weights_are_shared_for_the_kernels_that_a_kind_has(
     dims = dimensions(found, genotype)
     first = 7 if kind == "separable" else kernels[0]
     assert [block.kernel for block in dims.blocks] == [first, kernels[1]]
-    supernet = MBCONV.supernet(found, Signature(1, 10))
-    network = MBCONV.build(found, genotype, Signature(1, 10))
-    extracted, images = supernet.extract(genotype), torch.randn(2, 1, 12, 12)
-    shapes = [{n: t.shape for n, t in m.state_dict().items()} for m in (network, extracted)]
-    assert shapes[0] == shapes[1]
-    torch.testing.assert_close(extracted(images), supernet.forward(images, genotype))
+    _check_subnet(found, genotype)
+
+
+@pytest.mark.parametrize("kind", ["inverted", "fused", "residual"])
+@pytest.mark.parametrize(("key", "value"), [("expansion", 4), ("se", 0.5)])
+def test_weights_are_shared_for_what_counts_where_a_choice_does_not(
+    key: str, value: Option, kind: str
+) -> None:
+    choices: dict[str, tuple[Option, ...]] = {"stages.0.blocks.0.kind": ("inverted", kind)}
+    choices[f"stages.0.blocks.0.{key}"] = {"expansion": (1, 2), "se": (0, 0.25)}[key]
+    fixed = {**_alone(kind="inverted", expansion=2).fixed, key: value}
+    found = SearchSpace("some", "mbconv", choices, fixed, {key: {"kind": ("inverted",)}})
+    MBCONV.check(found)
+    _check_subnet(found, found.genotype({n: options[-1] for n, options in choices.items()}))
 
 
 @pytest.mark.parametrize(

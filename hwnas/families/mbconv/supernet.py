@@ -98,9 +98,19 @@ class MBConvSupernet(nn.Module):
                 projects=block.index == 0 and self._changes(block.stage),
             )
 
+        def largest(kind: str) -> Block:
+            # What says it further away may be larger; weights are never fewer than a choice says.
+            expansions, shares = (possible(space, block.name, kind, k) for k in ("expansion", "se"))
+            return replace(
+                block,
+                kind=kind,
+                expansion=max(block.expansion, *map(int, expansions)),
+                se=max(block.se, *map(float, shares)),
+            )
+
         return nn.ModuleDict(
             {
-                kind: KINDS[kind](replace(block, kind=kind), elastic(kind))
+                kind: KINDS[kind](largest(kind), elastic(kind))
                 for kind in options("kind", "inverted")
             }
         )
