@@ -63,7 +63,11 @@ class Family(Protocol):
         ...
 
     def lower(self, space: SearchSpace, genotype: Genotype, signature: Signature) -> Graph:
-        """Return the operators that run on a target; needs no torch."""
+        """Return the operators that run on a target; needs no torch.
+
+        What any space may say of a stage or a block (``weight_bits``, ``weight_sparsity``, exits)
+        is of operators called ``stages.<i>.blocks.<j>.<...>``; it is refused where there are none.
+        """
         ...
 
     def build(self, space: SearchSpace, genotype: Genotype, signature: Signature) -> nn.Module:

@@ -124,10 +124,15 @@ def _check_values(space: SearchSpace) -> None:
 
 
 def _check_places(space: SearchSpace, family: "Family") -> None:
-    """Refuse exits behind stages whose networks cannot be cut there."""
+    """Refuse exits behind stages that no operator is of, or whose networks cannot be cut there."""
     for genotype in (space.smallest(), space.largest()):
         nodes = list(family.lower(space, genotype, _ANY))
         for stage in range(n_stages(space) - 1):
+            if not any(node.name.startswith(f"stages.{stage}.") for node in nodes):
+                raise SpaceError(
+                    f"Space '{space.name}' has exits, but family '{space.family}' has no operator "
+                    f"whose name begins with 'stages.{stage}.': an exit stands behind the last."
+                )
             end = _end(nodes, stage) + 1
             if len(found := crossings(nodes[:end], nodes[end:])) != 1:
                 raise SpaceError(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hwnas.errors import SpaceError, unknown
-from hwnas.families.checks import blocks, n_stages
+from hwnas.families.checks import blocks
 from hwnas.graph import NATIVE_BITS, Graph, Node
 from hwnas.op import Signature
 from hwnas.space import Genotype, Option, SearchSpace, closest
@@ -100,13 +100,15 @@ def check(space: SearchSpace, known_to: SearchSpace, family: "Family") -> None:
     where = f"Space '{space.name}'"
     ends = (known_to.smallest(), known_to.largest())
     nodes = [node for end in ends for node in family.lower(known_to, end, _ANY)]
-    stages = {f"stages.{i}" for i in range(n_stages(known_to))}
+    there = {_place(node.name) for node in nodes}  # a family may name its operators otherwise
+    stages = {place.partition(".blocks.")[0] for place in there if ".blocks." in place}
     for key, known in KEYS.items():
         given = {*names(space, key)}
         for name in sorted(given):
             if strange := [o for o in space.options(name) if o not in known.allowed]:
                 raise SpaceError(f"{where}: '{name}' is {strange[0]}; allowed: {known.words}.")
-        places = {*blocks(known_to), *(_place(node.name) for node in nodes if known.reads(node))}
+        reading = {_place(node.name) for node in nodes if known.reads(node)}
+        places = reading | (there & {*blocks(known_to)})
         readers = [key, *(f"{place}.{key}" for place in sorted(places | stages))]
         for name in sorted(given - {*readers}):
             raise SpaceError(f"{where}: {unknown('name', name, readers)}")

@@ -5,15 +5,17 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 
 from hwnas import families
+from hwnas import space as spaces
 from hwnas.__main__ import run
 from hwnas.errors import SpaceError
-from hwnas.space import SearchSpace
+from hwnas.space import Option, SearchSpace
 from tests.conftest import SHARED_WEIGHTS, space_yaml
 
 ROOT = Path(__file__).parents[2]
@@ -142,6 +144,31 @@ def test_example_is_searched_from_the_command_line(
     monkeypatch.syspath_prepend(str(installed))
     assert run(words) == 0
     assert (tmp_path / "run" / "front.csv").read_text().count("\n") > 1
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"weight_bits": 4}, ""),
+        ({"stage0_conv0.weight_bits": 4}, ""),
+        ({"stages.0.weight_bits": 4}, "Unknown name 'stages.0.weight_bits'.*: .*stage0_conv0"),
+        ({"stages.1.blocks.0.weight_bits": 4}, "Unknown name 'stages.1.blocks.0.weight_bits'"),
+        ({"exits.0.active": 1, "exits.0.at": 0}, "has exits, but .* 'plain' has no operator .*'st"),
+    ],
+)
+def test_what_is_said_of_stages_needs_operators_of_their_names(
+    installed: Path, monkeypatch: pytest.MonkeyPatch, said: dict[str, Option], message: str
+) -> None:
+    """Those of the example have names of their own."""
+    monkeypatch.syspath_prepend(str(installed))
+    plain = spaces.load(EXAMPLE / "plain.yaml")
+    found = replace(plain, fixed={**plain.fixed, **said})
+    if not message:
+        families.of(found)
+        return
+    with pytest.raises(SpaceError, match=message) as error:
+        families.of(found)
+    assert "\n" not in str(error.value)
 
 
 def test_own_space_of_a_known_family_needs_no_python(
