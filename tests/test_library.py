@@ -199,6 +199,11 @@ def test_own_evaluator_and_cost_model(capsys: pytest.CaptureFixture[str]) -> Non
     assert export.proof["checks"]
 
 
+def test_a_cost_model_that_says_too_little_is_refused_in_words() -> None:
+    with pytest.raises(hwnas.HwnasError, match="cost_model= says no .*sram_kib"):
+        hwnas.search(**QUICK | {"budget": "edge"}, cost_model=Widths())
+
+
 def _width(row: dict[str, Any]) -> int:
     return sum(v for name, v in row.items() if name.endswith("width") and v is not None)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from hwnas import build
 from hwnas.accuracy.trained import TrainedEvaluator
 from hwnas.accuracy.zero_cost import OfSpaces, ZeroCost
-from hwnas.api.own import Own
+from hwnas.api.own import Asked, Own
 from hwnas.config import SearchConfig
 from hwnas.cost.base import CostModel
 from hwnas.cost.derived import DerivedCostModel
@@ -145,7 +145,10 @@ def _check_means(configs: Sequence[SearchConfig], own: Own) -> None:
 
 def _cost_model(context: TargetContext) -> CostModel:
     if context.own.cost_model is not None:
-        return DerivedCostModel(context.own.cost_model, context.config.derives)
+        config = context.config
+        derived = DerivedCostModel(context.own.cost_model, config.derives)
+        asked = [*paid(config.objectives), *config.allowed.limits, "latency_ms"]
+        return Asked(derived, tuple(dict.fromkeys(asked)))
     return build.cost_model(context.parts, context.device)
 
 

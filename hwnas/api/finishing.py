@@ -57,9 +57,12 @@ class Finish:
         return replace(candidate, figures=figures, stopped=False)
 
     def members(self, target: str) -> list[Candidate]:
-        """Return what is verified: finished candidates that may be on the front, fastest first."""
+        """Return what is verified: finished candidates that may be on the front, fastest first.
+
+        Where many are alike none may be probable: one is verified then, the most probable.
+        """
         config = self.finisher.parts.config.finish
-        probable = self.among_finished[target].band(config.probability)
+        probable = self.among_finished[target].band(config.probability, 1)
         return sorted(probable, key=lambda c: (c.figures["latency_ms"].value, c.id))
 
 

@@ -1,14 +1,42 @@
 """Objects of the user's own that stand in for parts of a search, and what a run records of them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import final
 
 from hwnas.accuracy.base import Evaluator
-from hwnas.cost.base import CostModel
+from hwnas.cost.base import Cost, CostModel
 from hwnas.errors import ConfigError, RunError
 from hwnas.results import Row
+from hwnas.space import Genotype
 
 _DIGESTS = {"evaluator": "own evaluator", "cost_model": "own cost model"}
+
+
+@final
+class Asked:
+    """A cost model of the user's own, held to say all that is asked of it."""
+
+    def __init__(self, model: CostModel, asked: Sequence[str]):
+        self._model, self._asked = model, asked
+        self.n_affordable = model.n_affordable
+
+    def cost(self, genotype: Genotype) -> Cost:
+        """Return the cost of one genotype.
+
+        Raises:
+            CompileError: it refuses the network.
+            ConfigError: it does not say what objectives and budget are about.
+        """
+        found = self._model.cost(genotype)
+        missing = [name for name in self._asked if name not in found.figures]
+        if missing and not found.reason:
+            raise ConfigError(
+                f"cost_model= says no {', '.join(missing)}: objectives, the limits of the budget "
+                "and latency_ms are asked for; say them, or ask for less, as with objectives="
+                '["accuracy","latency_ms"], budget="none".'
+            )
+        return found
 
 
 @dataclass(frozen=True)

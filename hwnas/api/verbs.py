@@ -56,7 +56,9 @@ def search(
                         return hwnas.Score(hwnas.Figure(1 - 0.5**depth, "modelled"))
 
         cost_model: Says what networks cost, instead of the target's. Verification keeps to what
-            the target's own files show. The budget is held against it::
+            the target's own files show. The budget is held against it, so that it says what
+            objectives and budget are about, and ``latency_ms``; for this one ask
+            ``objectives=["accuracy", "latency_ms"], budget="none"``::
 
                 class Widths:
                     n_affordable = None  # how many a sampler may ask for: any number

@@ -13,7 +13,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from hwnas.searching.choices import Assignment, Choices
 from hwnas.searching.expectation import History
-from hwnas.searching.proposal import STD, recorded
+from hwnas.searching.proposal import CANDIDATE, STD, recorded
 
 Array = NDArray[np.float64]
 
@@ -71,11 +71,15 @@ class Trials:
 
     def history(self, study: optuna.Study, trial: FrozenTrial) -> tuple[History, Scale]:
         """Return what is known before a trial, and the scale of its errors."""
-        finished, pending, n_ahead = [], [], 0
-        states = (TrialState.COMPLETE, TrialState.RUNNING)
+        finished, pending, n_ahead, refused = [], [], 0, set[Hashable]()
+        states = (TrialState.COMPLETE, TrialState.RUNNING, TrialState.FAIL)
         for other in study.get_trials(deepcopy=False, states=states):
             if other.state == TrialState.COMPLETE:
                 finished.append(other)
+            elif other.state == TrialState.FAIL:
+                if CANDIDATE in other.system_attrs and self._is_within(other):
+                    # It has no costs and tells the model nothing, but would fail again.
+                    refused.add(self._space.key(self._assignment(other)))
             elif other.number != trial.number and self._is_within(other):
                 pending.append(self._assignment(other))
             elif other.number < trial.number and not other.params:
@@ -87,6 +91,7 @@ class Trials:
         self._read += [other.number for other in finished[n:]]
         if new := [other for other in finished[n:] if self._is_within(other)]:
             self._add(study, new)
+        self.taken |= refused
         scale = self._scale(self._values, study)
         errors = scale.errors(self._values, self._stds)
         known = (self._numbers, self._assignments, self._features, errors, self._costs)

@@ -327,8 +327,10 @@ def nothing_fits(candidates: Sequence[Candidate], budget: Budget, folder: str) -
     with_cost = [c for c in candidates if all(name in c.figures for name in budget.limits)]
     if not with_cost or not budget.limits:
         reasons = {c.reason for c in candidates}
+        is_run = any(c.figures for c in candidates)  # but could not be trained
         return BudgetError(
-            f"The target can run none of {len(candidates)} candidates, for example: "
+            f"{'None could be scored' if is_run else 'The target can run none'} of "
+            f"{len(candidates)} candidates, for example: "
             f"{min(reasons)} Everything tried is in {folder}."
         )
     nearest = min(with_cost, key=lambda c: max(violations(budget, c).values()))

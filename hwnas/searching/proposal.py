@@ -14,6 +14,7 @@ ATTRIBUTE = "pareto:proposal"  #: under which ``ParetoSampler`` records a propos
 #: System attribute of trials: the standard deviation, in the units of the expensive objective, of
 #: its value as it was told; none: it is exact, or nobody knows.
 STD = "pareto:std"
+CANDIDATE = "hwnas:candidate"  #: system attribute of trials that a search brought to their end
 GENERATION = "NSGAIISampler:generation"  #: under which Optuna records a generation
 _FIXED = "fixed_params"  # Optuna's own, too
 _DIGITS = 6

@@ -67,6 +67,7 @@ class SharedStudy:
         self.objectives, self.worker = membership.objectives, membership.worker
         self.distributions = trials.distributions(space)
         self._connection = Connection(membership.url, membership.config, self._retry)
+        self._since = datetime.now()
         self._known: dict[int, Candidate] = {}
         self._by_id: dict[str, Candidate] = {}
         self._vouched: set[int] = set()
@@ -128,14 +129,19 @@ class SharedStudy:
 
     @property
     def spent_s(self) -> float:
-        """The seconds that finished trials took, of all processes together.
+        """The seconds that trials took, of all processes together.
 
         In a database that commands share, of those of this command: each has its own time.
         """
         known = self._connection.patiently(lambda: self._study.get_trials(deepcopy=False))
+        going = 0.0
         if self._config.storage is not None:
             known = [trial for trial in known if trial.user_attrs.get(_WORKER) == self.worker]
-        return trials.spent_s(known, self.objectives)
+        else:  # what is under way counts; not what was when an earlier command was killed
+            now = datetime.now()
+            begun = [t.datetime_start for t in known if t.state == TrialState.RUNNING]
+            going = sum((now - at).total_seconds() for at in begun if at and at >= self._since)
+        return going + trials.spent_s(known, self.objectives)
 
     def workers(self) -> list[str]:
         """Return which commands finished trials, in the order of their last ones."""

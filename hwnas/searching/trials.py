@@ -19,18 +19,18 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from hwnas.metrics import column, paid, qualities, quality
 from hwnas.results import Candidate
-from hwnas.searching.proposal import STD
+from hwnas.searching.proposal import CANDIDATE, STD
 from hwnas.space import Space
 from hwnas.union import to_json
 
 SPACE = "space"  #: attribute of studies
-_CANDIDATE = "hwnas:candidate"  # system attributes of trials
-_PER_IMAGE = "hwnas:right"  # what was found of each image, packed by the task, in base64
+#: System attribute of trials: what was found of each image, packed by the task, in base64.
+_PER_IMAGE = "hwnas:right"
 _MARKS = "constraints"  # as Optuna kept them before version 5, and optuna-dashboard still reads
 
 
 def spent_s(trials: Sequence[FrozenTrial], objectives: Sequence[str]) -> float:
-    """Return the seconds that finished trials took, one after the other.
+    """Return the seconds that trials took, one after the other.
 
     When a trial was cut off is not known: it may be found dead, and failed, the day after.
     """
@@ -81,7 +81,7 @@ def tell(
     reason = {"reason": candidate.reason} if candidate.reason else {}
     for name, value in {"id": candidate.id, "state": candidate.state, **reason}.items():
         trial.set_user_attr(name, value)
-    own: dict[str, Any] = {_CANDIDATE: candidate.to_json()}
+    own: dict[str, Any] = {CANDIDATE: candidate.to_json()}
     if candidate.per_image:
         own[_PER_IMAGE] = base64.b64encode(candidate.per_image).decode()
     scored = candidate.figures.get(quality(objectives))
@@ -129,14 +129,14 @@ def is_finished(trial: FrozenTrial, objectives: Sequence[str]) -> bool:
     """Return whether a trial came to its end, and not the process that worked on it."""
     if trial.state != TrialState.FAIL:
         return trial.state == TrialState.COMPLETE
-    told = _kept(trial, _CANDIDATE)
+    told = _kept(trial, CANDIDATE)
     return told is not None and not _has_costs(told["figures"], objectives)
 
 
 def candidate(trial: FrozenTrial, space: Space) -> Candidate:
     """Return the candidate of a finished trial."""
     genotype = space.genotype(trial.params)
-    if not isinstance(kept := _kept(trial, _CANDIDATE), dict):
+    if not isinstance(kept := _kept(trial, CANDIDATE), dict):
         raise ValueError(f"trial {trial.number} does not hold its candidate")
     per_image = base64.b64decode(_kept(trial, _PER_IMAGE) or "")
     return Candidate.from_json(trial.number, genotype, kept, per_image)

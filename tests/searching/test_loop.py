@@ -10,7 +10,7 @@ import pytest
 from hwnas.accuracy.base import Evaluator
 from hwnas.budget import Budget
 from hwnas.cost.base import Cost
-from hwnas.errors import BudgetError, CollapseError
+from hwnas.errors import BudgetError, CollapseError, CompileError
 from hwnas.figure import Figure
 from hwnas.progress import Silent
 from hwnas.results import Candidate
@@ -188,6 +188,36 @@ def test_refused_and_unrunnable_candidates_are_infeasible_with_their_reason(
     assert all(c.state == "complete" for c in candidates if not c.reason)
     resumed = _search(tiny, tmp_path / "s.db", 120, cost=cost, name="random")
     assert resumed == candidates
+
+
+class _Narrow(SizeCost):
+    """Compiles no wide network, and says so only when it is asked for one."""
+
+    def cost(self, genotype: Genotype) -> Cost:
+        if genotype.to_dict()["stages.0.width"] == 16:
+            raise CompileError("too wide")
+        return super().cost(genotype)
+
+
+def test_what_cannot_be_compiled_is_not_proposed_again(tiny: SearchSpace, tmp_path: Path) -> None:
+    """Wide networks promise most, and where costs are not known ahead nothing speaks against."""
+    cost = _Narrow(n_affordable=0)
+    candidates = _search(tiny, tmp_path / "s.db", 60, cost=cost, name="pareto")
+    refused = [c.id for c in candidates if c.reason]
+    assert refused
+    assert len(refused) == len({*refused})
+    half = _search(tiny, tmp_path / "t.db", 30, cost=_Narrow(n_affordable=0), name="pareto")
+    assert half == candidates[:30]
+    assert _search(tiny, tmp_path / "t.db", 60, cost=cost, name="pareto") == candidates
+
+
+def test_what_could_not_be_trained_is_not_said_to_be_refused_by_the_target(
+    tiny: SearchSpace,
+) -> None:
+    costs = SizeCost().cost(tiny.smallest()).figures
+    collapsed = Candidate(0, tiny.smallest(), costs, {}, "the loss is not a number.")
+    said = str(loop.nothing_fits([collapsed], Budget(), "folder"))
+    assert said.startswith("None could be scored of 1 candidates, for example: the loss is not")
 
 
 @pytest.mark.parametrize("name", ["pareto", "random"])

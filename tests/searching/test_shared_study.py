@@ -143,6 +143,18 @@ def test_a_trial_that_was_cut_off_took_no_time(
     assert 0 < b.spent_s < 1
 
 
+def test_what_is_under_way_takes_time_unless_an_earlier_command_began_it(
+    membership: Membership, studies: list[SharedStudy], tiny: SearchSpace
+) -> None:
+    a, b = studies
+    assert a.ask(RandomSampler(seed=0), 3) is not None
+    time.sleep(0.2)
+    assert b.spent_s > 0.1
+    later = SharedStudy(replace(membership, worker="c"), tiny)
+    assert later.spent_s == 0
+    later.close()
+
+
 def test_in_a_database_that_commands_share_each_has_its_own_time(
     membership: Membership, tiny: SearchSpace
 ) -> None:
