@@ -21,7 +21,7 @@ FIGURES = {
 
 @pytest.fixture
 def target() -> Target:
-    found: Target = _compose("+target=npu").target
+    found: Target = _compose("+target=cpu").target
     return found
 
 
