@@ -200,7 +200,7 @@ def test_own_evaluator_and_cost_model(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_a_cost_model_that_says_too_little_is_refused_in_words() -> None:
-    with pytest.raises(hwnas.HwnasError, match="cost_model= says no .*sram_kib"):
+    with pytest.raises(hwnas.HwnasError, match=r"cost_model= says no .*sram_kib"):
         hwnas.search(**QUICK | {"budget": "edge"}, cost_model=Widths())
 
 
