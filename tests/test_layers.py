@@ -136,7 +136,6 @@ PLACES = {
         "comparison.significance",
         "api.elsewhere",
         "cost.calibration",
-        "deployment.checking",
         "devices.predictor",
         "devices.process",
         "devices.roofline",

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,8 @@ from hwnas.api import finishing
 from hwnas.figure import Figure
 from hwnas.finishing.options import FinishConfig
 from hwnas.results import Candidate
-from hwnas.space import Genotype
+from hwnas.searching.band import Beliefs
+from hwnas.space import Genotype, SearchSpace
 from hwnas.training import alone
 
 QUICK = (
@@ -229,3 +231,14 @@ def test_bad_options_are_refused_in_one_line(
     err = capsys.readouterr().err
     assert words in err
     assert len(err.strip().splitlines()) == 1
+
+
+def test_one_is_verified_though_none_is_probable(tiny: SearchSpace) -> None:
+    """Many that cost and answer alike share the probability to be on the front."""
+    latency = {"latency_ms": Figure(1.0, "modelled"), "accuracy": Figure(0.9, "modelled")}
+    drawn = random.Random(0)
+    alike = {c.id: c for c in (Candidate(i, tiny.sample(drawn), latency) for i in range(12))}
+    shared = Beliefs([*alike.values()], dict.fromkeys(alike, 1 / len(alike)))
+    parts = SimpleNamespace(config=SimpleNamespace(finish=FinishConfig()))
+    finisher: Any = SimpleNamespace(parts=parts)
+    assert len(finishing.Finish({}, {"npu": shared}, finisher).members("npu")) == 1

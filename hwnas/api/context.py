@@ -15,7 +15,7 @@ from hwnas.cost.derived import DerivedCostModel
 from hwnas.device import Device, open_device, table_digest
 from hwnas.errors import ConfigError
 from hwnas.finishing.finisher import Finisher, verifier
-from hwnas.metrics import means, paid
+from hwnas.metrics import column, means, paid
 from hwnas.progress import Progress, Silent
 from hwnas.results import Candidate, RunFolder
 from hwnas.searching import engine, loop
@@ -148,7 +148,8 @@ def _cost_model(context: TargetContext) -> CostModel:
         config = context.config
         derived = DerivedCostModel(context.own.cost_model, config.derives)
         asked = [*paid(config.objectives), *config.allowed.limits, "latency_ms"]
-        return Asked(derived, tuple(dict.fromkeys(asked)))
+        # A mean over images that leave early follows from what an image costs.
+        return Asked(derived, tuple(dict.fromkeys(column(n).mean_of or n for n in asked)))
     return build.cost_model(context.parts, context.device)
 
 

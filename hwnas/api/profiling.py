@@ -6,7 +6,7 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,7 +36,6 @@ from hwnas.target import Remote, Target
 from hwnas.timing import single_runs
 
 _COMPARED = 8  #: networks on which runtimes are compared
-OpenWorker = Callable[[Target], Worker]
 _ROUNDS = 8  #: of networks, at most, that are measured until a goal is met: twice those of a search
 
 
@@ -231,92 +230,89 @@ def _extras(
     config: ProfileConfig, parts: Networks, held_out: Sequence[Whole], phases: Progress
 ) -> list[str]:
     """Return what else is worth knowing of this target, a line each."""
-
-    def open_worker(target: Target) -> Worker:
-        return Worker(target, config.timing, Remote(), config.tuning.limit_s)
-
-    extras = {"Percentiles": _percentiles, "Batch sizes": _batches, "Runtimes": _runtimes}
+    extras = _Extras(config, parts, held_out, phases)
     lines = []
-    for name, extra in extras.items():
+    for name, extra in (
+        ("Percentiles", extras.percentiles),
+        ("Batch sizes", extras.batches),
+        ("Runtimes", extras.runtimes),
+    ):
         try:
-            lines.append(extra(config, parts, held_out, open_worker, phases))
+            lines.append(extra())
         except HwnasError as error:  # the table is whole all the same
             lines.append(f"{name}: {error}")
     return lines
 
 
-def _percentiles(
-    config: ProfileConfig,
-    parts: Networks,
-    held_out: Sequence[Whole],
-    open_worker: OpenWorker,
-    phases: Progress,
-) -> str:
-    """Say how much slower the slowest inferences are than most."""
-    middle = _median(held_out)
-    net, target = parts.as_run(middle.genotype), parts.target_of(middle.genotype)
-    n = single_runs(middle.timing.median_ms / 1e3)
-    with phases.phase("Single inferences", 1) as advance, open_worker(target) as worker:
-        plans = {op: worker.tune(op, config.tuning.n_plans) for op in {node.op for node in net}}
-        p = worker.percentiles(net, plans, n)
-        advance(1)
-    return (
-        f"Network {middle.genotype.id} (the median): p50 {p['p50_ms']:.4f}, p90 {p['p90_ms']:.4f}, "
-        f"p99 {p['p99_ms']:.4f} ms over {n} single inferences, which budgets of p99 are told by "
-        f"target.facts.p99_over_p50={p['p99_ms'] / p['p50_ms']:.3g}."
-    )
+@dataclass(frozen=True)
+class _Extras:
+    """What the networks that were measured last say beside the table."""
 
+    config: ProfileConfig
+    parts: Networks
+    held_out: Sequence[Whole]
+    phases: Progress
 
-def _median(held_out: Sequence[Whole]) -> Whole:
-    return sorted(held_out, key=lambda whole: whole.timing.median_ms)[len(held_out) // 2]
+    @property
+    def middle(self) -> Whole:
+        """The median network."""
+        by_latency = sorted(self.held_out, key=lambda whole: whole.timing.median_ms)
+        return by_latency[len(by_latency) // 2]
 
+    def percentiles(self) -> str:
+        """Say how much slower the slowest inferences are than most."""
+        genotype, n = self.middle.genotype, single_runs(self.middle.timing.median_ms / 1e3)
+        net, target = self.parts.as_run(genotype), self.parts.target_of(genotype)
+        phase = self.phases.phase("Single inferences", 1)
+        with phase as advance, self._worker(target) as worker:
+            n_plans = self.config.tuning.n_plans
+            plans = {op: worker.tune(op, n_plans) for op in {node.op for node in net}}
+            p = worker.percentiles(net, plans, n)
+            advance(1)
+        return (
+            f"Network {genotype.id} (the median): p50 {p['p50_ms']:.4f}, p90 {p['p90_ms']:.4f}, "
+            f"p99 {p['p99_ms']:.4f} ms over {n} single inferences, which budgets of p99 are told "
+            f"by target.facts.p99_over_p50={p['p99_ms'] / p['p50_ms']:.3g}."
+        )
 
-def _batches(
-    config: ProfileConfig,
-    parts: Networks,
-    held_out: Sequence[Whole],
-    open_worker: OpenWorker,
-    phases: Progress,
-) -> str:
-    """Say how fast the median network is at several batch sizes, on the threads that it chose."""
-    genotype = _median(held_out).genotype
-    lowered = dataclasses.replace(parts.lower(genotype), batch=0, threads=0)
-    found = throughput.batches(lowered, parts.target_of(genotype), open_worker, phases)
-    best = throughput.sweet_spot(found)
-    sizes = ", ".join(f"{b.size}: {b.latency_ms:.4f} ms {b.images_per_s:.0f}/s" for b in found)
-    return f"Batch sizes: {sizes}. Sweet spot: {best.size}."
+    def batches(self) -> str:
+        """Say how fast the median network is at several batch sizes, on the threads it chose."""
+        genotype = self.middle.genotype
+        lowered = dataclasses.replace(self.parts.lower(genotype), batch=0, threads=0)
+        target = self.parts.target_of(genotype)
+        found = throughput.batches(lowered, target, self._worker, self.phases)
+        best = throughput.sweet_spot(found)
+        sizes = ", ".join(f"{b.size}: {b.latency_ms:.4f} ms {b.images_per_s:.0f}/s" for b in found)
+        return f"Batch sizes: {sizes}. Sweet spot: {best.size}."
 
+    def runtimes(self) -> str:
+        """Compare the runtimes that this CPU has."""
+        n = min(_COMPARED, len(self.held_out))
+        chosen = random.Random(self.config.seed).sample(list(self.held_out), n)
+        # In the dtype, batch size and threads of each target, whatever a network chose.
+        nets = [
+            dataclasses.replace(self.parts.lower(whole.genotype), dtype="", batch=0, threads=0)
+            for whole in chosen
+        ]
+        target = self.config.target
+        found = throughput.compare_runtimes(nets, _comparable(target), self._worker, self.phases)
+        name = f"{target.runtime} {target.dtype}"
+        if name not in found:
+            return f"{name} refuses a network of this search space; runtimes were not compared."
+        own = found[name]
+        ratios = {
+            name: statistics.median(a / b for a, b in zip(values, own, strict=True))
+            for name, values in found.items()
+        }
+        fastest = min(ratios, key=lambda name: ratios[name])
+        compared = ", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items())
+        return (
+            f"Latency of {len(nets)} networks over this target's, median: {compared}. "
+            f"Fastest here: {fastest}."
+        )
 
-def _runtimes(
-    config: ProfileConfig,
-    parts: Networks,
-    held_out: Sequence[Whole],
-    open_worker: OpenWorker,
-    phases: Progress,
-) -> str:
-    """Compare the runtimes that this CPU has."""
-    chosen = random.Random(config.seed).sample(list(held_out), min(_COMPARED, len(held_out)))
-    # In the dtype, batch size and threads of each target, whatever a network chose.
-    nets = [
-        dataclasses.replace(parts.lower(whole.genotype), dtype="", batch=0, threads=0)
-        for whole in chosen
-    ]
-    targets = _comparable(config.target)
-    found = throughput.compare_runtimes(nets, targets, open_worker, phases)
-    name = f"{config.target.runtime} {config.target.dtype}"
-    if name not in found:
-        return f"{name} refuses a network of this search space; runtimes were not compared."
-    own = found[name]
-    ratios = {
-        name: statistics.median(a / b for a, b in zip(values, own, strict=True))
-        for name, values in found.items()
-    }
-    fastest = min(ratios, key=lambda name: ratios[name])
-    compared = ", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items())
-    return (
-        f"Latency of {len(nets)} networks over this target's, median: {compared}. "
-        f"Fastest here: {fastest}."
-    )
+    def _worker(self, target: Target) -> Worker:
+        return Worker(target, self.config.timing, Remote(), self.config.tuning.limit_s)
 
 
 def _comparable(target: Target) -> list[Target]:

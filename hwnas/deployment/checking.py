@@ -13,15 +13,15 @@ from typing import TypeVar, final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from hwnas.deployment.load import Seen, closed_loop, open_loop
 from hwnas.deployment.pools import Deployed
 from hwnas.deployment.servers import Running
 from hwnas.errors import DeviceError
-from hwnas.figure import Figure, Source
+from hwnas.figure import Figure
 from hwnas.planning import events
 from hwnas.planning.goodput import service_times
+from hwnas.planning.simulation import over_few
 from hwnas.progress import Progress
 from hwnas.results import Row
 from hwnas.timing import Sentinel, TimingConfig
@@ -103,7 +103,7 @@ class Checker:
                 rate = self._steady(partial(self._rate, server, request, n))
                 values[n].append(n / rate * 1e3)
                 advance(1)
-            found = {n: _over(each, "measured") for n, each in values.items()}
+            found = {n: over_few(each, "measured") for n, each in values.items()}
             request = server.request(pool.with_batch(1))
             single = partial(closed_loop, server.port, request, 1, options.seconds / 2)
             alone = np.diff(self._steady(single)).ravel() * 1e3
@@ -112,7 +112,7 @@ class Checker:
         beside = [max(0.0, float(np.median(part)) - found[1].value) for part in parts]
         quarters = np.quantile(np.log(alone), [0.25, 0.75])
         jitter = min(_MOST_JITTER, float(quarters[1] - quarters[0]) / 1.349)  # of a normal one
-        return Profile(found, _over(beside, "measured"), jitter)
+        return Profile(found, over_few(beside, "measured"), jitter)
 
     def compared(self, pool: Deployed, server: Running, profile: Profile) -> list[Row]:
         """Return a row for each load: simulated and measured percentiles.
@@ -181,13 +181,6 @@ def _work(n: int) -> float:
     return time.perf_counter() - begun
 
 
-def _over(values: Sequence[float], source: Source) -> Figure:
-    """Return the mean over repeats with its 95 % interval, by Student's t: they are few."""
-    mean, n = float(np.mean(values)), len(values)
-    half = float(stats.t.ppf(0.975, n - 1) * np.std(values, ddof=1)) / n**0.5
-    return Figure(mean, source, mean - half, mean + half)
-
-
 def _poisson(rate: float, seconds: float, seed: Sequence[int]) -> Array:
     """Return when requests are due, which come at random at a rate."""
     rng = np.random.default_rng(seed)
@@ -224,8 +217,8 @@ def _row(
             (_quantile(each.latency_ms[w], q), _quantile(other[w], q))
             for (each, other), w in zip(seen, warm, strict=True)
         ]
-        measured = _over([m for m, _ in pairs], "measured")
-        simulated = _over([x for _, x in pairs], "modelled")
+        measured = over_few([m for m, _ in pairs], "measured")
+        simulated = over_few([x for _, x in pairs], "modelled")
         row |= simulated.columns(f"simulated_{name}") | measured.columns(f"measured_{name}")
         row[f"error_{name.removesuffix('_ms')}"] = simulated.value / measured.value - 1
     return row

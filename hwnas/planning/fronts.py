@@ -20,8 +20,7 @@ from hwnas.planning.options import choices
 from hwnas.planning.planner import Planned
 from hwnas.planning.problem import Problem, untold
 from hwnas.planning.solving import Solution, again, solution
-from hwnas.planning.stations import Station
-from hwnas.planning.task import Array, Task
+from hwnas.planning.task import Array, Task, corrected_as
 from hwnas.planning.writing import as_plan
 from hwnas.progress import Progress, Silent
 from hwnas.results import Row
@@ -147,8 +146,7 @@ def _solved(
         found = choices(point.problem, base.task.choices.goodputs, Silent())
     except ConfigError:
         return None
-    task = Task(point.problem, found, "cost")
-    task = replace(task, scale=_scale(base.task, task))
+    task = corrected_as(base.task, Task(point.problem, found, "cost"))
     return solution(task, limit_s, Silent(), _begun(task, start))
 
 
@@ -175,17 +173,6 @@ def _held(found: Solution | None, seed: int, until: float) -> Planned | None:
     except BudgetError:
         return None
     return None if held.is_late else held
-
-
-def _scale(of: Task, task: Task) -> dict[tuple[int, int], float]:
-    """Return corrections of goodputs for the same stations of another task."""
-    places = {_station(s): q for q, s in enumerate(task.choices.stations)}
-    own = [_station(s) for s in of.choices.stations]
-    return {(i, places[own[q]]): v for (i, q), v in of.scale.items() if own[q] in places}
-
-
-def _station(at: Station) -> tuple[int, str, int, float]:
-    return at.device, at.model, at.process, at.limit_ms
 
 
 def _begun(task: Task, start: Solution | None) -> tuple[list[Hour], Array] | None:

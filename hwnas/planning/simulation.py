@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from hwnas.figure import Figure
+from hwnas.figure import Figure, Source
 from hwnas.planning import events
 from hwnas.planning.arrivals import Arrivals
 from hwnas.planning.goodput import service_times
@@ -121,14 +121,13 @@ def is_alike(plan: Plan, other: Plan, hour: int) -> bool:
     )
 
 
-def over_seeds(values: Sequence[float]) -> Figure:
-    """Return the mean over seeds with its 95 % interval by Student's t, as a modelled figure."""
-    mean = float(np.mean(values))
-    if len(values) < 2:
-        return Figure(mean, "modelled")
-    few = float(stats.t.ppf(0.975, len(values) - 1))
-    half = few * float(np.std(values, ddof=1)) / len(values) ** 0.5
-    return Figure(mean, "modelled", mean - half, mean + half)
+def over_few(values: Sequence[float], source: Source = "modelled") -> Figure:
+    """Return the mean over seeds or repeats with its 95 % interval, by Student's t."""
+    mean, n = float(np.mean(values)), len(values)
+    if n < 2:
+        return Figure(mean, source)
+    half = float(stats.t.ppf(0.975, n - 1) * np.std(values, ddof=1)) / n**0.5
+    return Figure(mean, source, mean - half, mean + half)
 
 
 def _seconds(rates: Sequence[float], longest_s: float) -> float:

@@ -3,14 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from hwnas.planning import planner
 from hwnas.planning.plan import Plan
 from hwnas.planning.planner import Planned
 from hwnas.planning.problem import Problem
 from hwnas.planning.solving import solution
-from hwnas.planning.task import Task
+from hwnas.planning.task import Task, corrected_as
 from hwnas.progress import Progress, Silent
 from hwnas.results import Row
 
@@ -34,7 +32,7 @@ def bought(problem: Problem, found: Planned, limit_s: float, progress: Progress)
             devices = {n: d for n, d in problem.fleet.devices.items() if not d.sketch or n == name}
             wider = replace(problem, fleet=replace(problem.fleet, devices=devices))
             task = Task(wider, planner.choices_of(wider, Silent()), found.plan.objective)
-            task = replace(task, scale=_scale(found.solution.task, task))
+            task = corrected_as(found.solution.task, task)
             other, d = solution(task, limit_s, Silent()), [*devices].index(name)
             advance(1)
             if not other.serves:  # there was no time for a plan; without the device there is one
@@ -49,22 +47,6 @@ def bought(problem: Problem, found: Planned, limit_s: float, progress: Progress)
                 "source": "modelled",
             })  # fmt: skip
     return rows
-
-
-def _scale(of: Task, task: Task) -> dict[tuple[int, int], float]:
-    """Return corrections of goodputs, those of a device that is like another from that."""
-    own, its = of.problem.devices, task.problem.devices
-    known = {(own[s.device][0], s.model, s.process, s.limit_ms): q
-             for q, s in enumerate(of.choices.stations)}  # fmt: skip
-    scale: dict[tuple[int, int], float] = {}
-    for q, s in enumerate(task.choices.stations):
-        name, device = its[s.device]
-        for alike in (name, device.like):
-            if (at := known.get((str(alike), s.model, s.process, s.limit_ms))) is not None:
-                scale |= {(int(task.group[h]), q): v for (i, p), v in of.scale.items() if p == at
-                          for h in np.flatnonzero(of.group == i)}  # fmt: skip
-                break
-    return scale
 
 
 def sentences(rows: Sequence[Row], plan: Plan) -> list[str]:

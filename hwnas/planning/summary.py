@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from hwnas.figure import Figure
 from hwnas.planning.plan import HourPlan, Plan, to_yaml
 from hwnas.planning.planner import Planned
-from hwnas.planning.simulation import LATE, HourSeen, over_seeds
+from hwnas.planning.simulation import LATE, HourSeen, over_few
 from hwnas.results import Row
 
 as_bytes = to_yaml
@@ -62,7 +62,7 @@ def _classes(plan: Plan, seen: Sequence[HourSeen]) -> Iterable[Row]:
 
 def _columns(name: str, values: Sequence[float]) -> Row:
     """Return what simulations say as a figure's columns; all of them are modelled."""
-    found = over_seeds(values).columns(name)
+    found = over_few(values).columns(name)
     del found[f"{name}_source"]
     return dict(found)
 
@@ -97,7 +97,7 @@ def _pools(plan: Plan, seen: Sequence[HourSeen]) -> Iterable[Row]:
                 for r in of.routes if pool.kind in (r.first, r.second)
             )  # fmt: skip
             spare = pool.replicas - pool.spread - used / pool.goodput
-            busy = over_seeds([run.busy[pool.kind] for run in own]) if own else None
+            busy = over_few([run.busy[pool.kind] for run in own]) if own else None
             yield {
                 "hours": spelt(of.hours), "device": kind.device, "model": kind.model,
                 "batch": kind.batch, "wait_ms": kind.wait_ms, "limit_ms": kind.limit_ms,

@@ -1,6 +1,6 @@
 """What is solved: a problem in the hours that differ, with what machines are worth in them."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -102,6 +102,27 @@ class Task:
         """Return the goodput of a variant of a station as it was corrected for an hour."""
         found = self.choices.stations[station].variants[variant]
         return min(found.goodput * self.scale.get((hour, station), 1.0), found.most)
+
+
+def corrected_as(of: Task, task: Task) -> Task:
+    """Return a task with goodputs corrected as those of another are, for stations that are alike.
+
+    What is on a device that is like another, and of which nothing is known, is corrected as there.
+    """
+    own, its = of.problem.devices, task.problem.devices
+    known = {(own[s.device][0], s.model, s.process, s.limit_ms): q
+             for q, s in enumerate(of.choices.stations)}  # fmt: skip
+    hours: dict[int, list[tuple[int, float]]] = {}  # of stations: hours, and their corrections
+    for (i, q), factor in of.scale.items():
+        hours.setdefault(q, []).extend((int(h), factor) for h in np.flatnonzero(of.group == i))
+    scale: dict[tuple[int, int], float] = {}
+    for q, s in enumerate(task.choices.stations):
+        name, device = its[s.device]
+        rest = s.model, s.process, s.limit_ms
+        at = known.get((name, *rest), known.get((device.like or name, *rest)))
+        if at is not None:
+            scale |= {(int(task.group[h]), q): factor for h, factor in hours.get(at, [])}
+    return replace(task, scale=scale)
 
 
 def _carbon_rows(problem: Problem) -> list[Array]:

@@ -32,6 +32,7 @@ from hwnas.op import OpSpec
 from hwnas.space import Genotype
 from hwnas.target import Target
 
+_REFUSES = "Vela refuses the network: "
 _VELA = "import sys; from ethosu.vela.vela import main; sys.exit(main(sys.argv[1:]))"
 _MEMORIES = ("sram", "dram", "off_chip_flash")
 #: Not "On-chip Flash": so Vela calls SRAM that holds weights, and leaves these out of ``sram_kib``.
@@ -105,7 +106,8 @@ def check_target(target: Target) -> None:
     try:
         compile_tflite(write(stand_in(work)), work, target)
     except CompileError as error:
-        raise ConfigError(f"Target '{target.name}', target.vela: {error}") from error
+        words = str(error).removeprefix(_REFUSES)
+        raise ConfigError(f"Target '{target.name}', target.vela: Vela says: {words}") from error
     accelerator = target.section(Vela).accelerator
     if not accelerator.endswith(f"-{target.peak_macs_per_cycle}"):
         raise ConfigError(
@@ -150,9 +152,9 @@ def _run_vela(arguments: list[str]) -> None:
     except OSError:
         raise  # a full disk is not the network's fault
     except (Exception, SystemExit) as error:
-        raise CompileError(f"Vela refuses the network: {_last_words(printed, error)}") from error
+        raise CompileError(f"{_REFUSES}{_last_words(printed, error)}") from error
     if status:
-        raise CompileError(f"Vela refuses the network: {_last_words(printed, status)}")
+        raise CompileError(f"{_REFUSES}{_last_words(printed, status)}")
 
 
 def _run_apart(arguments: list[str], limit_s: float) -> None:
@@ -161,12 +163,12 @@ def _run_apart(arguments: list[str], limit_s: float) -> None:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
     except subprocess.TimeoutExpired:
-        raise CompileError(f"Vela refuses the network: no end within {limit_s:g} s") from None
+        raise CompileError(f"{_REFUSES}no end within {limit_s:g} s") from None
     if done.returncode < 0:
         raise CompileError(f"Vela died of {signal.Signals(-done.returncode).name} on the network")
     if done.returncode:
         words = _last_words(io.StringIO(done.stdout + done.stderr), done.returncode)
-        raise CompileError(f"Vela refuses the network: {words}")
+        raise CompileError(f"{_REFUSES}{words}")
 
 
 def _last_words(printed: io.StringIO, error: object) -> str:
