@@ -27,7 +27,8 @@ from hwnas.energy import PowerModel
 from hwnas.graph import Graph, fuse
 from hwnas.op import Signature
 from hwnas.runtimes.bench import Bench
-from hwnas.runtimes.onnx_writer import random_weights, write_fp32
+from hwnas.runtimes.onnx_writer import write_fp32
+from hwnas.runtimes.stand_in import random_weights
 from hwnas.target import Target
 from hwnas.timing import TimingConfig, measure
 

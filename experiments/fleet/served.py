@@ -26,7 +26,8 @@ from hwnas.graph import fuse
 from hwnas.op import Signature
 from hwnas.planning.plan import Kind
 from hwnas.runtimes import onnx_served
-from hwnas.runtimes.onnx_writer import random_weights, write_fp32
+from hwnas.runtimes.onnx_writer import write_fp32
+from hwnas.runtimes.stand_in import random_weights
 
 _HERE = Path(__file__).parent
 _LOADS = {"sleep": (0.3, 0.6, 0.8, 0.9), "network": (0.3, 0.6, 0.8)}

@@ -57,7 +57,8 @@ def write(network: Trained, lowered: Graph, dtype: str, *, any_batch: bool = Fal
 
 def random_model(lowered: Graph) -> bytes:
     """Return an ONNX model with random weights, of the dtypes of its operators."""
-    from hwnas.runtimes.onnx_writer import random_weights, write_fp32, write_int8
+    from hwnas.runtimes.onnx_writer import write_fp32, write_int8
+    from hwnas.runtimes.stand_in import random_weights
 
     if any(node.op.dtype == "int8" for node in lowered):
         return write_int8(stand_in(lowered))

@@ -9,7 +9,8 @@ import pytest
 from hwnas.__main__ import run
 from hwnas.graph import INPUT, Graph, Node
 from hwnas.op import OpSpec
-from hwnas.runtimes.onnx_writer import random_weights, write_fp32
+from hwnas.runtimes.onnx_writer import write_fp32
+from hwnas.runtimes.stand_in import random_weights
 
 NETWORK: Graph = Graph.of(
     (

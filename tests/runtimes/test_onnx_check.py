@@ -5,7 +5,8 @@ from hwnas.errors import CompileError
 from hwnas.graph import INPUT, Graph, Node
 from hwnas.op import OpSpec
 from hwnas.runtimes.onnx_check import checked_opset
-from hwnas.runtimes.onnx_writer import OPSET, random_weights, write_fp32
+from hwnas.runtimes.onnx_writer import OPSET, write_fp32
+from hwnas.runtimes.stand_in import random_weights
 
 LOWERED = (Node("conv", OpSpec("conv2d+relu", (3, 8, 8), (4, 8, 8), 3, dtype="float32"), (INPUT,)),)
 

@@ -17,7 +17,8 @@ from hwnas.graph import Graph, fuse
 from hwnas.op import ACTIVATIONS, OpSpec, Shape
 from hwnas.runtimes.base import Weights
 from hwnas.runtimes.onnx_reader import read
-from hwnas.runtimes.onnx_writer import random_weights, write_fp32
+from hwnas.runtimes.onnx_writer import write_fp32
+from hwnas.runtimes.stand_in import random_weights
 from hwnas.runtimes.torch_reader import read_torch
 from tests.runtimes.test_onnx_writer import IMAGE, NETWORKS, ONE_INPUT, TOKENS, VECTOR, alone
 from tests.runtimes.torch_models import MODELS, model

@@ -17,7 +17,8 @@ from hwnas.errors import CompileError
 from hwnas.graph import INPUT, Graph, Node, fuse
 from hwnas.int8.network import stand_in
 from hwnas.op import ACTIVATIONS, BASES, OpSpec, Shape, Signature
-from hwnas.runtimes.onnx_writer import IMAGES, LOGITS, random_weights, write_fp32, write_int8
+from hwnas.runtimes.onnx_writer import IMAGES, LOGITS, write_fp32, write_int8
+from hwnas.runtimes.stand_in import random_weights
 from hwnas.space import SearchSpace
 
 IMAGE, TOKENS, VECTOR = (8, 6, 5), (8, 30, 1), (8, 1, 1)

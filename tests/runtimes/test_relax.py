@@ -26,7 +26,7 @@ from hwnas.families.blocks import fold_batch_norm, weights_of
 from hwnas.graph import INPUT, Graph, Node, fuse
 from hwnas.op import OpSpec, Signature
 from hwnas.runtimes.base import Session, Weights
-from hwnas.runtimes.onnx_writer import random_weights
+from hwnas.runtimes.stand_in import random_weights
 from hwnas.testing import SessionContract
 from hwnas.training.inference import recalibrate
 from tests.runtimes import torch_reference as reference

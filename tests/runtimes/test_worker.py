@@ -13,7 +13,7 @@ from hwnas.backends.tvm.settings import Tvm
 from hwnas.errors import CompileError, ConfigError
 from hwnas.graph import Graph
 from hwnas.op import OpSpec
-from hwnas.runtimes.onnx_writer import random_weights
+from hwnas.runtimes.stand_in import random_weights
 from hwnas.runtimes.worker import Worker
 from hwnas.target import Remote, Target
 from tests.conftest import with_settings

@@ -11,7 +11,7 @@ from torch import Tensor
 from hwnas.graph import INPUT, Graph, Node
 from hwnas.op import OpSpec, Shape
 from hwnas.runtimes.base import Weights
-from hwnas.runtimes.onnx_writer import random_weights
+from hwnas.runtimes.stand_in import random_weights
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "": lambda x: x,
