@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def opened(arguments: argparse.Namespace, *overrides: str) -> "Evaluations":
     """Return the evaluations of a search with these overrides of its configuration."""
-    config.register()
+    config.register("search")
     words = ["dataset=fashion_mnist", f"dataset.path={arguments.data}"]
     words += [f"run.supernets={arguments.supernets}", *overrides]
     with initialize_config_dir(str(content.ROOT / "conf"), version_base="1.3"):

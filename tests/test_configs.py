@@ -18,7 +18,7 @@ OPTIONS = [
 
 
 def _compose(*overrides: str) -> SearchConfig:
-    config.register()
+    config.register("search")
     with initialize_config_dir(str(CONF), version_base="1.3"):
         composed = compose("search", list(overrides))
     checked = OmegaConf.to_object(composed)
@@ -65,7 +65,7 @@ def test_energies_of_every_target_name_their_source(name: str) -> None:
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_every_target_composes_with_profile_or_is_refused_by_name(name: str) -> None:
-    config.register()
+    config.register("profile")
     with initialize_config_dir(str(CONF), version_base="1.3"):
         composed = compose("profile", [f"+target={name}"])
     if composed.target.runtime in ("tvm", "onnxruntime"):
@@ -80,7 +80,8 @@ def test_every_target_composes_with_profile_or_is_refused_by_name(name: str) -> 
 
 @pytest.mark.parametrize("name", [name for group, name in OPTIONS if group == "dataset"])
 def test_every_data_set_composes_with_train_and_profile(name: str) -> None:
-    config.register()
+    config.register("train")
+    config.register("profile")
     with initialize_config_dir(str(CONF), version_base="1.3"):
         composed = compose("train", [f"dataset={name}"])
         profiled = OmegaConf.to_object(compose("profile", ["+target=cpu", f"dataset={name}"]))

@@ -40,7 +40,7 @@ def main() -> None:
     parser.add_argument("--out", required=True, metavar="FILE", help="a CSV file")
     parser.add_argument("overrides", nargs="*", help="of the configuration of train")
     arguments = parser.parse_args()
-    config.register()
+    config.register("train")
     with initialize_config_dir(str(content.ROOT / "conf"), version_base="1.3"):
         found: Any = OmegaConf.to_object(compose("train", arguments.overrides))
     with Phases(Console()) as phases:

@@ -43,7 +43,7 @@ def compose(name: str, arguments: Sequence[str]) -> Any:
     overrides = [for_hydra(argument) for argument in _without_folders(arguments)]
     with (
         worded(name, arguments),
-        _schemas(),
+        _schema(name),
         hydra.initialize_config_dir(_FOLDER, version_base="1.3"),
     ):
         composed = hydra.compose(name, overrides)
@@ -81,12 +81,12 @@ def check_folders(arguments: Sequence[str]) -> None:
 
 
 @contextmanager
-def _schemas() -> Iterator[None]:
-    """Have Hydra know the schemas meanwhile."""
+def _schema(name: str) -> Iterator[None]:
+    """Have Hydra know the schema of a configuration meanwhile."""
     store = ConfigStore.instance()
     before, store.repo = store.repo, {**store.repo}
     try:
-        config.register()
+        config.register(name)
         yield
     finally:
         store.repo = before

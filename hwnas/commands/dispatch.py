@@ -12,12 +12,7 @@ from omegaconf import DictConfig
 
 from hwnas import config, content, host
 from hwnas.api.arguments import flags_first, for_hydra, for_targets, named
-from hwnas.api.composition import (
-    check_folders,
-    checked,
-    with_resumed,
-    worded,
-)
+from hwnas.api.composition import check_folders, checked, compose, with_resumed, worded
 from hwnas.api.literal import says
 from hwnas.commands.sweep import sweep
 from hwnas.commands.verbs import dispatch
@@ -57,9 +52,11 @@ def run_verb(verb: str, arguments: Sequence[str]) -> None:
 
 def _composed(verb: str, name: str, arguments: Sequence[str]) -> list[Any]:
     """Return the configuration of that name with the arguments; none where Hydra shows it."""
+    if not any(a.startswith("-") or "hydra." in a for a in arguments):
+        return [compose(name, arguments)]  # Hydra's own command line composes everything twice
     # Hydra only composes; the verb runs behind it, so that its errors are ours to word.
     jobs: list[DictConfig] = []
-    folder = _prepared(verb, arguments)
+    folder = _prepared(verb, name, arguments)
     application = hydra.main(version_base="1.3", config_path=folder, config_name=name)(jobs.append)
     with worded(name, arguments):
         _started(application)
@@ -67,7 +64,7 @@ def _composed(verb: str, name: str, arguments: Sequence[str]) -> list[Any]:
 
 
 def _sweep(verb: str, name: str, arguments: Sequence[str]) -> None:
-    folder = _prepared(verb, arguments)
+    folder = _prepared(verb, name, arguments)
     with worded(name, arguments):
         sweep(name, folder)
 
@@ -85,9 +82,9 @@ def _started(application: Callable[[], None]) -> None:
         raise
 
 
-def _prepared(verb: str, arguments: Sequence[str]) -> str:
-    """Make schemas and arguments known to Hydra; return the folder of configurations."""
-    config.register()
+def _prepared(verb: str, name: str, arguments: Sequence[str]) -> str:
+    """Make schema and arguments known to Hydra; return the folder of configurations."""
+    config.register(name)
     check_folders(arguments)
     swept = arguments[:1] == ["--multirun"]
     sys.argv = [f"hwnas {verb}", *(for_hydra(a, swept=swept) for a in arguments)]

@@ -54,9 +54,9 @@ SCHEMAS: dict[str, type] = {
 }
 
 
-def register() -> None:
-    """Make the schemas known to Hydra, for ``defaults: [<verb>_schema]``."""
+def register(name: str) -> None:
+    """Make the schema of a configuration known to Hydra, for ``defaults: [NAME_schema]``."""
     from hydra.core.config_store import ConfigStore  # not above: help does without Hydra
 
-    for verb, schema in SCHEMAS.items():
-        ConfigStore.instance().store(name=f"{verb}_schema", node=schema)
+    if f"{name}_schema.yaml" not in ConfigStore.instance().repo:
+        ConfigStore.instance().store(name=f"{name}_schema", node=SCHEMAS[name])
