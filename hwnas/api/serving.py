@@ -71,6 +71,7 @@ def serve_check(config: ServeCheckConfig, arguments: Sequence[str], reporter: Re
         f"{name} {version} of {python} was ready after {max(ready):.1f} s; latencies count from "
         "when requests were due.",
         _worst(rows),
+        *_waits(name, pools),
         *_held_up(rows),
     ]
     facts = {
@@ -119,6 +120,17 @@ def _worst(rows: Sequence[Row]) -> str:
         f"Simulated p99 is off by {worst['error_p99']:+.1%} at most (pool {worst['pool']}, load "
         f"{worst['load']:.0%}); {lost}."
     )
+
+
+def _waits(server: str, pools: "Sequence[Deployed]") -> list[str]:
+    """Return in words, where it is so, that batches wait otherwise than they are simulated."""
+    own = [pool.name for pool in pools if pool.kind.wait_ms > 0]
+    if server != "ray" or not own:
+        return []
+    return [
+        f"Batches of {', '.join(own)} wait, which is simulated as Triton does it; Ray Serve begins "
+        "to wait when a replica is free, and loses that time: leave wait_ms at 0 for it."
+    ]
 
 
 def _held_up(rows: Sequence[Row]) -> list[str]:

@@ -1,7 +1,7 @@
 """The simulator: requests, batches, failures and retries as discrete events, compiled by numba.
 
 A pool is a queue from which its replicas take batches, first come, first served. A batch begins
-when a replica is free and the batch is full, or its oldest request has waited for ``wait``. What a
+when a replica is free, with what is there; where batches wait, Triton's way (``batcher``). What a
 replica holds when it fails comes back after ``detect`` seconds, to its own pool or, where that has
 no replica left, to another route of its class, drawn by what each has to spare; a request is lost
 where there is none.
@@ -13,6 +13,8 @@ from typing import Any
 import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from hwnas.planning import batcher
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
@@ -28,7 +30,7 @@ class Pools:
 
     service_s: Floats  #: ``(pools, largest batch)``: mean seconds of a batch of n + 1
     max_batch: Ints  #: ``(pools,)``
-    wait_s: Floats  #: ``(pools,)``
+    wait_s: Floats  #: ``(pools,)``: that a batch waits to become full, as Triton has it; 0: not
     replicas: Ints  #: ``(pools,)``
     noise: Floats  #: factors of mean 1 that service times are multiplied by, drawn at random
 
@@ -187,13 +189,13 @@ def _run(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917  (one loop: calls wo
     nxt, since = np.empty(count, np.int64), np.empty(count)
     stage = np.zeros(count, np.int8)
     head, tail = np.full(n_pools, -1, np.int64), np.full(n_pools, -1, np.int64)
-    queued, timed = np.zeros(n_pools, np.int64), np.zeros(n_pools, np.bool_)
+    queued, line = np.zeros(n_pools, np.int64), batcher.line(replicas, wait)
     living = replicas.copy()
     idle, n_idle = np.arange(n_replicas), replicas.copy()  # a stack a pool
     batch, epoch = np.full(n_replicas, -1, np.int64), np.zeros(n_replicas, np.int64)
     slow, busy, until = np.ones(n_replicas), np.zeros(n_replicas), np.zeros(n_replicas)
     alive = np.ones(n_replicas, np.bool_)
-    room = count + n_replicas + n_pools + 2 * at_s.size + 16
+    room = 2 * count + n_replicas + 2 * at_s.size + 16
     times, codes = np.empty(room), np.empty(room, np.int64)
     size, next_in, next_at, retried, events = 0, 0, 0, 0, 0
     mask = (1 << _REPLICA_BITS) - 1
@@ -209,7 +211,7 @@ def _run(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917  (one loop: calls wo
         if source < 0:
             break
         events += 1
-        p, q = -1, -1
+        p, q, looked = -1, -1, True
         if source == 0:
             q = order[next_in]
             next_in += 1
@@ -221,7 +223,7 @@ def _run(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917  (one loop: calls wo
                 q = value
             elif kind == _TIMER:
                 p = value
-                timed[p] = False
+                looked = now == line.due[p]
             else:
                 r = value & mask
                 if value >> _REPLICA_BITS != epoch[r]:
@@ -272,6 +274,7 @@ def _run(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917  (one loop: calls wo
                         retried += 1
                         k = after
                     head[p], tail[p], queued[p] = -1, -1, 0
+                    batcher.clear(line, p)
             elif kind == RETURN and not alive[r]:
                 alive[r] = True
                 living[p] += 1
@@ -298,26 +301,28 @@ def _run(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917  (one loop: calls wo
                 head[p] = q
             tail[p] = q
             queued[p] += 1
-        while n_idle[p] > 0 and queued[p] > 0:
-            if queued[p] < max_batch[p]:
-                due = since[head[p]] + wait[p]
-                if now < due:
-                    if not timed[p]:
-                        timed[p] = True
-                        size = _push(times, codes, size, due, (p << 2) | _TIMER)
-                    break
+            if wait[p] > 0:
+                looked = batcher.came(line, p, q, batcher.IN_LINE * living[p])
+        while looked and queued[p] > 0:
+            if wait[p] > 0:
+                room_in_line = batcher.IN_LINE * living[p]
+                n = batcher.begins(
+                    line, p, now, n_idle[p], room_in_line, max_batch[p], wait[p], since, nxt
+                )
+                if n < 0:
+                    size = _push(times, codes, size, line.due[p], (p << 2) | _TIMER)
+            else:
+                n = min(queued[p], max_batch[p]) if n_idle[p] > 0 else 0
+            if n <= 0:
+                break
             n_idle[p] -= 1
             r = idle[begin[p] + n_idle[p]]
-            n, k = 0, head[p]
-            batch[r] = k
-            last = k
-            while n < max_batch[p] and k >= 0:
-                n += 1
-                last = k
-                k = nxt[k]
+            batch[r] = head[p]
+            for _ in range(n):
+                last = head[p]
+                head[p] = nxt[last]
             nxt[last] = -1
-            head[p] = k
-            if k < 0:
+            if head[p] < 0:
                 tail[p] = -1
             queued[p] -= n
             took = service[p, n - 1] * noise[int(np.random.random() * noise.size)] * slow[r]

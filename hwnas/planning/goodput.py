@@ -2,7 +2,8 @@
 
 What comes of simulations in units of a batch of one serves all devices and models: the latest
 hundredth depends on the pool's size, the largest batch, which part of a batch's time is fixed, and
-the load. It is simulated on a grid of these, and read in between.
+the load. It is simulated on a grid of these, and read in between; where batches wait, for the
+nearest power of 2 of that wait too.
 """
 
 from dataclasses import dataclass, field
@@ -38,7 +39,7 @@ class Goodputs:
     """Goodputs by simulation; what was simulated once is kept."""
 
     jitter: float  #: of service times
-    _known: dict[tuple[int, int, int], Array] = field(default_factory=dict)
+    _known: dict[tuple[int, int, int, float], Array] = field(default_factory=dict)
 
     def curve(
         self, arrivals: Arrivals, service_s: Array, replicas: int, wait_s: float = 0.0
@@ -47,11 +48,12 @@ class Goodputs:
         one, whole, batch = service_s[0], service_s[-1], service_s.size
         each = (whole - one) / (batch - 1) if batch > 1 else one
         fixed = float(np.clip((one - each) / one, 0.0, 1.0)) if batch > 1 else 0.0
-        grid = self._grid(arrivals, replicas, batch)
+        wait = 2.0 ** np.rint(np.log2(wait_s / one)) if wait_s else 0.0
+        grid = self._grid(arrivals, replicas, batch, wait)
         place = fixed * (len(_FIXED) - 1)
         i = min(int(place), len(_FIXED) - 2)
         unit = grid[i] + (place - i) * (grid[i + 1] - grid[i])
-        found: Array = np.maximum.accumulate(unit) * one + wait_s
+        found: Array = np.maximum.accumulate(unit) * one + (wait_s - wait * one)
         return found
 
     @staticmethod
@@ -74,29 +76,33 @@ class Goodputs:
                 self._grid(arrivals, replicas, batch)
                 advance(1)
 
-    def _grid(self, arrivals: Arrivals, replicas: int, batch: int) -> Array:
-        key = (id(arrivals), replicas, batch)
+    def _grid(self, arrivals: Arrivals, replicas: int, batch: int, wait: float = 0.0) -> Array:
+        key = (id(arrivals), replicas, batch, wait)
         if key not in self._known:
             kinds = _FIXED if batch > 1 else _FIXED[:1]
-            found = np.array([self._row(arrivals, replicas, batch, f) for f in kinds])
+            found = np.array([self._row(arrivals, replicas, batch, f, wait) for f in kinds])
             self._known[key] = np.broadcast_to(found, (len(_FIXED), len(_LOADS)))
         return self._known[key]
 
-    def _row(self, arrivals: Arrivals, replicas: int, batch: int, fixed: float) -> Array:
+    def _row(
+        self, arrivals: Arrivals, replicas: int, batch: int, fixed: float, wait: float
+    ) -> Array:
         service = fixed + (1 - fixed) * np.arange(1.0, batch + 1)
         noise = events.lognormal(self.jitter)
-        return np.array([late_end(arrivals, service, replicas, load, noise) for load in _LOADS])
+        found = [late_end(arrivals, service, replicas, load, noise, wait) for load in _LOADS]
+        return np.array(found)
 
 
 def late_end(
-    arrivals: Arrivals, service_s: Array, replicas: int, load: float, noise: Array
-) -> float:
+    arrivals: Arrivals, service_s: Array, replicas: int, load: float, noise: Array,
+    wait_s: float = 0.0,
+) -> float:  # fmt: skip
     """Return the late end of latencies of one pool at a share of what it can take at most.
 
     A pool that falls behind for good is seen by what its last requests wait for.
     """
     rate = load * replicas * service_s.size / service_s[-1]
     times = arrivals.at(rate, _REQUESTS, np.random.default_rng(_SEED))
-    pools, routes = events.single(service_s, 0.0, replicas, noise)
+    pools, routes = events.single(service_s, wait_s, replicas, noise)
     found = events.simulate(times, np.zeros(times.size, np.int32), pools, routes, seed=_SEED)
     return float(np.quantile(found.latency_s[_REQUESTS // 20 :], QUANTILE))

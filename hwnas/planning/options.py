@@ -61,7 +61,9 @@ def choices(problem: Problem, goodputs: Goodputs, progress: Progress) -> Choices
     """
     limits = limits_of(problem)
     batches = sorted({b for by in problem.catalogue.latency_ms.values() for b in by})
-    goodputs.prepare([*problem.arrivals], batches, progress)
+    goodputs.prepare(
+        [*problem.arrivals], batches if 0.0 in problem.service.wait_ms else [1], progress
+    )
     stations = [*stations_of(problem, goodputs, limits)]
     found = _Builder(problem, stations).options()
     for k, (name, asked) in enumerate(problem.classes):

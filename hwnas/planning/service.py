@@ -92,7 +92,7 @@ class Service:
     tiers_ms: Annotated[list[Positive], Bound(1, 64)] | None = None  #: limits that pools may have
     wait_ms: Annotated[list[Annotated[float, Bound(0, 1e6)]], Bound(1, 8)] = field(
         default_factory=lambda: [0.0]
-    )  #: how long a batch may wait to become full
+    )  #: how long a batch may wait to become full, as Triton has it
     jitter: Annotated[float, Bound(0, 2)] = 0.05  #: standard deviation of the log of a service time
 
     @property

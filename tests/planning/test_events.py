@@ -1,9 +1,12 @@
 """The simulator against queueing theory, and what failures do in it."""
 
+import csv
+
 import numpy as np
 import pytest
 
-from experiments.fleet.simulator import erlang_c, mean
+from experiments.fleet.simulator import HERE, erlang_c, mean
+from hwnas.deployment import checking
 from hwnas.planning import events
 
 N = 1_500_000
@@ -111,6 +114,38 @@ def test_a_batch_waits_for_its_oldest_request_alone() -> None:
     arrivals = np.array([0.0, 0.3, 10.0])
     found = events.simulate(arrivals, np.zeros(3, np.int32), pools, routes)
     np.testing.assert_allclose(found.latency_s, [1.3, 1.0, 1.5])
+
+
+def test_a_batch_that_waited_is_closed_though_another_still_runs() -> None:
+    """The second lines up alone while the first runs; the third comes then, and goes by itself."""
+    pools, routes = events.single(np.ones(4), 0.5, 1, np.ones(1))
+    found = events.simulate(np.array([0.0, 0.6, 1.3]), np.zeros(3, np.int32), pools, routes)
+    np.testing.assert_allclose(found.latency_s, [1.5, 1.9, 2.2])
+
+
+def test_what_lines_up_of_requests_that_waited_takes_one_more() -> None:
+    """While the first runs two wait for a place in line, then one joins them; the last does not."""
+    pools, routes = events.single(np.ones(8), 0.1, 1, np.ones(1))
+    arrivals = np.array([0.0, 0.2, 0.4, 0.5, 1.3, 1.5])
+    found = events.simulate(arrivals, np.zeros(6, np.int32), pools, routes)
+    ends = arrivals + found.latency_s
+    np.testing.assert_allclose(ends, [1.1, 2.1, 3.1, 3.1, 3.1, 4.1])
+
+
+@pytest.mark.parametrize("wait", ["", "_5ms"])
+def test_what_a_triton_did_is_simulated(wait: str) -> None:
+    """Its p99 was within a tenth of that of the same requests, of batches of 40 + 10 n ms."""
+    with (HERE / f"served_sleep{wait}.csv").open() as file:
+        rows = [*csv.DictReader(file)]
+    for row in rows:
+        service, late = 0.0404 + 0.0101 * np.arange(1.0, 9.0), []
+        pools, routes = events.single(service, float(row["wait_ms"]) / 1e3, 1, np.ones(1))
+        for repeat in range(3):
+            seed = [0, repeat, round(1e3 * float(row["load"]))]
+            due = checking._poisson(float(row["rate_per_s"]), 45.0, seed)
+            seen = events.simulate(due, np.zeros(due.size, np.int32), pools, routes).latency_s
+            late.append(np.quantile(seen[due >= 0.1 * due[-1]], 0.99, method="higher"))
+        assert 1e3 * np.mean(late) == pytest.approx(float(row["measured_p99_ms"]), rel=0.1)
 
 
 def test_heat_slows_what_begins_after_it() -> None:
