@@ -1,5 +1,6 @@
 """``plan`` and ``simulate`` as their users meet them."""
 
+import csv
 import sys
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,10 @@ def test_hours_are_simulated_as_asked_for(folder: Path, said: str) -> None:
         (["simulate", "plan=no"], "there is no plan.yaml"),
         (["simulate", "plan=PLAN", "kill=gpu"], "Unknown device 'gpu'"),
         (["simulate", "plan=PLAN", "hours=9"], "9 is none of the plan, which has 0 to 1"),
+        (
+            ["simulate", "plan=PLAN", "spike=true"],
+            "spike=true: the plan has no spike in these hours",
+        ),
         (["simulate", "plan=PLAN", "throttle=cpu"], "write DEVICE:SPEED"),
         (["simulate", "plan=PLAN", "trace=no.csv"], "there is no such file"),
     ],
@@ -144,11 +149,11 @@ def test_a_trace_beside_the_service_is_found_from_anywhere(tmp_path: Path) -> No
     assert hwnas.simulate(plan, n_seeds=1, run__dir="s").table().num_rows == 2
 
 
-def test_what_a_spike_needs_stays_though_simulations_do_not_hold_it(tmp_path: Path) -> None:
+def test_a_spike_needs_what_as_much_demand_needs_and_is_borne(tmp_path: Path) -> None:
     pools = []
     for name, demand in (
-        ("spike", {"hours": [3000.0] * 4, "spike": 2.0}),
-        ("twice", {"hours": [6000.0] * 4}),
+        ("spike", {"hours": [1000.0] * 4, "spike": 5.0}),
+        ("steady", {"hours": [5000.0] * 4}),
     ):
         asked, there = made.service(), made.fleet()
         asked["classes"]["web"]["demand"] = demand
@@ -160,3 +165,13 @@ def test_what_a_spike_needs_stays_though_simulations_do_not_hold_it(tmp_path: Pa
         hours = read_plan(Path(name, "plan")).hours
         pools.append([[(pool.kind, pool.replicas) for pool in hour.pools] for hour in hours])
     assert pools[0] == pools[1]
+    with Path("spike", "plan", "spikes.csv").open() as file:
+        rows = [
+            *csv.DictReader(file),
+            *hwnas.simulate("spike/plan", spike=True).table().to_pylist(),
+        ]
+    assert [float(row["demand_per_s"]) for row in rows] == [5000, 5000]
+    assert max(float(row["late"]) for row in rows) <= 0.01
+    assert not Path("steady", "plan", "spikes.csv").exists()
+    (usual,) = hwnas.simulate("spike/plan", n_seeds=1, run__dir="u").table().to_pylist()
+    assert usual["demand_per_s"] == 1000

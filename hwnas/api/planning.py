@@ -87,7 +87,7 @@ def plan(config: PlanConfig, arguments: Sequence[str], reporter: Reporter) -> Pl
     seeds = range(config.seed, config.seed + config.n_seeds)
     found = planner.planned(sketches.real(problem), objective, config.limit_s, seeds, reporter)
     bought = sketches.bought(problem, found, config.limit_s, reporter)
-    tables = summary.tables(found.plan, found.seen, found.killed)
+    tables = summary.tables(found.plan, found.seen, found.killed, found.spiked)
     beside = None
     if config.front:
         beside = fronts.swept(found, config.front, config.front_s, config.seed, reporter)
@@ -137,9 +137,11 @@ def simulate(config: SimulateConfig, arguments: Sequence[str], reporter: Reporte
         {n: Arrivals(gaps.get(c.trace) if named is None else named)
          for n, c in found.classes.items()},
         _kills(config, found), _throttles(config, found), config.detect_s, config.load,
+        config.spike,
     )  # fmt: skip
     seeds = range(config.seed, config.seed + config.n_seeds)
-    seen = simulation.simulate(found, scene, seeds, reporter, _hours(config, found))
+    hours = _spiked(config, found) if config.spike else _hours(config, found)
+    seen = simulation.simulate(found, scene, seeds, reporter, hours)
     tables = summary.tables(found, seen, {})
     sentences = summary.seen_sentences(found, seen)
     told = PlannedRun(Path(), found, tables, sentences, ())
@@ -234,6 +236,18 @@ def _throttles(config: SimulateConfig, found: "Plan") -> "list[Throttle]":
     if not 0 < speed <= 1:
         raise ConfigError(f"throttle={config.throttle}: write DEVICE:SPEED, a speed in (0, 1].")
     return [Throttle(name, speed)]
+
+
+def _spiked(config: SimulateConfig, found: "Plan") -> list[int]:
+    """Return the hours that are asked for, of those that have a spike."""
+    own = _hours(config, found) or [each.hours[0] for each in found.hours]
+    spiked = [hour for hour in own if found.spikes(hour)]
+    if not spiked:
+        raise ConfigError(
+            "spike=true: the plan has no spike in these hours: give a class's demand one in the "
+            "service, and plan again; load=2 simulates twice the demand."
+        )
+    return spiked
 
 
 def _hours(config: SimulateConfig, found: "Plan") -> list[int] | None:

@@ -68,8 +68,9 @@ def replan(config: ReplanConfig, arguments: Sequence[str], reporter: Reporter) -
         problem, old, telemetry(seen.samples, n_hours, begun), manner, seeds, reporter
     )
     new = found.found.plan
-    rows = decisions.rows(old, found)
-    tables = {"decisions": rows, **summary.tables(new, found.found.seen, found.found.killed)}
+    rows, now = decisions.rows(old, found), found.found
+    every = summary.tables(new, now.seen, now.killed, now.spiked)
+    tables = {"decisions": rows, **every}
     tables |= {"telemetry": as_rows(seen.samples, by_hour=seen.by_hour)}
     said = [*decisions.sentences(old, found, rows), *summary.sentences(found.found)]
     told = PlannedRun(Path(), new, tables, said, ())

@@ -48,6 +48,7 @@ class SimulateConfig:
     throttle: str | None = None  #: DEVICE:SPEED, from a third into each hour on: cpu:0.5
     hours: Any = None  #: which hours; default: all that differ
     load: float = within("(0, 1000]", 1.0)  #: times the demand
+    spike: bool = False  #: whether the spikes come that the plan must bear, in hours that have one
     detect_s: float = within("[0, 3600]", 0.5)  #: until what a dead machine held is sent again
     n_seeds: int = within("[1, 1000]", 5)  #: simulations of each hour
     seed: int = within(SEED, 0)  #: of the first

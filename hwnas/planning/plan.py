@@ -129,6 +129,10 @@ class Plan:
         borne = asked.borne[hour]
         return route.rate * asked.demand[hour] / borne if borne else 0.0
 
+    def spikes(self, hour: int) -> bool:
+        """Return whether more must be borne in an hour than is expected."""
+        return any(c.borne[hour] > c.demand[hour] for c in self.classes.values())
+
     @property
     def gap(self) -> float:
         """How far the value may be above the best of the options that were kept."""

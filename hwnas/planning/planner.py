@@ -1,6 +1,6 @@
 """The planner: solve, simulate, correct goodputs where answers come late, and solve again."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hwnas.errors import BudgetError
@@ -23,6 +23,7 @@ _MARGIN = 0.8  # of what may be late: other seeds see other requests
 _LOOSE, _LOOSER = 0.4, 1.08  # of what may be late: below it goodputs are tried that are higher
 _LOOSER_ROUNDS, _GAIN = 6, 1e-3
 
+Runs = tuple[list[HourSeen], list[HourSeen]]  #: of hours, and of spikes
 Resolve = Callable[[Solution, Task, Sequence[int]], Solution]
 
 
@@ -35,12 +36,14 @@ class Planned:
     seen: Sequence[HourSeen]
     killed: Mapping[str, Sequence[HourSeen]]  #: by what failed
     rounds: int  #: of corrections
+    spiked: Sequence[HourSeen] = ()  #: what they saw of spikes, in hours that have one
     is_late: bool = False  #: whether requests come late still, after all corrections
 
     @property
     def late(self) -> float:
         """The largest share of late requests that was seen of a class in an hour."""
-        return max((c.late for seen in self.seen for c in seen.classes.values()), default=0.0)
+        runs = (*self.seen, *self.spiked)
+        return max((c.late for seen in runs for c in seen.classes.values()), default=0.0)
 
 
 def planned(
@@ -94,18 +97,14 @@ def planned_of(task: Task, limit_s: float, seeds: Sequence[int], progress: Progr
 
 
 def _looser(found: Planned) -> dict[tuple[int, int], float]:
-    """Return higher goodputs of the stations of hours in which next to nothing is late.
-
-    Not of those that must bear a spike, which is not simulated.
-    """
+    """Return higher goodputs of the stations of hours in which next to nothing is late."""
     task, scale = found.solution.task, {}
-    load = task.problem.load
-    spiked = {h for h in range(load.n_hours) if (load.borne[:, h] > load.rates[:, h]).any()}
-    late = {h: max(c.late for s in found.seen if s.hour == h for c in s.classes.values())
-            for h in {s.hour for s in found.seen if s.classes}}  # fmt: skip
+    runs = [*found.seen, *found.spiked]
+    late = {h: max(c.late for s in runs if s.hour == h for c in s.classes.values())
+            for h in {s.hour for s in runs if s.classes}}  # fmt: skip
     for hour, share in late.items():
         i = int(task.group[hour])
-        if share <= _LOOSE * LATE and hour not in spiked:
+        if share <= _LOOSE * LATE:
             for row in found.solution.hours[i].pools:
                 where = (i, row.station)
                 scale[where] = task.scale.get(where, 1.0) * _LOOSER
@@ -131,7 +130,8 @@ def corrected(
     Raises:
         BudgetError: a limit leaves demand unserved; it says which.
     """
-    rounds, before, seen = 0, None, list[HourSeen]()
+    rounds, before = 0, None
+    runs: Runs = ([], [])
     while True:
         if not found.serves:
             raise BudgetError(explain.refusal(found, progress))
@@ -142,22 +142,38 @@ def corrected(
         hours = [plan.hours[i].hours[0] for i in places]
         # Corrections leave most hours as they were.
         kept = {h for h in hours if before and simulation.is_alike(plan, before, h)}
-        old = [each for each in seen if each.hour in kept]
         anew = [h for h in hours if h not in kept]
-        seen = sorted(
-            [*old, *simulation.simulate(plan, scene, seeds, progress, anew)],
-            key=lambda each: hours.index(each.hour),
-        )
+        runs = _of(runs, kept, simulated(plan, scene, seeds, progress, anew))
         before = plan
-        late = _late(found, seen)
+        late = _late(found, [*runs[0], *runs[1]])
         killed = {} if late else _killed(found, plan, scene, seeds[0], progress)
         late |= {where for each in killed.values() for where in _late(found, each)}
         if not late or rounds == _ROUNDS:
-            return Planned(plan, found, seen, killed, rounds, is_late=bool(late))
+            return Planned(plan, found, runs[0], killed, rounds, runs[1], is_late=bool(late))
         rounds += 1
         scale = {**found.task.scale, **{w: found.task.scale.get(w, 1.0) * _STEP for w in late}}
         lower = replace(found.task, scale=scale)
         found = resolve(found, lower, sorted({i for i, _ in late}))
+
+
+def simulated(
+    plan: Plan, scene: Scene, seeds: Sequence[int], progress: Progress, hours: Sequence[int]
+) -> Runs:
+    """Return what simulations of hours see, and what they see of spikes in those that have one."""
+    seen = simulation.simulate(plan, scene, seeds, progress, hours)
+    spikes = [h for h in hours if plan.spikes(h)]
+    if not spikes:
+        return seen, []
+    return seen, simulation.simulate(plan, replace(scene, spike=True), seeds, progress, spikes)
+
+
+def _of(before: Runs, kept: Collection[int], anew: Runs) -> Runs:
+    """Return what was seen before of hours that are kept, and what was seen anew of others."""
+    found = [
+        sorted([*(run for run in old if run.hour in kept), *new], key=lambda run: run.hour)
+        for old, new in zip(before, anew, strict=True)
+    ]
+    return found[0], found[1]
 
 
 def arrivals(problem: Problem) -> dict[str, Arrivals]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hwnas.planning import planner, restoring, simulation
+from hwnas.planning import planner, restoring
 from hwnas.planning.changes import Cause, Changes, back, changed, changes, downs
 from hwnas.planning.hours import Hour
 from hwnas.planning.moves import Before
@@ -84,7 +84,9 @@ def replanned(
     anew = {hour for cause in causes for hour in cause.hours}
     old = _solution(task, plan, [h or _empty(task) for h in there])
     if not anew:
-        same = Planned(plan, old, _simulated(plan, problem, seeds, progress, None), {}, 0)
+        every = range(len(plan.hours))
+        runs, spiked = _simulated(plan, problem, seeds, progress, every)
+        same = Planned(plan, old, runs, {}, 0, spiked)
         return Replanned(same, [], 0.0)
     ran = restoring.translated(task, plan, names)
     was = {hour: ran[int(task.group[hour])] for hour in range(problem.load.n_hours)}
@@ -105,9 +107,10 @@ def replanned(
     left = max(1.0, manner.limit_s - (time.perf_counter() - began))
     least = float(min(best.plan.value, bound(best.solution.task, left, progress)))
     others = [i for i in range(len(best.plan.hours)) if i not in places]
-    all_seen = [*best.seen, *_simulated(best.plan, problem, seeds, progress, others)]
+    runs, spiked = _simulated(best.plan, problem, seeds, progress, others)
     told = replace(best.plan, bound_kept=least, bound_all=least)
-    return Replanned(replace(best, plan=told, seen=all_seen), causes, before.cost)
+    best = replace(best, plan=told, seen=[*best.seen, *runs], spiked=[*best.spiked, *spiked])
+    return Replanned(best, causes, before.cost)
 
 
 def _marks(plan: Plan, anew: set[int]) -> tuple[int, ...]:
@@ -222,8 +225,8 @@ def _simulated(
     problem: Problem,
     seeds: Sequence[int],
     progress: Progress,
-    places: Sequence[int] | None,
-) -> list[simulation.HourSeen]:
-    """Return what simulations see of some hours of a plan; default: of all that differ."""
-    hours = None if places is None else [plan.hours[i].hours[0] for i in places]
-    return simulation.simulate(plan, Scene(planner.arrivals(problem)), seeds, progress, hours)
+    places: Sequence[int],
+) -> planner.Runs:
+    """Return what simulations see of some hours of a plan, and of spikes in them."""
+    hours = [plan.hours[i].hours[0] for i in places]
+    return planner.simulated(plan, Scene(planner.arrivals(problem)), seeds, progress, hours)

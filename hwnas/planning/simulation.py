@@ -52,6 +52,7 @@ class Scene:
     throttles: Sequence[Throttle] = ()
     detect_s: float = 0.5  #: until what a machine held that failed is sent again
     load: float = 1.0  #: times the demand
+    spike: bool = False  #: whether all classes ask for as much as must be borne
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,7 @@ class HourSeen:
     kwh: float
     kg: float
     busy: Mapping[str, float] = field(default_factory=dict)  #: share of time, by pool
+    spike: bool = False  #: whether as much came as must be borne
 
 
 def simulate_hour(plan: Plan, hour: int, scene: Scene, seed: int) -> HourSeen:
@@ -87,7 +89,10 @@ def simulate_hour(plan: Plan, hour: int, scene: Scene, seed: int) -> HourSeen:
     It lasts as long as it takes to see enough of the rarest class, an hour at most.
     """
     of = next(each for each in plan.hours if hour in each.hours)
-    rates = {name: c.demand[hour] * scene.load for name, c in plan.classes.items()}
+    rates = {
+        name: (c.borne if scene.spike else c.demand)[hour] * scene.load
+        for name, c in plan.classes.items()
+    }
     longest = max(c.p99_ms for c in plan.classes.values()) / 1e3
     seconds = _seconds([rate for rate in rates.values() if rate > 0], longest)
     if scene.kills:
@@ -171,7 +176,7 @@ class _Hour:
             self.hour, self.seed, self.seconds,
             {n: self._class(n, times[klass == k], latency[klass == k])
              for k, n in enumerate(self.names) if n in routes.reached and rates[n] > 0},
-            found.retried, *self._spent(found, rates), self._busy(found),
+            found.retried, *self._spent(found, rates), self._busy(found), scene.spike,
         )  # fmt: skip
 
     def _class(self, name: str, times: Array, latency_ms: Array) -> Seen:

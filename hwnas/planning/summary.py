@@ -12,11 +12,22 @@ as_bytes = to_yaml
 
 
 def tables(
-    plan: Plan, seen: Sequence[HourSeen], killed: Mapping[str, Sequence[HourSeen]]
+    plan: Plan,
+    seen: Sequence[HourSeen],
+    killed: Mapping[str, Sequence[HourSeen]],
+    spiked: Sequence[HourSeen] = (),
 ) -> dict[str, Sequence[Row]]:
-    """Return the tables of a plan by the name of their CSV file."""
+    """Return the tables of a plan by the name of their CSV file.
+
+    Args:
+        plan: The plan.
+        seen: What simulations saw of its hours.
+        killed: Likewise, of failures in them, by what failed.
+        spiked: Likewise, of spikes.
+    """
     return {
         "classes": [*_classes(plan, seen)],
+        "spikes": [*_classes(plan, spiked)],
         "pools": [*_pools(plan, seen)],
         "hours": [*_hours(plan, seen)],
         "costs": [*_costs(plan)],
@@ -48,7 +59,7 @@ def _classes(plan: Plan, seen: Sequence[HourSeen]) -> Iterable[Row]:
                 "hour": hour,
                 "like": spelt(_like(plan, hour).hours),
                 "class": name,
-                "demand_per_s": asked.demand[hour],
+                "demand_per_s": (asked.borne if runs[0].spike else asked.demand)[hour],
                 **_columns("p50_ms", [c.p50_ms for c in own]),
                 **_columns("p99_ms", [c.p99_ms for c in own]),
                 "p99_limit_ms": asked.p99_ms,
@@ -173,6 +184,7 @@ def sentences(found: Planned) -> list[str]:
         f"no plan of the options that were kept takes less than {plan.bound_kept:.4g} "
         f"({plan.gap:.1%} less), and none of all options less than {plan.bound_all:.4g}.",
         *seen_sentences(plan, found.seen),
+        *(seen_sentences(plan, found.spiked) if found.spiked else ()),
     ]
     if found.is_late:
         said.append(
@@ -208,7 +220,8 @@ def seen_sentences(plan: Plan, seen: Sequence[HourSeen]) -> list[str]:
     late, name, hour = worst
     lost = sum(c.lost for run in seen for c in run.classes.values())
     n = len({run.seed for run in seen})
-    said = f"In {n} simulation{'s' * (n > 1)} of each hour no class has more than {late:.2%} late"
+    what = "each hour with its spike" if seen[0].spike else "each hour"
+    said = f"In {n} simulation{'s' * (n > 1)} of {what} no class has more than {late:.2%} late"
     said += f" (class {name}, hour {hour}; allowed {LATE:.0%})"
     return [f"{said}; {lost} requests are lost."]
 

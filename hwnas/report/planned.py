@@ -59,6 +59,7 @@ def page(
         "plans": "Over cost, carbon, accuracy and latency: the plan, and those that none dominates",
         "limits": "What breaks first if demand grows",
         "costs": "Cost by part", "failures": "Failures", "classes": "Classes by hour",
+        "spikes": "Classes in hours with their spikes",
         "sketches": "What buying a device would change", "pools": "Pools",
         "hours": "Machines, money and energy by hour", "models": "Figures of the models",
     }  # fmt: skip
