@@ -7,7 +7,8 @@ import pytest
 
 from experiments.fleet.simulator import HERE, erlang_c, mean
 from hwnas.deployment import checking
-from hwnas.planning import events
+from hwnas.planning import events, goodput
+from hwnas.planning.arrivals import Arrivals
 
 N = 1_500_000
 POOLS, ROUTES = events.single(np.ones(1), 0.0, 1, np.ones(1))
@@ -132,7 +133,7 @@ def test_what_lines_up_of_requests_that_waited_takes_one_more() -> None:
     np.testing.assert_allclose(ends, [1.1, 2.1, 3.1, 3.1, 3.1, 4.1])
 
 
-@pytest.mark.parametrize("wait", ["", "_5ms"])
+@pytest.mark.parametrize("wait", ["", "_5ms", "_40ms"])
 def test_what_a_triton_did_is_simulated(wait: str) -> None:
     """Its p99 was within a tenth of that of the same requests, of batches of 40 + 10 n ms."""
     with (HERE / f"served_sleep{wait}.csv").open() as file:
@@ -146,6 +147,20 @@ def test_what_a_triton_did_is_simulated(wait: str) -> None:
             seen = events.simulate(due, np.zeros(due.size, np.int32), pools, routes).latency_s
             late.append(np.quantile(seen[due >= 0.1 * due[-1]], 0.99, method="higher"))
         assert 1e3 * np.mean(late) == pytest.approx(float(row["measured_p99_ms"]), rel=0.1)
+
+
+def test_goodputs_of_pools_that_wait_are_of_batches_that_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """At 60 % of what it can take a pool answers a third later, not only by the wait."""
+    monkeypatch.setattr(goodput, "_REQUESTS", 4000)
+    service, found, poisson = 0.04 + 0.01 * np.arange(1.0, 9.0), goodput.Goodputs(0.05), Arrivals()
+    at = 0.6 * service.size / service[-1]
+    without, waiting = (
+        float(np.interp(at, found.rates(service), found.curve(poisson, service, 1, wait_s)))
+        for wait_s in (0.0, 0.005)
+    )
+    assert waiting > 1.2 * without + 0.005
 
 
 def test_heat_slows_what_begins_after_it() -> None:
