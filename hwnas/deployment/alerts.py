@@ -44,13 +44,13 @@ def _of_pool(pool: Deployed) -> Iterator[dict[str, Any]]:
         f"Replicas work more than the {pool.busy:.0%} of the time that was simulated.",
     )  # fmt: skip
     yield _alert(
-        pool, "Demand", f'{rate} > {_SLACK:g} * sum({FORECAST}{{model="{pool.name}"}})', "10m",
+        pool, "Demand", f'{rate} > {_SLACK:g} * sum({FORECAST}{chosen})', "10m",
         "ticket", "More requests come than the plan bears in this hour: plan again.",
     )  # fmt: skip
-    yield _alert(
-        pool, "Missing", f"absent(nv_inference_request_success{chosen})", "2m", "page",
-        "No replica serves the model.",
-    )  # fmt: skip
+    missing = f"absent(nv_inference_request_success{chosen})"
+    if 0 in pool.replicas:  # it rests in hours in which nothing is to come
+        missing += f" and on() sum({FORECAST}{chosen}) > 0"
+    yield _alert(pool, "Missing", missing, "2m", "page", "No replica serves the model.")
     yield _alert(
         pool, "Few", f"{count} < {pool.least}", "5m", "page",
         f"Fewer replicas run than the {pool.least} of the quietest hour.",

@@ -127,10 +127,11 @@ def _pool(name: str, hours: list[dict[str, Any]]) -> Any:
     replicas = [each["replicas"][name] for each in hours if name in each["replicas"]]
     scale: dict[str, Any] = {"num_replicas": max(replicas)}
     if min(replicas) < max(replicas):
+        (first,) = (each["replicas"] for each in PLAN["hours"] if PLAN["start"] in each["hours"])
         scale = {
             "autoscaling_config": {
                 "min_replicas": min(replicas), "max_replicas": max(replicas),
-                "initial_replicas": max(replicas),
+                "initial_replicas": first.get(name, min(replicas)),
                 "target_ongoing_requests": max(1.0, said["batch"] * said["busy"]),
             }
         }  # fmt: skip

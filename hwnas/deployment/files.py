@@ -6,6 +6,7 @@ from pathlib import Path
 from hwnas.deployment import alerts, kserve, kubernetes, ray_app, triton
 from hwnas.deployment.kubernetes import DEVICE, node_label
 from hwnas.deployment.pools import Deployed, deployed
+from hwnas.deployment.schedule import DAY, WEEK, allowed, schedule
 from hwnas.planning.plan import Plan
 
 FOLDER = "deploy"  #: in the folder of a plan
@@ -25,13 +26,24 @@ def files(plan: Plan, busy: Mapping[str, float]) -> dict[str, bytes]:
         CompileError: its file is no classifier.
     """
     pools, unserved = deployed(plan, busy)
-    notes = [*_notes(pools, unserved), *_nodes(plan, pools)]
+    notes = [*_notes(pools, unserved), *_hours(pools), *_nodes(plan, pools)]
     own = "\n## Of this plan\n\n" + "\n".join(notes) + "\n" if notes else ""
     found = {"README.md": (_HEAD.read_text() + own).encode()}
     if pools:
-        found |= triton.repository(pools) | kubernetes.manifests(pools)
+        found |= triton.repository(pools) | kubernetes.manifests(pools, _scheduled(pools))
         found |= kserve.graphs(plan, pools) | alerts.rules(pools) | ray_app.app(plan, pools)
     return {f"{FOLDER}/{name}": content for name, content in found.items()}
+
+
+def _scheduled(pools: Sequence[Deployed]) -> bytes:
+    """Return what changes replicas by the hour."""
+    hours = [kubernetes.hour(pools, of) for of in range(len(pools[0].replicas))]
+    names = [pool.name for pool in pools]
+    rules = [
+        allowed("apps", "deployments", names),
+        allowed("autoscaling", "horizontalpodautoscalers", names),
+    ]
+    return schedule("hwnas-replicas", hours, rules)
 
 
 def _notes(pools: Sequence[Deployed], unserved: Mapping[str, str]) -> list[str]:
@@ -59,12 +71,27 @@ def _nodes(plan: Plan, pools: Sequence[Deployed]) -> list[str]:
         if own and node_label(name) != name:
             lines.append(f"- Nodes of `{name}` are labelled `{DEVICE}={node_label(name)}`.")
         most = max(of.machines.get(name, 0) for of in plan.hours) * device.slots
-        together = sum(pool.peak for pool in own)
+        together = sum(pool.peak if pool.is_scaled else pool.begun for pool in own)
         if together > most:
             lines.append(
                 f"- Pools on `{name}` have their peaks in different hours: {together} replicas in "
-                f"all, where the plan has room for {most}. Manifests start all pools at their "
-                "peaks: scale those down that `pools.csv` does not have in the hour, or pods stay "
+                f"all, where the plan has room for {most}. Manifests start those of hour "
+                f"{own[0].start}, which fit; if autoscalers add to several at once, pods stay "
                 "pending."
             )
     return lines
+
+
+def _hours(pools: Sequence[Deployed]) -> list[str]:
+    """Return what there is to say of the hour that is deployed, and what follows it."""
+    n = len(pools[0].replicas) if pools else 0
+    if not any(len({*pool.replicas}) > 1 for pool in pools):
+        return []
+    start = f"- Replicas and routes that are deployed are those of hour {pools[0].start}, in which "
+    start += "most is asked for"
+    if n in (DAY, WEEK):
+        return [f"{start}; `schedule.yaml` changes them when an hour begins that has others."]
+    return [
+        f"{start}. The plan's {n} hours are no day or week, so that nothing says when they are: "
+        "`pools.csv` has their replicas."
+    ]

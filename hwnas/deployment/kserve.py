@@ -8,34 +8,42 @@ from collections.abc import Mapping, Sequence
 
 from hwnas.deployment import triton
 from hwnas.deployment.kubernetes import Manifest, dumped
-from hwnas.deployment.pools import Deployed, by_hour, label
+from hwnas.deployment.pools import Deployed, busiest, by_hour, label
+from hwnas.deployment.schedule import allowed, schedule
 from hwnas.planning.plan import Plan, Route
 from hwnas.runtimes.onnx_served import CONFIDENCE
 
 
 def graphs(plan: Plan, pools: Sequence[Deployed]) -> dict[str, bytes]:
-    """Return a graph for each class that has cascades, as in the hour in which it asks for most.
+    """Return a graph for each class that has cascades, as in the hour that is deployed first.
 
-    What no server runs is left out, and so are classes that are left with nothing.
+    What no server runs is left out, and so are classes that are left with nothing. Where graphs
+    are others in other hours, ``schedule.yaml`` applies them then.
     """
     names = {pool.of: pool.name for pool in pools}
-    found, taken = {}, set[str]()
+    start, hours, taken = busiest(plan), range(len(by_hour(plan))), set[str]()
+    by_class = {}
     for klass in plan.classes:
-        routes = _peak_routes(plan, klass, names)
-        if any(route.second is not None for route in routes):
+        routes = _routes(plan, klass, names)
+        if any(route.second is not None for of in routes for route in of):
             name = label(f"class-{klass}", klass, taken)
-            found[f"kserve/{name}.yaml"] = dumped(_graph(name, routes, names))
-    return found
+            by_class[name] = [dumped(_graph(name, of, names)) for of in routes]
+    found = {f"kserve/{name}.yaml": of[start] for name, of in by_class.items()}
+    every = [b"---\n".join(of[hour] for of in by_class.values()) for hour in hours]
+    rules = [allowed("serving.kserve.io", "inferencegraphs", [*by_class])]
+    scheduled = schedule("hwnas-routes", every, rules)
+    return found | ({"kserve/schedule.yaml": scheduled} if scheduled else {})
 
 
-def _peak_routes(plan: Plan, klass: str, names: Mapping[str, str]) -> list[Route]:
-    """Return the ways of a class that servers run, in the hour in which it asks for most."""
+def _routes(plan: Plan, klass: str, names: Mapping[str, str]) -> list[list[Route]]:
+    """Return the ways of a class that servers run, by hour; where it rests, those of its peak."""
     every = [
         [r for r in hour.routes
          if r.klass == klass and r.first in names and (r.second is None or r.second in names)]
         for hour in by_hour(plan)
     ]  # fmt: skip
-    return max(every, key=lambda routes: sum(r.rate for r in routes), default=[])
+    peak = max(every, key=lambda routes: sum(r.rate for r in routes))
+    return [routes or peak for routes in every]
 
 
 def _graph(name: str, routes: Sequence[Route], names: Mapping[str, str]) -> Manifest:

@@ -16,17 +16,44 @@ _SCALE_DOWN_S = 300  # of low load before replicas are taken away, so that scali
 _LONGEST = 63  # characters of a label's value
 _LEAST_BUSY, _MOST_BUSY = 10, 95  # per cent that the autoscaler may be told
 
+#: of pods: a user without rights
+LOCKED = {"runAsNonRoot": True, "runAsUser": 1000, "seccompProfile": {"type": "RuntimeDefault"}}
+
 Manifest = dict[str, Any]
 
 
-def manifests(pools: Sequence[Deployed]) -> dict[str, bytes]:
-    """Return a file for each pool, and ``kustomization.yaml``, which lists them."""
-    found = {f"kubernetes/{pool.name}.yaml": dumped(*_of_pool(pool)) for pool in pools}
+def manifests(pools: Sequence[Deployed], scheduled: bytes = b"") -> dict[str, bytes]:
+    """Return a file for each pool, and ``kustomization.yaml``, which lists them.
+
+    Args:
+        pools: The pools.
+        scheduled: What changes their replicas by the hour; empty: nothing does.
+    """
+    found = {f"{pool.name}.yaml": dumped(*_of_pool(pool)) for pool in pools}
+    found |= {"schedule.yaml": scheduled} if scheduled else {}
     listed = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization",
-        "resources": [f"{pool.name}.yaml" for pool in pools],
+        "resources": [*found],
     }  # fmt: skip
-    return found | {"kubernetes/kustomization.yaml": dumped(listed)}
+    found["kustomization.yaml"] = dumped(listed)
+    return {f"kubernetes/{name}": content for name, content in found.items()}
+
+
+def hour(pools: Sequence[Deployed], of: int) -> bytes:
+    """Return the replicas of an hour, as parts of manifests.
+
+    An autoscaler is told the least; where a pool rests in some hours, it begins anew.
+    """
+    return dumped(*(part for pool in pools for part in _in_hour(pool, of)))
+
+
+def _in_hour(pool: Deployed, of: int) -> Iterator[Manifest]:
+    n = pool.replicas[of]
+    if not pool.is_scaled or 0 in pool.replicas:
+        yield _manifest("apps/v1", "Deployment", pool, {"replicas": n})
+    if pool.is_scaled and n:
+        least = {"minReplicas": n}
+        yield _manifest("autoscaling/v2", "HorizontalPodAutoscaler", pool, least)
 
 
 def dumped(*documents: Manifest) -> bytes:
@@ -41,7 +68,7 @@ def node_label(device: str) -> str:
 
 def _of_pool(pool: Deployed) -> Iterator[Manifest]:
     yield _manifest("apps/v1", "Deployment", pool, {
-        "replicas": pool.peak, "selector": _selector(pool),
+        "replicas": pool.begun, "selector": _selector(pool),
         "template": {"metadata": {"labels": _labels(pool), "annotations": {
             "prometheus.io/scrape": "true", "prometheus.io/port": str(triton.METRICS)}},
             "spec": _pod(pool)},
@@ -54,7 +81,7 @@ def _of_pool(pool: Deployed) -> Iterator[Manifest]:
     yield _manifest("policy/v1", "PodDisruptionBudget", pool, {
         "maxUnavailable": max(1, pool.spread), "selector": _selector(pool),
     })  # fmt: skip
-    if not pool.source.is_on_gpu:  # a busy GPU leaves the CPU, which the autoscaler sees, idle
+    if pool.is_scaled:
         yield _manifest("autoscaling/v2", "HorizontalPodAutoscaler", pool, _scaling(pool))
 
 
@@ -80,8 +107,7 @@ def _pod(pool: Deployed) -> Manifest:
             "whenUnsatisfiable": "DoNotSchedule" if pool.spread else "ScheduleAnyway",
             "labelSelector": _selector(pool),
         }],
-        "securityContext": {"runAsNonRoot": True, "runAsUser": 1000,
-                            "seccompProfile": {"type": "RuntimeDefault"}},
+        "securityContext": {**LOCKED},
         "containers": [_container(pool)],
     }  # fmt: skip
 

@@ -52,6 +52,7 @@ class Deployed:
     rates: tuple[float, ...]  #: requests a second that it must bear, by hour
     spread: int  #: of its replicas that one machine may hold; 0: any number
     busy: float  #: share of the time that a replica works in the hour in which it works most
+    start: int = 0  #: the hour that is deployed first
 
     @property
     def peak(self) -> int:
@@ -62,6 +63,16 @@ class Deployed:
     def least(self) -> int:
         """Replicas in the hour that has least, where there are any."""
         return min(n for n in self.replicas if n)
+
+    @property
+    def begun(self) -> int:
+        """Replicas in the hour that is deployed first."""
+        return self.replicas[self.start]
+
+    @property
+    def is_scaled(self) -> bool:
+        """Whether it is scaled by how busy its CPU is: a busy GPU leaves that idle."""
+        return not self.source.is_on_gpu
 
     def with_batch(self, batch: int) -> "Deployed":
         """Return the pool with another largest batch, under another name."""
@@ -112,8 +123,14 @@ def _over_hours(
     return Deployed(
         name, of, plan.kinds[of], source, model,
         tuple(0 if pool is None else pool.replicas for pool in pools),
-        tuple(_rate(hour, of) for hour in hours), min(spreads, default=0), busy,
+        tuple(_rate(hour, of) for hour in hours), min(spreads, default=0), busy, busiest(plan),
     )  # fmt: skip
+
+
+def busiest(plan: Plan) -> int:
+    """Return the hour in which most is asked for, all classes together."""
+    asked = [sum(rates) for rates in zip(*(c.borne for c in plan.classes.values()), strict=True)]
+    return asked.index(max(asked))
 
 
 def by_hour(plan: Plan) -> list[HourPlan]:

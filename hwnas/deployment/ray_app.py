@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hwnas.deployment.pools import Deployed
+from hwnas.deployment.pools import Deployed, busiest
 from hwnas.planning.plan import HourPlan, Plan
 
 NAME = "ray_app.py"
@@ -28,6 +28,7 @@ def app(plan: Plan, pools: Sequence[Deployed]) -> dict[str, bytes]:
         "pools": {pool.name: _pool(pool) for pool in able.values()},
         "hours": hours,
         "routes": _at_peak(hours),
+        "start": busiest(plan),
     }
     return {NAME: _written(content)}
 
@@ -40,15 +41,15 @@ def alone(pools: Sequence[Deployed]) -> bytes:
     }
     hour = {"hours": [0], "replicas": {pool.name: 1 for pool in pools}, "routes": routes}
     named = {pool.name: _pool(pool) for pool in pools}
-    return _written({"pools": named, "hours": [hour], "routes": routes})
+    return _written({"pools": named, "hours": [hour], "routes": routes, "start": 0})
 
 
 def _written(content: dict[str, Any]) -> bytes:
     """Return the application with what it serves.
 
     Args:
-        content: ``pools`` by name, ``hours`` with their replicas and routes, and ``routes`` of
-            peaks.
+        content: ``pools`` by name, ``hours`` with their replicas and routes, ``routes`` of
+            peaks, and ``start``, the hour whose replicas come first.
     """
     plain = json.loads(json.dumps(content))  # lists for tuples, and nothing that is no literal
     literal = pprint.pformat(plain, width=100, sort_dicts=False, compact=True)

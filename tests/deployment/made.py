@@ -66,7 +66,7 @@ def plan(cpu: Path, npu: Path) -> Plan:
     local = Route("counter", 5.0, NPU, None, 0.0, 0.0, 0.9, 0.0, 0.0, 0.0)
     pools = [Pool(SMALL, 3, 1, 50.0), Pool(LARGE, 2, 0, 50.0), Pool(NPU, 1, 0, 50.0)]
     quiet = [Pool(SMALL, 1, 1, 50.0), *pools[1:], Pool(CUT, 1, 0, 50.0)]
-    rates = [60.0] * HOURS
+    rates = [60.0 if 8 <= hour < 20 else 30.0 for hour in range(HOURS)]
     return Plan(
         1, "cost", "$", 1.0, 1.0, 1.0, 0.05,
         {name: Asked(9.0, 0.5, 0.5, ["site"], rates, rates, "") for name in ("web", "counter")},

@@ -16,12 +16,13 @@ from google.protobuf.text_format import ParseError
 from torch.nn import functional as F
 
 from hwnas.backends.onnxruntime.session import OrtSession
-from hwnas.deployment import kserve, kubernetes
+from hwnas.deployment import alerts, kserve, kubernetes, schedule
 from hwnas.deployment.alerts import _forecast
 from hwnas.deployment.files import files
+from hwnas.deployment.pools import Deployed, Source
 from hwnas.deployment.ray_app import _at_peak
 from hwnas.errors import CompileError
-from hwnas.planning.plan import Route
+from hwnas.planning.plan import Kind, Route
 from hwnas.runtimes.onnx_check import checked_opset
 from hwnas.runtimes.onnx_served import CONFIDENCE, served
 from hwnas.space import SearchSpace
@@ -148,6 +149,68 @@ def test_manifests_are_valid_and_say_what_is_planned(deploy: Files) -> None:
     assert b"&id" not in deploy[f"kubernetes/{POOL}.yaml"]
 
 
+def _applied(documents: list[dict[str, Any]]) -> dict[int, list[dict[str, Any]]]:
+    """Return what is applied in each hour of a day; once an hour, or it is an error."""
+    files = {d["metadata"]["name"]: d["data"]["hour.yaml"] for d in documents
+             if d["kind"] == "ConfigMap"}  # fmt: skip
+    found: dict[int, list[dict[str, Any]]] = {}
+    for job in (d["spec"] for d in documents if d["kind"] == "CronJob"):
+        minute, hours, *days = job["schedule"].split()
+        assert (minute, days, job["timeZone"]) == ("0", ["*", "*", "*"], "Etc/UTC")
+        (volume,) = job["jobTemplate"]["spec"]["template"]["spec"]["volumes"]
+        for hour in map(int, hours.split(",")):
+            assert hour not in found
+            found[hour] = [*yaml.safe_load_all(files[volume["configMap"]["name"]])]
+    return found
+
+
+def test_replicas_and_routes_follow_the_hours(deploy: Files) -> None:
+    pods, routes = ([*yaml.safe_load_all(deploy[f"{at}/schedule.yaml"])]
+                    for at in ("kubernetes", "kserve"))  # fmt: skip
+    for document in {each["kind"]: each for each in routes}.values():
+        kubernetes_validate.validate(document, "1.31", strict=True)
+    scaled = _applied(pods)
+    assert len(scaled) == 24
+    for hour, parts in scaled.items():
+        least = {d["metadata"]["name"]: d["spec"]["minReplicas"] for d in parts}
+        assert least[POOL] == (3 if 8 <= hour < 20 else 1)
+    graphs = _applied(routes)
+    assert len(graphs) == 24
+    (deployed,) = [d for d in _documents(deploy, "kserve") if d["kind"] == "InferenceGraph"]
+    for hour, (graph,) in graphs.items():
+        jsonschema.validate(graph["spec"], _GRAPH)
+        assert (graph == deployed) == (8 <= hour < 20)
+
+
+def test_pools_start_with_the_replicas_of_one_hour_and_may_rest_in_others() -> None:
+    def pool(name: str, *replicas: int) -> Deployed:
+        kind = Kind("cpu", name, 4, 0.0, 9.0, 50.0, 1, None, {}, 3.5, "")
+        return Deployed(name, name, kind, Source(), None, replicas, (0.0, 1.0), 1, 0.5, start=1)
+
+    pools = [pool("a", 3, 0), pool("b", 0, 3)]
+    found = kubernetes.manifests(pools)
+    begun = [next(yaml.safe_load_all(found[f"kubernetes/{p.name}.yaml"]))["spec"] for p in pools]
+    assert [spec["replicas"] for spec in begun] == [0, 3]
+    hours = [yaml.safe_load_all(kubernetes.hour(pools, of)) for of in (0, 1)]
+    parts = [[(d["kind"], *d["spec"].values()) for d in documents] for documents in hours]
+    scaled = ("HorizontalPodAutoscaler", 3)
+    assert parts[0] == [("Deployment", 3), scaled, ("Deployment", 0)]
+    assert parts[1] == [("Deployment", 0), ("Deployment", 3), scaled]
+    missing = yaml.safe_load(alerts.rules(pools)["prometheus/rules.yaml"])["groups"][0]["rules"][4]
+    promql_parser.parse(missing["expr"])
+    assert 'and on() sum(hwnas:forecast_requests_per_second{model="a"}) > 0' in missing["expr"]
+
+
+def test_hours_of_a_week_are_those_of_cron() -> None:
+    """Plans begin on Monday, weeks of cron on Sunday; days that are alike are one job."""
+    nights = [24 * day + hour for day in range(7) for hour in (0, 1)]
+    assert schedule.crons([*nights, 6 * 24 + 9], 168) == ["0 0,1 * * 1,2,3,4,5,6", "0 0,1,9 * * 0"]
+    assert schedule.crons([8, 9], 24) == ["0 8,9 * * *"]
+    assert (
+        schedule.schedule("a", [b"x", b"y"], []) == schedule.schedule("a", [b"x"] * 24, []) == b""
+    )
+
+
 def test_labels_of_nodes_hold_what_labels_may() -> None:
     assert kubernetes.node_label("jetson orin/64") == "jetson-orin-64"
     assert kubernetes.node_label("cpu_spot") == "cpu_spot"
@@ -198,7 +261,7 @@ _GRAPH = {
 
 
 def test_cascade_is_a_graph_that_goes_on_where_the_first_is_unsure(deploy: Files) -> None:
-    (found,) = _documents(deploy, "kserve")
+    found = next(d for d in _documents(deploy, "kserve") if d["kind"] == "InferenceGraph")
     jsonschema.validate(found["spec"], _GRAPH)
     nodes = found["spec"]["nodes"]
     weights = {step["nodeName"]: step["weight"] for step in nodes["root"]["steps"]}

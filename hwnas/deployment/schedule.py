@@ -1,0 +1,95 @@
+"""What changes by the hour, as CronJobs of Kubernetes: each applies a file when its hours begin.
+
+Files hold parts of manifests, which are merged into what there is (server-side apply). Source:
+https://kubernetes.io/docs/reference/using-api/server-side-apply, "Field management".
+"""
+
+from collections.abc import Iterator, Sequence
+
+from hwnas.deployment.kubernetes import LOCKED, Manifest, dumped
+
+IMAGE = "registry.k8s.io/kubectl:v1.34.0"
+DAY, WEEK = 24, 168  #: hours of plans that say which hour is when
+_PATH, _FILE = "/hours", "hour.yaml"
+_LATE_S = 1800  # that an hour may begin late, where the controller was away
+
+
+def schedule(name: str, hours: Sequence[bytes], rules: Sequence[Manifest]) -> bytes:
+    """Return the manifests that apply a file an hour; empty: all are the same, or no day or week.
+
+    Args:
+        name: Of all that there is of it.
+        hours: The file of each hour of the plan; of a week from Monday on.
+        rules: What applying them needs to be allowed.
+    """
+    if len(hours) not in (DAY, WEEK) or len({*hours}) == 1:
+        return b""
+    found = [*_allowed(name, rules)]
+    for i, content in enumerate(dict.fromkeys(hours)):
+        own = [hour for hour, other in enumerate(hours) if other == content]
+        found.append(_manifest("v1", "ConfigMap", f"{name}-{i}", data={_FILE: content.decode()}))
+        for j, when in enumerate(crons(own, len(hours))):
+            found.append(_job(f"{name}-{i}-{j}", when, name, f"{name}-{i}"))
+    return dumped(*found)
+
+
+def crons(hours: Sequence[int], n: int) -> list[str]:
+    """Return when hours of a day or a week begin, as cron has it: days that are alike together."""
+    days: dict[tuple[int, ...], list[int]] = {}
+    for day in range(n // DAY):
+        own = tuple(hour % DAY for hour in hours if hour // DAY == day)
+        days.setdefault(own, []).append((day + 1) % 7)  # of cron's week, Sunday is the first
+    return [
+        f"0 {_listed(own)} * * {_listed(sorted(on)) if n == WEEK else '*'}"
+        for own, on in days.items()
+        if own
+    ]
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return ",".join(map(str, numbers))
+
+
+def _allowed(name: str, rules: Sequence[Manifest]) -> Iterator[Manifest]:
+    """Yield who applies files, and what that is allowed."""
+    group = "rbac.authorization.k8s.io"
+    yield _manifest("v1", "ServiceAccount", name)
+    yield _manifest(f"{group}/v1", "Role", name, rules=[*rules])
+    yield _manifest(
+        f"{group}/v1", "RoleBinding", name,
+        roleRef={"apiGroup": group, "kind": "Role", "name": name},
+        subjects=[{"kind": "ServiceAccount", "name": name, "namespace": "default"}],
+    )  # fmt: skip
+
+
+def allowed(group: str, resource: str, names: Sequence[str]) -> Manifest:
+    """Return the rule that lets named resources be changed."""
+    return {"apiGroups": [group], "resources": [resource], "resourceNames": [*names],
+            "verbs": ["get", "patch"]}  # fmt: skip
+
+
+def _manifest(version: str, kind: str, name: str, **more: object) -> Manifest:
+    labels = {"app.kubernetes.io/managed-by": "hwnas"}
+    metadata = {"name": name, "labels": labels}
+    return {"apiVersion": version, "kind": kind, "metadata": metadata, **more}
+
+
+def _job(name: str, when: str, account: str, files: str) -> Manifest:
+    pod = {
+        "serviceAccountName": account, "restartPolicy": "Never", "securityContext": {**LOCKED},
+        "containers": [{
+            "name": "kubectl", "image": IMAGE,
+            "command": ["kubectl", "apply", "--server-side", "--force-conflicts",
+                        "--field-manager=hwnas", "-f", f"{_PATH}/{_FILE}"],
+            "volumeMounts": [{"name": "hours", "mountPath": _PATH}],
+            "resources": {"requests": {"cpu": "100m", "memory": "64Mi"},
+                          "limits": {"memory": "256Mi"}},
+            "securityContext": {"allowPrivilegeEscalation": False,
+                                "capabilities": {"drop": ["ALL"]}},
+        }],
+        "volumes": [{"name": "hours", "configMap": {"name": files}}],
+    }  # fmt: skip
+    return _manifest("batch/v1", "CronJob", name, spec={
+        "schedule": when, "timeZone": "Etc/UTC", "startingDeadlineSeconds": _LATE_S,
+        "jobTemplate": {"spec": {"backoffLimit": 4, "template": {"spec": pod}}},
+    })  # fmt: skip
