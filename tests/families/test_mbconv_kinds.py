@@ -1,6 +1,8 @@
 """Kinds of blocks beside inverted residuals, multipliers, and the spaces that have them."""
 
 import random
+from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,8 @@ from hwnas.graph import fuse, n_macs, n_params
 from hwnas.int8.network import stand_in
 from hwnas.int8.tflite import write
 from hwnas.op import Signature
-from hwnas.space import Genotype, Option, SearchSpace
+from hwnas.space import Genotype, Option, SearchSpace, closest
+from hwnas.space.base import When
 from tests.conftest import target
 from tests.int8.networks import quantised
 from tests.int8.qdq import oracle
@@ -331,3 +334,52 @@ def test_choice_that_no_block_reads_is_refused(
     with pytest.raises(SpaceError, match=message) as error:
         MBCONV.check(found)
     assert "\n" not in str(error.value)
+
+
+_PLACES = ("", "stages.0.", "stages.0.blocks.0.")
+_SAID = (None, "plain", "fused", ("plain", "fused"))  # of a kind: nothing, one, or a choice
+
+
+def _nested(kinds: Sequence[Any], place: str, when: When) -> SearchSpace:
+    """Return a space of two blocks, with a choice of their expansion, and kinds at any place."""
+    choices: dict[str, tuple[Option, ...]] = {f"{place}expansion": (1, 2)}
+    fixed = {n: v for n, v in _alone().fixed.items() if n != "kind" and n not in choices}
+    fixed |= {"stages.0.depth": 2, "stages.1.kind": "plain"}
+    for where, said in zip(_PLACES, kinds, strict=True):
+        choices |= {f"{where}kind": said} if isinstance(said, tuple) else {}
+        fixed |= {f"{where}kind": said} if isinstance(said, str) else {}
+    return SearchSpace("nested", "mbconv", choices, fixed, when)
+
+
+def _idle(found: SearchSpace, name: str) -> list[Option]:
+    """Return with which options of the kind closest to a choice it changes no network."""
+    of, changed = closest(found.choices, name.rpartition(".")[0], "kind"), dict[Option, bool]()
+    for row in product(*found.choices.values()):
+        said = found.genotype(dict(zip(found.choices, row, strict=True))).to_dict()
+        if name in said and of in said:
+            one, other = (found.genotype({**said, name: option}) for option in (1, 2))
+            changes = any(
+                a.kind != "plain" and a != b
+                for a, b in zip(*(dimensions(found, g).blocks for g in (one, other)), strict=True)
+            )
+            changed[said[of]] = changes or changed.get(said[of], False)
+    return [option for option, changes in changed.items() if not changes]
+
+
+@pytest.mark.parametrize("place", _PLACES)
+@pytest.mark.parametrize("when", [{}, {"expansion": {"kind": ("fused",)}}])
+def test_choice_is_refused_exactly_where_it_changes_no_network(place: str, when: When) -> None:
+    refused, name = set(), f"{place}expansion"
+    for kinds in product(_SAID, repeat=3):
+        found, why = _nested(kinds, place, when), ""
+        try:
+            MBCONV.check(found)
+        except SpaceError as error:
+            why = str(error)
+        if why and "no effect where" not in why:
+            continue  # of a name that nothing reads
+        idle = _idle(found, name)
+        assert bool(why) == bool(idle), (kinds, why, idle)
+        assert all(f"'{name}' has no effect where" in why for _ in idle)
+        refused |= {bool(idle)}
+    assert refused == ({False} if when else {True, False})

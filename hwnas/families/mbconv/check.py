@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from hwnas.errors import SpaceError
 from hwnas.families import checks
-from hwnas.families.mbconv.lowering import DEFAULTS, READS
+from hwnas.families.mbconv.lowering import DEFAULTS, READS, sayers
 from hwnas.space import SearchSpace, closest
 
 _MULTIPLIERS = ("width_multiplier", "depth_multiplier")
@@ -37,8 +37,9 @@ def check(space: SearchSpace) -> None:
     checks.check_fixed(space, ["kernel_sharing"])
     for key in ("expansion", "se"):
         _check_read(space, blocks, key)
-        for block in blocks:
-            _check_condition(space, block, key)
+        for name in space.choices:
+            if name.rpartition(".")[2] == key:
+                _check_condition(space, blocks, name)
     _check_head(space, blocks)
     _check_multiplied(space)
 
@@ -82,21 +83,32 @@ def _check_read(space: SearchSpace, blocks: list[str], key: str) -> None:
             )
 
 
-def _check_condition(space: SearchSpace, block: str, key: str) -> None:
-    """Refuse a choice of a block that is there where its kind does not read it."""
-    names = {*space.choices, *space.fixed}
-    name, of = closest(names, block, key), closest(names, block, "kind")
-    if name is None or of is None or not {name, of} <= {*space.choices}:
-        return
-    if of.rpartition(".")[0] != name.rpartition(".")[0]:
-        return  # it may be read by other blocks
+def _check_condition(space: SearchSpace, blocks: list[str], name: str) -> None:
+    """Refuse a choice that is there while the kind closest to it is one with which none reads it.
+
+    Blocks that have a kind of their own may read it all the same.
+    """
+    place, _, key = name.rpartition(".")
+    of = closest({*space.choices, *space.fixed}, place, "kind")
+    if of is None or of not in space.choices:
+        return  # nothing that is chosen could leave it out
     allowed = space.when.get(key, {}).get("kind", space.choices[of])
-    if idle := _kinds(space, block).intersection(map(str, allowed)) - _readers(space, block, key):
-        readers = ", ".join(kind for kind in READS if key in READS[kind])
-        raise SpaceError(
-            f"Space '{space.name}': '{name}' has no effect where '{of}' is {min(idle)}; say "
-            f"when: {{{key}: {{kind: [{readers}]}}}}."
-        )
+    for kind in map(str, space.choices[of]):
+        if kind in allowed and not any(_can_read(space, b, name, of, kind) for b in blocks):
+            readers = ", ".join(kind for kind in READS if key in READS[kind])
+            raise SpaceError(
+                f"Space '{space.name}': '{name}' has no effect where '{of}' is {kind}; say "
+                f"when: {{{key}: {{kind: [{readers}]}}}}."
+            )
+
+
+def _can_read(space: SearchSpace, block: str, name: str, of: str, kind: str) -> bool:
+    """Return whether a choice can count for a block while ``of`` is a kind."""
+    key = name.rpartition(".")[2]
+    kinds = _readers(space, block, key)
+    if closest({*space.choices, *space.fixed}, block, "kind") == of:
+        kinds &= {kind}
+    return any(name in sayers(space, block, own, key)[0] for own in kinds)
 
 
 def _check_head(space: SearchSpace, blocks: list[str]) -> None:

@@ -160,8 +160,15 @@ def possible(space: SearchSpace, block: str, kind: str, key: str) -> tuple[Optio
 
     Where ``when`` leaves a choice out, what stands further away counts, and at last the default.
     """
+    names, is_always_said = sayers(space, block, kind, key)
+    found = tuple(option for name in names for option in space.options(name))
+    return found if is_always_said else (*found, _ABSENT[key])
+
+
+def sayers(space: SearchSpace, block: str, kind: str, key: str) -> tuple[list[str], bool]:
+    """Return the names that can say ``key`` of a block of a kind, and whether one always does."""
     names = {*space.choices, *space.fixed}
-    of, left, found = closest(names, block, "kind"), {*names}, list[Option]()
+    of, left, found = closest(names, block, "kind"), {*names}, list[str]()
     while (name := closest(left, block, key)) is not None:
         left.remove(name)
         place = name.rpartition(".")[0]
@@ -169,10 +176,10 @@ def possible(space: SearchSpace, block: str, kind: str, key: str) -> tuple[Optio
         asked = [(closest(names, place, other), {*allowed}) for other, allowed in needs.items()]
         met = [({kind} if n == of else {*space.options(n)}, ok) for n, ok in asked if n]
         if all(values & ok for values, ok in met):
-            found += space.options(name)
+            found.append(name)
         if all(values <= ok for values, ok in met):
-            return tuple(found)  # it is always there: nothing further away counts
-    return (*found, _ABSENT[key])
+            return found, True  # it is always there: nothing further away counts
+    return found, False
 
 
 def _block(said: _Values, place: tuple[int, int], c_in: int, stride: int) -> Block:
