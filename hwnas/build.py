@@ -16,14 +16,14 @@ from hwnas.cost.derived import DerivedCostModel
 from hwnas.cost.in_float import FasterThanFloat
 from hwnas.cost.measured import MeasuredCostModel
 from hwnas.device import Device, profile_command
-from hwnas.errors import ConfigError, RunError, SpaceError, unknown
+from hwnas.errors import ConfigError
 from hwnas.families import exits, precision
 from hwnas.identity import decisive, digest
 from hwnas.metrics import column, means
 from hwnas.networks import Networks
 from hwnas.networks import read as read_networks
 from hwnas.progress import Progress
-from hwnas.searching.recorded import read as read_study
+from hwnas.searching import earlier
 from hwnas.space import Genotype, Space
 from hwnas.supernets import Training, TrainingSetup
 from hwnas.target import facts
@@ -52,22 +52,14 @@ class Parts:
         """The first trials: the different candidates of an earlier run, in its order.
 
         Raises:
-            RunError: the run has no study that can be read.
+            RunError: its trials cannot be read.
             SpaceError: it has candidates that the space does not hold.
         """
         if self.config.start_from is None:
             return ()
-        try:
-            known = read_study(Path(self.config.start_from) / "study.db").candidates
-        except RunError as error:
-            raise RunError(f"start_from={self.config.start_from}: {error}") from None
-        spaces = {member.name: member for member in self.space.members}
-        for candidate in known:
-            if candidate.genotype.space not in spaces:
-                name = candidate.genotype.space
-                raise SpaceError(unknown("search space of start_from", name, spaces))
-            spaces[candidate.genotype.space].genotype(candidate.genotype.to_dict())
-        return tuple({c.id: c.genotype for c in known}.values())
+        known = earlier.candidates(Path(self.config.start_from), "start_from")
+        own = earlier.of_space(known, self.space, "start_from")
+        return tuple({c.id: c.genotype for c in own}.values())
 
     def digests(self) -> dict[str, str]:
         """Return a digest of everything that decides the outcome, by name."""

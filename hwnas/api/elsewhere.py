@@ -27,7 +27,7 @@ from hwnas.kit.folder import Chosen
 from hwnas.metrics import column, quality
 from hwnas.networks import Networks
 from hwnas.results import Candidate
-from hwnas.searching.recorded import read as read_study
+from hwnas.searching import earlier
 from hwnas.space import Genotype
 from hwnas.union import named
 
@@ -96,7 +96,8 @@ def _first(config: ProfileConfig, parts: Networks) -> list[Genotype]:
 
 
 def _next(config: ProfileConfig, parts: Networks) -> list[Genotype]:
-    found = read_study(Path(str(config.near)) / "study.db").candidates
+    known = earlier.candidates(Path(str(config.near)), "near", config.target.name)
+    found = earlier.of_space(known, parts.space, "near")
     return next_to_measure(backend.load(config.target), found, parts.lower, config.n)
 
 

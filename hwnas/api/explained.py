@@ -9,7 +9,7 @@ from hwnas.figure import Figure
 from hwnas.manifest import Manifest, read_manifest
 from hwnas.metrics import paid, quality
 from hwnas.results import Candidate, RunFolder
-from hwnas.searching import explanation, recorded
+from hwnas.searching import earlier, explanation
 from hwnas.searching.member import own
 from hwnas.searching.recorded import Record
 from hwnas.verified import Verified, read_verified, stays
@@ -78,12 +78,9 @@ def read_run(path: Path) -> ReadRun:
         raise RunError(f"run={path}: it is not the folder of a search.")
     if "part_of" in manifest:
         raise RunError(f"run={path} is one target of a search: say run={path.absolute().parent}.")
-    where = manifest["config"]["study"]
-    if where["storage"] is not None:
-        return ReadRun(folder, manifest, recorded.read_shared(where["storage"], where["name"]))
-    if not folder.study.exists():
+    if (source := earlier.source(path, manifest["config"])) is None:
         raise RunError(f"run={path}: no trial is finished yet.")
-    return ReadRun(folder, manifest, recorded.read(folder.study))
+    return ReadRun(folder, manifest, source.read())
 
 
 def verified_front(found: ReadRun) -> list[Candidate]:

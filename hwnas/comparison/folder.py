@@ -1,38 +1,22 @@
 """Run folders of ``search`` as what is compared of them, finished or not."""
 
-import contextlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hwnas import metrics
 from hwnas.budget import Budget
-from hwnas.candidates import read_candidates
 from hwnas.comparison.fronts import Point, Run, declared
 from hwnas.cost.in_float import RATIOS, is_outrun
 from hwnas.errors import RunError
 from hwnas.figure import Figure
-from hwnas.manifest import Manifest, Options, read_manifest
+from hwnas.manifest import Manifest, Options
 from hwnas.metrics import column, quality
 from hwnas.results import Candidate, Row
-from hwnas.searching import recorded
+from hwnas.searching import earlier
 from hwnas.searching.member import Member, own, verified_names
-from hwnas.searching.targets import Targets
-from hwnas.space import Space
-from hwnas.union import stem
 from hwnas.verified import read_front, read_made
-
-
-@dataclass(frozen=True)
-class _Searched:
-    """What a search has found so far."""
-
-    objectives: Sequence[str]
-    candidates: Sequence[Candidate]
-    seconds: Mapping[int, float]
-    notes: tuple[str, ...] = ()
 
 
 def read(path: Path, option: str = "runs") -> Run:
@@ -45,20 +29,17 @@ def read(path: Path, option: str = "runs") -> Run:
     Raises:
         RunError: it is not the folder of a search, or nothing is finished in it yet.
     """
-    manifest = read_manifest(path, option)
-    if manifest["verb"] != "search":
-        raise RunError(f"{option}={path} is a run of '{manifest['verb']}', not of 'search'.")
+    manifest = earlier.read_search(path, option)
     if "targets" in manifest:
-        return _for_all(path, manifest)
+        return _for_all(path, manifest, option)
     config = manifest["config"]
     budget, target = Budget.of(config["budget"]), _target(config)
-    whole = path.absolute().parent if "part_of" in manifest else path
-    of_all = read_manifest(whole, option)
-    searched = _searched(whole, of_all)
+    whole, of_all = earlier.whole(path, manifest, option)
+    searched = earlier.found(whole, of_all, option)
     candidates = searched.candidates
     objectives = config.get("objectives", searched.objectives)
     if whole != path:
-        candidates = [_targets(of_all).seen(c, str(target)) for c in candidates]
+        candidates = [earlier.targets(of_all).seen(c, str(target)) for c in candidates]
     members = _members(path, {c.id: c for c in candidates}, budget)
     return Run(
         f"{path.absolute().parent.name}/{path.name}" if whole != path else path.absolute().name,
@@ -88,15 +69,9 @@ def _spelt_out(budget: Budget) -> Row:
     return {"name": budget.name, **dict.fromkeys(metrics.costs()), **budget.limits}
 
 
-def _targets(manifest: Manifest) -> Targets:
-    """Return the targets of a run for several."""
-    own = manifest["targets"].items()
-    return Targets({target: Budget.of(of["config"]["budget"]) for target, of in own})
-
-
-def _for_all(path: Path, manifest: Manifest) -> Run:
+def _for_all(path: Path, manifest: Manifest, option: str) -> Run:
     """Return the front of models that fit the budgets of all targets."""
-    targets, searched = _targets(manifest), _searched(path, manifest)
+    targets, searched = earlier.targets(manifest), earlier.found(path, manifest, option)
     name = "+".join(targets.budgets)
     return Run(
         path.absolute().name,
@@ -113,55 +88,6 @@ def _for_all(path: Path, manifest: Manifest) -> Run:
         seconds=searched.seconds,
         path=str(path),
     )
-
-
-def _searched(path: Path, manifest: Manifest) -> _Searched:
-    """Return candidates: of a finished run by ``candidates.parquet``, else by the study.
-
-    The file is read five times faster, but has no times, and a study may be out of reach.
-    """
-    config = manifest["config"]
-    source = _source(path, config)
-    if manifest.get("status") != "running" and source is not None:
-        with contextlib.suppress(RunError):
-            outline = source.outline()
-            if (candidates := read_candidates(path, _names(outline.space))) is not None:
-                return _Searched(outline.objectives, candidates, outline.seconds)
-    try:
-        if source is None:
-            raise RunError(f"runs={path}: no trial is finished yet.")
-        record = source.read()
-    except RunError:
-        if (candidates := read_candidates(path, _spaces(config))) is None:
-            raise
-        note = "its study cannot be read: candidates.parquet instead, which has no times"
-        return _Searched(_objectives(manifest), candidates, {}, (note,))
-    return _Searched(record.objectives, record.candidates, record.seconds)
-
-
-def _source(folder: Path, config: Options) -> recorded.Source | None:
-    """Return where the study of a run lies; ``None`` where it has begun none."""
-    where = config.get("study")
-    if where is not None and where["storage"] is not None:
-        return recorded.in_database(where["storage"], where["name"])
-    return recorded.in_file(folder / "study.db") if (folder / "study.db").exists() else None
-
-
-def _names(space: Space) -> list[str]:
-    return [member.name for member in space.members]
-
-
-def _spaces(config: Options) -> list[str]:
-    """Return the names of the search spaces; of a benchmark table, what its file is called."""
-    if not (named := config.get("search_space")):
-        return [Path(config["table"]["path"]).name.partition(".")[0]]
-    return [stem(str(name)) for name in (named if isinstance(named, list) else [named])]
-
-
-def _objectives(manifest: Manifest) -> Sequence[str]:
-    config = manifest["config"]
-    declared_ones = manifest.get("objectives") or config.get("objectives")
-    return declared_ones or ("accuracy", *config["table"]["costs"])
 
 
 def _progress(manifest: Manifest, candidates: Sequence[Candidate]) -> Iterator[str]:

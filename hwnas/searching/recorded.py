@@ -122,15 +122,6 @@ def read(path: Path) -> Record:
     return in_file(path).read()
 
 
-def read_shared(url: str, name: str) -> Record:
-    """Read a study from a database.
-
-    Raises:
-        RunError: it does not answer, there are no trials yet, or it is not such a study.
-    """
-    return in_database(url, name).read()
-
-
 def in_file(path: Path) -> Source:
     """Return the study in a file that a run may be writing."""
     # Where nobody has it open there is no log beside it, and SQLite would make one, even to read.

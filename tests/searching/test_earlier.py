@@ -1,0 +1,116 @@
+"""Earlier searches from which another one starts, or near which a kit is written."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from optuna.samplers import RandomSampler
+
+from hwnas import database
+from hwnas.api import elsewhere
+from hwnas.build import Parts
+from hwnas.errors import RunError, SpaceError
+from hwnas.figure import Figure
+from hwnas.results import Candidate, Row, RunFolder
+from hwnas.searching.options import StudyConfig
+from hwnas.searching.shared_study import Membership, SharedStudy
+from hwnas.space import SearchSpace
+
+MS = ("latency_ms",)
+OF_BOTH = ("a.latency_ms", "b.latency_ms")
+
+
+def _config(target: str, storage: str | None) -> Row:
+    return {
+        "search_space": "tiny", "seed": 0, "n_trials": 3, "budget": {}, "sampler": {"name": "tpe"},
+        "target": {"name": target}, "dataset": {"name": "digits"}, "cost": "measured",
+        "objectives": ["accuracy", *MS], "study": {"storage": storage, "name": "hwnas"},
+    }  # fmt: skip
+
+
+def _searched(path: Path, file: Path, space: SearchSpace, costs: Sequence[str]) -> list[Candidate]:
+    """Write what a search of three networks leaves behind, its study in a file."""
+    objectives, run = ("accuracy", *costs), RunFolder(path)
+    is_shared = file.parent != path
+    config = _config("a", database.of_file(file) if is_shared else None)
+    manifest = {"arguments": [], "status": "finished", "config": config}
+    own = {target: {"config": _config(target, None)} for target in "ab"}
+    if costs is OF_BOTH:
+        manifest |= {"objectives": objectives, "targets": own}
+        part = {**manifest, **own["b"], "part_of": ".."}
+        run.write_json("b/manifest.json", {n: v for n, v in part.items() if n != "targets"})
+    run.write_json("manifest.json", manifest)
+    joined = Membership(StudyConfig(), database.of_file(file), "hwnas", objectives, {})
+    study, sampler = SharedStudy(joined, space), RandomSampler(seed=0)
+    for _ in range(3):
+        trial = study.ask(sampler, 3)
+        assert trial is not None
+        figures = {name: Figure(float(trial.number + 1), "modelled") for name in objectives}
+        candidate = Candidate(trial.number, space.genotype(trial.params), figures)
+        study.tell(trial, candidate, {})
+    study.close()
+    run.write_parquet("candidates.parquet", [c.row(space, "accuracy") for c in study.candidates])
+    return study.candidates
+
+
+def _first(path: Path, space: SearchSpace) -> list[str]:
+    config: Any = SimpleNamespace(start_from=str(path))
+    networks: Any = SimpleNamespace(space=space)
+    none: Any = None
+    return [genotype.id for genotype in Parts(config, networks, none).first]
+
+
+def _near(
+    path: Path, space: SearchSpace, target: str, monkeypatch: pytest.MonkeyPatch
+) -> list[tuple[str, float]]:
+    """Return what a kit near a search is chosen from: ids with their latency."""
+    known: list[Candidate] = []
+    config: Any = SimpleNamespace(near=path, n=4, target=SimpleNamespace(name=target))
+    parts: Any = SimpleNamespace(space=space, lower=None)
+    monkeypatch.setattr("hwnas.backends.elsewhere.backend.load", lambda target: None)
+    monkeypatch.setattr(elsewhere, "next_to_measure", lambda device, found, *_: known.extend(found))
+    elsewhere._next(config, parts)
+    return [(candidate.id, candidate.figures["latency_ms"].value) for candidate in known]
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_search_in_a_database_is_started_from(
+    tiny: SearchSpace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_there: bool
+) -> None:
+    known = _searched(tmp_path / "run", tmp_path / "shared.db", tiny, MS)
+    if not is_there:
+        (tmp_path / "shared.db").unlink()
+    ids = [candidate.id for candidate in known]
+    assert _first(tmp_path / "run", tiny) == ids
+    near = _near(tmp_path / "run", tiny, "c", monkeypatch)
+    assert near == [(name, i + 1.0) for i, name in enumerate(ids)]
+
+
+def test_search_for_several_targets_is_started_from(
+    tiny: SearchSpace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    ids = [c.id for c in _searched(run, run / "study.db", tiny, OF_BOTH)]
+    near = [(name, i + 1.0) for i, name in enumerate(ids)]
+    for path in (run, run / "b"):
+        assert _first(path, tiny) == ids
+        assert _near(path, tiny, "b", monkeypatch) == near
+    with pytest.raises(RunError, match=r"near=.*run: .* for a, b, not for c; .* near=.*run/a$"):
+        _near(run, tiny, "c", monkeypatch)
+
+
+def test_earlier_search_of_which_trials_may_lack_is_refused(
+    tiny: SearchSpace, small: SearchSpace, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    _searched(run, run / "study.db", tiny, MS)
+    with pytest.raises(SpaceError, match="Unknown search space of start_from 'tiny'"):
+        _first(run, small)
+    text = (run / "manifest.json").read_text()
+    (run / "manifest.json").write_text(text.replace('"finished"', '"running"'))
+    assert len(_first(run, tiny)) == 3
+    (run / "study.db").unlink()
+    with pytest.raises(RunError, match=r"start_from=.*: .* not finished, .* run.resume="):
+        _first(run, tiny)
