@@ -61,8 +61,7 @@ def search(
             folder.write_json("manifest.json", manifest)
             reporter.say([f"Run folder: {folder.path}"])
             reporter.follow(study, context.followed(contexts))
-            if (config.study.workers or 1) > 1:
-                contexts[0].evaluator.train()  # once, on all cores, before all want it
+            engine.prepare(study, config, contexts[0].evaluator.train)  # once, on all cores
             outcome = engine.run(search, config, folder, study, reporter)
         reporter.say([f"A process ended early: {why}" for why in outcome.ended], alarming=True)
         if outcome.leader:

@@ -1,5 +1,6 @@
 """Runs a search by one process or many, on a study of its own or one that others share."""
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -59,6 +60,19 @@ def study(search: Search, config: EngineConfig, folder: RunFolder) -> Iterator[A
             metric = quality(search.objectives)
             rows = [candidate.row(space, metric) for candidate in opened.candidates]
             folder.write_parquet("candidates.parquet", rows)
+
+
+def prepare(opened: AnyStudy, config: EngineConfig, work: Callable[[], None]) -> None:
+    """Do what all processes wait for before they search; the time counts as theirs.
+
+    One process alone does it in its first trial.
+    """
+    n = config.study.workers or 1
+    if n > 1:
+        assert isinstance(opened, SharedStudy)
+        began = time.monotonic()
+        work()
+        opened.wait(n * (time.monotonic() - began))
 
 
 def run(

@@ -35,6 +35,7 @@ from hwnas.searching.options import StudyConfig
 from hwnas.space import Genotype, Space
 
 _WORKER = "worker"  # attribute of trials
+_WAITED = "waited_s:"  # attributes of the study, of each command
 _POLL_S = 0.5  # between looks at what others do
 _RETRIES = 3  # of a trial whose workers die: it may be what they die of
 _UNFINISHED = (TrialState.RUNNING, TrialState.WAITING)
@@ -75,6 +76,7 @@ class SharedStudy:
         self.candidates: list[Candidate] = []
         try:
             self._study = self._joined(membership.name, membership.digests)
+            self.waited_s = self._waited()  #: of all processes together, before any trial
             self.refresh()
         except BaseException:
             self._connection.close()
@@ -127,9 +129,19 @@ class SharedStudy:
         self.candidates = [self._known[number] for number in sorted(self._known)]
         return counted
 
+    def wait(self, seconds: float) -> None:
+        """Count seconds that all processes together waited before any trial.
+
+        They are spent once a candidate is scored, as where one process trains for its first one.
+        """
+        own, patiently = _WAITED + self.worker, self._connection.patiently
+        before = patiently(lambda: self._study.user_attrs.get(own, 0.0))
+        patiently(lambda: self._study.set_user_attr(own, before + seconds))
+        self.waited_s += seconds
+
     @property
     def spent_s(self) -> float:
-        """The seconds that trials took, of all processes together.
+        """The seconds that trials took, and the waiting for them, of all processes together.
 
         In a database that commands share, of those of this command: each has its own time.
         """
@@ -141,7 +153,8 @@ class SharedStudy:
             now = datetime.now()
             begun = [t.datetime_start for t in known if t.state == TrialState.RUNNING]
             going = sum((now - at).total_seconds() for at in begun if at and at >= self._since)
-        return going + trials.spent_s(known, self.objectives)
+        is_scored = any(t.user_attrs.get("state") in {"complete", "stopped"} for t in known)
+        return self.waited_s * is_scored + going + trials.spent_s(known, self.objectives)
 
     def workers(self) -> list[str]:
         """Return which commands finished trials, in the order of their last ones."""
@@ -163,6 +176,11 @@ class SharedStudy:
             with contextlib.suppress(*AWAY):  # others find it when its signs of life are gone
                 self._queue_again(self._study.trials[pulse.trial.number])
         self._connection.close()
+
+    def _waited(self) -> float:
+        known = self._connection.patiently(lambda: self._study.user_attrs)
+        own = _WAITED + (self.worker if self._config.storage is not None else "")
+        return sum(float(seconds) for name, seconds in known.items() if name.startswith(own))
 
     def _joined(self, name: str, digests: Mapping[str, str]) -> optuna.Study:
         """Return the study, new or as others began it.

@@ -63,7 +63,7 @@ def search(job: Job, study: SharedStudy, progress: Progress) -> list[str]:
             process.start()
     shown = len(study.candidates)
     try:
-        left_s = (limit_s(job.config) - study.spent_s) / n
+        left_s = (limit_s(job.config) - max(study.spent_s, study.waited_s)) / n
         with progress.phase("Search", job.config.n_trials, shown, left_s) as advance:
             while any(process.is_alive() for process in processes):
                 time.sleep(_POLL_S)

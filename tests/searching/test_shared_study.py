@@ -6,7 +6,10 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import optuna
 import pytest
@@ -18,7 +21,7 @@ from hwnas.budget import Budget
 from hwnas.errors import ConfigError, RunError
 from hwnas.progress import Silent
 from hwnas.results import Candidate
-from hwnas.searching import loop
+from hwnas.searching import engine, loop
 from hwnas.searching.options import SamplerConfig, StudyConfig
 from hwnas.searching.shared_study import Membership, SharedStudy
 from hwnas.searching.storage import is_shared
@@ -167,6 +170,26 @@ def test_in_a_database_that_commands_share_each_has_its_own_time(
     assert b.spent_s == 0
     a.close()
     b.close()
+
+
+def test_what_all_processes_wait_for_counts_once_a_candidate_is_scored(
+    tmp_path: Path, tiny: SearchSpace
+) -> None:
+    """As where one process trains the supernet in the first trial that it scores."""
+    url, config = f"sqlite:///{tmp_path / 'shared.db'}", replace(CONFIG, workers=3)
+    membership = Membership(config, url, "hwnas", OBJECTIVES, {})
+    study = SharedStudy(membership, tiny)
+    options: Any = SimpleNamespace(study=config, n_trials=2, minutes=1.0, seed=0)
+    engine.prepare(study, options, partial(time.sleep, 0.1))
+    other = SharedStudy(replace(membership, worker="a process of it, or of a resumed run"), tiny)
+    assert 0.3 <= other.waited_s < 3
+    assert study.spent_s == other.spent_s == 0
+    trial = study.ask(RandomSampler(seed=0), 3)
+    assert trial is not None
+    _evaluate(study, trial, tiny)
+    assert other.waited_s < min(study.spent_s, other.spent_s)
+    study.close()
+    other.close()
 
 
 def test_a_long_evaluation_is_not_taken_for_death(
