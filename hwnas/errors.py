@@ -49,6 +49,10 @@ class DeviceError(HwnasError):
     """A device does not answer, or does not answer in time."""
 
 
+class UnbearableError(DeviceError):
+    """Devices answer, but again and again not with the one network that they were given."""
+
+
 class TableError(HwnasError):
     """A latency table is missing, damaged, foreign or incomplete."""
 

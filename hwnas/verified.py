@@ -38,6 +38,7 @@ class FrontFile(TypedDict):
     budget: NotRequired[dict[str, float]]
     budgets: NotRequired[dict[str, dict[str, float]]]  #: of several targets
     baseline: NotRequired[dict[str, Any]]
+    unverified: NotRequired[dict[str, str]]  #: why others could not be verified, by id
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,12 @@ def stays(run: Path, genotype_id: str) -> bool | None:
     """Return whether a member stayed on the front of a run, if the run has said so."""
     members = (read_front(run) or {"members": []})["members"]
     return next((bool(m["verified_on_front"]) for m in members if m["id"] == genotype_id), None)
+
+
+def unverified(run: Path, genotype_id: str) -> str:
+    """Return why a run could not verify a candidate; empty if it could, or did not try."""
+    front = read_front(run)
+    return "" if front is None else front.get("unverified", {}).get(genotype_id, "")
 
 
 def _check_objectives(names: list[str]) -> None:

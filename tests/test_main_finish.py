@@ -14,10 +14,13 @@ import pytest
 
 from hwnas.__main__ import run
 from hwnas.api import finishing
+from hwnas.errors import CompileError
 from hwnas.figure import Figure
 from hwnas.finishing.options import FinishConfig
 from hwnas.results import Candidate
+from hwnas.searching import verify
 from hwnas.searching.band import Beliefs
+from hwnas.searching.member import Member
 from hwnas.space import Genotype, SearchSpace
 from hwnas.training import alone
 
@@ -83,6 +86,43 @@ def test_another_target_trains_no_candidate_again(
     again = searched.parent / "again"
     _search(again)
     assert (again / "front.csv").read_bytes() == (searched / "front.csv").read_bytes()
+
+
+@pytest.mark.parametrize("n_failing", [1, 99])
+def test_search_ends_without_members_that_cannot_be_verified(
+    searched: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    n_failing: int,
+) -> None:
+    folder, verified = Path(shutil.copytree(searched, tmp_path / "run")), verify._verify_once
+    before = json.loads((folder / "front.json").read_text())["members"]
+    failing = [row["id"] for row in before][:n_failing]
+
+    def late(candidate: Candidate, *arguments: Any) -> Member:
+        if candidate.id in failing:
+            raise CompileError("no answer within 120 s (export); it was killed.")
+        return verified(candidate, *arguments)
+
+    monkeypatch.setattr(verify, "_verify_once", late)
+    code = run(["search", f"run.resume={folder}", f"run.supernets={searched.parent / 'networks'}"])
+    said, manifest = capsys.readouterr(), json.loads((folder / "manifest.json").read_text())
+    if n_failing > len(before):
+        assert code == 2
+        (line,) = said.err.strip().splitlines()
+        assert f"None of {len(before)} networks that may be on the front could be verified" in line
+        assert line.endswith(f"hwnas search run.resume={folder}")
+        assert manifest["status"] == "none could be verified"
+        return
+    assert (code, manifest["status"]) == (0, "finished")
+    why = "it could not be verified: no answer within 120 s (export); it was killed."
+    assert f"{failing[0]} is left out, {why}" in " ".join(said.out.split())
+    assert f"{failing[0]} is left out, {why}" in (folder / "report.html").read_text()
+    after = json.loads((folder / "front.json").read_text())
+    assert {row["id"] for row in after["members"]} == {row["id"] for row in before} - {*failing}
+    assert run(["why", f"run={folder}", f"id={failing[0]}"]) == 0
+    assert why.capitalize() in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize("n_calls", [9, pytest.param(120, marks=pytest.mark.slow)])

@@ -2,17 +2,29 @@
 
 import csv
 import json
+import random
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
 from hwnas.__main__ import run
 from hwnas.answers import read_answers
+from hwnas.api import for_all
 from hwnas.api.arguments import for_targets
+from hwnas.budget import Budget
 from hwnas.errors import ConfigError
+from hwnas.figure import Figure, Figures
+from hwnas.results import Candidate, RunFolder
+from hwnas.searching.member import Member
+from hwnas.searching.targets import Targets
+from hwnas.searching.verify import Verification
+from hwnas.space import SearchSpace
 from tests.conftest import SHARED_WEIGHTS
 
 BOTH = "+target=[npu,sketch]"
@@ -146,6 +158,50 @@ def test_each_target_has_a_front_and_all_have_one(
     explained = capsys.readouterr().out
     assert "npu latency" in explained
     assert "npu.budget.latency_ms" in explained
+
+
+def test_model_that_one_target_cannot_verify_is_not_for_all(
+    tmp_path: Path, tiny: SearchSpace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("accuracy", "a.latency_ms", "b.latency_ms")
+    drawn = {c.id: c for c in map(tiny.sample, [random.Random(i) for i in range(9)])}
+    first, second, third = (
+        Candidate(i, genotype, {name: Figure(1.0 + i, "modelled") for name in names})
+        for i, genotype in enumerate([*drawn.values()][:3])
+    )
+    asked = []
+
+    def verified(target: str, seen: Sequence[Candidate], *_: object) -> Verification:
+        asked.append((target, [c.id for c in seen]))
+        members = [Member(c, _verified(c), {}, {}) for c in seen if (target, c.id) != ("a", bad)]
+        return Verification(members, {c.id: "no" for c in seen if (target, c.id) == ("a", bad)})
+
+    bad, contexts = second.id, [_context(target, partial(verified, target)) for target in "ab"]
+    monkeypatch.setattr(for_all, "objectives", lambda contexts: names)
+    targets = Targets({target: Budget() for target in "ab"})
+    monkeypatch.setattr("hwnas.api.context.targets", lambda contexts: targets)
+    finish: Any = SimpleNamespace(as_finished=lambda candidate: candidate, finisher=None)
+    known: Any = SimpleNamespace(failed={third.id: "told already"})
+    reporter: Any = SimpleNamespace(say=lambda lines, alarming: said.extend(lines))
+    said: list[str] = []
+    joint = for_all.verified(
+        contexts, RunFolder(tmp_path), [first, second, third], finish, [known], reporter
+    )
+    assert asked == [("a", [first.id, second.id]), ("b", [first.id])]
+    assert [member.candidate for member in joint.members] == [first]
+    assert joint.failed == {second.id: "a: no"}
+    assert said == [f"{second.id} is left out, it could not be verified: a: no"]
+    none = for_all.Joint([], joint.failed)
+    assert for_all.nothing(none, []) != for_all.nothing(for_all.Joint([], {}), [])
+
+
+def _context(target: str, verified: Any) -> Any:
+    return SimpleNamespace(target=target, verified=verified)
+
+
+def _verified(candidate: Candidate) -> Figures:
+    figures = candidate.figures
+    return {"accuracy_int8": figures["accuracy"], "latency_ms": figures["latency_ms"]}
 
 
 @pytest.mark.slow

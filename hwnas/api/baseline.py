@@ -27,6 +27,7 @@ _UNFINISHED = {
     "running": "is still going, or was cut off: finish it with run.resume={path}",
     "finished by another": "was verified by another process, elsewhere: name that one's folder",
     "nothing fits the budget": "found nothing that fits its budget",
+    "none could be verified": "found nothing that could be verified",
 }
 
 

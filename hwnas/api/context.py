@@ -20,9 +20,8 @@ from hwnas.progress import Progress, Silent
 from hwnas.results import Candidate, RunFolder
 from hwnas.searching import engine, loop
 from hwnas.searching.front import pareto_front
-from hwnas.searching.member import Member
 from hwnas.searching.targets import Targets
-from hwnas.searching.verify import verify
+from hwnas.searching.verify import Verification, verify
 from hwnas.searching.view import View
 from hwnas.space import Genotype
 from hwnas.weights import Accuracies, accuracies
@@ -74,7 +73,7 @@ class TargetContext:
         folder: RunFolder,
         progress: Progress,
         phase: str = "Verify front",
-    ) -> list[Member]:
+    ) -> Verification:
         """Verify candidates with the weights that are delivered, keeping their files."""
         config = self.config
         finisher = replace(finisher, parts=self.parts, progress=Silent())

@@ -1,5 +1,6 @@
 """The end of a search: what may be on a front is finished, verified on its target, and written."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -9,7 +10,7 @@ from hwnas.api.context import TargetContext
 from hwnas.api.finishing import Finish
 from hwnas.api.front import Front, Outcome, finished, write_front
 from hwnas.api.reporter import Reporter
-from hwnas.errors import BudgetError
+from hwnas.errors import BudgetError, RunError
 from hwnas.results import Candidate, Row, RunFolder
 
 
@@ -25,6 +26,7 @@ def end(
 
     Raises:
         BudgetError: nothing fits any target.
+        RunError: nothing that fits could be verified.
     """
     fitted, missed = _fitted(contexts, folder, candidates)
     if not fitted:
@@ -32,7 +34,12 @@ def end(
         raise BudgetError(" ".join(missed))
     found = finishing.finish(fitted, context.views(contexts), candidates, reporter)
     manifest |= found.facts()
-    fronts = [_front(s, contexts, folder, found, reporter, baselines) for s in fitted]
+    verified = [_front(s, contexts, folder, found, reporter, baselines) for s in fitted]
+    fronts = [front for front in verified if front.members]
+    missed += [_none_verified(f, folder, len(contexts)) for f in verified if not f.members]
+    if not fronts:
+        folder.write_json("manifest.json", manifest | {"status": "none could be verified"})
+        raise RunError(" ".join(missed))
     with reporter.timed("Count cascades"):
         fronts = _with_cascades(fronts)
     with reporter.timed("Count exits"):
@@ -43,16 +50,17 @@ def end(
             write_front(front, manifest | finished(reporter, front.candidates, front.members))
         return Outcome(folder, manifest, fronts)
     fitting = [] if missed else for_all.fitting(contexts, candidates, found)
-    members = for_all.verified(contexts, folder, fitting, found, reporter)
+    joint = for_all.verified(contexts, folder, fitting, found, fronts, reporter)
+    missed += for_all.nothing(joint, verified)
     with reporter.timed("Write reports"):
-        manifest |= for_all.ended(reporter, candidates, fronts, members)
+        manifest |= for_all.ended(reporter, candidates, fronts, joint.members)
         for front in fronts:
             own = manifest["targets"][front.context.target] | {"part_of": ".."}
             inner = {n: v for n, v in manifest.items() if n not in ("targets", "objectives")}
             told = finished(reporter, front.candidates, front.members)
             write_front(front, inner | own | told)
-        for_all.write(folder, manifest, fronts, fitting, members, missed)
-    return Outcome(folder, manifest, fronts, members, missed)
+        for_all.write(folder, manifest, fronts, fitting, joint, missed)
+    return Outcome(folder, manifest, fronts, joint.members, missed)
 
 
 def _fitted(
@@ -99,9 +107,25 @@ def _front(
         own, phase = for_all.folder_of(folder, of.target), f"Verify on {of.target}"
     candidates = found.known[of.target].candidates
     band = found.members(of.target)
-    members = of.verified(band, found.finisher, own, reporter, phase)
-    members.sort(key=lambda member: member.figures["latency_ms"].value)
+    verified = of.verified(band, found.finisher, own, reporter, phase)
+    members = sorted(verified.members, key=lambda m: m.figures["latency_ms"].value)
     rows = [c.row(of.parts.space, of.config.metric) for c in candidates]
     own.write_parquet("candidates.parquet", rows)
-    held = baseline.against(baselines.get(of.target), of.config, candidates, members)
-    return Front(of, own, candidates, members, held)
+    base = baselines.get(of.target) if members else None
+    held = baseline.against(base, of.config, candidates, members)
+    front = Front(of, own, candidates, members, held, verified.failed)
+    where = f"{of.target}: " * (len(contexts) > 1)
+    if members:  # else that is said of all
+        reporter.say([f"{where}{line}" for line in front.unverified], alarming=True)
+    return front
+
+
+def _none_verified(front: Front, folder: RunFolder, n_targets: int) -> str:
+    """Return that no network of a target could be verified, and what may help."""
+    where = f"{front.context.target}: " if n_targets > 1 else ""
+    name, reason = next(iter(front.failed.items()))
+    return (
+        f"{where}None of {len(front.failed)} networks that may be on the front could be verified, "
+        f"for example {name}: {reason.rstrip('.')}. All that was found is in {folder.path}; they "
+        f"are tried again by: python -m hwnas search {shlex.quote(f'run.resume={folder.path}')}"
+    )

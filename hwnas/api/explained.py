@@ -12,7 +12,7 @@ from hwnas.results import Candidate, RunFolder
 from hwnas.searching import earlier, explanation
 from hwnas.searching.member import own
 from hwnas.searching.recorded import Record
-from hwnas.verified import Verified, read_verified, stays
+from hwnas.verified import Verified, read_verified, stays, unverified
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,15 @@ class ReadRun:
                 figures |= {f"{target}.{name}": f for name, f in found.figures.items()}
                 outrun = f"{found.outrun} on {target}" if found.outrun else outrun
         return Verified(figures, stays(self.folder.path, genotype_id), outrun) if figures else None
+
+    def unverified(self, genotype_id: str) -> list[str]:
+        """Return why it could not verify a candidate, for each target for which it could not."""
+        found = unverified(self.folder.path, genotype_id)
+        lines = [f"It could not be verified: {found}"] * bool(found)
+        for target in self.manifest.get("targets", {}):
+            if found := unverified(self.folder.path / target, genotype_id):
+                lines.append(f"It could not be verified on {target}: {found}")
+        return lines
 
     @property
     def has_several(self) -> bool:

@@ -1,12 +1,13 @@
 """The front of networks for all targets of a search: what it is, and its files."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from hwnas.api import context
 from hwnas.api.context import TargetContext, objectives
 from hwnas.api.finishing import Finish
-from hwnas.api.front import Front, finished, told
+from hwnas.api.front import Front, finished, left_out, told
 from hwnas.api.reporter import Reporter
 from hwnas.budget import Budget
 from hwnas.metrics import column, paid
@@ -17,6 +18,28 @@ from hwnas.results import Candidate, Row, RunFolder
 from hwnas.searching.for_all import MemberForAll, judge
 from hwnas.searching.front import pareto_front
 from hwnas.searching.member import Member
+
+
+@dataclass(frozen=True)
+class Joint:
+    """Networks for all targets, verified on each."""
+
+    members: list[MemberForAll]
+    failed: Mapping[str, str]  #: why others could not be, by id, beside those of single targets
+
+    @property
+    def unverified(self) -> list[str]:
+        """Which networks could not be verified, and why, in sentences."""
+        return left_out(self.failed)
+
+
+def nothing(joint: Joint, fronts: Sequence[Front]) -> list[str]:
+    """Return why there are no networks for all targets, if there are none."""
+    if joint.members:
+        return []
+    if joint.failed or any(front.failed for front in fronts):
+        return ["No candidate that fits the budgets of all targets could be verified on each."]
+    return ["No candidate fits the budgets of all targets."]
 
 
 def folder_of(folder: RunFolder, target: str) -> RunFolder:
@@ -39,23 +62,29 @@ def verified(
     folder: RunFolder,
     fitting: Sequence[Candidate],
     finish: Finish,
+    fronts: Sequence[Front],
     reporter: Reporter,
-) -> list[MemberForAll]:
+) -> Joint:
     """Return the front of candidates that fit every target's budget, verified on each."""
-    if not fitting:
-        return []
     names, targets = objectives(contexts), context.targets(contexts)
-    found = pareto_front([finish.as_finished(c) for c in fitting], names)
-    by_target: dict[str, list[Member]] = {}
-    for s in contexts:
-        seen = [targets.seen(c, s.target) for c in found]
+    known, failed = {name for front in fronts for name in front.failed}, dict[str, str]()
+    left = [finish.as_finished(c) for c in fitting if c.id not in known]
+    found = pareto_front(left, names) if left else []
+    by_target: dict[str, dict[str, Member]] = {}
+    for s in contexts if found else ():
+        seen = [targets.seen(c, s.target) for c in found if c.id not in failed]
         own, phase = folder_of(folder, s.target), f"Verify on {s.target}"
-        by_target[s.target] = s.verified(seen, finish.finisher, own, reporter, phase)
+        verification = s.verified(seen, finish.finisher, own, reporter, phase)
+        failed |= {name: f"{s.target}: {why}" for name, why in verification.failed.items()}
+        by_target[s.target] = {member.candidate.id: member for member in verification.members}
     members = [
-        MemberForAll(c, {target: parts[i] for target, parts in by_target.items()})
-        for i, c in enumerate(found)
+        MemberForAll(c, {target: parts[c.id] for target, parts in by_target.items()})
+        for c in found
+        if c.id not in failed
     ]
-    return judge(members, names)
+    joint = Joint(judge(members, names), failed)
+    reporter.say(joint.unverified, alarming=True)
+    return joint
 
 
 def ended(
@@ -77,12 +106,12 @@ def write(
     manifest: Row,
     fronts: Sequence[Front],
     fitting: Sequence[Candidate],
-    members: Sequence[MemberForAll],
+    joint: Joint,
     missed: Sequence[str],
 ) -> None:
     """Write the front as CSV, JSON, picture and page, and the manifest."""
     first = fronts[0].context
-    rows = [member.row(first.parts.space, first.config.metric) for member in members]
+    rows = [member.row(first.parts.space, first.config.metric) for member in joint.members]
     if rows:
         folder.write_csv("front.csv", rows)
     names: Sequence[str] = manifest["objectives"]
@@ -90,12 +119,13 @@ def write(
         "objectives": {n: "max" if column(n).maximise else "min" for n in names},
         "budgets": {t: dict(_budget(own).limits) for t, own in manifest["targets"].items()},
         "members": rows,
+        **({"unverified": dict(joint.failed)} if joint.failed else {}),
     }
     against = {f.context.target: f.against for f in fronts if f.against is not None}
     if against:
         manifest["baseline"] = {target: told(held) for target, held in against.items()}
     folder.write_json("front.json", content)
-    ids = {member.candidate.id for member in members}
+    ids = {member.candidate.id for member in joint.members}
     folder.write_bytes("front.png", front_png(*(_panel(front, ids) for front in fronts)))
     data = first.parts.data.name
     title = f"hwnas: {first.config.searched} on {', '.join(manifest['targets'])}, {data}"
@@ -106,10 +136,11 @@ def write(
         )
         for front in fronts
     }  # fmt: skip
-    page = searched.for_all(title, fitting, members, found, missed, _facts(manifest))
+    page = searched.for_all(title, fitting, joint.members, found, missed, _facts(manifest))
     findings = [f"{target}: {line}" for target, held in against.items() for line in held.sentences]
+    findings += joint.unverified
     for f in fronts:
-        lines = [*f.cascades.sentences, *f.exits.sentences]
+        lines = [*f.unverified, *f.cascades.sentences, *f.exits.sentences]
         findings += [f"{f.context.target}: {line}" for line in lines]
     page = searched.with_more(page, findings)
     folder.write_bytes("report.html", render(page).encode())

@@ -35,8 +35,14 @@ class Front:
     candidates: list[Candidate]  #: as a search for this target alone would see them
     members: list[Member]
     against: Against | None
+    failed: Mapping[str, str] = field(default_factory=dict)  #: see ``Verification``
     cascades: Cascades = field(default_factory=Cascades)
     exits: Exits = field(default_factory=Exits)
+
+    @property
+    def unverified(self) -> list[str]:
+        """Which networks could not be verified, and why, in sentences."""
+        return left_out(self.failed)
 
     @property
     def beside(self) -> Beside | None:
@@ -50,11 +56,16 @@ class Outcome:
 
     folder: RunFolder
     manifest: Row
-    fronts: Sequence[Front] = ()  #: of each target that anything fits
+    fronts: Sequence[Front] = ()  #: of each target for which anything was verified
     for_all: Sequence[MemberForAll] = ()  #: of several targets: networks for all
-    missed: Sequence[str] = ()  #: why nothing fits the other targets
+    missed: Sequence[str] = ()  #: why there is no front of other targets, or of all
     leader: str = ""  #: the command that verifies the front, if it is another one
     seconds: Mapping[str, float] = field(default_factory=dict)  #: by phase
+
+
+def left_out(failed: Mapping[str, str]) -> list[str]:
+    """Return which networks could not be verified, and why, in sentences."""
+    return [f"{name} is left out, it could not be verified: {why}" for name, why in failed.items()]
 
 
 def finished(phases: Reporter, candidates: list[Candidate], members: list[Member]) -> Row:
@@ -92,6 +103,7 @@ def write_front(front: Front, manifest: Row) -> None:
             "budget": dict(config.allowed.limits),
             "members": rows,
         }
+        | ({"unverified": dict(front.failed)} if front.failed else {})
         | ({} if against is None else {"baseline": against.to_json()}),
     )
     title = f"{config.searched} on {config.target.name}, {parts.data.name}"
@@ -118,7 +130,8 @@ def write_front(front: Front, manifest: Row) -> None:
     page = searched.single(f"hwnas: {title}", found, facts)
     if against is not None:
         page = searched.with_more(page, against.sentences, [against.table()])
-    page = searched.with_more(page, [m.refusal for m in members if m.is_outrun])
+    refused = [m.refusal for m in members if m.is_outrun]
+    page = searched.with_more(page, [*front.unverified, *refused])
     for more in (front.cascades, front.exits):
         page = searched.with_more(page, more.sentences, more.tables, more.pictures)
     folder.write_bytes("report.html", render(page).encode())

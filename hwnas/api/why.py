@@ -1,6 +1,6 @@
 """When and why a candidate was proposed, what it beat, and what beats it, in words."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from hwnas.api.explained import ReadRun, read_run, verified_front
@@ -42,7 +42,7 @@ def why(config: WhyConfig) -> Why:
         ("Why it was proposed", [*_proposed(explained.candidate, proposal, found)]),
         ("Figures", [_figures(explained.candidate, verified)]),
         (f"{label}, training by training", [*_trained(explained.candidate, found)]),
-        ("Limits", [*_limits(explained.candidate, found.limits, verified)]),
+        ("Limits", [*_limits(explained.candidate, found, verified)]),
         ("When it came", _came(explained, objectives)),
         ("Now, as searched", _now(explained, objectives)),
     ]
@@ -189,10 +189,9 @@ def _figure_cells(figure: Figure) -> list[str]:
     return [f"{figure.value:.5g}", interval, figure.source]
 
 
-def _limits(
-    candidate: Candidate, limits: Mapping[str, float], verified: Verified | None
-) -> list[str]:
-    """Return each limit with its margin, and why a candidate was not scored."""
+def _limits(candidate: Candidate, run: ReadRun, verified: Verified | None) -> list[str]:
+    """Return each limit with its margin, and why a candidate was not scored or not verified."""
+    limits, unverified = run.limits, run.unverified(candidate.id)
     over = violations(limits, candidate.figures)
     lines = [_margin(name, candidate.figures[name], limits[name]) for name in over]
     if verified is not None:
@@ -201,7 +200,8 @@ def _limits(
         lines += [
             f"Verified, {_margin(name, verified.figures[name], limits[name])}" for name in left
         ]
-        lines.append(_verification(verified, left))
+        lines += [] if unverified else [_verification(verified, left)]
+    lines += unverified
     if candidate.reason:
         worst = max(over, key=lambda name: over[name], default="")
         why = candidate.reason.rstrip(".")

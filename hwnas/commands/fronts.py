@@ -27,7 +27,7 @@ def print_fronts(console: Console, outcome: Outcome) -> None:
     lines = [
         *outcome.missed,
         f"{_counted(n)} for all targets, {left} left that front or a budget after verification."
-        if n else "No candidate fits the budgets of all targets.",
+        * bool(n),
         f"{n - _ROWS} more members in front.csv." * (n > _ROWS),
     ]  # fmt: skip
     print_lines(console, lines)

@@ -84,7 +84,7 @@ def for_all(
         candidates: Of the search that fit all targets, with figures such as ``npu.latency_ms``.
         members: The front of models for all targets.
         fronts: What was found for each target that has a front, by its name, which is its folder.
-        missed: What to say of targets whose budget nothing meets.
+        missed: Why there is no front of some targets, or of all.
         facts: What is known of the run.
     """
     ids = frozenset(member.candidate.id for member in members)
@@ -184,13 +184,11 @@ def _for_all(
     known = {metric, *costs}.union(*(p.figures.keys() | p.verified.keys() for p in points))
     names = [f"{target}.{name}" for target in fronts for name in metrics.known()]
     columns = {name: column(name) for name in (metric, *names) if name in known}
-    note = "" if members else "No candidate fits the budgets of all targets."
-    if members:
-        note = "Networks that fit every target's budget, each verified on all targets."
+    note = "Networks that fit every target's budget, each verified on all targets."
     run = RunData("all targets", points)
     return Explorer(
         "Models for all targets", [metric, *costs], columns, [run] if members else [], limits,
-        notes=[*missed, note],
+        notes=[*missed, *[note] * bool(members)],
     )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar, final
 import numpy as np
 from numpy.typing import NDArray
 
-from hwnas.errors import DeviceError, HwnasError
+from hwnas.errors import DeviceError, HwnasError, UnbearableError
 from hwnas.graph import Graph
 from hwnas.op import OpSpec
 from hwnas.runtimes.base import Judged, Parameters, Plans
@@ -56,8 +56,9 @@ class Pool:
 
     A task whose device leaves, or does not answer in time, is given to the next device, or to the
     same one when it is back, until ``remote.timeout_s`` after its first failure or three failures;
-    then the ``DeviceError`` is its result. Where no device has answered for ``remote.timeout_s``,
-    that is the result of all tasks. Tasks may be given by several threads.
+    then an ``UnbearableError`` is its result. Where no device has answered for
+    ``remote.timeout_s``, a ``DeviceError`` is the result of all tasks. Tasks may be given by
+    several threads.
     """
 
     def __init__(self, target: Target, timing: TimingConfig, remote: Remote, limit_s: float):
@@ -191,7 +192,8 @@ class Pool:
             seat.state = "away"
             self._silent_since = self._silent_since or now
             if late or self._closed:
-                job.end(_stopped() if self._closed else error)
+                # Before each try a device answered: it is the task that they do not bear.
+                job.end(_stopped() if self._closed else UnbearableError(str(error)))
             else:
                 self._jobs.appendleft(job)
             self._changed.notify_all()

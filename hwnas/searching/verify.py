@@ -16,6 +16,7 @@ from hwnas.backends.base import Artefacts, Trained
 from hwnas.backends.in_float import compared
 from hwnas.budget import Budget
 from hwnas.cost.base import LayerCost
+from hwnas.errors import CollapseError, CompileError, UnbearableError, why
 from hwnas.families.blocks import weights_of
 from hwnas.figure import Figures
 from hwnas.int8.finished import Finished
@@ -50,6 +51,18 @@ class Verifier:
     leaves: bool = False  #: whether means over images that leave early are asked for
 
 
+#: What goes wrong with one network, and would not with others.
+_OF_ONE = (CompileError, CollapseError, UnbearableError)
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What verification came to."""
+
+    members: list[Member]
+    failed: dict[str, str]  #: why others could not be verified, by id
+
+
 def verify(
     members: Sequence[Candidate],
     bench: Verifier,
@@ -57,18 +70,21 @@ def verify(
     objectives: Sequence[str],
     folder: RunFolder,
     progress: Progress,
-) -> list[Member]:
+) -> Verification:
     """Verify each member, keeping its files.
 
     Members that an earlier run verified are read, if with the same weights: what a run finishes
-    later may be taught by another network.
+    later may be taught by another network. Those that could not be verified are tried again.
     """
-    verified = []
+    verified, failed = list[Member](), dict[str, str]()
     with progress.phase(bench.phase, len(members)) as advance:
         for candidate in members:
-            verified.append(_verify_once(candidate, bench, folder))
+            try:
+                verified.append(_verify_once(candidate, bench, folder))
+            except _OF_ONE as error:
+                failed[candidate.id] = why(error)
             advance(1)
-    return _judge(verified, budget, objectives)
+    return Verification(_judge(verified, budget, objectives), failed)
 
 
 def _verify_once(candidate: Candidate, bench: Verifier, folder: RunFolder) -> Member:
@@ -77,7 +93,9 @@ def _verify_once(candidate: Candidate, bench: Verifier, folder: RunFolder) -> Me
         segments = tuple(figures_of(rows) for rows in known.get("segments", ()))
         figures, details = figures_of(known["figures"]), known["details"]
         return Member(candidate, figures, details, known["files"], segments=segments)
-    member, layers = _verify(candidate, bench, folder)  # the next file says that it is done
+    made = folder.path / "models" / f"{candidate.id}.json"
+    made.unlink(missing_ok=True)  # of other weights; the next one says that all is done
+    member, layers = _verify(candidate, bench, folder)
     content = {
         "genotype": candidate.genotype.to_dict(),
         "figures": {name: figure.to_json() for name, figure in member.figures.items()},

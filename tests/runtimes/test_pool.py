@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from hwnas.errors import CompileError, DeviceError
+from hwnas.errors import CompileError, DeviceError, UnbearableError
 from hwnas.runtimes import pool as module
 from hwnas.runtimes.pool import Pool
 from hwnas.runtimes.worker import Worker
@@ -88,7 +88,7 @@ def test_a_task_that_takes_devices_down_is_given_up(fake: type[FakeWorker]) -> N
     attempts: list[int] = []
     with _pool() as pool:
         found = dict(pool.run([_count(attempts, fails=99), lambda worker: 7]))
-    assert isinstance(found[0], DeviceError)
+    assert isinstance(found[0], UnbearableError)
     assert found[1] == 7
     assert len(attempts) == 3
 

@@ -236,7 +236,9 @@ def test_accuracy_is_that_of_the_artefact_not_of_the_network(
     figures = {name: Figure(1.0, "table") for name in ("accuracy", "latency_ms")}
     folder = RunFolder(tmp_path)
     members = [Candidate(0, genotype, figures)]
-    (member,) = verify(members, bench, Budget(), ("accuracy", "latency_ms"), folder, Silent())
+    (member,) = verify(
+        members, bench, Budget(), ("accuracy", "latency_ms"), folder, Silent()
+    ).members
     assert member.quality.value == 0.8
     row = member.row(tiny)
     assert ("verified_accuracy_int8" in row) is (dtype == "int8")
@@ -311,7 +313,9 @@ def test_int8_by_choice_is_on_no_front_where_float32_may_be_as_fast(
     members = [Candidate(0, tiny.largest(), figures)]
     for _ in range(2):  # the second time it is read
         folder = RunFolder(tmp_path)
-        (member,) = verify(members, bench, Budget(), ("accuracy", "latency_ms"), folder, Silent())
+        (member,) = verify(
+            members, bench, Budget(), ("accuracy", "latency_ms"), folder, Silent()
+        ).members
         assert member.dtype("float32") == "int8"
         assert member.is_outrun is is_outrun
         assert member.on_front is member.near_front is not is_outrun

@@ -1,4 +1,5 @@
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,13 +10,15 @@ from hwnas import build
 from hwnas.accuracy.on_demand import TrainedOnDemand
 from hwnas.budget import Budget
 from hwnas.config import SearchConfig
+from hwnas.errors import CollapseError, CompileError, DeviceError, HwnasError, UnbearableError
 from hwnas.finishing.finisher import Finisher, verifier
 from hwnas.finishing.options import FinishConfig
 from hwnas.int8.finished import Finished
 from hwnas.progress import Silent
-from hwnas.results import Candidate, RunFolder
+from hwnas.results import Candidate, Row, RunFolder
 from hwnas.searching import loop
 from hwnas.searching.verify import Verifier, verify
+from hwnas.space import Genotype
 from hwnas.target import Target
 from hwnas.training.data import DatasetConfig
 from hwnas.weights import accuracies
@@ -60,7 +63,7 @@ def test_verified_files_are_what_the_figures_are_of(
     members: list[Candidate], bench: Verifier, tmp_path: Path
 ) -> None:
     folder = RunFolder(tmp_path)
-    verified = verify(members, bench, Budget(), OBJECTIVES, folder, Silent())
+    verified = verify(members, bench, Budget(), OBJECTIVES, folder, Silent()).members
     for member in verified:
         assert len(member.files) == 2
         for suffix, digest in member.files.items():
@@ -79,7 +82,7 @@ def test_verified_members_are_not_verified_again(
     members: list[Candidate], bench: Verifier, tmp_path: Path
 ) -> None:
     folder = RunFolder(tmp_path)
-    first = verify(members, bench, Budget(), OBJECTIVES, folder, Silent())
+    first = verify(members, bench, Budget(), OBJECTIVES, folder, Silent()).members
 
     def forbidden(genotype: object) -> Finished:
         raise AssertionError("verified twice")
@@ -87,7 +90,37 @@ def test_verified_members_are_not_verified_again(
     import dataclasses
 
     idle = dataclasses.replace(bench, finished=forbidden)
-    assert verify(members, idle, Budget(), OBJECTIVES, folder, Silent()) == first
+    assert verify(members, idle, Budget(), OBJECTIVES, folder, Silent()).members == first
+
+
+@pytest.mark.parametrize("kind", [CompileError, CollapseError, UnbearableError, DeviceError])
+def test_member_that_cannot_be_verified_takes_no_other_with_it(
+    members: list[Candidate], bench: Verifier, tmp_path: Path, kind: type[HwnasError]
+) -> None:
+    """But where no device answers, the others cannot be verified, either."""
+    folder, (bad, good) = RunFolder(tmp_path), members
+    folder.write_json(f"models/{bad.id}.json", _made("others"))
+
+    def finished(genotype: Genotype) -> Finished:
+        if genotype == bad.genotype:
+            raise kind("no answer within 120 s (export)")
+        return bench.finished(genotype)
+
+    failing = replace(bench, finished=finished, weights=lambda genotype: "these")
+    if kind is DeviceError:
+        with pytest.raises(DeviceError):
+            verify(members, failing, Budget(), OBJECTIVES, folder, Silent())
+        return
+    found = verify(members, failing, Budget(), OBJECTIVES, folder, Silent())
+    assert [member.candidate.id for member in found.members] == [good.id]
+    assert found.members[0].on_front
+    assert found.failed == {bad.id: "no answer within 120 s (export)"}
+    assert [path.name for path in (tmp_path / "models").glob("*.json")] == [f"{good.id}.json"]
+
+
+def _made(weights: str) -> Row:
+    """Return what an earlier run wrote of a member with other weights."""
+    return {"genotype": {}, "figures": {}, "details": {}, "files": {}, "weights": weights}
 
 
 def test_members_that_leave_the_budget_or_the_front_are_marked(
@@ -95,13 +128,13 @@ def test_members_that_leave_the_budget_or_the_front_are_marked(
 ) -> None:
     folder = RunFolder(tmp_path)
     budget = Budget({"sram_kib": 3.0})  # between the smallest and the largest
-    small, large = verify(members, bench, budget, OBJECTIVES, folder, Silent())
+    small, large = verify(members, bench, budget, OBJECTIVES, folder, Silent()).members
     assert small.over_budget == ()
     assert large.over_budget == ("sram_kib",)
     assert large.label.startswith("over budget.sram_kib")
     assert not large.on_front
     twice = [members[0], members[0]]
-    marks = [m.on_front for m in verify(twice, bench, budget, OBJECTIVES, folder, Silent())]
+    marks = [m.on_front for m in verify(twice, bench, budget, OBJECTIVES, folder, Silent()).members]
     assert marks == [True, False]
 
 

@@ -105,7 +105,9 @@ def test_verification(
         bench = verifier(parts, Finisher(parts, evaluator), None)
         folder = RunFolder(tmp_path / parts.data.search_digest)
         members = [Candidate(0, genotype, figures)]
-        (member,) = verify(members, bench, Budget(), ("accuracy", "latency_ms"), folder, Silent())
+        (member,) = verify(
+            members, bench, Budget(), ("accuracy", "latency_ms"), folder, Silent()
+        ).members
         found.append((member.figures, member.files))
     assert found[0] == found[1]
 
