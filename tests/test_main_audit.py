@@ -135,6 +135,21 @@ def test_members_leave_for_what_is_better_in_the_costs_own_direction() -> None:
     assert [*auditing._leaving(findings, rows, members)] == [[*rows][2]]
 
 
+def test_members_are_judged_by_verified_costs_where_all_have_them() -> None:
+    findings, rows = [], {}
+    costs = ({"energy_mj": 1.0, "latency_ms": ms, "verified_latency_ms": 3 - ms} for ms in (1, 2))
+    for accuracy, own in zip((0.8, 0.9), costs, strict=True):
+        genotype, figure = Genotype("s", (("ms", own["latency_ms"]),)), Figure(accuracy, "measured")
+        findings.append(Finding(Subject("front", genotype), figure, (figure,)))
+        rows[genotype.id] = own
+    members = auditing._Members([*rows.values()], ["latency_ms", "energy_mj"], "accuracy")
+    leaving = auditing._leaving(findings, rows, members)
+    assert [*leaving] == [next(iter(rows))]  # the fast one as searched is the slow one as verified
+    words = auditing._leaving_words(findings, leaving, members)
+    assert "1 of 2" in words
+    assert words.endswith("(latency_ms as verified; energy_mj as searched).")
+
+
 def test_what_verification_took_off_the_front_is_no_member(tmp_path: Path) -> None:
     rows = []
     for name, fits, stays in (("on", True, True), ("off", True, False), ("over", False, False)):

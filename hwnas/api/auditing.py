@@ -73,11 +73,13 @@ def audit(config: AuditConfig, reporter: Reporter) -> Audited:
         verdict = judge(findings)
         leaving = _leaving(findings, {g.id: row for g, row in front}, members)
         epochs = _alone(next(iter(trained.setups.values())), config).train.epochs
-        words = _words(findings, verdict, leaving, epochs, trained.data)
+        words = _words(findings, verdict, epochs, trained.data)
+        words.append(_leaving_words(findings, leaving, members))
         metric = members.metric
         rows = [_row(finding, leaving, trained.space, metric) for finding in findings]
         png = audit_png(findings, verdict, epochs, metric)
         content = {"epochs": epochs, **verdict.to_json(), "words": words, "networks": rows}
+        content["costs"] = [*members.judged_by.values()]
         _write(folder, png, content)
     return Audited(folder.path, findings, leaving, words, metric)
 
@@ -86,9 +88,16 @@ def audit(config: AuditConfig, reporter: Reporter) -> Audited:
 class _Members:
     """The front of a search, as verified."""
 
-    rows: Sequence[MemberRow]  #: by the first cost
+    rows: Sequence[MemberRow]  #: by the first cost, as searched
     costs: Sequence[str]
     metric: str
+
+    @property
+    def judged_by(self) -> dict[str, str]:
+        """For each cost the column that counts: as verified, where that is known of all."""
+        found = {name: f"verified_{name}" for name in self.costs}
+        known = {n for n in found.values() if all(row.get(n) is not None for row in self.rows)}
+        return {name: own if own in known else name for name, own in found.items()}
 
 
 def _members(folder: RunFolder) -> _Members:
@@ -234,7 +243,8 @@ def _leaving(
 ) -> dict[str, str]:
     """Return the audited members that, judged alone, another audited member dominates."""
     audited = [f for f in findings if f.subject.group == "front"]
-    costs = [[float(rows[f.subject.genotype.id][c]) for c in members.costs] for f in audited]
+    names = members.judged_by.values()
+    costs = [[float(rows[f.subject.genotype.id][name]) for name in names] for f in audited]
     points = np.array([[f.mean_alone, *c] for f, c in zip(audited, costs, strict=True)])
     maximise = [column(name).maximise for name in (members.metric, *members.costs)]
     stays = non_dominated(points, maximise)
@@ -248,12 +258,11 @@ def _leaving(
 def _words(
     findings: Sequence[Finding],
     verdict: Verdict,
-    leaving: dict[str, str],
     epochs: int,
     data: ImageData,
 ) -> list[str]:
     """Return what was found, in sentences."""
-    n, n_front = len(findings), sum(f.subject.group == "front" for f in findings)
+    n = len(findings)
     words = [
         f"Between {n} networks in the supernet and trained alone ({epochs} epochs each; validation "
         f"split, {len(data.validation):,} images): Kendall's tau {verdict.kendall}, Spearman's rho "
@@ -276,11 +285,22 @@ def _words(
             "twice): two trainings alone would agree with each other by a tau of "
             f"{verdict.ceiling:.2f}."
         )
-    words.append(
-        f"Judged alone, {len(leaving)} of {n_front} audited members of the front would leave it, "
-        "because another of them is as good and cheaper."
-    )
     return words
+
+
+def _leaving_words(
+    findings: Sequence[Finding], leaving: Mapping[str, str], members: _Members
+) -> str:
+    """Return how many members would leave the front, and by which costs, in a sentence."""
+    n_front = sum(f.subject.group == "front" for f in findings)
+    told: dict[str, list[str]] = {}
+    for name, judged in members.judged_by.items():
+        told.setdefault("searched" if judged == name else "verified", []).append(name)
+    costs = "; ".join(f"{', '.join(names)} as {how}" for how, names in told.items())
+    return (
+        f"Judged alone, {len(leaving)} of {n_front} audited members of the front would leave it, "
+        f"because another of them is as good and cheaper ({costs})."
+    )
 
 
 def _amount(metric: str, value: float) -> str:
