@@ -22,7 +22,7 @@ from hwnas.graph import Graph
 from hwnas.identity import digest
 from hwnas.int8 import grid
 from hwnas.int8.grid import Grids, grids, put_on
-from hwnas.progress import Progress
+from hwnas.progress import Progress, Silent
 from hwnas.results import RunFolder
 from hwnas.space import Genotype, SearchSpace, Space
 from hwnas.training import loop, precision
@@ -205,9 +205,10 @@ class TrainingSetup:
     ) -> Summary:
         """Train one network alone, in place, going on from its checkpoint.
 
-        Where another process trains it, wait for that.
+        Where another process trains it, wait for that. What is trained already shows no bar.
         """
         total = loop.n_steps(options, len(self.data.train))
+        progress = progress if checkpoint.n_steps() < total else Silent()
         with sole(checkpoint, total, progress):
             saving = Saving(checkpoint, log=log)
             return train_alone(student, self.material, options, self.seed, saving, progress)

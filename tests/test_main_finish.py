@@ -169,7 +169,10 @@ def test_what_is_trained_already_is_finished_however_late(
 
 
 def test_a_run_keeps_for_how_long_its_candidates_were_trained(
-    searched: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    searched: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Where that was the default of the version that began it."""
     _forbid_training(monkeypatch)
@@ -180,6 +183,7 @@ def test_a_run_keeps_for_how_long_its_candidates_were_trained(
     file.write_text(json.dumps(manifest))
     assert run(["search", f"run.resume={tmp_path / 'run'}"]) == 0
     assert (tmp_path / "run" / "front.csv").read_bytes() == (searched / "front.csv").read_bytes()
+    assert "Fine-tune" not in capsys.readouterr().out, "a bar for what was trained before"
 
 
 def test_members_say_which_weights_were_verified(searched: Path) -> None:
