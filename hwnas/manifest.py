@@ -83,6 +83,7 @@ class Finishing(TypedDict):
     max_int8_drop: float
     teacher: str | None
     finished: dict[str, FigureRow]
+    hurried: NotRequired[list[str]]  #: ids that there was no time to train for int8
 
 
 class TableFacts(TypedDict):
@@ -131,6 +132,9 @@ class Manifest(TypedDict):
     part_of: NotRequired[str]  #: a search for several targets
     own: NotRequired[dict[str, str]]
     finishing: NotRequired[Finishing]
+    finishing_s: NotRequired[
+        Annotated[float, Bound(0)]
+    ]  #: that it took by now, however often the run was resumed
     baseline: NotRequired[dict[str, Any]]
     n_candidates: NotRequired[Count]
     n_distinct: NotRequired[Count]

@@ -2,9 +2,11 @@
 
 import csv
 import json
+import math
 import random
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,9 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from hwnas.__main__ import run
-from hwnas.api import finishing
+from hwnas.api import finishing, readying
 from hwnas.errors import CompileError
 from hwnas.figure import Figure
+from hwnas.finishing.allowance import ALWAYS, Slot
+from hwnas.finishing.lesson import Lesson
 from hwnas.finishing.options import FinishConfig
 from hwnas.results import Candidate
 from hwnas.searching import verify
@@ -23,6 +27,7 @@ from hwnas.searching.band import Beliefs
 from hwnas.searching.member import Member
 from hwnas.space import Genotype, SearchSpace
 from hwnas.training import alone
+from tests.int8.networks import coarsely
 
 QUICK = (
     "+target=npu", "search_space=tiny", "accuracy=trained", "trained.fidelities=[1,2]",
@@ -186,6 +191,111 @@ def test_a_run_keeps_for_how_long_its_candidates_were_trained(
     assert "Fine-tune" not in capsys.readouterr().out, "a bar for what was trained before"
 
 
+def _unfinished(searched: Path, folder: Path, minutes: float, spent_s: float) -> Path:
+    """Return a copy of a run that was killed when it had finished the teacher alone."""
+    run_folder, networks = folder / "run", folder / "networks"
+    shutil.copytree(searched, run_folder)
+    shutil.copytree(searched.parent / "networks", networks)
+    for file in networks.glob("*/network.safetensors"):
+        if b"taught by" in file.read_bytes():
+            shutil.rmtree(file.parent)
+    manifest = json.loads((run_folder / "manifest.json").read_text())
+    given = [f"run.supernets={networks}", f"finish.minutes={minutes}"]
+    manifest |= {"arguments": [*manifest["arguments"], *given], "finishing_s": spent_s}
+    (run_folder / "manifest.json").write_text(json.dumps(manifest))
+    return run_folder
+
+
+@pytest.mark.parametrize(
+    ("spent_s", "takes_s"),
+    [pytest.param(601.0, 0.0, id="spent"), pytest.param(1.0, 600.0, id="long")],
+)
+def test_what_the_time_of_a_run_does_not_suffice_for_is_not_begun(
+    searched: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spent_s: float, takes_s: float
+) -> None:
+    """Whether it was spent before the run was resumed, or a training takes more than is left."""
+    folder = _unfinished(searched, tmp_path, 10, spent_s)
+    _forbid_training(monkeypatch)
+    monkeypatch.setattr(Lesson, "takes_s", lambda *_: takes_s)
+    assert run(["search", f"run.resume={folder}"]) == 0
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert [*manifest["finishing"]["finished"]] == [manifest["finishing"]["teacher"]]
+    assert manifest["finishing_s"] >= 600
+
+
+@pytest.mark.slow
+def test_what_there_is_no_time_to_train_for_int8_is_calibrated_until_there_is(
+    searched: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("hwnas.finishing.finish.calibrate", partial(coarsely, times=16))
+    shutil.copytree(searched, tmp_path / "run")
+    shutil.copytree(searched.parent / "networks", tmp_path / "networks")
+    resumed = [f"run.resume={tmp_path / 'run'}", f"run.supernets={tmp_path / 'networks'}"]
+
+    def search(minutes: int) -> set[str]:
+        """Return the ids of those that were hurried; look at what was verified."""
+        assert run(["search", *resumed, f"finish.minutes={minutes}"]) == 0
+        manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
+        assert manifest["status"] == "finished"
+        for member in manifest["finishing"]["finished"]:
+            file = tmp_path / "run" / "models" / f"{member}.json"
+            if file.is_file():
+                is_hurried = member in manifest["finishing"].get("hurried", ())
+                assert json.loads(file.read_text())["weights"].endswith("in haste") == is_hurried
+        return {*manifest["finishing"].get("hurried", ())}
+
+    with monkeypatch.context() as patched:
+        _forbid_training(patched)
+        patched.setattr(Lesson, "takes_s", lambda *_: 600.0)
+        hurried = search(10)
+        assert len(hurried) >= 2
+        told = " ".join(capsys.readouterr().out.split())
+        assert "lose more than finish.max_int8_drop in int8 and are calibrated alone" in told
+    monkeypatch.setattr(Lesson, "takes_s", lambda *_: 0.0)
+    assert search(20) == set()
+    out = capsys.readouterr().out
+    assert out.count("Train for int8") >= len(hurried), "trained while members are finished"
+    assert "calibrated alone" not in out
+
+
+@pytest.mark.parametrize(("slot", "in_haste"), [(ALWAYS, False), (Slot(0.0, 1e9), True)])
+def test_where_time_is_limited_int8_is_trained_for_right_behind_for_each_target(
+    slot: Slot, in_haste: bool
+) -> None:
+    asked = list[tuple[str, bool]]()
+
+    def of(target: str) -> Any:
+        def for_int8(_: Genotype, left_s: Callable[[], float]) -> bool:
+            asked.append((target, left_s() < math.inf))
+            return target == "cpu"
+
+        found = Figure(0.9, "measured")
+        return SimpleNamespace(fits=lambda *_: True, tuned=lambda _: found, for_int8=for_int8)
+
+    ready = readying._ready(Genotype("tiny", ()), slot, [of("npu"), of("cpu")])
+    assert ready is not None
+    assert ready.in_haste == in_haste
+    assert asked == [("npu", True), ("cpu", True)] * in_haste
+
+
+def test_a_run_keeps_what_its_finishing_took(searched: Path) -> None:
+    manifest = json.loads((searched / "manifest.json").read_text())
+    phases = ("Train the teacher", "Finish members", "Fine-tune", "Teacher answers")
+    took = sum(manifest["seconds"][phase] for phase in phases)
+    assert took <= manifest["finishing_s"] <= sum(manifest["seconds"].values())
+
+
+def test_one_is_finished_however_little_time_there_is(searched: Path, tmp_path: Path) -> None:
+    given = [f"run.dir={tmp_path / 'run'}", f"run.supernets={searched.parent / 'networks'}"]
+    options = ["n_trials=4", "finish.alpha=0", "finish.rate=0.5", "finish.minutes=1e-6"]
+    assert run(["search", *QUICK, *given, *options]) == 0
+    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
+    assert len(manifest["finishing"]["finished"]) == manifest["n_front"] == 1
+
+
 def test_members_say_which_weights_were_verified(searched: Path) -> None:
     files = [*(searched / "models").glob("*.json")]
     weights = [json.loads(file.read_text())["weights"] for file in files]
@@ -242,10 +352,11 @@ def test_where_time_is_limited_the_most_accurate_that_is_trained_in_a_quarter_of
             networks=SimpleNamespace(lower=size),
         ),
         checkpoint=checkpoint,
-        training_s=lambda genotype: (20.0, 130.0, 70.0, 300.0)[size(genotype)],
+        teaching_s=lambda genotype: (20.0, 130.0, 70.0, 300.0)[size(genotype)],
     )
     monkeypatch.setattr(finishing, "n_macs", [10, 30, 20, 40].__getitem__)
-    assert size(finishing._teacher(wanted, finisher)) == taught_by
+    left_s = math.inf if minutes is None else 60 * minutes
+    assert size(finishing._teacher(wanted, finisher, left_s)) == taught_by
 
 
 def test_nothing_is_trained_for_a_budget_that_nothing_meets(

@@ -1,5 +1,6 @@
 """The end of a search: what may be on a front is finished, verified on its target, and written."""
 
+import math
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,6 +12,8 @@ from hwnas.api.finishing import Finish
 from hwnas.api.front import Front, Outcome, finished, write_front
 from hwnas.api.reporter import Reporter
 from hwnas.errors import BudgetError, RunError
+from hwnas.finishing.allowance import Allowance
+from hwnas.finishing.options import FinishConfig
 from hwnas.results import Candidate, Row, RunFolder
 
 
@@ -32,7 +35,9 @@ def end(
     if not fitted:
         folder.write_json("manifest.json", manifest | {"status": "nothing fits the budget"})
         raise BudgetError(" ".join(missed))
-    found = finishing.finish(fitted, context.views(contexts), candidates, reporter)
+    allowance = _allowance(contexts[0].config.finish, folder, manifest)
+    views = context.views(contexts)
+    found = finishing.finish(fitted, views, candidates, allowance, reporter)
     manifest |= found.facts()
     verified = [_front(s, contexts, folder, found, reporter, baselines) for s in fitted]
     fronts = [front for front in verified if front.members]
@@ -61,6 +66,17 @@ def end(
             write_front(front, inner | own | told)
         for_all.write(folder, manifest, fronts, fitting, joint, missed)
     return Outcome(folder, manifest, fronts, joint.members, missed)
+
+
+def _allowance(config: FinishConfig, folder: RunFolder, manifest: Row) -> Allowance:
+    """Return the time of finishing; the manifest keeps what was spent."""
+
+    def keep(spent_s: float) -> None:
+        manifest["finishing_s"] = round(spent_s, 2)
+        folder.write_json("manifest.json", manifest)
+
+    limit_s = math.inf if config.minutes is None else 60 * config.minutes
+    return Allowance(limit_s, manifest.get("finishing_s", 0.0), keep)
 
 
 def _fitted(

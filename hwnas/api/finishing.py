@@ -1,17 +1,14 @@
 """The end of a search: candidates that may be on the front get the weights that are delivered."""
 
 import math
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import chain, zip_longest
 
-from hwnas import build
 from hwnas.api.context import TargetContext
-from hwnas.api.jobs import together
-from hwnas.config import SearchConfig
+from hwnas.api.readying import Ready, finished
 from hwnas.figure import Figure
+from hwnas.finishing.allowance import Allowance, Slot
 from hwnas.finishing.finisher import Finisher
 from hwnas.graph import n_macs
 from hwnas.metrics import better, column
@@ -21,7 +18,7 @@ from hwnas.searching import band
 from hwnas.searching.band import Beliefs
 from hwnas.searching.view import View
 from hwnas.space import Genotype
-from hwnas.weights import accuracies, as_left, left_after
+from hwnas.weights import as_left, left_after
 
 _TEACHER = 0.25  # of finish.minutes, that the teacher may take
 _LATER_ROUNDS = 5  # of finishing what became probable by what was finished before
@@ -35,6 +32,20 @@ class Finish:
     among_finished: dict[str, Beliefs]  #: the same, as if there were no others
     finisher: Finisher
     finished: dict[str, Figure] = field(default_factory=dict)  #: on the validation split, by id
+    left_out: set[str] = field(default_factory=set)  #: ids of those that there was no time for
+    hurried: set[str] = field(default_factory=set)  #: ids of those that are in int8 in haste
+
+    def add(self, found: Mapping[str, Ready | None], *, for_good: bool = True) -> None:
+        """Take in what became of networks.
+
+        Args:
+            found: By id; ``None`` where there was no time for one.
+            for_good: Whether there will be no time for these either.
+        """
+        ready = {name: each for name, each in found.items() if each is not None}
+        self.finished |= {name: each.figure for name, each in ready.items()}
+        self.hurried |= {name for name, each in ready.items() if each.in_haste}
+        self.left_out |= {*found} - {*ready} if for_good else set()
 
     def facts(self) -> Row:
         """Return what a manifest says of it."""
@@ -47,6 +58,7 @@ class Finish:
                 "max_int8_drop": config.max_int8_drop,
                 "teacher": None if teacher is None else teacher.id,
                 "finished": {name: figure.to_json() for name, figure in self.finished.items()},
+                **({"hurried": hurried} if (hurried := sorted(self.hurried)) else {}),
             }
         }
 
@@ -70,7 +82,8 @@ def finish(
     contexts: Sequence[TargetContext],
     views: Mapping[str, View],
     candidates: Sequence[Candidate],
-    phases: Progress,
+    allowance: Allowance,
+    progress: Progress,
 ) -> Finish:
     """Finish the candidates that may be on the front of a target.
 
@@ -78,26 +91,29 @@ def finish(
     what is finished, so that a front that is cut off by the time is as wide. What is finished says
     more of the others, too, so that some may become probable: they are finished then. The first
     round takes half of what ``finish.n_most`` and ``finish.minutes`` allow, so that what it says
-    can still be heeded.
+    can still be heeded. Where time is limited, a network is trained for int8 right after it was
+    fine-tuned, so that the limit is of both; else that waits until it is verified.
 
     Args:
         contexts: One for each target.
         views: How each target sees the candidates.
         candidates: All of the search.
-        phases: Of the command.
+        allowance: The time that it may take.
+        progress: Of the command.
     """
-    parts = contexts[0].parts
-    config, began = parts.config.finish, time.monotonic()
+    parts, phases = contexts[0].parts, allowance.watched(progress)
+    config = parts.config.finish
     weights = as_left(contexts[0].evaluator, left_after(parts.config, candidates))
-    finisher = Finisher(parts, weights)
-    state = Finish({}, {}, finisher)
+    state = Finish({}, {}, Finisher(parts, weights))
+    others = [s.config for s in contexts[1:]]
+    trains = bool(state.finisher.config.epochs)
 
     def look() -> list[Candidate]:
         """Return what is to be finished, of each target the most probable first."""
         state.known = seen(candidates)
         wanted = [k.band(config.probability, config.n_least) for k in state.known.values()]
         distinct = {c.id: c for row in zip_longest(*wanted) for c in row if c is not None}
-        return [c for c in distinct.values() if c.id not in state.finished]
+        return [c for c in distinct.values() if c.id not in {*state.finished, *state.left_out}]
 
     def seen(some: Sequence[Candidate]) -> dict[str, Beliefs]:
         return {
@@ -105,113 +121,71 @@ def finish(
             for s in contexts
         }
 
-    def left_s(share: float) -> float:
-        """Return the seconds that are left of a share of the time."""
-        seconds = math.inf if config.minutes is None else 60 * config.minutes
-        return share * seconds - (time.monotonic() - began)
-
-    wanted = look()
-    if wanted and finisher.config.epochs and config.alpha:
-        teacher = _teacher(wanted, finisher)
-        state.finisher = Finisher(parts, weights, teacher, phases)
-        state.finished |= _finished(state.finisher, [teacher], phases, "Train the teacher")
+    wanted, teacher = look(), list[Genotype]()
+    if wanted and trains and config.alpha:
+        teacher = [_teacher(wanted, state.finisher, allowance.left_s())]
+        state.finisher = Finisher(parts, weights, teacher[0], phases)
+        state.add(finished(state.finisher, teacher, phases, "Train the teacher"))
     most = len(contexts) * config.most(len({c.id for c in candidates if not c.reason}))
     for share in (0.5, *[1.0] * _LATER_ROUNDS):
-        wanted, left_of_it = look(), partial(left_s, share)
-        if finisher.config.epochs:
+        wanted, slot = look(), allowance.slot(share)
+        if trains:
             wanted = wanted[: max(0, math.ceil(share * most) - len(state.finished))]
         everything = chain.from_iterable(k.candidates for k in state.known.values())
         done = [c for c in everything if c.id in state.finished]
         left = [c.genotype for c in band.spread(wanted, done)]
-        if left_s(1.0) < 0:  # what is trained already costs no time
-            left = [genotype for genotype in left if state.finisher.is_kept(genotype)]
-        if left:
-            known = _finished(state.finisher, left, phases, "Finish members", left_of_it)
-            state.finished |= known
+        if share < 1.0 and slot.is_limited:
+            left = [*teacher, *left]  # its training for int8 is still to come
+        if left := _in_time(left, slot, state.finisher):
+            found = finished(state.finisher, left, phases, "Finish members", slot, others)
+            state.add(found, for_good=share == 1.0)
         elif share == 1.0:
             break
+    if not state.finished:  # one member there has to be
+        state.left_out.clear()
+        least = [_least(look(), state.finisher).genotype]
+        state.add(finished(state.finisher, least, phases, "Finish members"))
     look()
     state.among_finished = seen([c for c in candidates if c.id in state.finished])
+    state.finisher = replace(state.finisher, hurried=state.hurried)
+    allowance.end(was_short=bool(state.left_out or state.hurried))
     return state
 
 
-def _teacher(wanted: Sequence[Candidate], finisher: Finisher) -> Genotype:
+def _in_time(genotypes: list[Genotype], slot: Slot, finisher: Finisher) -> list[Genotype]:
+    """Return what may still be finished: what is trained already costs no time."""
+    if slot.open_s() >= 0:
+        return genotypes
+    return [genotype for genotype in genotypes if finisher.is_kept(genotype)]
+
+
+def _teacher(wanted: Sequence[Candidate], finisher: Finisher, left_s: float) -> Genotype:
     """Return the network that answers best.
 
-    All others wait for its training. Where the time is limited, this has to fit into a part of it;
-    a run that goes on keeps the one that it had, unless that one surely answers worse.
+    All others wait for its training, and for its answers. Where the time is limited, these have to
+    fit into a part of what is left; a run that goes on keeps the one that it had, unless that one
+    surely answers worse.
     """
     config = finisher.parts.config
     sign = 1 if column(config.metric).maximise else -1
     best = sorted(wanted, key=lambda c: (-sign * c.figures[config.metric].value, c.id))
-    if config.finish.minutes is None:
+    if math.isinf(left_s):
         return best[0].genotype
     begun = next((c for c in best if finisher.checkpoint(c.genotype).n_steps()), None)
     if begun is best[0]:
         return begun.genotype
-    limit_s = _TEACHER * 60 * config.finish.minutes
-    lower = finisher.parts.networks.lower
-    least = min(best, key=lambda c: (n_macs(lower(c.genotype)), c.id))
-    first = next((c for c in best if finisher.training_s(c.genotype) <= limit_s), least)
+    limit_s = _TEACHER * left_s
+    fitting = (c for c in best if limit_s > 0 and finisher.teaching_s(c.genotype) <= limit_s)
+    first = next(fitting, None)
     if begun is None:
-        return first.genotype
+        return (first or _least(best, finisher)).genotype
+    if first is None:
+        return begun.genotype
     known = column(config.metric).best(begun.figures[config.metric])
     is_worse = better(config.metric, first.figures[config.metric].value, known)
     return (first if is_worse else begun).genotype
 
 
-def _finished(
-    finisher: Finisher,
-    genotypes: Sequence[Genotype],
-    phases: Progress,
-    phase: str,
-    left_s: Callable[[], float] = lambda: math.inf,
-) -> dict[str, Figure]:
-    """Finish networks; return their metric on the validation split by id.
-
-    Those that were not begun while there was time left are left out.
-    """
-    parts, epochs = finisher.parts, finisher.config.epochs
-    n_workers = min(parts.config.study.workers or 1, len(genotypes))
-    n_steps = max(1, finisher.n_steps)
-    taught = [genotype for genotype in genotypes if not finisher.is_teacher(genotype)]
-    if finisher.teacher is not None and taught:
-        finisher.prepare(taught[0])
-    paths = [finisher.checkpoint(genotype) for genotype in genotypes] if epochs else []
-    if paths:  # first what is finished already, or nearly
-        order = sorted(range(len(paths)), key=lambda i: -paths[i].n_steps())
-        genotypes, paths = [genotypes[i] for i in order], [paths[i] for i in order]
-
-    def n_done() -> int:
-        return sum(path.n_steps() for path in paths)
-
-    def late() -> bool:
-        return left_s() < 0
-
-    before = n_done()
-    with phases.phase(phase, len(genotypes) * n_steps, before, left_s()) as advance:
-        if n_workers > 1 and before < len(genotypes) * n_steps:
-            again = partial(_again, parts.config, finisher.teacher, finisher.left)
-            tasks = [partial(_tuned, genotype) for genotype in genotypes]
-            figures = together(tasks, again, n_workers, lambda: n_done() - before, advance, late)
-        else:
-            figures = []
-            for i, genotype in enumerate(genotypes, 1):
-                if late() and not finisher.is_kept(genotype):
-                    break
-                figures.append(finisher.tuned(genotype))
-                advance(max(0, i * n_steps - before))
-                before = max(before, i * n_steps)
-    return {g.id: figure for g, figure in zip(genotypes, figures, strict=False)}
-
-
-def _again(
-    config: SearchConfig, teacher: Genotype | None, left: Mapping[str, int], progress: Progress
-) -> Finisher:
-    parts = build.parts(config, progress)
-    weights = as_left(accuracies(parts, progress), left)
-    return Finisher(parts, weights, teacher, progress)
-
-
-def _tuned(genotype: Genotype, finisher: Finisher) -> Figure:
-    return finisher.tuned(genotype)
+def _least(some: Sequence[Candidate], finisher: Finisher) -> Candidate:
+    lower = finisher.parts.networks.lower
+    return min(some, key=lambda c: (n_macs(lower(c.genotype)), c.id))

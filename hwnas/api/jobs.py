@@ -65,7 +65,7 @@ def together(
         n: Processes.
         done: How far all tasks are.
         advance: Called with how much further they are since the last call.
-        late: Whether no other task is to be begun; there are no results of these.
+        late: Whether no task but the first is to be begun; there are no results of these.
 
     Raises:
         HwnasError: what a task ended with; others that were begun go on first.
@@ -81,7 +81,7 @@ def together(
             while True:
                 n_open = sum(not future.done() for future in futures)
                 failed = any(future.done() and future.exception() for future in futures)
-                while left and n_open < n and not failed and not late():
+                while left and n_open < n and not failed and not (futures and late()):
                     futures.append(pool.submit(_do, left.popleft()))
                     n_open += 1
                 if not n_open:

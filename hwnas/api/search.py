@@ -87,6 +87,7 @@ def _manifest(
     versions = {name: backends.version(name) for name in _RECORDED} | decisive
     return {
         **begun("search", arguments, earlier, parts.config),
+        **{name: earlier[name] for name in ("finishing_s",) if name in earlier},
         "seed": parts.config.seed,
         "digests": digests,
         **({} if supernet is None else {"checkpoint": supernet}),

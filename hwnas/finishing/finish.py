@@ -1,21 +1,28 @@
 """The weights of one network get ready for the device: fine-tuned, pruned, quantised."""
 
 import copy
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, final
 
-import numpy as np
 from torch import Tensor, nn
 
-from hwnas.accuracy.base import Weights
 from hwnas.errors import CompileError
 from hwnas.families import precision
 from hwnas.families.blocks import fold_batch_norm
 from hwnas.figure import Figure
 from hwnas.finishing import pruning
+from hwnas.finishing.lesson import (
+    FINE_TUNED,
+    FOR_INT8,
+    OF_FEW_BITS,
+    PRUNED,
+    Lesson,
+    Origin,
+    Training,
+)  # fmt: skip
 from hwnas.finishing.options import FinishingConfig
-from hwnas.finishing.teachers import Tutor
 from hwnas.graph import Graph
 from hwnas.int8.finished import Finished
 from hwnas.int8.grid import grids, put_on
@@ -28,13 +35,8 @@ from hwnas.results import Row
 from hwnas.runtimes.base import Session
 from hwnas.runtimes.onnx_writer import check_int8
 from hwnas.segments import without_exits
-from hwnas.space import Genotype
-from hwnas.supernets import TrainingSetup
-from hwnas.tasks.base import Found, Task
-from hwnas.training.alone import Student
-from hwnas.training.checkpoint import Checkpoint
+from hwnas.tasks.base import Found
 from hwnas.training.inference import per_sample, recalibrate
-from hwnas.training.precision import FLOAT32
 
 Load = Callable[[QuantisedNetwork], Session]  #: an int8 network into the runtime that it is for
 
@@ -61,47 +63,12 @@ class Step:
         }
 
 
-@dataclass(frozen=True)
-class Origin:
-    """Where the weights of a network come from."""
-
-    setup: TrainingSetup  #: data, options and seed of the training
-    weights: Weights  #: that search scored the network by
-    genotype: Genotype
-    tutor: Tutor | None = None  #: whose answers are learned, beside the targets
-
-    @property
-    def resolution(self) -> int:
-        """Height and width of the images that the network reads."""
-        return self.setup.resolution(self.genotype)
-
-    @property
-    def images(self) -> Tensor:
-        """The normalised training images that search calibrates on."""
-        return self.weights.calibration_images(self.genotype)
-
-    def lowered(self) -> Graph:
-        """Return the operators of the network."""
-        return self.setup.lowered(self.genotype)
-
-    @property
-    def task(self) -> Task:
-        """What the network is for."""
-        return self.setup.data.task
-
-    def score(self, found: Callable[[Tensor, Tensor], Found]) -> Figure:
-        """Return the metric on the validation split.
-
-        Args:
-            found: Tells of images ``(N, C, R, R)`` and targets what the task finds of each.
-        """
-        data = self.setup.data
-        batches = data.batches(data.validation, self.resolution)
-        return self.task.score(np.concatenate([found(*batch) for batch in batches]))
-
-
 def finish(
-    origin: Origin, config: FinishingConfig, load: Load | None, progress: Progress
+    origin: Origin,
+    config: FinishingConfig,
+    load: Load | None,
+    progress: Progress,
+    left_s: Callable[[], float] = lambda: math.inf,
 ) -> Finished:
     """Finish the weights that search scored a network by.
 
@@ -112,6 +79,7 @@ def finish(
         config: What is done to them.
         load: Loads an int8 network, whose answers are its own then; ``None`` where none is wanted.
         progress: Of the trainings.
+        left_s: Seconds that are left to train it for int8.
 
     Raises:
         ConfigError: the network cannot be pruned so.
@@ -131,8 +99,9 @@ def finish(
         check_int8(lowered)
     except CompileError as error:
         return Finished(network, lowered, None, None, finishing.record(None, no_int8=str(error)))
-    int8, simulated, how = finishing.in_int8(network, lowered, load)
-    return Finished(network, lowered, int8, simulated, finishing.record(how))
+    int8, simulated, how = finishing.in_int8(network, lowered, load, left_s)
+    record, in_haste = finishing.record(how), finishing.in_haste
+    return Finished(network, lowered, int8, simulated, record, in_haste)
 
 
 @dataclass(frozen=True)
@@ -151,26 +120,6 @@ def tuned(origin: Origin, config: FinishingConfig, progress: Progress) -> Tuned:
     return Tuned(network, finishing.as_run(network), finishing.past)
 
 
-@dataclass(frozen=True)
-class _Training:
-    """One training of a network that has learned before."""
-
-    name: str  #: of the step
-    phase: str  #: what progress calls it
-    is_first: bool = False
-    gentleness: float = 1.0  #: fraction of the finishing's rate
-
-    def epochs(self, config: FinishingConfig) -> int:
-        """Return for how long."""
-        return config.epochs if self.is_first else config.later
-
-
-_FINE_TUNED = _Training("fine-tuned", "Fine-tune", is_first=True)
-_PRUNED = _Training("pruned", "Fine-tune the pruned")
-_OF_FEW_BITS = _Training("bits-trained", "Train for few bits")
-_FOR_INT8 = _Training("int8-trained", "Train for int8", gentleness=0.3)
-
-
 @final
 class _Finishing:
     """The steps on the way, and what each came to."""
@@ -178,6 +127,7 @@ class _Finishing:
     def __init__(self, origin: Origin, config: FinishingConfig, progress: Progress):
         self._origin, self._config, self._progress = origin, config, progress
         self.steps: list[Step] = []
+        self.in_haste = False  #: whether there was no time to train for int8
         self.lowered = origin.lowered()  #: what the network computes by now
         # All that decides the weights, beside the setup.
         self._past: list[str] = [origin.weights.origin(origin.genotype)]
@@ -192,7 +142,7 @@ class _Finishing:
         network = self._origin.weights.extracted(self._origin.genotype)
         self.note("inherited", network)
         if self._config.epochs:
-            self.train(network, _FINE_TUNED)
+            self.train(network, FINE_TUNED)
         return network
 
     def as_run(self, network: nn.Module) -> Figure:
@@ -211,9 +161,9 @@ class _Finishing:
         metric = self._origin.task.metric
         self.steps.append(Step(name, metric, self._read(network), epochs, seconds))
 
-    def train(self, network: nn.Module, training: _Training) -> None:
+    def train(self, network: nn.Module, training: Training) -> None:
         """Train a network in place, and append the step."""
-        seconds = self._learn(network, training)
+        seconds = self._lesson(network, training).learn(self._progress)
         self.note(training.name, network, training.epochs(self._config), seconds)
 
     def prune(self, network: nn.Module) -> nn.Module:
@@ -222,7 +172,7 @@ class _Finishing:
         recalibrate(network, self._origin.images)
         self._past.append(f"pruned by {self._config.prune}")
         self.note("narrowed", network)
-        self.train(network, _PRUNED)
+        self.train(network, PRUNED)
         return network
 
     def lower_bits(self, network: nn.Module) -> None:
@@ -233,12 +183,12 @@ class _Finishing:
         put_on(rounded, grids(rounded, self.lowered))
         self.note("rounded", rounded)
         if self._config.later:
-            self.train(network, _OF_FEW_BITS)
+            self.train(network, OF_FEW_BITS)
         else:
             put_on(network, grids(network, self.lowered))
 
     def in_int8(
-        self, network: nn.Module, lowered: Graph, load: Load
+        self, network: nn.Module, lowered: Graph, load: Load, left_s: Callable[[], float]
     ) -> tuple[QuantisedNetwork, Simulated | None, str]:
         """Return a network in int8, what it was trained as if it lost too much, and how."""
         images = self._origin.images
@@ -253,7 +203,11 @@ class _Finishing:
             return int8, None, f"post-training, {how}"
         self._past.append(how)
         simulated = Simulated(network, lowered, scales)
-        seconds = self._learn(simulated, _FOR_INT8)
+        lesson = self._lesson(simulated, FOR_INT8)
+        if not lesson.fits(left_s()):
+            self.in_haste = True
+            return int8, None, f"post-training, {how}; there was no time to train for int8"
+        seconds = lesson.learn(self._progress)
         trained = simulated.quantised()
         figure = self._in_int8(trained, load)
         epochs = self._config.later
@@ -289,45 +243,10 @@ class _Finishing:
 
         return self._origin.score(found)
 
-    def _learn(self, network: nn.Module, training: _Training) -> float:
-        """Train a network in place; return the seconds that it took."""
-        origin, config, setup = self._origin, self._config, self._origin.setup
-        options = setup.train.of_recipe(training.epochs(config))
-        recipe = setup.train.recipe(setup.family.recipe)
-        recipe = replace(recipe, lr=recipe.lr * config.rate * training.gentleness)
-        self._past.append(_words(training, origin, config))
-        checkpoint = setup.network_checkpoint(origin.genotype, self.past)
-        teacher = None
-        if origin.tutor is not None and config.alpha:
-            teacher = origin.tutor.teacher(setup, options, config.alpha)
-        # What is simulated in int8 knows of its grids; bfloat16 would round them.
-        is_simulated = isinstance(network, Simulated)
-        on = {} if is_simulated else grids(network, self.lowered)
-        student = Student(
-            network,
-            origin.resolution,
-            recipe,
-            teacher,
-            phase=training.phase,
-            grids=on,
-            dtype=FLOAT32 if is_simulated else setup.dtype(origin.genotype),
-            has_exits=bool(self.lowered.exits),
-        )
-        summary = setup.teach(student, options, checkpoint, self._progress)
-        return summary.seconds if summary.n_steps else 0.0
-
-
-def checkpoint(origin: Origin, config: FinishingConfig) -> Checkpoint:
-    """Return where a network is kept that ``tuned`` trains."""
-    past = f"{origin.weights.origin(origin.genotype)}; {_words(_FINE_TUNED, origin, config)}"
-    return origin.setup.network_checkpoint(origin.genotype, past)
-
-
-def prepare(origin: Origin, config: FinishingConfig) -> None:
-    """Have what teaches a network at hand before its training, or that of others, begins."""
-    if origin.tutor is not None and config.epochs and config.alpha:
-        options = origin.setup.train.of_recipe(config.epochs)
-        origin.tutor.teacher(origin.setup, options, config.alpha)
+    def _lesson(self, network: nn.Module, training: Training) -> Lesson:
+        """Return a training of a network in place, which decides its weights from now on."""
+        self._past.append(training.words(self._origin, self._config))
+        return training.lesson(self._origin, self._config, network, self.lowered, self.past)
 
 
 def _told(bits: Mapping[str, int], epochs: int) -> str:
@@ -337,12 +256,3 @@ def _told(bits: Mapping[str, int], epochs: int) -> str:
     n = len(bits)
     words = f"weights of {n} operator{'s' * (n != 1)} in {span}"
     return f"{words}, trained for {epochs} epochs" if epochs else words
-
-
-def _words(training: _Training, origin: Origin, config: FinishingConfig) -> str:
-    """Return what decides the outcome of a training, beside the setup and what was before."""
-    rate = config.rate * training.gentleness
-    words = f"{training.name}: {training.epochs(config)} epochs, rate x {rate:g}"
-    if origin.tutor is not None and config.alpha:
-        words += f", alpha {config.alpha}{origin.tutor.words}"
-    return words

@@ -1,6 +1,7 @@
 """Networks of a search, finished for its target and made ready to be verified."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 
@@ -13,8 +14,9 @@ from hwnas.build import Parts
 from hwnas.device import Device
 from hwnas.families import annotations, precision
 from hwnas.figure import Figure
-from hwnas.finishing import finish
-from hwnas.finishing.finish import Load, Origin
+from hwnas.finishing import finish, lesson
+from hwnas.finishing.finish import Load
+from hwnas.finishing.lesson import Origin
 from hwnas.finishing.options import FinishingConfig
 from hwnas.finishing.teachers import Member, Tutor
 from hwnas.int8.finished import Finished
@@ -22,7 +24,6 @@ from hwnas.metrics import means
 from hwnas.progress import Progress, Silent
 from hwnas.searching.verify import Verifier
 from hwnas.space import Genotype
-from hwnas.training.alone import Student, step_s
 from hwnas.training.batches import steps_per_epoch
 from hwnas.training.checkpoint import Checkpoint
 from hwnas.training.data import Batch, Split
@@ -39,6 +40,8 @@ class Finisher:
     progress: Progress = field(default_factory=Silent)
     other: FinishingConfig | None = None  #: how all but the teacher are finished, if otherwise
     tutor: Tutor | None = None  #: who teaches where none of the search does
+    #: ids of networks that there was no time to train for int8, which some would need
+    hurried: Collection[str] = ()
 
     @property
     def config(self) -> FinishingConfig:
@@ -73,10 +76,27 @@ class Finisher:
 
     def in_int8(self, genotype: Genotype) -> Finished:
         """Return the same in int8, too, where it can be written so, whatever the target runs."""
-        return self._finished(genotype, backends.of(self.parts.config.target).int8_session)
+        left_s = 0.0 if genotype.id in self.hurried else math.inf
+        return self._in_int8(genotype, lambda: left_s)
 
-    def _finished(self, genotype: Genotype, load: Load | None) -> Finished:
-        return finish.finish(self._origin(genotype), self.config, load, self.progress)
+    def for_int8(self, genotype: Genotype, left_s: Callable[[], float]) -> bool:
+        """Train a network for int8 if it needs that; return whether it needs it and has no time.
+
+        Args:
+            genotype: Of the network, which is fine-tuned.
+            left_s: Seconds that are left.
+        """
+        is_int8 = self.parts.networks.dtype(genotype) == precision.INT8
+        return bool(is_int8 and self.config.later) and self._in_int8(genotype, left_s).in_haste
+
+    def _in_int8(self, genotype: Genotype, left_s: Callable[[], float]) -> Finished:
+        load = backends.of(self.parts.config.target).int8_session
+        return self._finished(genotype, load, left_s)
+
+    def _finished(
+        self, genotype: Genotype, load: Load | None, left_s: Callable[[], float] = lambda: math.inf
+    ) -> Finished:
+        return finish.finish(self._origin(genotype), self.config, load, self.progress, left_s)
 
     def is_kept(self, genotype: Genotype) -> bool:
         """Return whether a network that the search finished so is still there."""
@@ -90,16 +110,22 @@ class Finisher:
         n_images = len(self.parts.data.train)
         return self.config.epochs * steps_per_epoch(self.parts.config.train.batch_size, n_images)
 
-    def training_s(self, genotype: Genotype) -> float:
-        """Return the seconds that finishing a network will take here, by a few steps of it."""
-        setup = self.parts.setup_of(genotype)
-        student = Student(
-            setup.build(genotype),
-            setup.resolution(genotype),
-            setup.family.recipe,
-            dtype=setup.dtype(genotype),
-        )
-        return self.n_steps * step_s(student, setup.material, setup.train)
+    def fits(self, genotype: Genotype, left_s: float) -> bool:
+        """Return whether fine-tuning a network will end within some seconds, by a few steps of it.
+
+        What is finished takes no time.
+        """
+        if self.is_kept(genotype) or math.isinf(left_s):
+            return True
+        return lesson.first(self._origin(genotype), self.config).fits(left_s)
+
+    def teaching_s(self, genotype: Genotype) -> float:
+        """Return the seconds until a network has been finished here, and has answered for others.
+
+        A few steps tell.
+        """
+        training = lesson.first(self._origin(genotype), self.config)
+        return training.takes_s(training.n_shown)
 
     def is_inherited(self, genotype: Genotype) -> bool:
         """Return whether the weights that the search scored a network by are still there."""
@@ -107,11 +133,16 @@ class Finisher:
 
     def checkpoint(self, genotype: Genotype) -> Checkpoint:
         """Return where a network that ``tuned`` trains is kept."""
-        return finish.checkpoint(self._origin(genotype), self.config)
+        return lesson.checkpoint(self._origin(genotype), self.config)
+
+    def weights_of(self, genotype: Genotype) -> str:
+        """Return what tells the weights that a network is delivered with from others of it."""
+        in_haste = ", in int8 in haste" * (genotype.id in self.hurried)
+        return f"{self.checkpoint(genotype).path.parent.name}{in_haste}"
 
     def prepare(self, genotype: Genotype) -> None:
         """Have the teacher's answers at hand, for this network and all others."""
-        finish.prepare(self._origin(genotype), self.config)
+        lesson.prepare(self._origin(genotype), self.config)
 
     def is_teacher(self, genotype: Genotype) -> bool:
         """Return whether a network has the weights of the one that teaches the others."""
@@ -148,6 +179,6 @@ def verifier(parts: Parts, finisher: Finisher, device: Device | None) -> Verifie
         artefacts=build.artefacts(parts, device),
         task=data.task,
         dtype=config.target.dtype,
-        weights=lambda genotype: finisher.checkpoint(genotype).path.parent.name,
+        weights=finisher.weights_of,
         leaves=bool(means([*config.objectives, *config.allowed.limits])),
     )

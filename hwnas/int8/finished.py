@@ -23,6 +23,7 @@ class Finished:
     record: dict[str, Any] = field(
         default_factory=dict
     )  #: what was done to the weights, for the proof
+    in_haste: bool = False  #: whether it loses too much in int8, and there was no time to train
 
     @property
     def whole(self) -> "Finished":

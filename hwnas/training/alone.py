@@ -1,6 +1,5 @@
 """Training of one plain network, from scratch or on from the weights it has."""
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import final
@@ -13,7 +12,7 @@ from hwnas.errors import ConfigError
 from hwnas.families.base import Recipe
 from hwnas.int8.grid import Grids, put_on
 from hwnas.progress import Progress
-from hwnas.training import batches, loop, parallel
+from hwnas.training import loop, parallel
 from hwnas.training.batches import Batch, Material, StepContext
 from hwnas.training.config import TrainingConfig
 from hwnas.training.inference import recalibrate
@@ -22,7 +21,7 @@ from hwnas.training.precision import FLOAT32, forward
 from hwnas.training.soft_targets import SoftTargets
 
 _N_RECALIBRATION = 2048  # images, as many as there are
-_TIMED = 3  # steps, of which the shortest counts
+_FORWARD = 1 / 3  # of what an image takes in a step, to read it: no gradients
 _SELF = 0.5  # of an exit's loss: what is on the answers of the network's end
 
 
@@ -87,12 +86,7 @@ def train_alone(
             "One network is trained by one process: leave out torchrun, or leave out genotype=... "
             "to train the supernet."
         )
-    if student.teacher is not None:
-        student.teacher.network.to(loop.device(config)).eval()
-    student.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    step = _Alone(student, config)
-    trainee = Trainee(student.network, step, student.recipe, student.phase, student.measure)
-    summary = loop.train(trainee, material, config, seed, saving, progress)
+    summary = loop.train(_trainee(student, config), material, config, seed, saving, progress)
     put_on(student.network, student.grids)
     train = material.data.train
     order = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))
@@ -101,20 +95,39 @@ def train_alone(
     return summary
 
 
-def step_s(student: Student, material: Material, config: TrainingConfig) -> float:
-    """Return the seconds that a step of a training takes here, but for what the optimiser does.
+def seconds(
+    student: Student,
+    material: Material,
+    config: TrainingConfig,
+    seed: int,
+    n_steps: int,
+    n_read: int = 0,
+) -> float:
+    """Return the seconds that so many steps of a training will take here just now.
 
-    The network's batch norm counts what it sees.
+    What comes with it counts, too: batch norm is recalibrated, and the validation split is read
+    before and after. The network is spent: it learns from a few steps.
+
+    Args:
+        student: The network, and how it is trained.
+        material: What it is trained on.
+        config: How it is trained.
+        seed: Of the training.
+        n_steps: How many.
+        n_read: Images that the network answers beside.
     """
-    step, took, device = _Alone(student, config), list[float](), loop.device(config)
-    network = student.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    network.to(device).train()
-    for number in range(_TIMED):
-        step_context, began = StepContext(0, number, 0.0), time.perf_counter()
-        batch = batches.draw(material, config, step_context, parallel.current())
-        step(batch.to(device), step_context)  # reads the loss, and so waits for the device
-        took.append(time.perf_counter() - began)
-    return min(took)
+    data = material.data
+    n_read += 2 * len(data.validation) + min(len(data.train), _N_RECALIBRATION)
+    step_s = loop.step_s(_trainee(student, config), material, config, seed)
+    return step_s * (n_steps + _FORWARD * n_read / config.batch_size)
+
+
+def _trainee(student: Student, config: TrainingConfig) -> Trainee:
+    if student.teacher is not None:
+        student.teacher.network.to(loop.device(config)).eval()
+    student.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    step = _Alone(student, config)
+    return Trainee(student.network, step, student.recipe, student.phase, student.measure)
 
 
 @final

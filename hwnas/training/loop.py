@@ -5,6 +5,7 @@ import mmap
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Protocol, final
 
 import torch
@@ -19,12 +20,14 @@ from hwnas.training.checkpoint import Checkpoint, State
 from hwnas.training.config import TrainingConfig
 from hwnas.training.data import ahead
 from hwnas.training.ema import Averages, averaged
+from hwnas.training.optimiser import optimiser, schedule
 from hwnas.training.shortage import is_shortage, largest_fitting
 from hwnas.training.watch import Watch
 
 _MAX_GRADIENT_NORM = 5.0
 _RESERVE_BYTES = 256 << 20
 _ROWS = 1000  # of a log: a longer training logs means over several steps
+_TIMED, _TIMED_S = 3, 1.0  # steps that say how long others take, and seconds of them, at least
 _MOMENT = "torch"  # what layers with randomness of their own draw from
 
 Row = Mapping[str, float]
@@ -158,6 +161,23 @@ def train(
     return Summary(total - done, saving.clock() - start, training.n_images)
 
 
+def step_s(trainee: Trainee, material: Material, config: TrainingConfig, seed: int) -> float:
+    """Return the seconds that a step of a training takes just now, but for the first, slower one.
+
+    The module learns from some steps; nothing is kept.
+    """
+    training = _Training(trainee, material, config, seed, Saving(Checkpoint(Path("unkept"))))
+    steps, ends = range(training.total), [time.perf_counter()]
+    with torch.random.fork_rng():
+        for step, batch in zip(steps, training.batches(steps), strict=True):
+            training.step(step, batch)  # reads the losses, and so waits for the device
+            ends.append(time.perf_counter())
+            if step >= _TIMED and ends[-1] - ends[1] >= _TIMED_S:
+                break
+    begin = min(1, len(ends) - 2)
+    return (ends[-1] - ends[begin]) / (len(ends) - 1 - begin)
+
+
 @final
 class _Training:
     """One call of ``train``: what its steps share."""
@@ -181,7 +201,7 @@ class _Training:
         module = trainee.module.to(self._device).train()
         self.state = State(
             module,
-            _optimiser(module, self._recipe, config.momentum),
+            optimiser(module, self._recipe, config.momentum),
             Averages(module, config.ema) if config.ema else None,
             Watch(material.data.task, self.total),
         )
@@ -197,7 +217,7 @@ class _Training:
 
     def step(self, step: int, batch: Batch) -> None:
         """Take one step."""
-        lr = self._recipe.lr * _schedule(step / self.total, self._config.warmup)
+        lr = self._recipe.lr * schedule(step / self.total, self._config.warmup)
         for group in self.state.optimiser.param_groups:
             group["lr"] = lr
         step_context = self._step_context(step)
@@ -306,29 +326,3 @@ class _Log:
         means = {name: sum(each[name] for each in self._rows) / n for name in row}
         self._rows.clear()
         return {**means, "lr": row["lr"]}
-
-
-def _schedule(progress: float, warmup: float) -> float:
-    """Linear warm-up, then half a cosine down to zero."""
-    if progress < warmup:
-        return (progress + 1e-3) / (warmup + 1e-3)
-    return 0.5 * (1 + math.cos(math.pi * (progress - warmup) / (1 - warmup)))
-
-
-def _optimiser(module: nn.Module, recipe: Recipe, momentum: float) -> torch.optim.Optimizer:
-    """Return the optimiser of a recipe; AdamW decays no biases and no scales, as is usual."""
-    if recipe.optimiser == "sgd":
-        return torch.optim.SGD(
-            module.parameters(),
-            lr=recipe.lr,
-            momentum=momentum,
-            weight_decay=recipe.weight_decay,
-            nesterov=momentum > 0,
-        )
-    matrices = [p for p in module.parameters() if p.dim() > 1]
-    vectors = [p for p in module.parameters() if p.dim() <= 1]
-    groups = [
-        {"params": matrices, "weight_decay": recipe.weight_decay},
-        {"params": vectors, "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW([group for group in groups if group["params"]], lr=recipe.lr)

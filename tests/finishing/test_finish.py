@@ -15,7 +15,8 @@ from hwnas.backends.onnxruntime.session import OrtSession
 from hwnas.backends.vela.litert import LiteRTSession
 from hwnas.errors import ConfigError
 from hwnas.families.blocks import weights_of
-from hwnas.finishing.finish import Origin, finish
+from hwnas.finishing.finish import finish
+from hwnas.finishing.lesson import Origin
 from hwnas.finishing.options import FinishingConfig
 from hwnas.finishing.teachers import LargestSubnet
 from hwnas.graph import fuse, n_macs
@@ -138,6 +139,20 @@ def test_training_for_int8_wins_back_what_int8_loses(origin: Origin, tmp_path: P
             for network in (finished.simulated, finished.network)
         ]
     assert errors[0] < errors[1] / 10, "int8 is held against what it was trained as"
+
+
+@pytest.mark.usefixtures("coarse")
+def test_int8_is_not_trained_for_where_no_time_is_left(origin: Origin, tmp_path: Path) -> None:
+    where, config = elsewhere(origin, tmp_path), FinishingConfig(epochs=1)
+    finished = finish(where, config, litert, Silent(), lambda: 0.0)
+    assert finished.in_haste
+    assert "int8-trained" not in accuracies(finished)
+    assert finished.record["int8"].endswith("there was no time to train for int8")
+    trained = finish(where, config, litert, Silent())
+    assert "int8-trained" in accuracies(trained)
+    again = finish(where, config, litert, Silent(), lambda: 0.0)  # which takes no time
+    assert not again.in_haste
+    assert "int8-trained" in accuracies(again)
 
 
 @pytest.mark.usefixtures("coarse")

@@ -12,7 +12,7 @@ from hwnas.int8.grid import Grid
 from hwnas.progress import Progress, Silent
 from hwnas.space import SearchSpace
 from hwnas.training import parallel
-from hwnas.training.alone import Student, Teacher, train_alone
+from hwnas.training.alone import Student, Teacher, seconds, train_alone
 from hwnas.training.batches import StepContext, draw
 from hwnas.training.checkpoint import Checkpoint
 from hwnas.training.config import TrainingConfig
@@ -121,3 +121,21 @@ def test_network_of_few_bits_learns_and_ends_on_its_grid(
     assert same(rounded.network.state_dict(), learner.network.state_dict())
     kept = Checkpoint(tmp_path / "c.safetensors").weights()["head.conv.weight"]
     assert max(len(channel.unique()) for channel in kept) > 7
+
+
+def test_what_is_told_of_a_training_counts_all_of_a_step_and_what_comes_with_it(
+    tiny: SearchSpace, digits: ImageData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The optimiser takes 2 s, the rest nothing; the first step takes 100 s."""
+    now, took = 0.0, iter([100.0])
+
+    def step(*_: object) -> None:
+        nonlocal now
+        now += next(took, 2.0)
+
+    monkeypatch.setattr(torch.optim.SGD, "step", step)
+    monkeypatch.setattr("time.perf_counter", lambda: now)
+    what = material(digits)
+    n_read = 2 * len(what.data.validation) + len(what.data.train) + 128
+    found = seconds(Learner(tiny, digits).student, what, CONFIG, 0, 50, n_read=128)
+    assert found == pytest.approx(2.0 * (50 + n_read / 3 / 128))

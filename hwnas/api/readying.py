@@ -1,0 +1,105 @@
+"""Networks are finished: one after another, or by several processes, as far as there is time."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import zip_longest
+
+from hwnas import build
+from hwnas.api.jobs import together
+from hwnas.config import SearchConfig
+from hwnas.figure import Figure
+from hwnas.finishing.allowance import ALWAYS, Slot
+from hwnas.finishing.finisher import Finisher
+from hwnas.progress import Progress
+from hwnas.space import Genotype
+from hwnas.weights import accuracies, as_left
+
+
+@dataclass(frozen=True)
+class Ready:
+    """What finishing one network came to."""
+
+    figure: Figure  #: its metric on the validation split
+    in_haste: bool = False  #: whether there was no time to train it for int8, which it would need
+
+
+def finished(
+    finisher: Finisher,
+    genotypes: Sequence[Genotype],
+    phases: Progress,
+    phase: str,
+    slot: Slot = ALWAYS,
+    others: Sequence[SearchConfig] = (),
+) -> dict[str, Ready | None]:
+    """Finish networks; return by id what came of it, ``None`` where there was no time for one.
+
+    Args:
+        finisher: Finishes them.
+        genotypes: Of the networks.
+        phases: Of the command.
+        phase: What progress calls it.
+        slot: When their trainings may begin, and must have ended; where that is limited, trainings
+            for int8 come right behind.
+        others: Other targets than the finisher's.
+    """
+    parts, epochs = finisher.parts, finisher.config.epochs
+    n_workers = min(parts.config.study.workers or 1, len(genotypes))
+    n_steps = max(1, finisher.n_steps)
+    taught = [genotype for genotype in genotypes if not finisher.is_teacher(genotype)]
+    if finisher.teacher is not None and taught:
+        finisher.prepare(taught[0])
+    paths = [finisher.checkpoint(genotype) for genotype in genotypes] if epochs else []
+    if paths:  # first what is finished already, or nearly
+        order = sorted(range(len(paths)), key=lambda i: -paths[i].n_steps())
+        genotypes, paths = [genotypes[i] for i in order], [paths[i] for i in order]
+
+    def n_done() -> int:
+        return sum(path.n_steps() for path in paths)
+
+    def late() -> bool:
+        return slot.open_s() < 0
+
+    before = n_done()
+    with phases.phase(phase, len(genotypes) * n_steps, before, slot.open_s()) as advance:
+        tasks = [partial(_ready, genotype, slot) for genotype in genotypes]
+        if n_workers > 1 and before < len(genotypes) * n_steps:
+            again = partial(_again, [parts.config, *others], finisher.teacher, finisher.left)
+            found = together(tasks, again, n_workers, lambda: n_done() - before, advance, late)
+        else:
+            found, crew = [], _crew(finisher, others)
+            for i, task in enumerate(tasks, 1):
+                if late() and not finisher.is_kept(genotypes[i - 1]):
+                    break
+                found.append(task(crew))
+                advance(max(0, i * n_steps - before))
+                before = max(before, i * n_steps)
+    return {g.id: ready for g, ready in zip_longest(genotypes, found)}
+
+
+def _crew(finisher: Finisher, others: Sequence[SearchConfig]) -> list[Finisher]:
+    """Return what finishes networks, and the same for other targets."""
+    parts = [build.retargeted(finisher.parts, config) for config in others]
+    return [finisher, *(replace(finisher, parts=each) for each in parts)]
+
+
+def _again(
+    configs: Sequence[SearchConfig],
+    teacher: Genotype | None,
+    left: Mapping[str, int],
+    progress: Progress,
+) -> list[Finisher]:
+    parts = build.parts(configs[0], progress)
+    weights = as_left(accuracies(parts, progress), left)
+    return _crew(Finisher(parts, weights, teacher, progress), configs[1:])
+
+
+def _ready(genotype: Genotype, slot: Slot, crew: Sequence[Finisher]) -> Ready | None:
+    """Finish one network, unless there is no time for it."""
+    if not crew[0].fits(genotype, slot.left_s()):
+        return None
+    figure = crew[0].tuned(genotype)
+    if not slot.is_limited:  # it is trained for int8 when it is verified
+        return Ready(figure)
+    in_haste = [each.for_int8(genotype, slot.left_s) for each in crew]
+    return Ready(figure, any(in_haste))

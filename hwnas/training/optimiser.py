@@ -1,0 +1,34 @@
+"""What a recipe makes of gradients: the optimiser, and its learning rate over a training."""
+
+import math
+
+import torch
+from torch import nn
+
+from hwnas.families.base import Recipe
+
+
+def schedule(progress: float, warmup: float) -> float:
+    """Linear warm-up, then half a cosine down to zero."""
+    if progress < warmup:
+        return (progress + 1e-3) / (warmup + 1e-3)
+    return 0.5 * (1 + math.cos(math.pi * (progress - warmup) / (1 - warmup)))
+
+
+def optimiser(module: nn.Module, recipe: Recipe, momentum: float) -> torch.optim.Optimizer:
+    """Return the optimiser of a recipe; AdamW decays no biases and no scales, as is usual."""
+    if recipe.optimiser == "sgd":
+        return torch.optim.SGD(
+            module.parameters(),
+            lr=recipe.lr,
+            momentum=momentum,
+            weight_decay=recipe.weight_decay,
+            nesterov=momentum > 0,
+        )
+    matrices = [p for p in module.parameters() if p.dim() > 1]
+    vectors = [p for p in module.parameters() if p.dim() <= 1]
+    groups = [
+        {"params": matrices, "weight_decay": recipe.weight_decay},
+        {"params": vectors, "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW([group for group in groups if group["params"]], lr=recipe.lr)
