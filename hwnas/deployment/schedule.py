@@ -1,7 +1,9 @@
 """What changes by the hour, as CronJobs of Kubernetes: each applies a file when its hours begin.
 
 Files hold parts of manifests, which are merged into what there is (server-side apply). Source:
-https://kubernetes.io/docs/reference/using-api/server-side-apply, "Field management".
+https://kubernetes.io/docs/reference/using-api/server-side-apply, "Field management". Whole
+manifests must be applied by the server, too: of what the client applied, ``kubectl`` makes the next
+manager own all fields, so that parts would remove the others.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,18 +20,19 @@ def schedule(name: str, hours: Sequence[bytes], rules: Sequence[Manifest]) -> by
     """Return the manifests that apply a file an hour; empty: all are the same, or no day or week.
 
     Args:
-        name: Of all that there is of it.
+        name: Of all that there is of it; jobs and files end in the first of their hours.
         hours: The file of each hour of the plan; of a week from Monday on.
         rules: What applying them needs to be allowed.
     """
     if len(hours) not in (DAY, WEEK) or len({*hours}) == 1:
         return b""
     found = [*_allowed(name, rules)]
-    for i, content in enumerate(dict.fromkeys(hours)):
+    for content in dict.fromkeys(hours):
         own = [hour for hour, other in enumerate(hours) if other == content]
-        found.append(_manifest("v1", "ConfigMap", f"{name}-{i}", data={_FILE: content.decode()}))
-        for j, when in enumerate(crons(own, len(hours))):
-            found.append(_job(f"{name}-{i}-{j}", when, name, f"{name}-{i}"))
+        of = f"{name}-{own[0]}"
+        found.append(_manifest("v1", "ConfigMap", of, data={_FILE: content.decode()}))
+        for i, when in enumerate(crons(own, len(hours))):
+            found.append(_job(f"{of}-{i}", when, name, of))
     return dumped(*found)
 
 

@@ -176,6 +176,8 @@ def test_replicas_and_routes_follow_the_hours(deploy: Files) -> None:
         assert least[POOL] == (3 if 8 <= hour < 20 else 1)
     graphs = _applied(routes)
     assert len(graphs) == 24
+    jobs = {d["metadata"]["name"]: d["spec"]["schedule"] for d in pods if d["kind"] == "CronJob"}
+    assert jobs["hwnas-replicas-8-0"].startswith("0 8,9,10")  # named by the first of its hours
     (deployed,) = [d for d in _documents(deploy, "kserve") if d["kind"] == "InferenceGraph"]
     for hour, (graph,) in graphs.items():
         jsonschema.validate(graph["spec"], _GRAPH)
@@ -199,6 +201,20 @@ def test_pools_start_with_the_replicas_of_one_hour_and_may_rest_in_others() -> N
     missing = yaml.safe_load(alerts.rules(pools)["prometheus/rules.yaml"])["groups"][0]["rules"][4]
     promql_parser.parse(missing["expr"])
     assert 'and on() sum(hwnas:forecast_requests_per_second{model="a"}) > 0' in missing["expr"]
+
+
+def test_plans_are_launched_as_their_jobs_need_it(deploy: Files) -> None:
+    """Parts apply only over what the server applied, and jobs of other plans are found by label."""
+    said = deploy["README.md"].decode()
+    applied = [line for line in said.splitlines() if line.startswith("kubectl apply")]
+    assert len(applied) == 2
+    assert all("apply --server-side --force-conflicts" in line for line in applied)
+    (command,) = [line for line in said.splitlines() if line.startswith("kubectl delete")]
+    key, _, value = command.split("#")[0].split()[-1].partition("=")
+    kinds = {"CronJob", "ConfigMap"}
+    for document in _documents(deploy, "kubernetes") + _documents(deploy, "kserve"):
+        if document["kind"] in kinds:
+            assert document["metadata"]["labels"][key] == value
 
 
 def test_hours_of_a_week_are_those_of_cron() -> None:
