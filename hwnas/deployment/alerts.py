@@ -3,6 +3,7 @@
 Metrics are Triton's: https://github.com/triton-inference-server/server, docs/user_guide/metrics.md.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
@@ -48,11 +49,15 @@ def _of_pool(pool: Deployed) -> Iterator[dict[str, Any]]:
         "ticket", "More requests come than the plan bears in this hour: plan again.",
     )  # fmt: skip
     missing = f"absent(nv_inference_request_success{chosen})"
-    if 0 in pool.replicas:  # it rests in hours in which nothing is to come
+    start_s = 0
+    if 0 in pool.replicas:  # it rests in hours in which nothing is to come, and starts after them
         missing += f" and on() sum({FORECAST}{chosen}) > 0"
-    yield _alert(pool, "Missing", missing, "2m", "page", "No replica serves the model.")
+        start_s = math.ceil(pool.start_s)
     yield _alert(
-        pool, "Few", f"{count} < {pool.least}", "5m", "page",
+        pool, "Missing", missing, f"{120 + start_s}s", "page", "No replica serves the model."
+    )
+    yield _alert(
+        pool, "Few", f"{count} < {pool.least}", f"{300 + start_s}s", "page",
         f"Fewer replicas run than the {pool.least} of the quietest hour.",
     )  # fmt: skip
     failures = f"sum(rate(nv_inference_request_failure{chosen}[5m]))"

@@ -76,8 +76,8 @@ def _nodes(plan: Plan, pools: Sequence[Deployed]) -> list[str]:
             lines.append(
                 f"- Pools on `{name}` have their peaks in different hours: {together} replicas in "
                 f"all, where the plan has room for {most}. Manifests start those of hour "
-                f"{own[0].start}, which fit; if autoscalers add to several at once, pods stay "
-                "pending."
+                f"{own[0].start}, which fit, and the least of those that rest in it; where they do "
+                "not fit, or autoscalers add to several at once, pods stay pending."
             )
     return lines
 

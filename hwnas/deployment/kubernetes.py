@@ -42,14 +42,15 @@ def manifests(pools: Sequence[Deployed], scheduled: bytes = b"") -> dict[str, by
 def hour(pools: Sequence[Deployed], of: int) -> bytes:
     """Return the replicas of an hour, as parts of manifests.
 
-    An autoscaler is told the least; where a pool rests in some hours, it begins anew.
+    An autoscaler is told the least. What it added is left alone, but where a pool rests, and where
+    it begins anew after that.
     """
     return dumped(*(part for pool in pools for part in _in_hour(pool, of)))
 
 
 def _in_hour(pool: Deployed, of: int) -> Iterator[Manifest]:
     n = pool.replicas[of]
-    if not pool.is_scaled or 0 in pool.replicas:
+    if not pool.is_scaled or 0 in (n, pool.replicas[of - 1]):  # hour 0 comes after the last
         yield _manifest("apps/v1", "Deployment", pool, {"replicas": n})
     if pool.is_scaled and n:
         least = {"minReplicas": n}

@@ -53,6 +53,7 @@ class Deployed:
     spread: int  #: of its replicas that one machine may hold; 0: any number
     busy: float  #: share of the time that a replica works in the hour in which it works most
     start: int = 0  #: the hour that is deployed first
+    start_s: float = 0.0  #: from the order of a machine of its device to the first answer
 
     @property
     def peak(self) -> int:
@@ -66,8 +67,11 @@ class Deployed:
 
     @property
     def begun(self) -> int:
-        """Replicas in the hour that is deployed first."""
-        return self.replicas[self.start]
+        """Replicas that are deployed first: those of that hour; where it rests then, the least.
+
+        An autoscaler adds nothing to none, and plans of no day or week have nothing else to.
+        """
+        return self.replicas[self.start] or self.least
 
     @property
     def is_scaled(self) -> bool:
@@ -120,10 +124,12 @@ def _over_hours(
     hours = by_hour(plan)
     pools = [next((pool for pool in hour.pools if pool.kind == of), None) for hour in hours]
     spreads = [pool.spread for pool in pools if pool is not None and pool.spread]
+    kind = plan.kinds[of]
     return Deployed(
-        name, of, plan.kinds[of], source, model,
+        name, of, kind, source, model,
         tuple(0 if pool is None else pool.replicas for pool in pools),
         tuple(_rate(hour, of) for hour in hours), min(spreads, default=0), busy, busiest(plan),
+        plan.devices[kind.device].start_s,
     )  # fmt: skip
 
 

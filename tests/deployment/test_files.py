@@ -187,19 +187,22 @@ def test_replicas_and_routes_follow_the_hours(deploy: Files) -> None:
 def test_pools_start_with_the_replicas_of_one_hour_and_may_rest_in_others() -> None:
     def pool(name: str, *replicas: int) -> Deployed:
         kind = Kind("cpu", name, 4, 0.0, 9.0, 50.0, 1, None, {}, 3.5, "")
-        return Deployed(name, name, kind, Source(), None, replicas, (0.0, 1.0), 1, 0.5, start=1)
+        rates = (0.0, 1.0, 1.0)
+        return Deployed(name, name, kind, Source(), None, replicas, rates, 1, 0.5, 1, 90.5)
 
-    pools = [pool("a", 3, 0), pool("b", 0, 3)]
+    pools = [pool("a", 3, 0, 2), pool("b", 0, 3, 4)]
     found = kubernetes.manifests(pools)
     begun = [next(yaml.safe_load_all(found[f"kubernetes/{p.name}.yaml"]))["spec"] for p in pools]
-    assert [spec["replicas"] for spec in begun] == [0, 3]
-    hours = [yaml.safe_load_all(kubernetes.hour(pools, of)) for of in (0, 1)]
+    assert [spec["replicas"] for spec in begun] == [2, 3]  # nothing else may start the first
+    hours = [yaml.safe_load_all(kubernetes.hour(pools, of)) for of in range(3)]
     parts = [[(d["kind"], *d["spec"].values()) for d in documents] for documents in hours]
-    scaled = ("HorizontalPodAutoscaler", 3)
-    assert parts[0] == [("Deployment", 3), scaled, ("Deployment", 0)]
-    assert parts[1] == [("Deployment", 0), ("Deployment", 3), scaled]
+    scaler = "HorizontalPodAutoscaler"
+    assert parts[0] == [(scaler, 3), ("Deployment", 0)]  # the first ran in the hour before
+    assert parts[1] == [("Deployment", 0), ("Deployment", 3), (scaler, 3)]
+    assert parts[2] == [("Deployment", 2), (scaler, 2), (scaler, 4)]  # what was added is left
     missing = yaml.safe_load(alerts.rules(pools)["prometheus/rules.yaml"])["groups"][0]["rules"][4]
     promql_parser.parse(missing["expr"])
+    assert missing["for"] == "211s"  # it may take 91 to start
     assert 'and on() sum(hwnas:forecast_requests_per_second{model="a"}) > 0' in missing["expr"]
 
 
