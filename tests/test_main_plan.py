@@ -165,6 +165,9 @@ def test_a_spike_needs_what_as_much_demand_needs_and_is_borne(tmp_path: Path) ->
         hours = read_plan(Path(name, "plan")).hours
         pools.append([[(pool.kind, pool.replicas) for pool in hour.pools] for hour in hours])
     assert pools[0] == pools[1]
+    alerts, others = (Path(name, "plan/deploy/prometheus/rules.yaml").read_text()
+                      for name in ("spike", "steady"))  # fmt: skip
+    assert alerts == others  # in a planned spike replicas are as busy as it makes them
     with Path("spike", "plan", "spikes.csv").open() as file:
         rows = [
             *csv.DictReader(file),

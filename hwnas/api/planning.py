@@ -95,7 +95,8 @@ def plan(config: PlanConfig, arguments: Sequence[str], reporter: Reporter) -> Pl
     sentences = summary.sentences(found) + sketches.sentences(bought, found.plan)
     sentences += beside.sentences if beside else []
     told = PlannedRun(Path(), found.plan, tables, sentences, ())
-    return written("plan", config, arguments, told, files_of(told, found.seen))
+    content = files_of(told, [*found.seen, *found.spiked])
+    return written("plan", config, arguments, told, content)
 
 
 def files_of(found: PlannedRun, seen: "Sequence[HourSeen]") -> dict[str, bytes]:
@@ -103,7 +104,7 @@ def files_of(found: PlannedRun, seen: "Sequence[HourSeen]") -> dict[str, bytes]:
 
     Args:
         found: The plan, with its tables.
-        seen: What simulations of it saw.
+        seen: What simulations of it saw, of spikes too: replicas may work as much as in them.
     """
     from hwnas.deployment import files as deployment
     from hwnas.deployment.pools import planned_busy

@@ -74,7 +74,7 @@ def replan(config: ReplanConfig, arguments: Sequence[str], reporter: Reporter) -
     tables |= {"telemetry": as_rows(seen.samples, by_hour=seen.by_hour)}
     said = [*decisions.sentences(old, found, rows), *summary.sentences(found.found)]
     told = PlannedRun(Path(), new, tables, said, ())
-    content = files_of(told, found.found.seen)
+    content = files_of(told, [*now.seen, *now.spiked])
     if config.in_place:
         return _in_place(config, arguments, told, content)
     return written("replan", config, arguments, told, content)
