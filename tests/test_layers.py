@@ -151,7 +151,7 @@ PLACES = {
         "tasks.regression.early_stopping",
     },
     "highspy": {"planning.highs"},
-    "numba": {"planning.batcher", "planning.events"},
+    "numba": {"planning.compiled"},  # one file: its cache does not see what others become
     "ray": {"deployment.app"},
     "pynvml": {"meters"},
     "ai_edge_litert": {"backends.vela.litert", "int8.tflite"},
