@@ -2,10 +2,12 @@
 
 What comes of simulations in units of a batch of one serves all devices and models: the latest
 hundredth depends on the pool's size, the largest batch, which part of a batch's time is fixed, and
-the load. It is simulated on a grid of these, and read in between; where batches wait, for the
-nearest power of 2 of that wait too.
+the load. It is simulated on a grid of these, and read in between; where batches wait, for powers
+of 2 of that wait too. A pool is told its longest latency at any load below: one whose batches wait
+may answer sooner where they fill sooner, but must keep its limit when less comes, too.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -48,12 +50,13 @@ class Goodputs:
         one, whole, batch = service_s[0], service_s[-1], service_s.size
         each = (whole - one) / (batch - 1) if batch > 1 else one
         fixed = float(np.clip((one - each) / one, 0.0, 1.0)) if batch > 1 else 0.0
-        wait = 2.0 ** np.rint(np.log2(wait_s / one)) if wait_s else 0.0
-        grid = self._grid(arrivals, replicas, batch, wait)
+        grid = np.zeros((len(_FIXED), len(_LOADS)))
+        for wait, weight in _waits(wait_s / one):
+            grid += weight * self._grid(arrivals, replicas, batch, wait)
         place = fixed * (len(_FIXED) - 1)
         i = min(int(place), len(_FIXED) - 2)
         unit = grid[i] + (place - i) * (grid[i + 1] - grid[i])
-        found: Array = np.maximum.accumulate(unit) * one + (wait_s - wait * one)
+        found: Array = np.maximum.accumulate(unit) * one
         return found
 
     @staticmethod
@@ -68,15 +71,21 @@ class Goodputs:
             return 0.0
         return float(np.interp(limit_s, curve, self.rates(service_s)))
 
-    def prepare(self, shapes: list[Arrivals], batches: list[int], progress: Progress) -> None:
-        """Simulate all that will be asked for."""
-        wanted = [(a, r, b) for a in shapes for r in SIZES for b in batches]
+    def prepare(
+        self, asked: Iterable[tuple[Arrivals, Array, int, float]], progress: Progress
+    ) -> None:
+        """Simulate all that ``curve`` will be asked for."""
+        wanted = {
+            (id(arrivals), replicas, service_s.size, wait): arrivals
+            for arrivals, service_s, replicas, wait_s in asked
+            for wait, _ in _waits(wait_s / service_s[0])
+        }
         with progress.phase("Goodputs", len(wanted)) as advance:
-            for arrivals, replicas, batch in wanted:
-                self._grid(arrivals, replicas, batch)
+            for (_, replicas, batch, wait), arrivals in wanted.items():
+                self._grid(arrivals, replicas, batch, wait)
                 advance(1)
 
-    def _grid(self, arrivals: Arrivals, replicas: int, batch: int, wait: float = 0.0) -> Array:
+    def _grid(self, arrivals: Arrivals, replicas: int, batch: int, wait: float) -> Array:
         key = (id(arrivals), replicas, batch, wait)
         if key not in self._known:
             kinds = _FIXED if batch > 1 else _FIXED[:1]
@@ -91,6 +100,15 @@ class Goodputs:
         noise = events.lognormal(self.jitter)
         found = [late_end(arrivals, service, replicas, load, noise, wait) for load in _LOADS]
         return np.array(found)
+
+
+def _waits(wait: float) -> list[tuple[float, float]]:
+    """Return the powers of 2 on both sides of a wait, and how much each counts."""
+    if not wait:
+        return [(0.0, 1.0)]
+    below = 2.0 ** float(np.floor(np.log2(wait)))
+    part = wait / below - 1
+    return [(power, share) for power, share in ((below, 1 - part), (2 * below, part)) if share]
 
 
 def late_end(

@@ -15,7 +15,7 @@ from hwnas.errors import ConfigError
 from hwnas.planning.fleet import payload_mbit
 from hwnas.planning.goodput import Goodputs
 from hwnas.planning.problem import Problem
-from hwnas.planning.stations import PARTS, Array, Station, limits_of, stations_of
+from hwnas.planning.stations import PARTS, Array, Station, curves_of, limits_of, stations_of
 from hwnas.progress import Progress
 
 Ints = NDArray[np.intp]
@@ -60,10 +60,7 @@ def choices(problem: Problem, goodputs: Goodputs, progress: Progress) -> Choices
         ConfigError: a class has none; it says which limit that is, and what would come nearest.
     """
     limits = limits_of(problem)
-    batches = sorted({b for by in problem.catalogue.latency_ms.values() for b in by})
-    goodputs.prepare(
-        [*problem.arrivals], batches if 0.0 in problem.service.wait_ms else [1], progress
-    )
+    goodputs.prepare(curves_of(problem), progress)
     stations = [*stations_of(problem, goodputs, limits)]
     found = _Builder(problem, stations).options()
     for k, (name, asked) in enumerate(problem.classes):

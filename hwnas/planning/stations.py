@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from hwnas.planning.arrivals import Arrivals
 from hwnas.planning.goodput import SIZES, Goodputs, service_times
 from hwnas.planning.problem import Problem
 
@@ -68,6 +69,22 @@ def limits_of(problem: Problem) -> Array:
 
 def stations_of(problem: Problem, goodputs: Goodputs, limits: Array) -> Iterator[Station]:
     """Yield all stations that keep one of the limits."""
+    for where, upper in _places(problem):
+        yield from _at_limits(where, upper, limits, problem, goodputs)
+
+
+def curves_of(problem: Problem) -> Iterator[tuple[Arrivals, Array, int, float]]:
+    """Yield what ``stations_of`` asks goodputs for: as ``Goodputs.curve`` takes it."""
+    for (*_, process), upper in _places(problem):
+        for batch in upper:
+            service = service_times(upper, batch)
+            for wait in _waits_of(problem, batch):
+                for size in SIZES:
+                    yield problem.arrivals[process], service, size, wait / 1e3
+
+
+def _places(problem: Problem) -> Iterator[tuple[tuple[int, str, int], dict[int, float]]]:
+    """Yield where models can run, for which arrivals, with milliseconds of batches."""
     parts = {name for s in problem.service.splits for name in (s.head, s.tail)}
     for d, (device, at) in enumerate(problem.devices):
         for name in [*problem.catalogue.models, *sorted(parts - {*problem.catalogue.models})]:
@@ -79,7 +96,12 @@ def stations_of(problem: Problem, goodputs: Goodputs, limits: Array) -> Iterator
             if timed and fits:
                 upper = {batch: figure.upper for batch, figure in timed.items()}
                 for process in dict.fromkeys(problem.process_of):
-                    yield from _at_limits((d, name, process), upper, limits, problem, goodputs)
+                    yield (d, name, process), upper
+
+
+def _waits_of(problem: Problem, batch: int) -> list[float]:
+    """Return the milliseconds that batches may wait."""
+    return problem.service.wait_ms if batch > 1 else [0.0]
 
 
 def _at_limits(
@@ -95,7 +117,7 @@ def _at_limits(
     for batch in latency_ms:
         service = service_times(latency_ms, batch)
         most = float(goodputs.rates(service)[-1])
-        for wait in problem.service.wait_ms if batch > 1 else [0.0]:
+        for wait in _waits_of(problem, batch):
             for size in SIZES:
                 curve = goodputs.curve(arrivals, service, size, wait / 1e3)
                 for i, limit in enumerate(limits):

@@ -1,6 +1,7 @@
 """The simulator against queueing theory, and what failures do in it."""
 
 import csv
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +10,10 @@ from experiments.fleet.simulator import HERE, erlang_c, mean
 from hwnas.deployment import checking
 from hwnas.planning import events, goodput
 from hwnas.planning.arrivals import Arrivals
+from hwnas.planning.problem import read_problem
+from hwnas.planning.stations import curves_of, limits_of, stations_of
+from hwnas.progress import Silent
+from tests.planning import made
 
 N = 1_500_000
 POOLS, ROUTES = events.single(np.ones(1), 0.0, 1, np.ones(1))
@@ -161,6 +166,33 @@ def test_goodputs_of_pools_that_wait_are_of_batches_that_wait(
         for wait_s in (0.0, 0.005)
     )
     assert waiting > 1.2 * without + 0.005
+
+
+def test_latencies_of_waits_between_those_that_are_simulated_are_read_in_between(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """36 ms are between a half and all of a batch of one: by the nearest it was a sixth too low."""
+    monkeypatch.setattr(goodput, "_REQUESTS", 4000)
+    service, found, poisson = 0.04 + 0.01 * np.arange(1.0, 9.0), goodput.Goodputs(0.05), Arrivals()
+    curve = found.curve(poisson, service, 1, 0.036)
+    loads = [0.24, 0.6]
+    seen = [goodput.late_end(poisson, service, 1, load, events.lognormal(0.05), 0.036)
+            for load in loads]  # fmt: skip
+    np.testing.assert_allclose(np.interp(loads, goodput._LOADS, curve), seen, rtol=0.12)
+
+
+def test_all_that_stations_ask_for_was_simulated_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(goodput, "_REQUESTS", 100)
+    made.write(tmp_path, made.service(wait_ms=[0.0, 5.0]), made.fleet())
+    problem = read_problem(tmp_path / "service.yaml", tmp_path / "fleet.yaml")
+    found = goodput.Goodputs(0.05)
+    found.prepare(curves_of(problem), Silent())
+    simulated = {*found._known}
+    assert {wait > 0 for *_, wait in simulated} == {False, True}
+    assert [*stations_of(problem, found, limits_of(problem))]
+    assert {*found._known} == simulated
 
 
 def test_heat_slows_what_begins_after_it() -> None:
