@@ -174,7 +174,10 @@ def test_a_spike_needs_what_as_much_demand_needs_and_is_borne(tmp_path: Path) ->
             *hwnas.simulate("spike/plan", spike=True).table().to_pylist(),
         ]
     assert [float(row["demand_per_s"]) for row in rows] == [5000, 5000]
+    assert [row["spike"] for row in rows] == ["yes", "yes"]
     assert max(float(row["late"]) for row in rows) <= 0.01
+    drawn = [Path(name, "plan/margins.svg").read_bytes() for name in ("spike", "steady")]
+    assert drawn[0] == drawn[1]
     assert not Path("steady", "plan", "spikes.csv").exists()
     (usual,) = hwnas.simulate("spike/plan", n_seeds=1, run__dir="u").table().to_pylist()
-    assert usual["demand_per_s"] == 1000
+    assert (usual["demand_per_s"], usual["spike"]) == (1000, None)

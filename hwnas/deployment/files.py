@@ -26,12 +26,14 @@ def files(plan: Plan, busy: Mapping[str, float]) -> dict[str, bytes]:
         CompileError: its file is no classifier.
     """
     pools, unserved = deployed(plan, busy)
-    notes = [*_notes(pools, unserved), *_hours(pools), *_nodes(plan, pools)]
-    own = "\n## Of this plan\n\n" + "\n".join(notes) + "\n" if notes else ""
-    found = {"README.md": (_HEAD.read_text() + own).encode()}
+    found: dict[str, bytes] = {}
     if pools:
         found |= triton.repository(pools) | kubernetes.manifests(pools, _scheduled(pools))
         found |= kserve.graphs(plan, pools) | alerts.rules(pools) | ray_app.app(plan, pools)
+    jobs = [f"`{name}`" for name in found if name.endswith("/schedule.yaml")]
+    notes = [*_notes(pools, unserved), *_hours(pools, jobs), *_nodes(plan, pools)]
+    own = "\n## Of this plan\n\n" + "\n".join(notes) + "\n" if notes else ""
+    found["README.md"] = (_HEAD.read_text() + own).encode()
     return {f"{FOLDER}/{name}": content for name, content in found.items()}
 
 
@@ -82,16 +84,20 @@ def _nodes(plan: Plan, pools: Sequence[Deployed]) -> list[str]:
     return lines
 
 
-def _hours(pools: Sequence[Deployed]) -> list[str]:
-    """Return what there is to say of the hour that is deployed, and what follows it."""
+def _hours(pools: Sequence[Deployed], jobs: Sequence[str]) -> list[str]:
+    """Return what there is to say of the hour that is deployed, and of the jobs that follow it."""
     n = len(pools[0].replicas) if pools else 0
-    if not any(len({*pool.replicas}) > 1 for pool in pools):
+    if not jobs and (n in (DAY, WEEK) or all(_is_constant(pool) for pool in pools)):
         return []
     start = f"- Replicas and routes that are deployed are those of hour {pools[0].start}, in which "
     start += "most is asked for"
-    if n in (DAY, WEEK):
-        return [f"{start}; `schedule.yaml` changes them when an hour begins that has others."]
+    if jobs:
+        return [f"{start}; {' and '.join(jobs)} set those of others when they begin."]
     return [
         f"{start}. The plan's {n} hours are no day or week, so that nothing says when they are: "
         "`pools.csv` has their replicas."
     ]
+
+
+def _is_constant(pool: Deployed) -> bool:
+    return len({*zip(pool.replicas, pool.rates, strict=True)}) == 1

@@ -59,6 +59,7 @@ def _classes(plan: Plan, seen: Sequence[HourSeen]) -> Iterable[Row]:
                 "hour": hour,
                 "like": spelt(_like(plan, hour).hours),
                 "class": name,
+                "spike": "yes" if runs[0].spike else "",
                 "demand_per_s": (asked.borne if runs[0].spike else asked.demand)[hour],
                 **_columns("p50_ms", [c.p50_ms for c in own]),
                 **_columns("p99_ms", [c.p99_ms for c in own]),

@@ -29,7 +29,8 @@ _NOTES = {
     "serving": "Requests a second that each model on each device answers, as they must be borne; "
     "requests that go on to a second model count at both.",
     "margins": "Left: the 99th percentile over its limit, by simulation, with 95 % intervals over "
-    "seeds. Right: the share of late requests; the dashed line is what is allowed.",
+    "seeds. Right: the share of late requests; the dashed line is what is allowed. Hours that "
+    "have a spike are shown with it.",
     "front": "Each mark is a plan of least cost within one limit that is tighter than asked for; "
     "lines reach down to what no plan costs less than. Each was simulated and corrected like the "
     "plan, which is the larger mark.",
@@ -145,7 +146,8 @@ def _margins(plan: Plan, tables: Mapping[str, Sequence[Row]]) -> Figure:
     figure = Figure(figsize=(9.0, 3.4), layout="constrained")
     left, right = figure.subplots(1, 2)
     for name, colour in zip(plan.classes, (*COLOURS, *COLOURS), strict=False):
-        rows = [row for row in tables["classes"] if row["class"] == name]
+        both = (*tables["classes"], *tables.get("spikes", ()))
+        rows = [*{row["hour"]: row for row in both if row["class"] == name}.values()]
         _line(left, rows, "p99_ms", name, colour, 1 / plan.classes[name].p99_ms)
         _line(right, rows, "late", name, colour, 100.0)
     for axes, title, limit in ((left, "p99 over its limit", 1.0), (right, "late requests, %", 1.0)):

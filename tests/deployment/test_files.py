@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from hwnas.backends.onnxruntime.session import OrtSession
 from hwnas.deployment import alerts, kserve, kubernetes, schedule
 from hwnas.deployment.alerts import _forecast
-from hwnas.deployment.files import files
+from hwnas.deployment.files import _hours, files
 from hwnas.deployment.pools import Deployed, Source
 from hwnas.deployment.ray_app import _at_peak
 from hwnas.errors import CompileError
@@ -218,6 +218,17 @@ def test_plans_are_launched_as_their_jobs_need_it(deploy: Files) -> None:
     for document in _documents(deploy, "kubernetes") + _documents(deploy, "kserve"):
         if document["kind"] in kinds:
             assert document["metadata"]["labels"][key] == value
+
+
+def test_hours_are_spoken_of_where_anything_changes(deploy: Files) -> None:
+    said = deploy["README.md"].decode()
+    assert "`kubernetes/schedule.yaml` and `kserve/schedule.yaml` set those of others" in said
+    kind = Kind("cpu", "a", 4, 0.0, 9.0, 50.0, 1, None, {}, 3.5, "")
+    day, few = (Deployed("a", "a", kind, Source(), None, (1,) * n, (*[1.0] * (n - 1), 2.0), 1, 0.5)
+                for n in (24, 3))  # fmt: skip
+    assert _hours([day], []) == []  # shares of routes are the same
+    assert _hours([day], ["`kserve/schedule.yaml`"])  # routes alone are others
+    assert "3 hours are no day or week" in _hours([few], [])[0]
 
 
 def test_hours_of_a_week_are_those_of_cron() -> None:
