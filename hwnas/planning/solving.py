@@ -155,14 +155,18 @@ def read(task: Task, program: Program, found: Solved, part: Part) -> tuple[list[
     machines = v[b["m"] : b["r"]].reshape(n_i, -1).round()
     hours = [Hour(machines[i], [], [], unserved[:, i]) for i in range(n_i)]
     c, p = program.columns, program.pools
-    for j in np.flatnonzero(v[: b["z"]] > 1e-9):
-        hours[c.hour[j]].flows.append((int(c.scenario[j]), int(c.option[j]), float(v[j])))
     assert p is not None
     for j in np.flatnonzero(v[b["y"] : b["y"] + len(p)] > 0.5):
         n = round(v[b["u"] + j]) + int(p.spread[j])
         if n > p.spread[j]:
             row = PoolRow(int(p.station[j]), int(p.variant[j]), int(p.spread[j]), n)
             hours[p.hour[j]].pools.append(row)
+    o, there = task.choices.options, [{row.station for row in hour.pools} for hour in hours]
+    for j in np.flatnonzero(v[: b["z"]] > 1e-9):
+        i, option = int(c.hour[j]), int(c.option[j])
+        # The solver's tolerance lets next to nothing flow where there is no replica.
+        if {int(q) for q in (o.first[option], o.second[option]) if q >= 0} <= there[i]:
+            hours[i].flows.append((int(c.scenario[j]), option, float(v[j])))
     return hours, v[b["r"] : b["u"]].round()
 
 

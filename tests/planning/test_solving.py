@@ -103,6 +103,24 @@ def test_limits_that_are_near_are_both_kept(tmp_path: Path) -> None:
     assert _solved(tmp_path).serves
 
 
+def test_what_flows_by_the_tolerance_of_the_solver_alone_is_no_route(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made.write_random(tmp_path, np.random.default_rng(0), classes=1, tiny=True)
+    exact = solving.solve_all
+
+    def tolerant(program: Any, *given: Any) -> Any:
+        found = exact(program, *given)
+        found.values[: program.begin["z"]] += 1e-5
+        return found
+
+    monkeypatch.setattr(solving, "solve_all", tolerant)
+    plan = as_plan(_solved(tmp_path))
+    for hour in plan.hours:
+        there = {pool.kind for pool in hour.pools}
+        assert {route.first for route in (*hour.routes, *hour.degraded)} <= there
+
+
 def test_links_are_paid_for_what_comes_and_hours_cost_what_the_plan_says(tmp_path: Path) -> None:
     asked = made.service()
     asked["classes"]["web"] |= {
