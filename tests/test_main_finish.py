@@ -16,9 +16,10 @@ import pytest
 
 from hwnas.__main__ import run
 from hwnas.api import finishing, readying
-from hwnas.errors import CompileError
+from hwnas.errors import CollapseError, CompileError, HwnasError
 from hwnas.figure import Figure
 from hwnas.finishing.allowance import ALWAYS, Slot
+from hwnas.finishing.finisher import Finisher
 from hwnas.finishing.lesson import Lesson
 from hwnas.finishing.options import FinishConfig
 from hwnas.results import Candidate
@@ -275,10 +276,27 @@ def test_where_time_is_limited_int8_is_trained_for_right_behind_for_each_target(
         found = Figure(0.9, "measured")
         return SimpleNamespace(fits=lambda *_: True, tuned=lambda _: found, for_int8=for_int8)
 
-    ready = readying._ready(Genotype("tiny", ()), slot, [of("npu"), of("cpu")])
+    crew = [of("npu"), of("too small"), of("cpu")]
+    ready = readying._ready(Genotype("tiny", ()), slot, [True, False, True], crew)
     assert ready is not None
     assert ready.in_haste == in_haste
     assert asked == [("npu", True), ("cpu", True)] * in_haste
+
+
+@pytest.mark.parametrize("error", [CompileError("refused"), CollapseError("forgotten")])
+def test_what_goes_wrong_in_int8_with_one_network_does_not_end_the_search(
+    monkeypatch: pytest.MonkeyPatch, error: HwnasError
+) -> None:
+    """Its verification says so."""
+
+    def refused(*_: object) -> None:
+        raise error
+
+    config = SimpleNamespace(accuracy="supernet", finish=FinishConfig())
+    parts: Any = SimpleNamespace(config=config, networks=SimpleNamespace(dtype=lambda _: "int8"))
+    weights: Any = None
+    monkeypatch.setattr(Finisher, "_in_int8", refused)
+    assert not Finisher(parts, weights).for_int8(Genotype("tiny", ()), lambda: 60.0)
 
 
 def test_a_run_keeps_what_its_finishing_took(searched: Path) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, zip_longest
 
 from hwnas.api.context import TargetContext
-from hwnas.api.readying import Ready, finished
+from hwnas.api.readying import Ready, Target, finished
 from hwnas.figure import Figure
 from hwnas.finishing.allowance import Allowance, Slot
 from hwnas.finishing.finisher import Finisher
@@ -105,7 +105,6 @@ def finish(
     config = parts.config.finish
     weights = as_left(contexts[0].evaluator, left_after(parts.config, candidates))
     state = Finish({}, {}, Finisher(parts, weights))
-    others = [s.config for s in contexts[1:]]
     trains = bool(state.finisher.config.epochs)
 
     def look() -> list[Candidate]:
@@ -137,7 +136,8 @@ def finish(
         if share < 1.0 and slot.is_limited:
             left = [*teacher, *left]  # its training for int8 is still to come
         if left := _in_time(left, slot, state.finisher):
-            found = finished(state.finisher, left, phases, "Finish members", slot, others)
+            targets = [Target(s.config, state.known[s.target].on_front) for s in contexts]
+            found = finished(state.finisher, left, phases, "Finish members", slot, targets)
             state.add(found, for_good=share == 1.0)
         elif share == 1.0:
             break

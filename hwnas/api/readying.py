@@ -1,9 +1,9 @@
 """Networks are finished: one after another, or by several processes, as far as there is time."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import zip_longest
+from itertools import compress, zip_longest
 
 from hwnas import build
 from hwnas.api.jobs import together
@@ -24,13 +24,21 @@ class Ready:
     in_haste: bool = False  #: whether there was no time to train it for int8, which it would need
 
 
+@dataclass(frozen=True)
+class Target:
+    """One target of the search; networks that do not fit it are not trained for it."""
+
+    config: SearchConfig
+    fitting: Collection[str]  #: ids of the networks that fit it
+
+
 def finished(
     finisher: Finisher,
     genotypes: Sequence[Genotype],
     phases: Progress,
     phase: str,
     slot: Slot = ALWAYS,
-    others: Sequence[SearchConfig] = (),
+    targets: Sequence[Target] = (),
 ) -> dict[str, Ready | None]:
     """Finish networks; return by id what came of it, ``None`` where there was no time for one.
 
@@ -41,9 +49,10 @@ def finished(
         phase: What progress calls it.
         slot: When their trainings may begin, and must have ended; where that is limited, trainings
             for int8 come right behind.
-        others: Other targets than the finisher's.
+        targets: Those that there are, the finisher's first, if there may be trainings for int8.
     """
     parts, epochs = finisher.parts, finisher.config.epochs
+    others = [target.config for target in targets[1:]]
     n_workers = min(parts.config.study.workers or 1, len(genotypes))
     n_steps = max(1, finisher.n_steps)
     taught = [genotype for genotype in genotypes if not finisher.is_teacher(genotype)]
@@ -62,7 +71,7 @@ def finished(
 
     before = n_done()
     with phases.phase(phase, len(genotypes) * n_steps, before, slot.open_s()) as advance:
-        tasks = [partial(_ready, genotype, slot) for genotype in genotypes]
+        tasks = [partial(_ready, g, slot, [g.id in t.fitting for t in targets]) for g in genotypes]
         if n_workers > 1 and before < len(genotypes) * n_steps:
             again = partial(_again, [parts.config, *others], finisher.teacher, finisher.left)
             found = together(tasks, again, n_workers, lambda: n_done() - before, advance, late)
@@ -94,12 +103,14 @@ def _again(
     return _crew(Finisher(parts, weights, teacher, progress), configs[1:])
 
 
-def _ready(genotype: Genotype, slot: Slot, crew: Sequence[Finisher]) -> Ready | None:
-    """Finish one network, unless there is no time for it."""
+def _ready(
+    genotype: Genotype, slot: Slot, fits: Sequence[bool], crew: Sequence[Finisher]
+) -> Ready | None:
+    """Finish one network, unless there is no time for it; each of the crew has a target it fits."""
     if not crew[0].fits(genotype, slot.left_s()):
         return None
     figure = crew[0].tuned(genotype)
     if not slot.is_limited:  # it is trained for int8 when it is verified
         return Ready(figure)
-    in_haste = [each.for_int8(genotype, slot.left_s) for each in crew]
+    in_haste = [each.for_int8(genotype, slot.left_s) for each in compress(crew, fits)]
     return Ready(figure, any(in_haste))

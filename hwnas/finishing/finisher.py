@@ -22,7 +22,7 @@ from hwnas.finishing.teachers import Member, Tutor
 from hwnas.int8.finished import Finished
 from hwnas.metrics import means
 from hwnas.progress import Progress, Silent
-from hwnas.searching.verify import Verifier
+from hwnas.searching.verify import OF_ONE, Verifier
 from hwnas.space import Genotype
 from hwnas.training.batches import steps_per_epoch
 from hwnas.training.checkpoint import Checkpoint
@@ -82,12 +82,19 @@ class Finisher:
     def for_int8(self, genotype: Genotype, left_s: Callable[[], float]) -> bool:
         """Train a network for int8 if it needs that; return whether it needs it and has no time.
 
+        What goes wrong with this one network is left to its verification, which will say it.
+
         Args:
             genotype: Of the network, which is fine-tuned.
             left_s: Seconds that are left.
         """
         is_int8 = self.parts.networks.dtype(genotype) == precision.INT8
-        return bool(is_int8 and self.config.later) and self._in_int8(genotype, left_s).in_haste
+        if not is_int8 or not self.config.later:
+            return False
+        try:
+            return self._in_int8(genotype, left_s).in_haste
+        except OF_ONE:
+            return False
 
     def _in_int8(self, genotype: Genotype, left_s: Callable[[], float]) -> Finished:
         load = backends.of(self.parts.config.target).int8_session

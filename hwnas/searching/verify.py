@@ -52,7 +52,7 @@ class Verifier:
 
 
 #: What goes wrong with one network, and would not with others.
-_OF_ONE = (CompileError, CollapseError, UnbearableError)
+OF_ONE = (CompileError, CollapseError, UnbearableError)
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def verify(
         for candidate in members:
             try:
                 verified.append(_verify_once(candidate, bench, folder))
-            except _OF_ONE as error:
+            except OF_ONE as error:
                 failed[candidate.id] = why(error)
             advance(1)
     return Verification(_judge(verified, budget, objectives), failed)
