@@ -312,6 +312,7 @@ def test_one_is_finished_however_little_time_there_is(searched: Path, tmp_path: 
     assert run(["search", *QUICK, *given, *options]) == 0
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
     assert len(manifest["finishing"]["finished"]) == manifest["n_front"] == 1
+    assert manifest["seconds"]["Fine-tune"] > 0, "steps are shown, and their time is kept"
 
 
 def test_members_say_which_weights_were_verified(searched: Path) -> None:
@@ -374,7 +375,41 @@ def test_where_time_is_limited_the_most_accurate_that_is_trained_in_a_quarter_of
     )
     monkeypatch.setattr(finishing, "n_macs", [10, 30, 20, 40].__getitem__)
     left_s = math.inf if minutes is None else 60 * minutes
-    assert size(finishing._teacher(wanted, finisher, left_s)) == taught_by
+    assert size(finishing._teacher(wanted, wanted, finisher, lambda: left_s)) == taught_by
+    if minutes == 0.1:  # too few: what is wanted no more goes on teaching
+        begun = 3
+        few = finishing._teacher(wanted[:2], wanted, finisher, lambda: -1.0)
+        assert size(few) == begun
+
+
+def test_few_are_timed_before_one_teaches(monkeypatch: pytest.MonkeyPatch) -> None:
+    timed = list[int]()
+
+    def teaching_s(genotype: int) -> float:
+        timed.append(genotype)
+        return float(genotype)
+
+    finisher: Any = SimpleNamespace(
+        parts=SimpleNamespace(networks=SimpleNamespace(lower=lambda genotype: genotype)),
+        teaching_s=teaching_s,
+    )
+    monkeypatch.setattr(finishing, "n_macs", lambda genotype: genotype)
+    some: Any = [SimpleNamespace(id=str(i), genotype=i) for i in range(99, -1, -1)]
+    first = finishing._first_within(42.0, some, finisher)
+    assert first is not None
+    assert first.id == "42"
+    assert len(timed) <= 8
+
+
+def test_each_target_has_one_that_is_finished(tiny: SearchSpace) -> None:
+    """However little time there is, and however few are asked for."""
+    latency = {"latency_ms": Figure(1.0, "modelled"), "accuracy": Figure(0.9, "modelled")}
+    own = [Candidate(i, tiny.sample(random.Random(i)), latency) for i in range(3)]
+    known = {f"t{c.trial}": Beliefs([c], {c.id: 1.0}) for c in own}
+    parts: Any = SimpleNamespace(config=SimpleNamespace(finish=FinishConfig()))
+    finisher: Any = SimpleNamespace(parts=parts)
+    state = finishing.Finish(known, {}, finisher, finished={own[1].id: Figure(0.9, "measured")})
+    assert [*finishing._needed(state, is_limited=False)] == [own[0].genotype, own[2].genotype]
 
 
 def test_nothing_is_trained_for_a_budget_that_nothing_meets(

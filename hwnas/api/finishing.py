@@ -1,8 +1,10 @@
 """The end of a search: candidates that may be on the front get the weights that are delivered."""
 
 import math
-from collections.abc import Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import chain, zip_longest
 
 from hwnas.api.context import TargetContext
@@ -45,7 +47,8 @@ class Finish:
         ready = {name: each for name, each in found.items() if each is not None}
         self.finished |= {name: each.figure for name, each in ready.items()}
         self.hurried |= {name for name, each in ready.items() if each.in_haste}
-        self.left_out |= {*found} - {*ready} if for_good else set()
+        self.left_out |= {*found} if for_good else set()
+        self.left_out -= {*self.finished}
 
     def facts(self) -> Row:
         """Return what a manifest says of it."""
@@ -104,7 +107,7 @@ def finish(
     parts, phases = contexts[0].parts, allowance.watched(progress)
     config = parts.config.finish
     weights = as_left(contexts[0].evaluator, left_after(parts.config, candidates))
-    state = Finish({}, {}, Finisher(parts, weights))
+    state = Finish({}, {}, Finisher(parts, weights, progress=phases))
     trains = bool(state.finisher.config.epochs)
 
     def look() -> list[Candidate]:
@@ -122,7 +125,8 @@ def finish(
 
     wanted, teacher = look(), list[Genotype]()
     if wanted and trains and config.alpha:
-        teacher = [_teacher(wanted, state.finisher, allowance.left_s())]
+        every = [c for k in state.known.values() for c in k.band(0.0)]
+        teacher = [_teacher(wanted, every, state.finisher, allowance.left_s)]
         state.finisher = Finisher(parts, weights, teacher[0], phases)
         state.add(finished(state.finisher, teacher, phases, "Train the teacher"))
     most = len(contexts) * config.most(len({c.id for c in candidates if not c.reason}))
@@ -141,15 +145,23 @@ def finish(
             state.add(found, for_good=share == 1.0)
         elif share == 1.0:
             break
-    if not state.finished:  # one member there has to be
-        state.left_out.clear()
-        least = [_least(look(), state.finisher).genotype]
-        state.add(finished(state.finisher, least, phases, "Finish members"))
+    look()
+    for needed in _needed(state, is_limited=allowance.limit_s < math.inf):
+        state.add(finished(state.finisher, [needed], phases, "Finish members"))
     look()
     state.among_finished = seen([c for c in candidates if c.id in state.finished])
     state.finisher = replace(state.finisher, hurried=state.hurried)
     allowance.end(was_short=bool(state.left_out or state.hurried))
     return state
+
+
+def _needed(state: Finish, *, is_limited: bool) -> Iterator[Genotype]:
+    """Yield a network for each target that has none yet: there has to be one member."""
+    config = state.finisher.parts.config.finish
+    for known in state.known.values():
+        if not known.on_front.keys() & state.finished.keys():
+            some = known.band(config.probability, config.n_least)
+            yield (_least(some, state.finisher) if is_limited else some[0]).genotype
 
 
 def _in_time(genotypes: list[Genotype], slot: Slot, finisher: Finisher) -> list[Genotype]:
@@ -159,24 +171,38 @@ def _in_time(genotypes: list[Genotype], slot: Slot, finisher: Finisher) -> list[
     return [genotype for genotype in genotypes if finisher.is_kept(genotype)]
 
 
-def _teacher(wanted: Sequence[Candidate], finisher: Finisher, left_s: float) -> Genotype:
+def _teacher(
+    wanted: Sequence[Candidate],
+    every: Sequence[Candidate],
+    finisher: Finisher,
+    left_s: Callable[[], float],
+) -> Genotype:
     """Return the network that answers best.
 
     All others wait for its training, and for its answers. Where the time is limited, these have to
     fit into a part of what is left; a run that goes on keeps the one that it had, unless that one
-    surely answers worse.
+    surely answers worse and there is time for another.
+
+    Args:
+        wanted: Those that are to be finished.
+        every: All that were scored: the teacher of a run that went on may be wanted no more.
+        finisher: Finishes them.
+        left_s: Seconds that are left.
     """
     config = finisher.parts.config
     sign = 1 if column(config.metric).maximise else -1
-    best = sorted(wanted, key=lambda c: (-sign * c.figures[config.metric].value, c.id))
-    if math.isinf(left_s):
+
+    def ordered(some: Sequence[Candidate]) -> list[Candidate]:
+        return sorted(some, key=lambda c: (-sign * c.figures[config.metric].value, c.id))
+
+    best = ordered(wanted)
+    if math.isinf(left_s()):
         return best[0].genotype
-    begun = next((c for c in best if finisher.checkpoint(c.genotype).n_steps()), None)
+    before = (c for c in chain(best, ordered(every)) if finisher.checkpoint(c.genotype).n_steps())
+    begun = next(before, None)
     if begun is best[0]:
         return begun.genotype
-    limit_s = _TEACHER * left_s
-    fitting = (c for c in best if limit_s > 0 and finisher.teaching_s(c.genotype) <= limit_s)
-    first = next(fitting, None)
+    first = _first_within(_TEACHER * left_s(), best, finisher)
     if begun is None:
         return (first or _least(best, finisher)).genotype
     if first is None:
@@ -186,6 +212,24 @@ def _teacher(wanted: Sequence[Candidate], finisher: Finisher, left_s: float) -> 
     return (first if is_worse else begun).genotype
 
 
+def _first_within(
+    limit_s: float, some: Sequence[Candidate], finisher: Finisher
+) -> Candidate | None:
+    """Return the first that is trained, and answers for others, in so many seconds.
+
+    The time is taken to grow with the operations, so that a few are timed, however many there are.
+    """
+    if limit_s <= 0:
+        return None
+    teaching_s = cache(lambda i: finisher.teaching_s(some[i].genotype))
+    by_size = sorted(range(len(some)), key=lambda i: (_macs(some[i], finisher), i))
+    small = by_size[: bisect_right(by_size, limit_s, key=teaching_s)]
+    return next((some[i] for i in sorted(small) if teaching_s(i) <= limit_s), None)
+
+
 def _least(some: Sequence[Candidate], finisher: Finisher) -> Candidate:
-    lower = finisher.parts.networks.lower
-    return min(some, key=lambda c: (n_macs(lower(c.genotype)), c.id))
+    return min(some, key=lambda c: (_macs(c, finisher), c.id))
+
+
+def _macs(candidate: Candidate, finisher: Finisher) -> int:
+    return n_macs(finisher.parts.networks.lower(candidate.genotype))
