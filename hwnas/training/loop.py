@@ -22,7 +22,7 @@ from hwnas.training.data import ahead
 from hwnas.training.ema import Averages, averaged
 from hwnas.training.optimiser import optimiser, schedule
 from hwnas.training.shortage import is_shortage, largest_fitting
-from hwnas.training.watch import Watch
+from hwnas.training.watch import WINDOW, Watch
 
 _MAX_GRADIENT_NORM = 5.0
 _RESERVE_BYTES = 256 << 20
@@ -164,10 +164,10 @@ def train(
 def step_s(trainee: Trainee, material: Material, config: TrainingConfig, seed: int) -> float:
     """Return the seconds that a step of a training takes just now, but for the first, slower one.
 
-    The module learns from some steps; nothing is kept.
+    The module learns from some steps; nothing is kept. They are too few to be judged a collapse.
     """
     training = _Training(trainee, material, config, seed, Saving(Checkpoint(Path("unkept"))))
-    steps, ends = range(training.total), [time.perf_counter()]
+    steps, ends = range(min(training.total, WINDOW - 1)), [time.perf_counter()]
     with torch.random.fork_rng():
         for step, batch in zip(steps, training.batches(steps), strict=True):
             training.step(step, batch)  # reads the losses, and so waits for the device

@@ -9,13 +9,13 @@ from hwnas.accuracy.options import ScoringConfig
 from hwnas.accuracy.supernet import SupernetEvaluator
 from hwnas.errors import ConfigError, TrainingError
 from hwnas.space import SearchSpace
-from hwnas.training import checkpoint, watch
+from hwnas.training import checkpoint, loop, watch
 from hwnas.training.batches import Batch, StepContext
 from hwnas.training.checkpoint import Checkpoint
 from hwnas.training.config import TrainingConfig
 from hwnas.training.data import ImageData
-from hwnas.training.loop import Outcome, device, n_steps
-from tests.training.fakes import KillAfter, Killed, Learner, same
+from hwnas.training.loop import Outcome, Trainee, device, n_steps
+from tests.training.fakes import KillAfter, Killed, Learner, material, same
 
 
 @pytest.fixture
@@ -138,6 +138,24 @@ def test_training_that_learns_nothing_is_stopped(
         learner.train(tmp_path / "c.safetensors", every_s=1e9)
     assert "There are no good weights" in str(caught.value)
     assert total / 4 - 1 <= learner.rows[-1]["step"] < total / 2
+
+
+def test_what_a_step_takes_is_found_though_nothing_is_learned(
+    tiny: SearchSpace, digits: ImageData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Within as many steps as a collapse is judged by, and later than where it is."""
+    monkeypatch.setattr(loop, "_TIMED_S", 1e9)
+    config = TrainingConfig(epochs=1, batch_size=2, lr=1e-9)
+    assert n_steps(config, len(digits.train)) > 2 * watch.WINDOW
+    learner, taken = Learner(tiny, digits, config), list[int]()
+
+    def step(batch: Batch, step_context: StepContext) -> Outcome:
+        taken.append(step_context.step)
+        return Outcome({"loss": 2.3}, 0.0, 1)
+
+    trainee = Trainee(learner.supernet.module, step, families.get("mbconv").recipe)
+    assert loop.step_s(trainee, material(digits), config, 0) > 0
+    assert len(taken) < watch.WINDOW
 
 
 def test_training_that_collapses_late_names_weights_of_before(
