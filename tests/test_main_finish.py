@@ -16,12 +16,14 @@ import pytest
 
 from hwnas.__main__ import run
 from hwnas.api import finishing, readying
+from hwnas.api.readying import Ready
 from hwnas.errors import CollapseError, CompileError, HwnasError
 from hwnas.figure import Figure
 from hwnas.finishing.allowance import ALWAYS, Slot
 from hwnas.finishing.finisher import Finisher
 from hwnas.finishing.lesson import Lesson
-from hwnas.finishing.options import FinishConfig
+from hwnas.finishing.options import FinishConfig, FinishingConfig
+from hwnas.progress import Silent
 from hwnas.results import Candidate
 from hwnas.searching import verify
 from hwnas.searching.band import Beliefs
@@ -297,6 +299,28 @@ def test_what_goes_wrong_in_int8_with_one_network_does_not_end_the_search(
     weights: Any = None
     monkeypatch.setattr(Finisher, "_in_int8", refused)
     assert not Finisher(parts, weights).for_int8(Genotype("tiny", ()), lambda: 60.0)
+
+
+def test_several_processes_take_in_all_that_is_trained_already_however_late(
+    monkeypatch: pytest.MonkeyPatch, tiny: SearchSpace
+) -> None:
+    genotypes = [tiny.sample(random.Random(i)) for i in range(4)]
+    steps = {g.id: n for g, n in zip(genotypes, (0, 5, 9, 9), strict=True)}
+    config = SimpleNamespace(study=SimpleNamespace(workers=2))
+    finisher: Any = SimpleNamespace(
+        parts=SimpleNamespace(config=config), config=FinishingConfig(), n_steps=9, left={},
+        teacher=None, is_teacher=lambda _: False, is_kept=lambda g: steps[g.id] == 9,
+        checkpoint=lambda g: SimpleNamespace(n_steps=lambda: steps[g.id]),
+    )  # fmt: skip
+
+    def together(tasks: list[Any], _: Any, n: int, *others: Any) -> list[Any]:
+        late = others[-1]
+        assert n == 2
+        return [Ready(Figure(0.9, "measured")) for i in range(len(tasks)) if not late(i)]
+
+    monkeypatch.setattr(readying, "together", together)
+    found = readying.finished(finisher, genotypes, Silent(), "", Slot(0.0, 1e9))
+    assert {name for name, ready in found.items() if ready} == {g.id for g in genotypes[2:]}
 
 
 def test_a_run_keeps_what_its_finishing_took(searched: Path) -> None:

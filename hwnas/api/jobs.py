@@ -55,7 +55,7 @@ def together(
     n: int,
     done: Callable[[], int],
     advance: Callable[[int], None],
-    late: Callable[[], bool] = lambda: False,
+    late: Callable[[int], bool] = lambda i: False,
 ) -> list[T]:
     """Return the results of tasks, worked on by several processes in their order.
 
@@ -65,7 +65,8 @@ def together(
         n: Processes.
         done: How far all tasks are.
         advance: Called with how much further they are since the last call.
-        late: Whether no task but the first is to be begun; there are no results of these.
+        late: Whether the task of this number, and all behind it, are not to be begun; there are no
+            results of these.
 
     Raises:
         HwnasError: what a task ended with; others that were begun go on first.
@@ -81,7 +82,7 @@ def together(
             while True:
                 n_open = sum(not future.done() for future in futures)
                 failed = any(future.done() and future.exception() for future in futures)
-                while left and n_open < n and not failed and not (futures and late()):
+                while left and n_open < n and not failed and not late(len(futures)):
                     futures.append(pool.submit(_do, left.popleft()))
                     n_open += 1
                 if not n_open:

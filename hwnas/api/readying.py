@@ -60,14 +60,15 @@ def finished(
         finisher.prepare(taught[0])
     paths = [finisher.checkpoint(genotype) for genotype in genotypes] if epochs else []
     if paths:  # first what is finished already, or nearly
-        order = sorted(range(len(paths)), key=lambda i: -paths[i].n_steps())
+        kept = [finisher.is_kept(genotype) for genotype in genotypes]
+        order = sorted(range(len(paths)), key=lambda i: (not kept[i], -paths[i].n_steps()))
         genotypes, paths = [genotypes[i] for i in order], [paths[i] for i in order]
 
     def n_done() -> int:
         return sum(path.n_steps() for path in paths)
 
-    def late() -> bool:
-        return slot.open_s() < 0
+    def late(i: int) -> bool:
+        return slot.open_s() < 0 and not finisher.is_kept(genotypes[i])
 
     before = n_done()
     with phases.phase(phase, len(genotypes) * n_steps, before, slot.open_s()) as advance:
@@ -78,7 +79,7 @@ def finished(
         else:
             found, crew = [], _crew(finisher, others)
             for i, task in enumerate(tasks, 1):
-                if late() and not finisher.is_kept(genotypes[i - 1]):
+                if late(i - 1):
                     break
                 found.append(task(crew))
                 advance(max(0, i * n_steps - before))
