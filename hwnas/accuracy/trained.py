@@ -122,6 +122,10 @@ class TrainedEvaluator:
         """Return where the weights of ``extracted`` come from, in words that decide them."""
         return self._words(self._n_done(genotype) - 1)
 
+    def n_missing(self, genotype: Genotype) -> int:
+        """Return the steps that ``extracted`` would train."""
+        return self._n_left(genotype, self._n_done(genotype) - 1)
+
     def calibration_images(self, genotype: Genotype) -> Tensor:
         """Return normalised training images at the genotype's resolution, ``(N, C, R, R)``."""
         setup = self._setups[genotype.space]
@@ -142,9 +146,13 @@ class TrainedEvaluator:
         return max(1, n)
 
     def _is_trained(self, genotype: Genotype, i: int) -> bool:
+        return not self._n_left(genotype, i)
+
+    def _n_left(self, genotype: Genotype, i: int) -> int:
+        """Return the steps that are left of a fidelity."""
         setup = self._setups[genotype.space]
         total = loop.n_steps(self._options(setup, i), len(setup.data.train))
-        return self._checkpoint(setup, genotype, i).n_steps() >= total
+        return max(0, total - self._checkpoint(setup, genotype, i).n_steps())
 
     def _trained(self, genotype: Genotype, i: int) -> nn.Module:
         """Return the network after a fidelity, ready for use; train what is not trained yet."""

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
 from torch import nn
@@ -16,7 +16,7 @@ from hwnas.families import annotations, precision
 from hwnas.figure import Figure
 from hwnas.finishing import finish, lesson
 from hwnas.finishing.finish import Load
-from hwnas.finishing.lesson import Origin
+from hwnas.finishing.lesson import Lesson, Origin
 from hwnas.finishing.options import FinishingConfig
 from hwnas.finishing.teachers import Member, Tutor
 from hwnas.int8.finished import Finished
@@ -124,15 +124,21 @@ class Finisher:
         """
         if self.is_kept(genotype) or math.isinf(left_s):
             return True
-        return lesson.first(self._origin(genotype), self.config).fits(left_s)
+        return self._first(genotype).fits(left_s)
 
     def teaching_s(self, genotype: Genotype) -> float:
         """Return the seconds until a network has been finished here, and has answered for others.
 
         A few steps tell.
         """
-        training = lesson.first(self._origin(genotype), self.config)
+        training = self._first(genotype)
         return training.takes_s(training.n_shown)
+
+    def _first(self, genotype: Genotype) -> Lesson:
+        """Return the training that ``tuned`` starts, with what has to come before it."""
+        weights, training = self.weights, lesson.first(self._origin(genotype), self.config)
+        n = weights.n_missing(genotype) if isinstance(weights, TrainedEvaluator) else 0
+        return replace(training, n_before=n)
 
     def is_inherited(self, genotype: Genotype) -> bool:
         """Return whether the weights that the search scored a network by are still there."""

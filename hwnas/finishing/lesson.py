@@ -73,6 +73,7 @@ class Lesson:
     student: Student
     options: TrainingConfig
     checkpoint: Checkpoint
+    n_before: int = 0  #: steps of another training that is to come first
 
     def learn(self, progress: Progress) -> float:
         """Train the network in place; return the seconds that it took, 0 where it was before."""
@@ -89,7 +90,7 @@ class Lesson:
     def n_left(self) -> int:
         """The steps that are left."""
         total = loop.n_steps(self.options, len(self.setup.data.train))
-        return max(0, total - self.checkpoint.n_steps())
+        return self.n_before + max(0, total - self.checkpoint.n_steps())
 
     def takes_s(self, n_read: int = 0) -> float:
         """Return the seconds that the rest will take here just now; nothing is learned by that.
@@ -103,9 +104,9 @@ class Lesson:
 
     @property
     def n_shown(self) -> int:
-        """The images of the whole training, which a teacher answers once for all."""
+        """The images of the whole training that a teacher answers once for all."""
         setup, resolution = self.setup, self.student.resolution
-        return Views(setup.material, self.options, setup.seed, resolution).n_images
+        return Views(setup.material, self.options, setup.seed, resolution).n_recorded
 
 
 @dataclass(frozen=True)

@@ -91,6 +91,12 @@ class Views:
         changed, plain = self._batch(0).places is None, self._batch(steps - 1).places is not None
         return changed * n_changed + plain * len(self.material.data.train)
 
+    @property
+    def n_recorded(self) -> int:
+        """How many of them are answered once for all: none where answers take more than 1 GiB."""
+        n = self.n_images
+        return n if 2 * self.material.data.task.n_outputs * n <= _LARGEST else 0
+
     def changed(self, epoch: int) -> Iterator[Tensor]:
         """Yield the images of an epoch, step by step, until they are shown as they are."""
         for step in range(epoch * self.n_steps, (epoch + 1) * self.n_steps):
@@ -129,9 +135,8 @@ def record(
     Returns:
         ``None`` where they would take more than 1 GiB.
     """
-    data, config = views.material.data, views.config
-    n_images = views.n_images
-    if 2 * data.task.n_outputs * n_images > _LARGEST:
+    config, n_images = views.config, views.n_recorded
+    if not n_images:
         return None
     network.eval()
     thread_pool = ThreadPool(torch.get_num_threads())

@@ -1,5 +1,7 @@
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -9,6 +11,8 @@ from hwnas.accuracy.options import TrainedConfig
 from hwnas.accuracy.trained import TrainedEvaluator
 from hwnas.backends.onnxruntime.session import OrtSession
 from hwnas.errors import ConfigError
+from hwnas.finishing.finisher import Finisher
+from hwnas.finishing.options import FinishConfig
 from hwnas.int8.quantise import quantise
 from hwnas.progress import Silent
 from hwnas.runtimes.onnx_writer import write_int8
@@ -113,6 +117,23 @@ def test_weights_that_were_not_asked_for_yet_are_trained(setup: TrainingSetup) -
     images = evaluator.calibration_images(setup.space.largest())
     with torch.no_grad():
         assert network(images).shape == (512, 10)
+
+
+def test_the_time_to_finish_a_network_counts_what_was_not_trained_yet(
+    setup: TrainingSetup, tmp_path: Path
+) -> None:
+    setup, genotype = replace(setup, supernets=tmp_path), setup.space.smallest()
+    finish = FinishConfig(epochs=2, alpha=0)
+    parts: Any = SimpleNamespace(
+        config=SimpleNamespace(accuracy="trained", finish=finish, train=setup.train),
+        setup_of=lambda _: setup,
+    )
+    weights = _evaluator(setup)
+    finisher = Finisher(parts, weights)
+    n = len(setup.data.train) // 64
+    assert (weights.n_missing(genotype), finisher._first(genotype).n_left) == (n, 3 * n)
+    weights.extracted(genotype)
+    assert (weights.n_missing(genotype), finisher._first(genotype).n_left) == (0, 2 * n)
 
 
 def test_bad_options_are_refused() -> None:

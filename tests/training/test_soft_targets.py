@@ -77,5 +77,7 @@ def test_answers_that_would_take_too_much_are_not_kept(
     teacher: nn.Module, digits: ImageData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(soft_targets, "_LARGEST", 1000)
-    assert record(teacher, tmp_path, Views(material(digits), CONFIG, 3, 12), Silent()) is None
+    views = Views(material(digits), CONFIG, 3, 12)
+    assert views.n_recorded == 0, "the time of a teacher counts none"
+    assert record(teacher, tmp_path, views, Silent()) is None
     assert not list(tmp_path.iterdir())
