@@ -125,8 +125,9 @@ def finish(
 
     wanted, teacher = look(), list[Genotype]()
     if wanted and trains and config.alpha:
-        every = [c for k in state.known.values() for c in k.band(0.0)]
-        teacher = [_teacher(wanted, every, state.finisher, allowance.left_s)]
+        before = state.known.values() if allowance.is_resumed else ()
+        scored = [c for known in before for c in known.band(0.0)]
+        teacher = [_teacher(wanted, scored, state.finisher, allowance.left_s)]
         state.finisher = Finisher(parts, weights, teacher[0], phases)
         state.add(finished(state.finisher, teacher, phases, "Train the teacher"))
     most = len(contexts) * config.most(len({c.id for c in candidates if not c.reason}))
@@ -173,7 +174,7 @@ def _in_time(genotypes: list[Genotype], slot: Slot, finisher: Finisher) -> list[
 
 def _teacher(
     wanted: Sequence[Candidate],
-    every: Sequence[Candidate],
+    scored: Sequence[Candidate],
     finisher: Finisher,
     left_s: Callable[[], float],
 ) -> Genotype:
@@ -185,7 +186,7 @@ def _teacher(
 
     Args:
         wanted: Those that are to be finished.
-        every: All that were scored: the teacher of a run that went on may be wanted no more.
+        scored: All, where a run goes on: the teacher that it had may be wanted no more.
         finisher: Finishes them.
         left_s: Seconds that are left.
     """
@@ -198,7 +199,7 @@ def _teacher(
     best = ordered(wanted)
     if math.isinf(left_s()):
         return best[0].genotype
-    before = (c for c in chain(best, ordered(every)) if finisher.checkpoint(c.genotype).n_steps())
+    before = (c for c in chain(best, ordered(scored)) if finisher.checkpoint(c.genotype).n_steps())
     begun = next(before, None)
     if begun is best[0]:
         return begun.genotype

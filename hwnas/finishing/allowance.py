@@ -51,6 +51,7 @@ class Allowance:
 
     def __init__(self, limit_s: float, spent_s: float, keep: Callable[[float], None]):
         self.limit_s, self._keep = limit_s, keep
+        self.is_resumed = spent_s > 0  #: whether the run was finishing before
         self._began = time.monotonic() - spent_s
         self._kept_at = time.monotonic()
 
