@@ -139,9 +139,15 @@ def _front(
 def _none_verified(front: Front, folder: RunFolder, n_targets: int) -> str:
     """Return that no network of a target could be verified, and what may help."""
     where = f"{front.context.target}: " if n_targets > 1 else ""
+    again = f"python -m hwnas search {shlex.quote(f'run.resume={folder.path}')}"
+    if not front.failed:
+        return (
+            f"{where}None of the networks that fit its budget was finished, so that none was "
+            f"verified. More are finished with a larger finish.minutes or finish.n_most: {again}"
+        )
     name, reason = next(iter(front.failed.items()))
     return (
         f"{where}None of {len(front.failed)} networks that may be on the front could be verified, "
         f"for example {name}: {reason.rstrip('.')}. All that was found is in {folder.path}; they "
-        f"are tried again by: python -m hwnas search {shlex.quote(f'run.resume={folder.path}')}"
+        f"are tried again by: {again}"
     )
