@@ -132,6 +132,9 @@ class Manifest(TypedDict):
     part_of: NotRequired[str]  #: a search for several targets
     own: NotRequired[dict[str, str]]
     finishing: NotRequired[Finishing]
+    unverified: NotRequired[
+        dict[str, dict[str, str]]
+    ]  #: why networks could not be verified, by target and id
     finishing_s: NotRequired[
         Annotated[float, Bound(0)]
     ]  #: that it took by now, however often the run was resumed

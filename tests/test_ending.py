@@ -1,5 +1,6 @@
 """How a search ends where something is missing."""
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -7,7 +8,8 @@ from typing import Any
 import pytest
 
 from hwnas.api import ending
-from hwnas.api.front import Front
+from hwnas.api.front import FILES, Front
+from hwnas.api.result import SearchResult
 from hwnas.results import RunFolder
 
 
@@ -34,3 +36,29 @@ def test_a_target_of_which_none_is_verified_says_why(
     line = ending._none_verified(_front(folder, failed), folder, 2)
     assert line.startswith(f"npu: {words}")
     assert line.endswith(f"search run.resume={folder.path}")
+
+
+def test_a_target_without_a_front_says_so_and_keeps_none_of_an_earlier_end(
+    folder: RunFolder,
+) -> None:
+    config = {
+        "n_trials": 1, "seed": 0, "budget": {}, "sampler": {"name": "random"},
+        "target": {"name": "npu"}, "dataset": {"name": "digits"}, "cost": "analytic",
+        "search_space": "tiny",
+    }  # fmt: skip
+    of_target = {"config": config}
+    manifest = {
+        "verb": "search", "arguments": [], "config": config,
+        "targets": {"npu": of_target, "cpu": of_target}, "objectives": ["accuracy", "latency_ms"],
+    }  # fmt: skip
+    for name in FILES:
+        folder.write_bytes(f"npu/{name}", b"earlier")
+    folder.write_bytes("front.json", b"earlier")
+    lacking = {"npu": "none could be verified", "cpu": "nothing fits the budget"}
+    ending._without_front(folder, manifest, lacking, "none could be verified")
+    own = RunFolder(folder.path / "npu").path
+    assert {p.name for p in own.iterdir()} == {"candidates.parquet", "manifest.json"}
+    assert {p.name for p in folder.path.iterdir()} == {"manifest.json", *lacking}
+    assert json.loads((own / "manifest.json").read_text())["part_of"] == ".."
+    targets = SearchResult(folder.path).targets
+    assert {name: found.manifest["status"] for name, found in targets.items()} == lacking

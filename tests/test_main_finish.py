@@ -122,6 +122,9 @@ def test_search_ends_without_members_that_cannot_be_verified(
         assert f"None of {len(before)} networks that may be on the front could be verified" in line
         assert line.endswith(f"hwnas search run.resume={folder}")
         assert manifest["status"] == "none could be verified"
+        assert not [*folder.glob("front.*"), *folder.glob("report.html")], "of an earlier end"
+        assert run(["why", f"run={folder}", f"id={failing[0]}"]) == 0
+        assert "It could not be verified: no answer" in " ".join(capsys.readouterr().out.split())
         return
     assert (code, manifest["status"]) == (0, "finished")
     why = "it could not be verified: no answer within 120 s (export); it was killed."

@@ -9,12 +9,14 @@ from hwnas.api import baseline, cascades, context, exits, finishing, for_all
 from hwnas.api.baseline import Baseline
 from hwnas.api.context import TargetContext
 from hwnas.api.finishing import Finish
-from hwnas.api.front import Front, Outcome, finished, write_front
+from hwnas.api.front import Front, Outcome, finished, withdraw, write_front
 from hwnas.api.reporter import Reporter
 from hwnas.errors import BudgetError, RunError
 from hwnas.finishing.allowance import Allowance
 from hwnas.finishing.options import FinishConfig
 from hwnas.results import Candidate, Row, RunFolder
+
+_NOTHING, _NONE = "nothing fits the budget", "none could be verified"
 
 
 def end(
@@ -32,8 +34,9 @@ def end(
         RunError: nothing that fits could be verified.
     """
     fitted, missed = _fitted(contexts, folder, candidates)
+    lacking = dict.fromkeys({s.target for s in contexts} - {s.target for s in fitted}, _NOTHING)
     if not fitted:
-        folder.write_json("manifest.json", manifest | {"status": "nothing fits the budget"})
+        _without_front(folder, manifest, lacking, _NOTHING)
         raise BudgetError(" ".join(missed))
     allowance = _allowance(contexts[0].config.finish, folder, manifest)
     views = context.views(contexts)
@@ -42,8 +45,11 @@ def end(
     verified = [_front(s, contexts, folder, found, reporter, baselines) for s in fitted]
     fronts = [front for front in verified if front.members]
     missed += [_none_verified(f, folder, len(contexts)) for f in verified if not f.members]
+    lacking |= {front.context.target: _NONE for front in verified if not front.members}
+    if failed := {f.context.target: dict(f.failed) for f in verified if f.failed}:
+        manifest["unverified"] = failed
+    _without_front(folder, manifest, lacking, "" if fronts else _NONE)
     if not fronts:
-        folder.write_json("manifest.json", manifest | {"status": "none could be verified"})
         raise RunError(" ".join(missed))
     with reporter.timed("Count cascades"):
         fronts = _with_cascades(fronts)
@@ -60,10 +66,8 @@ def end(
     with reporter.timed("Write reports"):
         manifest |= for_all.ended(reporter, candidates, fronts, joint.members)
         for front in fronts:
-            own = manifest["targets"][front.context.target] | {"part_of": ".."}
-            inner = {n: v for n, v in manifest.items() if n not in ("targets", "objectives")}
             told = finished(reporter, front.candidates, front.members)
-            write_front(front, inner | own | told)
+            write_front(front, for_all.part(manifest, front.context.target) | told)
         for_all.write(folder, manifest, fronts, fitting, joint, missed)
     return Outcome(folder, manifest, fronts, joint.members, missed)
 
@@ -91,6 +95,24 @@ def _fitted(
         except BudgetError as error:
             missed.append(f"{view.name}: {error}" if view.name else str(error))
     return fitted, missed
+
+
+def _without_front(
+    folder: RunFolder, manifest: Row, lacking: Mapping[str, str], status: str
+) -> None:
+    """Say in the folders of targets without a front, and of the run, that there is none.
+
+    Args:
+        folder: Of the run.
+        manifest: Of the run.
+        lacking: Why, by target.
+        status: Why there is none at all; empty if there is one.
+    """
+    for target in [name for name in manifest.get("targets", ()) if name in lacking]:
+        own = for_all.part(manifest, target) | {"status": lacking[target]}
+        withdraw(for_all.folder_of(folder, target), own)
+    if status:
+        withdraw(folder, manifest | {"status": status})
 
 
 def _with_cascades(fronts: Sequence[Front]) -> list[Front]:

@@ -49,10 +49,14 @@ class ReadRun:
 
     def unverified(self, genotype_id: str) -> list[str]:
         """Return why it could not verify a candidate, for each target for which it could not."""
+        targets, known = self.manifest.get("targets", {}), self.manifest.get("unverified", {})
+        told = {target: found.get(genotype_id, "") for target, found in known.items()}
         found = unverified(self.folder.path, genotype_id)
+        if not targets:  # without a front, the manifest alone says why
+            found = found or "".join(told.values())
         lines = [f"It could not be verified: {found}"] * bool(found)
-        for target in self.manifest.get("targets", {}):
-            if found := unverified(self.folder.path / target, genotype_id):
+        for target in targets:
+            if found := unverified(self.folder.path / target, genotype_id) or told.get(target, ""):
                 lines.append(f"It could not be verified on {target}: {found}")
         return lines
 

@@ -49,6 +49,13 @@ def folder_of(folder: RunFolder, target: str) -> RunFolder:
     return own
 
 
+def part(manifest: Row, target: str) -> Row:
+    """Return what the manifest of a target's folder says, of that of its run."""
+    inner = {n: v for n, v in manifest.items() if n not in ("targets", "objectives")}
+    own: Row = manifest["targets"][target]
+    return {**inner, **own, "part_of": ".."}
+
+
 def fitting(
     contexts: Sequence[TargetContext], candidates: Sequence[Candidate], finish: Finish
 ) -> list[Candidate]:
@@ -114,6 +121,8 @@ def write(
     rows = [member.row(first.parts.space, first.config.metric) for member in joint.members]
     if rows:
         folder.write_csv("front.csv", rows)
+    else:  # that of an earlier end
+        (folder.path / "front.csv").unlink(missing_ok=True)
     names: Sequence[str] = manifest["objectives"]
     content = {
         "objectives": {n: "max" if column(n).maximise else "min" for n in names},

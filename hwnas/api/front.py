@@ -138,6 +138,19 @@ def write_front(front: Front, manifest: Row) -> None:
     folder.write_json("manifest.json", manifest)
 
 
+def withdraw(folder: RunFolder, manifest: Row) -> None:
+    """Say in the manifest why there is no front; take away that of an earlier end.
+
+    It is not of what was found since. What was verified for it is kept.
+    """
+    for more in (Cascades(), Exits()):
+        more.write(folder)
+    for name in (BASELINE, *FILES):
+        if name not in ("candidates.parquet", "manifest.json"):
+            (folder.path / name).unlink(missing_ok=True)
+    folder.write_json("manifest.json", manifest)
+
+
 def write_baseline(folder: RunFolder, against: Against | None) -> None:
     """Write the table against the baseline; take away that of an earlier one."""
     if against is not None:

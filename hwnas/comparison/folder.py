@@ -98,6 +98,8 @@ def _progress(manifest: Manifest, candidates: Sequence[Candidate]) -> Iterator[s
         yield f"still going, or cut off: compared as it stands, after {n}"
     elif status == "finished by another":
         yield "verified by another process, elsewhere"
+    elif status not in (None, "finished"):
+        yield f"{status}: compared as searched"
 
 
 def _scored(candidates: Sequence[Candidate]) -> list[Point]:
