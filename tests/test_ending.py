@@ -9,8 +9,10 @@ import pytest
 
 from hwnas.api import ending
 from hwnas.api.front import FILES, Front
+from hwnas.api.proof_record import reported
 from hwnas.api.result import SearchResult
 from hwnas.results import RunFolder
+from hwnas.space import Genotype
 
 
 @pytest.fixture
@@ -62,3 +64,29 @@ def test_a_target_without_a_front_says_so_and_keeps_none_of_an_earlier_end(
     assert json.loads((own / "manifest.json").read_text())["part_of"] == ".."
     targets = SearchResult(folder.path).targets
     assert {name: found.manifest["status"] for name, found in targets.items()} == lacking
+
+
+@pytest.mark.parametrize(
+    ("hurried", "short", "of"),
+    [
+        (True, "int8", "the weights as calibrated in haste"),
+        (True, "fp32", "these weights"),
+        (False, "int8", "these weights"),
+    ],
+)
+def test_an_export_says_that_the_search_had_no_time_for_int8(
+    folder: RunFolder, hurried: bool, short: str, of: str
+) -> None:
+    genotype = Genotype("tiny", ())
+    figures = {f"accuracy_{short}": [0.9, "measured", None, None]}
+    made = {"genotype": {}, "figures": figures, "details": {}, "files": {}}
+    folder.write_json(f"models/{genotype.id}.json", made)
+    finishing = {"hurried": [genotype.id]} if hurried else {}
+    pick: Any = SimpleNamespace(
+        of=SimpleNamespace(target="npu"), genotype=genotype, manifest={"finishing": finishing},
+        finisher=SimpleNamespace(other=None),
+    )  # fmt: skip
+    order: Any = SimpleNamespace(config=SimpleNamespace(run=folder.path))
+    found = reported(order, pick, {})
+    assert found is not None
+    assert found["of"] == of

@@ -179,9 +179,12 @@ def reported(order: Order, pick: Pick, files: Mapping[str, str]) -> Row | None:
     where = run / pick.of.target if (run / pick.of.target).is_dir() else run
     if (known := read_made(where, pick.genotype.id)) is None:
         return None
-    weights = "these weights"
-    if "finishing" not in pick.manifest:
+    weights, finishing = "these weights", pick.manifest.get("finishing")
+    in_int8 = any(name.endswith("_int8") for name in known["figures"])
+    if finishing is None:
         weights = "the weights in the supernet"
+    elif in_int8 and pick.genotype.id in finishing.get("hurried", ()):  # it is trained here
+        weights = "the weights as calibrated in haste"
     elif pick.finisher.other is not None:
         weights = "the weights as the search finished them"
     same = sorted(name for name, digest in files.items() if digest in known["files"].values())
