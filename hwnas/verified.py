@@ -39,6 +39,7 @@ class FrontFile(TypedDict):
     budgets: NotRequired[dict[str, dict[str, float]]]  #: of several targets
     baseline: NotRequired[dict[str, Any]]
     unverified: NotRequired[dict[str, str]]  #: why others could not be verified, by id
+    hurried: NotRequired[list[str]]  #: ids of members that there was no time to train for int8
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """How a search ends where something is missing."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -64,6 +65,16 @@ def test_a_target_without_a_front_says_so_and_keeps_none_of_an_earlier_end(
     assert json.loads((own / "manifest.json").read_text())["part_of"] == ".."
     targets = SearchResult(folder.path).targets
     assert {name: found.manifest["status"] for name, found in targets.items()} == lacking
+
+
+def test_members_in_int8_in_haste_are_named_wherever_what_is_left_out_is(
+    folder: RunFolder,
+) -> None:
+    front = replace(_front(folder, {"abc": "no."}), in_int8_in_haste={"f00"})
+    left_out, hurried = front.notes
+    assert left_out.startswith("abc is left out")
+    assert hurried.endswith("An export trains its network for int8: f00.")
+    assert _front(folder, {}).notes == []
 
 
 @pytest.mark.parametrize(

@@ -259,7 +259,13 @@ def test_what_there_is_no_time_to_train_for_int8_is_calibrated_until_there_is(
         hurried = search(10)
         assert len(hurried) >= 2
         told = " ".join(capsys.readouterr().out.split())
-        assert "lose more than finish.max_int8_drop in int8 and are calibrated alone" in told
+        words = "lose more than finish.max_int8_drop in int8 and are calibrated alone"
+        assert words in told
+        assert words in (tmp_path / "run" / "report.html").read_text()
+        named = json.loads((tmp_path / "run" / "front.json").read_text())["hurried"]
+        assert {*named} <= hurried
+        assert run(["why", f"run={tmp_path / 'run'}", f"id={named[0]}"]) == 0
+        assert "it is calibrated alone" in " ".join(capsys.readouterr().out.split())
     monkeypatch.setattr(Lesson, "takes_s", lambda *_: 0.0)
     assert search(20) == set()
     out = capsys.readouterr().out

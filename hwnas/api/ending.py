@@ -151,10 +151,13 @@ def _front(
     own.write_parquet("candidates.parquet", rows)
     base = baselines.get(of.target) if members else None
     held = baseline.against(base, of.config, candidates, members)
-    front = Front(of, own, candidates, members, held, verified.failed)
+    in_haste = {m.candidate.id for m in members if m.dtype("") == "int8"}.intersection(
+        found.hurried
+    )
+    front = Front(of, own, candidates, members, held, verified.failed, in_int8_in_haste=in_haste)
     where = f"{of.target}: " * (len(contexts) > 1)
     if members:  # else that is said of all
-        reporter.say([f"{where}{line}" for line in front.unverified], alarming=True)
+        reporter.say([f"{where}{line}" for line in front.notes], alarming=True)
     return front
 
 

@@ -149,7 +149,7 @@ def write(
     findings = [f"{target}: {line}" for target, held in against.items() for line in held.sentences]
     findings += joint.unverified
     for f in fronts:
-        lines = [*f.unverified, *f.cascades.sentences, *f.exits.sentences]
+        lines = [*f.notes, *f.cascades.sentences, *f.exits.sentences]
         findings += [f"{f.context.target}: {line}" for line in lines]
     page = searched.with_more(page, findings)
     folder.write_bytes("report.html", render(page).encode())

@@ -1,6 +1,6 @@
 """The verified fronts that a search ends with, and the files of one."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from hwnas.api.baseline import Against
@@ -38,6 +38,17 @@ class Front:
     failed: Mapping[str, str] = field(default_factory=dict)  #: see ``Verification``
     cascades: Cascades = field(default_factory=Cascades)
     exits: Exits = field(default_factory=Exits)
+    in_int8_in_haste: Collection[str] = ()  #: ids of members that there was no time to train for it
+
+    @property
+    def notes(self) -> list[str]:
+        """What is not as it should be, in sentences: what is left out, and what was hurried."""
+        found = sorted(self.in_int8_in_haste)
+        told = (
+            f"{len(found)} lose more than finish.max_int8_drop in int8 and are calibrated alone: "
+            f"finish.minutes ended. An export trains its network for int8: {', '.join(found)}."
+        )
+        return [*self.unverified, *[told] * bool(found)]
 
     @property
     def unverified(self) -> list[str]:
@@ -104,6 +115,7 @@ def write_front(front: Front, manifest: Row) -> None:
             "members": rows,
         }
         | ({"unverified": dict(front.failed)} if front.failed else {})
+        | ({"hurried": sorted(front.in_int8_in_haste)} if front.in_int8_in_haste else {})
         | ({} if against is None else {"baseline": against.to_json()}),
     )
     title = f"{config.searched} on {config.target.name}, {parts.data.name}"
@@ -131,7 +143,7 @@ def write_front(front: Front, manifest: Row) -> None:
     if against is not None:
         page = searched.with_more(page, against.sentences, [against.table()])
     refused = [m.refusal for m in members if m.is_outrun]
-    page = searched.with_more(page, [*front.unverified, *refused])
+    page = searched.with_more(page, [*front.notes, *refused])
     for more in (front.cascades, front.exits):
         page = searched.with_more(page, more.sentences, more.tables, more.pictures)
     folder.write_bytes("report.html", render(page).encode())

@@ -46,6 +46,11 @@ def trainings(folder: RunFolder, manifest: Manifest, candidate: Candidate) -> Tr
     if finished is not None:
         figures.append(("finished", Figure(*finished)))
         lines.append(_finished(done, candidate.id))
+        if candidate.id in done.get("hurried", ()):
+            lines.append(
+                "finish.minutes ended before it was trained for int8: it is calibrated alone. "
+                "An export trains it."
+            )
     else:
         config = manifest["config"]["finish"]
         lines.append(

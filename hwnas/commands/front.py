@@ -54,7 +54,6 @@ def print_members(console: Console, front: Front, manifest: Row, title: str) -> 
         *front.exits.sentences,
         *_reading_words(front),
         _finishing_words(candidates, task.metric, finishing),
-        _in_haste_words(members, finishing),
         *(member.refusal for member in members if member.is_outrun),
         f"{short}: {column(task.metric).title} of the compiled file on the whole "
         f"test split, measured; 95 %: {task.words.interval}.",
@@ -197,18 +196,6 @@ def _finishing_words(candidates: Sequence[Candidate], metric: str, finish: Row) 
     if finish["teacher"] is not None:
         words += f", taught by {finish['teacher']} ({finish['alpha']:.0%} of the loss)"
     return f"{words}."
-
-
-def _in_haste_words(members: Sequence[Member], finish: Row) -> str:
-    """Return which members there was no time to train for int8; empty if there are none."""
-    hurried = finish.get("hurried", ())
-    found = [m.candidate.id for m in members if m.candidate.id in hurried and m.dtype("") == "int8"]
-    if not found:
-        return ""
-    return (
-        f"{len(found)} lose more than finish.max_int8_drop in int8 and are calibrated alone: "
-        f"finish.minutes ended. An export trains its network for int8: {', '.join(found)}."
-    )
 
 
 def _searched_words(front: Front, finishing: Row) -> str:
