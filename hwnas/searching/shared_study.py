@@ -179,8 +179,9 @@ class SharedStudy:
 
     def _waited(self) -> float:
         known = self._connection.patiently(lambda: self._study.user_attrs)
-        own = _WAITED + (self.worker if self._config.storage is not None else "")
-        return sum(float(seconds) for name, seconds in known.items() if name.startswith(own))
+        if self._config.storage is not None:
+            return float(known.get(_WAITED + self.worker, 0.0))
+        return sum(float(seconds) for name, seconds in known.items() if name.startswith(_WAITED))
 
     def _joined(self, name: str, digests: Mapping[str, str]) -> optuna.Study:
         """Return the study, new or as others began it.

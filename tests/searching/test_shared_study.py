@@ -168,8 +168,13 @@ def test_in_a_database_that_commands_share_each_has_its_own_time(
     _evaluate(a, trial, tiny)
     assert a.spent_s > 0
     assert b.spent_s == 0
-    a.close()
-    b.close()
+    a.wait(5.0)
+    longer_named = SharedStudy(replace(shared, worker="aa"), tiny)
+    longer_named.wait(7.0)
+    again = SharedStudy(replace(shared, worker="a"), tiny)
+    assert again.waited_s == 5.0
+    for study in (a, b, longer_named, again):
+        study.close()
 
 
 def test_what_all_processes_wait_for_counts_once_a_candidate_is_scored(
