@@ -52,7 +52,7 @@ def run_verb(verb: str, arguments: Sequence[str]) -> None:
 
 def _composed(verb: str, name: str, arguments: Sequence[str]) -> list[Any]:
     """Return the configuration of that name with the arguments; none where Hydra shows it."""
-    if not any(a.startswith("-") or "hydra." in a for a in arguments):
+    if not any(a.lstrip("+~").startswith(("-", "hydra.", "hydra/")) for a in arguments):
         return [compose(name, arguments)]  # Hydra's own command line composes everything twice
     # Hydra only composes; the verb runs behind it, so that its errors are ours to word.
     jobs: list[DictConfig] = []
