@@ -22,6 +22,14 @@ def of_file(path: Path) -> str:
     return URL.create("sqlite", database=str(path)).render_as_string(hide_password=False)
 
 
+def file(url: str) -> Path | None:
+    """Return the file of a database of SQLite; ``None`` of any other."""
+    parsed = _parsed(url)
+    if parsed is None or parsed.get_backend_name() != "sqlite" or not parsed.database:
+        return None
+    return None if parsed.database.startswith((":memory:", "file:")) else Path(parsed.database)
+
+
 def checked(url: str) -> str:
     """Return a URL of the user's with its special characters escaped, as Optuna takes it.
 

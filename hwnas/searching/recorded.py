@@ -134,6 +134,9 @@ def in_file(path: Path) -> Source:
 def in_database(url: str, name: str) -> Source:
     """Return the study of that name in a database."""
     engine = {"poolclass": NullPool, **database.waiting(url, _PATIENCE_S)}
+    if (path := database.file(url)) is not None:  # SQLite would make one that is not there
+        address = f"{path.absolute().as_uri()}?mode=rw"
+        engine["creator"] = lambda: sqlite3.connect(address, uri=True)
     return Source(url, engine, name, f"study.storage={database.public(url)}")
 
 

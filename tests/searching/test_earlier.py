@@ -86,6 +86,7 @@ def test_search_in_a_database_is_started_from(
     assert _first(tmp_path / "run", tiny) == ids
     near = _near(tmp_path / "run", tiny, "c", monkeypatch)
     assert near == [(name, i + 1.0) for i, name in enumerate(ids)]
+    assert (tmp_path / "shared.db").exists() == is_there, "made by reading"
 
 
 def test_search_for_several_targets_is_started_from(
