@@ -137,7 +137,7 @@ class Manifest(TypedDict):
     ]  #: why networks could not be verified, by target and id
     finishing_s: NotRequired[
         Annotated[float, Bound(0)]
-    ]  #: that it took by now, however often the run was resumed
+    ]  #: that it took by now, however often resumed; all it may, where too little was left of it
     baseline: NotRequired[dict[str, Any]]
     n_candidates: NotRequired[Count]
     n_distinct: NotRequired[Count]

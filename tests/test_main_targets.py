@@ -192,7 +192,13 @@ def test_model_that_one_target_cannot_verify_is_not_for_all(
     assert joint.failed == {second.id: "a: no"}
     assert said == [f"{second.id} is left out, it could not be verified: a: no"]
     none = for_all.Joint([], joint.failed)
-    assert for_all.nothing(none, []) != for_all.nothing(for_all.Joint([], {}), [])
+    assert for_all.nothing(joint, contexts, [first]) == []
+    (line,) = for_all.nothing(none, contexts, [first])
+    assert line.endswith("could be verified on each.")
+    nothing_fits = Targets({"a": Budget(), "b": Budget({"latency_ms": 0.0001})})
+    monkeypatch.setattr("hwnas.api.context.targets", lambda contexts: nothing_fits)
+    (line,) = for_all.nothing(none, contexts, [first])
+    assert line == "No candidate fits the budgets of all targets."
 
 
 def _context(target: str, verified: Any) -> Any:

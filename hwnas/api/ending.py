@@ -62,7 +62,7 @@ def end(
         return Outcome(folder, manifest, fronts)
     fitting = [] if missed else for_all.fitting(contexts, candidates, found)
     joint = for_all.verified(contexts, folder, fitting, found, fronts, reporter)
-    missed += for_all.nothing(joint, verified)
+    missed += for_all.nothing(joint, contexts, candidates)
     with reporter.timed("Write reports"):
         manifest |= for_all.ended(reporter, candidates, fronts, joint.members)
         for front in fronts:

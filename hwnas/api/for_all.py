@@ -33,11 +33,13 @@ class Joint:
         return left_out(self.failed)
 
 
-def nothing(joint: Joint, fronts: Sequence[Front]) -> list[str]:
+def nothing(
+    joint: Joint, contexts: Sequence[TargetContext], candidates: Sequence[Candidate]
+) -> list[str]:
     """Return why there are no networks for all targets, if there are none."""
     if joint.members:
         return []
-    if joint.failed or any(front.failed for front in fronts):
+    if any(map(context.targets(contexts).fits_all, candidates)):
         return ["No candidate that fits the budgets of all targets could be verified on each."]
     return ["No candidate fits the budgets of all targets."]
 

@@ -101,7 +101,9 @@ def _few(config: Mapping[str, Any]) -> str:
 
 
 def _late(minutes: float | None) -> str:
-    return "" if minutes is None else f", and none is begun after {minutes:g} minutes"
+    if minutes is None:
+        return ""
+    return f", and none is begun that would end after {minutes:g} minutes"
 
 
 def _finished(done: Finishing, genotype_id: str) -> str:
