@@ -104,6 +104,10 @@ def candidates(path: Path, option: str, target: str | None = None) -> list[Candi
     """
     own = read_search(path, option)
     folder, manifest = whole(path, own, option)
+    is_part = folder != path and own.get("status") == manifest.get("status") == "finished"
+    # As of a run for one target, with what is believed: what the search went by in the end.
+    if is_part and (believed := read_candidates(path, _spaces(own["config"]))) is not None:
+        return believed
     known = found(folder, manifest, option)
     if known.notes and manifest.get("status") == "running":
         raise RunError(

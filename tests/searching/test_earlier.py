@@ -93,11 +93,16 @@ def test_search_for_several_targets_is_started_from(
     tiny: SearchSpace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = tmp_path / "run"
-    ids = [c.id for c in _searched(run, run / "study.db", tiny, OF_BOTH)]
+    seen = _searched(run, run / "study.db", tiny, OF_BOTH)
+    ids = [c.id for c in seen]
     near = [(name, i + 1.0) for i, name in enumerate(ids)]
     for path in (run, run / "b"):
         assert _first(path, tiny) == ids
         assert _near(path, tiny, "b", monkeypatch) == near
+    figures = {name: Figure(9.0, "modelled") for name in ("accuracy", *MS)}
+    believed = Candidate(0, seen[0].genotype, figures)
+    RunFolder(run / "b").write_parquet("candidates.parquet", [believed.row(tiny, "accuracy")])
+    assert _near(run / "b", tiny, "b", monkeypatch) == [(ids[0], 9.0)], "as the search went by"
     with pytest.raises(RunError, match=r"near=.*run: .* for a, b, not for c; .* near=.*run/a$"):
         _near(run, tiny, "c", monkeypatch)
 
