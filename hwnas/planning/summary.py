@@ -236,7 +236,7 @@ def _limits(plan: Plan) -> list[Row]:
             found = {
                 "device": row["device"], "model": row["model"], "hours": row["hours"],
                 "requests_per_s": row["requests_per_s"], "goodput_per_s": can,
-                "demand_may_grow": max(can / row["requests_per_s"] - 1, 0.0),
+                "demand_may_grow": round(max(can / row["requests_per_s"] - 1, 0.0), 6),
             }  # fmt: skip
             key = row["device"], row["model"]
             known = nearest.get(key, found)
@@ -247,7 +247,8 @@ def _limits(plan: Plan) -> list[Row]:
 def breaks_first(plan: Plan) -> list[str]:
     """Return which pool has the least left, in words."""
     return [
-        f"What breaks first if demand grows: {row['model']} on {row['device']} in the hours "
-        f"{row['hours']}, when {row['demand_may_grow']:.1%} more comes."
+        f"What breaks first if demand grows: {row['model']} on {row['device']} in "
+        f"{'hour' if str(row['hours']).isdigit() else 'the hours'} {row['hours']}, "
+        f"when {row['demand_may_grow']:.1%} more comes."
         for row in _limits(plan)[:1]
     ]
