@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,12 @@ SHARED_WEIGHTS = ("accuracy=supernet", "finish.epochs=0")
 
 #: The section of targets that TVM compiles for.
 TVM: dict[str, Any] = {"tvm": Tvm()}
+
+
+def few_of(values: Iterable[object], n: int) -> list[Any]:
+    """Return parameters of a test, all but the first of which are only run with the slow tests."""
+    first, others = (found := [*values])[:n], found[n:]
+    return [*first, *(pytest.param(value, marks=pytest.mark.slow) for value in others)]
 
 
 def target(name: str) -> Target:

@@ -57,6 +57,7 @@ def _get(address: str) -> Any:
         return json.load(answer)
 
 
+@pytest.mark.slow
 def test_dashboard_shows_a_search_while_it_runs(tiny: SearchSpace, tmp_path: Path) -> None:
     limit = size(tiny.largest()) - 8
     problem = loop.Problem(tiny, Budget({"latency_ms": limit}), SizeCost(), SizeAccuracy())

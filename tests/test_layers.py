@@ -1,6 +1,7 @@
 """Lower layers never import higher ones, and each outside library stays where it belongs."""
 
 import ast
+import functools
 import graphlib
 from pathlib import Path
 
@@ -256,6 +257,9 @@ def _name(path: Path) -> str:
 _DESCRIBED, _WORKS = 0, 4
 
 
+EXISTING = {_name(module) for module in MODULES}
+
+
 def _layer(name: str) -> int:
     parts = name.split(".")
     if parts[0] == "backends" and len(parts) > 1 and (ROOT / "backends" / parts[1]).is_dir():
@@ -266,8 +270,13 @@ def _layer(name: str) -> int:
     return LAYERS[name]
 
 
+@functools.cache
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def _imports(path: Path, *, top_level: bool) -> set[str]:
-    tree = ast.parse(path.read_text())
+    tree = _tree(path)
     nodes = tree.body if top_level else list(ast.walk(tree))
     found: set[str] = set()
     for node in nodes:
@@ -285,10 +294,9 @@ def test_there_are_modules() -> None:
 
 @pytest.mark.parametrize("path", MODULES, ids=_name)
 def test_module_imports_nothing_above_itself(path: Path) -> None:
-    existing = {_name(module) for module in MODULES}
     for imported in _imports(path, top_level=True):
         name = imported.removeprefix("hwnas.")
-        if imported.startswith("hwnas") and name in existing:
+        if imported.startswith("hwnas") and name in EXISTING:
             assert _layer(name) <= _layer(_name(path)), imported
 
 
@@ -317,7 +325,7 @@ def test_outside_libraries_stay_in_their_place(path: Path) -> None:
 
 @pytest.mark.parametrize("path", MODULES, ids=_name)
 def test_nothing_dangerous_is_called(path: Path) -> None:
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(_tree(path)):
         if isinstance(node, ast.Call):
             called = ast.unparse(node.func)
             if called == "yaml.load" and _name(path) == "records.bounded":

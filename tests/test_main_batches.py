@@ -68,6 +68,7 @@ def _members(searched: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+@pytest.mark.slow
 def test_members_have_their_batch_and_its_throughput(searched: Path) -> None:
     members = _members(searched)
     assert {row["batch"] for row in members} <= {"1", "4"}
@@ -83,6 +84,7 @@ def test_members_have_their_batch_and_its_throughput(searched: Path) -> None:
         assert said == [row["threads"]] * ("threads" in row)
 
 
+@pytest.mark.slow
 def test_batches_of_a_network_have_the_same_weights(searched: Path) -> None:
     rows = pq.read_table(searched / "candidates.parquet").to_pylist()
     choices = [
@@ -97,6 +99,7 @@ def test_batches_of_a_network_have_the_same_weights(searched: Path) -> None:
     assert annotations.bare(one) == annotations.bare(other)
 
 
+@pytest.mark.slow
 def test_an_export_is_of_the_batch(searched: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(searched.parent)
     monkeypatch.setattr(sys, "argv", ["hwnas"])
@@ -114,6 +117,7 @@ def test_an_export_is_of_the_batch(searched: Path, monkeypatch: pytest.MonkeyPat
     assert run(["verify", str(path.parent)]) == 0
 
 
+@pytest.mark.slow
 def test_a_plan_reads_latencies_of_the_batch(searched: Path) -> None:
     found, said = Catalogue(), {row["id"]: int(row["batch"]) for row in _members(searched)}
     _read_run(found, searched)

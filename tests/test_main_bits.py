@@ -17,7 +17,7 @@ from tests.conftest import space_yaml
 
 OPTIONS = (
     "+target=npu", "accuracy=trained", "trained.fidelities=[1,2]", "train.epochs=2",
-    "finish.n_least=3", "finish.epochs=2", "finish.max_int8_drop=100", "n_trials=10",
+    "finish.n_least=3", "finish.epochs=2", "finish.max_int8_drop=100", "n_trials=5",
     "study.workers=1", "budget=none",
 )  # fmt: skip
 

@@ -110,6 +110,7 @@ def test_searched_front_is_that_of_the_run(searched: Path, tmp_path: Path) -> No
     assert points == {r["id"]: r["accuracy"] for r in _rows(searched / "random0" / "front.csv")}
 
 
+@pytest.mark.slow
 def test_targets_are_compared_by_verified_figures_and_costed_again(
     targets: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -123,6 +123,7 @@ def test_a_search_that_ended_says_the_same_again(root: Path, tmp_path: Path) -> 
     assert (again / "exits.csv").read_bytes() == (root / "run" / "exits.csv").read_bytes()
 
 
+@pytest.mark.slow
 def test_what_images_cost_on_the_average_is_searched_for_and_limited(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -157,6 +158,7 @@ def test_what_images_cost_on_the_average_is_searched_for_and_limited(
     assert {row["state"] for row in rows} == {"complete", "infeasible"}
 
 
+@pytest.mark.slow
 def test_expected_costs_are_guessed_before_networks_are_trained(root: Path, tmp_path: Path) -> None:
     """Nothing that breaks a limit is proposed once something fits, as where costs are known."""
     places = [

@@ -147,6 +147,7 @@ def test_weights_are_finished_first(searched: Path, exported: Path, tmp_path: Pa
     assert "| pruned | 1 | 0." in card
 
 
+@pytest.mark.slow
 def test_what_is_trained_for_int8_is_held_against_itself(
     searched: Path, exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -405,6 +406,7 @@ def test_costs_that_are_not_those_of_the_proof_fail(
     assert run(["verify", str(copy), "+target=npu"]) == 0, "of another version it may differ"
 
 
+@pytest.mark.slow
 def test_limits_on_what_is_derived_are_repeated_too(
     exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -103,6 +103,7 @@ def test_candidates_and_front_name_their_space(searched: Path, tiny: SearchSpace
     assert f"{named[0]} + {named[1]}" in page
 
 
+@pytest.mark.slow
 def test_supernets_and_ids_are_those_of_searches_alone(searched: Path) -> None:
     own, supernets = searched.parent / "own", searched.parent / "supernets"
     before = {path: path.stat().st_mtime_ns for path in supernets.rglob("*.safetensors")}
@@ -207,6 +208,7 @@ def test_spaces_that_other_runtimes_refuse_are_not_taken_beside_them() -> None:
     assert searched("npu", "cpu") == "dense_small + cpu_small"
 
 
+@pytest.mark.slow
 def test_run_keeps_what_it_took_by_a_default_that_is_another_by_now(tmp_path: Path) -> None:
     file = tmp_path / "mine" / "target" / "own.yaml"
     file.parent.mkdir(parents=True)

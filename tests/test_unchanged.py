@@ -53,8 +53,8 @@ def digest(folder: Path, options: tuple[str, ...], columns: tuple[str, ...]) -> 
 
 def drawn(folder: Path, backend: str) -> str:
     """Return a digest of what a search at random draws for a backend."""
-    short = ("train.epochs=1", "train.n_random=0", "n_trials=6")
-    options = (*DRAWN[backend], "sampler=random", *SHARED_WEIGHTS, *short)
+    short = ("accuracy=trained", "trained.fidelities=[1]", "train.epochs=1", "finish.epochs=0")
+    options = (*DRAWN[backend], "sampler=random", *short, "study.workers=1", "n_trials=6")
     return digest(folder, options, COSTS)
 
 

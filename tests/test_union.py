@@ -187,6 +187,7 @@ def test_first_trials_are_of_all_spaces(both: Space, tmp_path: Path, sampler: st
         assert {m.smallest().id for m in both.members} <= smallest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_affordable", [None, 6])
 def test_pareto_finds_the_fronts_of_both(
     both: Space, tmp_path: Path, n_affordable: int | None

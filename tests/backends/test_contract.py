@@ -13,7 +13,7 @@ TARGETS = [
     target("npu"),
     target("ethos_u65_256"),
     CPU,
-    replace(CPU, dtype="int8"),
+    pytest.param(replace(CPU, dtype="int8"), marks=pytest.mark.slow),
     replace(CPU, runtime="onnxruntime"),
     replace(CPU, runtime="onnxruntime", dtype="int8"),
     replace(CPU, runtime="openvino", dtype="float32"),

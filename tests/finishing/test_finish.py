@@ -29,7 +29,7 @@ from hwnas.supernets import TrainingSetup
 from hwnas.training.config import TrainingConfig
 from hwnas.training.data import DatasetConfig
 from hwnas.training.loop import Saving
-from tests.conftest import images_of
+from tests.conftest import few_of, images_of
 from tests.int8.networks import coarsely
 from tests.training.fakes import KillAfter, Killed, same
 
@@ -164,7 +164,7 @@ def test_int8_is_not_trained_for_where_it_may_lose_as_much(origin: Origin, tmp_p
 
 
 @pytest.mark.usefixtures("coarse")
-@pytest.mark.parametrize("killed_after", [5, 20, 40])
+@pytest.mark.parametrize("killed_after", few_of([40, 20, 5], 1))
 def test_finishing_that_was_killed_ends_with_the_same_weights(
     origin: Origin, tmp_path: Path, killed_after: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,7 +192,7 @@ def untrained(name: str, folder: Path) -> Origin:
     return Origin(found, evaluator, found.space.smallest(), LargestSubnet(evaluator))
 
 
-@pytest.mark.parametrize("name", ["mbconv_mixed", "resnet_small", "vit_small"])
+@pytest.mark.parametrize("name", few_of(["vit_small", "resnet_small", "mbconv_mixed"], 2))
 def test_networks_of_every_family_are_finished(name: str, tmp_path: Path) -> None:
     convolutional = name != "vit_small"
     config = FinishingConfig(epochs=1, prune=0.3 if convolutional else 0.0)

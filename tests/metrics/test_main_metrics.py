@@ -140,6 +140,7 @@ def test_targets_of_one_search_have_facts_and_metrics_of_their_own() -> None:
     assert "sketch.throughput_ips" in _rows("c/points.csv")[0]
 
 
+@pytest.mark.slow
 def test_files_of_a_search_without_new_facts_have_the_columns_that_they_had() -> None:
     assert run([*SEARCH, "run.dir=r"]) == 0
     (row, *_) = _rows("r/front.csv")

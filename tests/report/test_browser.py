@@ -321,6 +321,7 @@ def _crowd(n_runs: int, n: int) -> list[RunData]:
     return runs
 
 
+@pytest.mark.slow
 def test_page_of_20_runs_of_5000_opens_soon(opened: Callable[[Page], Opened]) -> None:
     page = Page("many", [Explorer("Fronts", OBJECTIVES, metrics.known(), _crowd(20, 5_000))])
     found = opened(page)

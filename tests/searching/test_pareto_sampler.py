@@ -304,6 +304,7 @@ def test_every_proposal_says_why() -> None:
     assert within > 25
 
 
+@pytest.mark.slow
 def test_what_is_cheap_counts_where_costs_span_a_wide_range() -> None:
     """The volume over logarithms of costs is larger for it, up to a cost of 150."""
     found = []
@@ -406,6 +407,7 @@ def _with_overhead(a: Assignment) -> float:
     return 1.0 + latency(a)
 
 
+@pytest.mark.slow
 def test_noisy_readings_are_not_chased_where_their_noise_is_told() -> None:
     volumes: list[list[float]] = [[], []]
     for seed in range(4):

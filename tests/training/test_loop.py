@@ -15,6 +15,7 @@ from hwnas.training.checkpoint import Checkpoint
 from hwnas.training.config import TrainingConfig
 from hwnas.training.data import ImageData
 from hwnas.training.loop import Outcome, Trainee, device, n_steps
+from tests.conftest import few_of
 from tests.training.fakes import KillAfter, Killed, Learner, material, same
 
 
@@ -32,7 +33,7 @@ EVERYTHING = TrainingConfig(
 
 
 @pytest.mark.parametrize("config", [CONFIG, EVERYTHING])
-@pytest.mark.parametrize("killed_after", [1, 4, 11])
+@pytest.mark.parametrize("killed_after", few_of([11, 4, 1], 1))
 def test_training_that_was_killed_ends_with_the_same_weights(
     tiny: SearchSpace, digits: ImageData, tmp_path: Path, config: TrainingConfig, killed_after: int
 ) -> None:
@@ -220,6 +221,7 @@ def test_device_that_is_not_there_is_refused(name: str) -> None:
         device(TrainingConfig(device=name))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "config",
     [

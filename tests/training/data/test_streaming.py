@@ -112,6 +112,7 @@ def test_verification(
     assert found[0] == found[1]
 
 
+@pytest.mark.slow
 def test_search_says_what_is_streamed(
     path: Path,
     tmp_path: Path,
