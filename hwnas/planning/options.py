@@ -136,6 +136,12 @@ class _Builder:
         way = self.problem.ways[asked.source].get(region)
         return None if way is None or region not in asked.regions else way.ms(asked.payload_kib)
 
+    def _limits(self, d: int) -> list[float]:
+        """Return the limits that classes leave a device, longest first: they may share a pool."""
+        ways = [(asked, self._reach(k, d)) for k, (_, asked) in enumerate(self.problem.classes)]
+        left = {asked.p99_ms - reach for asked, reach in ways if reach is not None}
+        return sorted(left, reverse=True)
+
     def _within(self, k: int, d: int, model: str, limit_ms: float) -> int:
         """Return the station of a model with the highest limit that is not above one; -1: none."""
         of = self.of.get((d, model, self.problem.process_of[k]), [])
@@ -147,10 +153,12 @@ class _Builder:
         if reach is None:
             return
         low, rows = asked.floor(degraded=True) - _SLACK, []
+        limits = [limit for limit in self._limits(d) if limit <= asked.p99_ms - reach]
         for name, model in self.problem.catalogue.models.items():
-            station = self._within(k, d, name, asked.p99_ms - reach)
-            if station >= 0 and model.accuracy.lower >= low:
-                rows.append((k, station, -1, 0.0, model.accuracy.lower, 0.0, 0.0))
+            if model.accuracy.lower >= low:
+                within = dict.fromkeys(self._within(k, d, name, limit) for limit in limits)
+                single = (-1, 0.0, model.accuracy.lower, 0.0, 0.0)
+                rows += [(k, station, *single) for station in within if station >= 0]
         self._take(np.array(rows, np.float64).reshape(-1, 7).T, (k, d, d), 0.0)
 
     def _add_cascades(self, k: int, d: int, d2: int) -> None:

@@ -342,6 +342,18 @@ def test_corrections_simulate_what_they_change(
     assert found.seen == simulation.simulate(found.plan, scene, [0, 1], Silent())
 
 
+def test_a_longer_limit_of_one_class_never_costs_more(tmp_path: Path) -> None:
+    """Classes of different limits may share a pool, which keeps the shorter one."""
+    costs = []
+    for p99_ms in (100.0, 300.0):
+        asked, there = made.service(), made.fleet()
+        web = asked["classes"]["web"] | {"demand": {"hours": [20.0, 20.0]}}
+        asked["classes"] = {"web": web | {"p99_ms": 100.0}, "mobile": web | {"p99_ms": p99_ms}}
+        made.write(tmp_path, asked, there, made.MODELS)
+        costs.append(_solved(tmp_path).value)
+    assert costs[1] <= costs[0] * (1 + 1e-9)
+
+
 def test_hour_by_hour_is_near_what_is_solved_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
