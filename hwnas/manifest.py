@@ -1,5 +1,6 @@
 """The manifest of a run: what was asked for, and what it came to."""
 
+import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, NotRequired, TypedDict
@@ -178,6 +179,19 @@ def read_manifest(path: Path, option: str = "run.resume") -> Manifest:
     except Unfit as problem:
         raise RunError(f"{called} cannot be read: {problem}.") from None
     return found
+
+
+def without_front(path: Path) -> RunError:
+    """Return what is wrong with the run of a search that has no front, and what cures it."""
+    found = read_manifest(path, "run")
+    status = found.get("status", "running")
+    if status in ("running", "finished"):
+        whole = path.parent if "part_of" in found else path
+        return RunError(
+            f"run={path} has no front yet. Finish it with: "
+            f"python -m hwnas search {shlex.quote(f'run.resume={whole}')}"
+        )
+    return RunError(f"run={path} ended without a front: {status}. Search anew, with other limits.")
 
 
 def _check_search(found: Manifest) -> None:

@@ -43,8 +43,10 @@ def _in_a_fresh_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["hwnas"])
 
 
-def _refused(capsys: pytest.CaptureFixture[str], arguments: Sequence[str]) -> str:
-    assert run(["search", *arguments]) == 2
+def _refused(
+    capsys: pytest.CaptureFixture[str], arguments: Sequence[str], verb: str = "search"
+) -> str:
+    assert run([verb, *arguments]) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
     return line
 
@@ -221,6 +223,8 @@ def test_target_whose_budget_nothing_meets_is_named(
     assert "npu: None of 24 candidates meets the budget" in out
     assert "No candidate fits the budgets of all targets." in out
     assert "No candidate fits" in (folder / "report.html").read_text()
+    assert "front.csv" not in next(line for line in out.splitlines() if "Files in" in line)
+    assert "only=TARGET" in _refused(capsys, [f"run={folder}", f"dir={tmp_path}"], verb="export")
     none = [*some, "sketch.budget.latency_ms=0.0000001", "sampler=random"]
     line = _refused(capsys, none)
     assert "npu: None of 24" in line
@@ -236,7 +240,7 @@ def test_target_whose_budget_nothing_meets_is_named(
         (["+target=[]"], "write different targets"),
         (
             ["+target=[npu,sketch,ethos_u65_256]", "sampler=pareto"],
-            "sampler=pareto takes at most 3 objectives, got 4",
+            "sampler=pareto takes at most 3 objectives, got 4 (costs count on each target): take",
         ),
     ],
 )

@@ -11,9 +11,15 @@ def edit(run: Path, key: str, value: object) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
 
 
+def _without(run: Path, status: str) -> None:
+    (run / "front.json").unlink()
+    edit(run, "status", status)
+
+
 #: What is done to a finished search, and what is said of it then.
 CHANGES: list[tuple[Callable[[Path], object], str]] = [
     (lambda run: (run / "front.json").unlink(), "has no front yet. Finish it with"),
+    (lambda run: _without(run, "nothing fits the budget"), "ended without a front: nothing fits"),
     (lambda run: (run / "manifest.json").unlink(), "no manifest.json there"),
     (lambda run: edit(run, "checkpoint", "/gone/x/supernet.safetensors"), "is not at /gone"),
     (lambda run: edit(run, "verb", "train"), "is no search that trained networks"),

@@ -16,12 +16,12 @@ from hwnas.api.composition import with_supernet
 from hwnas.api.jobs import train_together
 from hwnas.api.reporter import Reporter
 from hwnas.config import AuditConfig, SearchConfig
-from hwnas.errors import ConfigError, RunError
+from hwnas.errors import ConfigError
 from hwnas.families.base import Family
 from hwnas.figure import Figure
 from hwnas.graph import n_macs
 from hwnas.int8.simulated import as_run
-from hwnas.manifest import Manifest
+from hwnas.manifest import Manifest, without_front
 from hwnas.metrics import column, paid, quality
 from hwnas.pareto import non_dominated
 from hwnas.progress import Progress, Silent
@@ -103,10 +103,7 @@ class _Members:
 def _members(folder: RunFolder) -> _Members:
     content = read_front(folder.path)
     if content is None:
-        raise RunError(
-            f"run={folder.path} has no front yet. Finish it with: "
-            f"python -m hwnas search run.resume={folder.path}"
-        )
+        raise without_front(folder.path)
     priced = paid(content["objectives"])
     staying = [row for row in content["members"] if row["verified_on_front"]]
     rows = sorted(staying, key=lambda row: float(row[priced[0]]))

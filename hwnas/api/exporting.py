@@ -26,7 +26,7 @@ from hwnas.export.proving import Evidence, Prover, kept_images, prove
 from hwnas.export.recorded import read as read_proof
 from hwnas.export.running import kinds
 from hwnas.figure import Figure
-from hwnas.manifest import Manifest, read_manifest
+from hwnas.manifest import Manifest, read_manifest, without_front
 from hwnas.records import as_json
 from hwnas.results import Candidate, Row, RunFolder, default_path
 from hwnas.runtimes.onnx_check import checked_opset
@@ -207,16 +207,13 @@ def _picked(
 
     Raises:
         ConfigError: nothing is as it was asked for.
-        RunError: the search has no front yet.
+        RunError: the search has no front.
     """
     known = {candidate.id: candidate.genotype for candidate in candidates}
     own = config.only is not None and (source.path / config.only).is_dir()
     where = source.path / str(config.only) if own else source.path
     if (content := read_front(where)) is None or not known:
-        raise RunError(
-            f"run={source.path} has no front yet. Finish it with: "
-            f"python -m hwnas search run.resume={source.path}"
-        )
+        raise without_front(where)
     wanted = config.wanted
     if wanted not in picking.NAMES and _ID.fullmatch(wanted):
         ids = [explanation.find(candidates, wanted)]

@@ -238,10 +238,11 @@ def print_files(
         console: Where it is printed.
         storage: The database of the study; ``None``: a file in the folder.
         folder: Of the run.
-        names: Of its files.
+        names: Of its files; those that are not there are left out.
     """
     run, study = str(folder.path), database.public(storage or database.of_file(folder.study))
-    page = [f"Open in a browser: {folder.path / 'report.html'}"] if "report.html" in names else []
+    there = [name for name in names if (folder.path / name.partition(" ")[0]).exists()]
+    page = [f"Open in a browser: {folder.path / 'report.html'}"] if "report.html" in there else []
     commands = {
         f"python -m hwnas why {shlex.quote(f'run={run}')} id=front": "why these networks",
         f"python -m hwnas compare {shlex.quote(f'runs=[{run}, OTHER]')}": "with another run",
@@ -249,7 +250,7 @@ def print_files(
     }
     lines = [
         *page,
-        f"Files in {run}: {' '.join(names)}",
+        f"Files in {run}: {' '.join(there)}",
         "To go on:",
         *(f"  {command}  # {words}" for command, words in commands.items()),
     ]

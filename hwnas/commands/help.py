@@ -145,7 +145,7 @@ _ABOUT = {
         "demand could not be served otherwise. telemetry is a CSV file with a column time (dates,",
         "or seconds since 1970) or hour (of the plan), and class, requests_per_s, late, p99_ms, or",
         "device, machines_down; or the URL of a Prometheus server, which query.* ask.",
-        "Writes runs/replan/<time>/: a plan as any, and decisions.csv, what moved and why.",
+        "Writes runs/replan/<time>/: a plan as any; where something moved, decisions.csv says why.",
     ],
     "serve-check": [
         "Serves pools of a plan by Triton or Ray Serve on this machine's loopback, measures how",
@@ -222,8 +222,8 @@ _EXAMPLES = {
     "profile": [
         "profile +target=cpu",
         "profile +target=cpu genotype=largest",
-        "profile +target=raspi4 rpc.tracker=HOST:PORT rpc.key=rpi4",
-        "profile +target=raspi4 rpc.tracker=HOST:PORT rpc.key=rpi4 transfer_from=cpu n_samples=30",
+        "profile +target=raspi4 rpc.tracker=HOST:PORT rpc.key=raspi4",
+        "profile +target=raspi4 rpc.tracker=HOST:PORT rpc.key=raspi4 transfer_from=cpu",
     ],
     "audit": [
         "audit run=runs/search/<time>",

@@ -241,7 +241,7 @@ def _verified(run: Run, frame: Frame) -> Row:
         "run": run.name,
         "group": run.group,
         "n_members": len(run.members),
-        "n_left": sum(not m.on_front for m in run.members),
+        "n_left": sum(not (m.on_front or m.near_front) for m in run.members),
         "hypervolume_share_searched": _share(searched, frame),
         "hypervolume_share_verified": _share(verified[fits], frame),
     }

@@ -28,11 +28,12 @@ _WHY = "at a tenth of a second a trial, so many take more than a day"
 MOST = 3  #: objectives of ``sampler=pareto``
 
 
-def too_many(n: int, metric: str) -> str:
+def too_many(n: int, metric: str, n_targets: int = 1) -> str:
     """Return why ``sampler=pareto`` refuses so many objectives."""
+    fewer = f"name fewer with objectives=[{metric},latency_ms], or " * (1 + n_targets <= MOST)
+    each = " (costs count on each target)" * (n_targets > 1)
     return (
-        f"sampler=pareto takes at most {MOST} objectives, got {n}: name fewer with "
-        f"objectives=[{metric},latency_ms], or take sampler=nsga2."
+        f"sampler=pareto takes at most {MOST} objectives, got {n}{each}: {fewer}take sampler=nsga2."
     )
 
 

@@ -33,7 +33,7 @@ def check_common(configs: Sequence[object]) -> None:
         raise ConfigError("Targets of one search must have different names (target.name).")
     n = 1 + sum(len(config.objectives) - 1 for config in checked)
     if first.sampler.name == "pareto" and n > MOST:
-        raise ConfigError(too_many(n, first.metric))
+        raise ConfigError(too_many(n, first.metric, len(checked)))
 
 
 def check_link(configs: Sequence[SearchConfig]) -> None:

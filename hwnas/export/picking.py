@@ -71,9 +71,11 @@ def pick(front: Front, wanted: str) -> list[str]:
 
     Raises:
         ConfigError: nothing on the front is so, or the text means nothing.
-        RunError: no member of the front is left after verification.
+        RunError: no member of the front is left after verification, or there never was one.
     """
     standing = front.standing
+    if not front.offers:
+        raise RunError("No model fits all targets of the search: name one with only=TARGET.")
     if not standing:
         raise RunError(
             "No member of the front fits the budget after verification; name one by its id: "

@@ -5,6 +5,7 @@ import json
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from hwnas.figure import Figure
 from hwnas.metrics import column
 from hwnas.report import comparison as pictures
 from hwnas.results import Candidate
+from hwnas.searching.member import Member
 from hwnas.space import Genotype
 from tests.comparison.made import ACCURACY, LATENCY, PAIR, run_of
 
@@ -199,6 +201,19 @@ def test_verification_of_many_fronts_is_one_sentence() -> None:
     assert len([*narrative.verified(rows[:6])]) == 6
     (sentence,) = narrative.verified(rows)
     assert "7 fronts by -0.0300 on the median, -0.0600 to +0.0000; 21 of 70 members" in sentence
+
+
+def test_what_is_not_told_from_the_front_has_not_left_it() -> None:
+    figures = {"accuracy": Figure(0.9, "measured"), "latency_ms": Figure(1.0, "measured")}
+    verified = {"accuracy_int8": figures["accuracy"], "latency_ms": figures["latency_ms"]}
+    members = [
+        Member(Candidate(0, Genotype("s", ()), figures), verified, {}, {}, (), on, near)
+        for on, near in ((True, False), (False, True), (False, False))
+    ]
+    run = replace(run_of("a", [(0.9, 1.0)]), members=members)
+    frame = Frame(PAIR, np.array([1.0, 0.0]), np.array([0.0, 2.0]), "as they are")
+    (row,) = tables.verification([run], frame)
+    assert (row["n_members"], row["n_left"]) == (3, 1)
 
 
 def test_latex_escapes_names_and_has_a_row_for_each_group() -> None:
