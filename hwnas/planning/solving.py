@@ -105,18 +105,17 @@ def bound(task: Task, limit_s: float, progress: Progress) -> float:
 
 
 def _tried(task: Task, limit_s: float, progress: Progress) -> Iterator[Solution]:
-    """Yield a solution by hours, and where it is small enough one of single models alone."""
+    """Yield a solution by hours, and one of single models alone."""
     found = _by_hours(task, limit_s, progress)
     yield found
     o = task.choices.options
     single = np.flatnonzero(o.second < 0)
-    if single.size < len(o):
+    if single.size < len(o):  # so few that more of their plans are seen
         alone = replace(task, choices=replace(task.choices, options=o.only(single)))
-        if (program := small(alone)) is not None:
-            other = _whole(alone, program, limit_s / 2, progress)
-            other.bound_kept = min(found.bound_kept, other.bound_kept)
-            other.bound_all = found.bound_all
-            yield other
+        other = solution(alone, limit_s / 2, progress)
+        other.bound_kept = min(found.bound_kept, other.bound_kept)
+        other.bound_all = found.bound_all
+        yield other
 
 
 def _all_columns(task: Task) -> Columns:
