@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 Source = Literal["measured", "compiler-estimate", "table", "modelled"]
+SOURCES: tuple[Source, ...] = get_args(Source)
 Figures = Mapping[str, "Figure"]
 FigureRow = tuple[float, Source, float | None, float | None]  #: as files have it
 

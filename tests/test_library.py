@@ -161,7 +161,8 @@ class Depth:
     def score(self, genotype: Genotype, incumbent: Incumbent | None = None) -> hwnas.Score:
         self.asked.append(genotype.id)
         depth = sum(int(v) for name, v in genotype.options if name.endswith("depth"))
-        return hwnas.Score(hwnas.Figure(1 - 0.5**depth, "modelled"))
+        accuracy: Any = np.float32(1 - 0.5**depth)  # as numpy and torch compute
+        return hwnas.Score(hwnas.Figure(accuracy, "modelled"))
 
 
 class Widths:

@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from hwnas import build
+from hwnas.accuracy.base import Evaluator
 from hwnas.accuracy.trained import TrainedEvaluator
 from hwnas.accuracy.zero_cost import OfSpaces, ZeroCost
-from hwnas.api.own import Asked, Own
+from hwnas.api.asked import AskedCostModel, AskedEvaluator
+from hwnas.api.own import Own
 from hwnas.config import SearchConfig
 from hwnas.cost.base import CostModel
-from hwnas.cost.derived import DerivedCostModel
 from hwnas.device import Device, open_device, table_digest
 from hwnas.errors import ConfigError
 from hwnas.finishing.finisher import Finisher, verifier
@@ -114,7 +115,7 @@ def problem(contexts: Sequence[TargetContext]) -> loop.Problem:
     context, all_of_them = contexts[0], targets(contexts)
     parts, names = context.parts, context.config.sampler.features
     known = _known(parts, names) if names else None
-    evaluator = context.own.evaluator or context.evaluator
+    evaluator = _evaluator(context)
     cost = all_of_them.cost_model({s.target: _cost_model(s) for s in contexts})
     first, lower = parts.first, parts.networks.lower
     heard = None
@@ -142,13 +143,19 @@ def _check_means(configs: Sequence[SearchConfig], own: Own) -> None:
             raise ConfigError(f"{name} is known of networks trained alone: leave evaluator= out.")
 
 
+def _evaluator(context: TargetContext) -> Evaluator:
+    if context.own.evaluator is not None:
+        return AskedEvaluator(context.own.evaluator, context.config.metric)
+    return context.evaluator
+
+
 def _cost_model(context: TargetContext) -> CostModel:
     if context.own.cost_model is not None:
         config = context.config
-        derived = DerivedCostModel(context.own.cost_model, config.derives)
         asked = [*paid(config.objectives), *config.allowed.limits, "latency_ms"]
         # A mean over images that leave early follows from what an image costs.
-        return Asked(derived, tuple(dict.fromkeys(column(n).mean_of or n for n in asked)))
+        names = tuple(dict.fromkeys(column(n).mean_of or n for n in asked))
+        return AskedCostModel(context.own.cost_model, config.derives, names)
     return build.cost_model(context.parts, context.device)
 
 

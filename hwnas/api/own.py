@@ -1,50 +1,34 @@
 """Objects of the user's own that stand in for parts of a search, and what a run records of them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import final
 
 from hwnas.accuracy.base import Evaluator
-from hwnas.cost.base import Cost, CostModel
+from hwnas.cost.base import CostModel
 from hwnas.errors import ConfigError, RunError
 from hwnas.results import Row
-from hwnas.space import Genotype
 
 _DIGESTS = {"evaluator": "own evaluator", "cost_model": "own cost model"}
 
 
-@final
-class Asked:
-    """A cost model of the user's own, held to say all that is asked of it."""
-
-    def __init__(self, model: CostModel, asked: Sequence[str]):
-        self._model, self._asked = model, asked
-        self.n_affordable = model.n_affordable
-
-    def cost(self, genotype: Genotype) -> Cost:
-        """Return the cost of one genotype.
-
-        Raises:
-            CompileError: it refuses the network.
-            ConfigError: it does not say what objectives and budget are about.
-        """
-        found = self._model.cost(genotype)
-        missing = [name for name in self._asked if name not in found.figures]
-        if missing and not found.reason:
-            raise ConfigError(
-                f"cost_model= says no {', '.join(missing)}: objectives, the limits of the budget "
-                "and latency_ms are asked for; say them, or ask for less, as with objectives="
-                '["accuracy","latency_ms"], budget="none".'
-            )
-        return found
-
-
 @dataclass(frozen=True)
 class Own:
-    """What a search from Python brings along; a run remembers of each object only its class."""
+    """What a search from Python brings along; a run remembers of each object only its class.
+
+    Raises:
+        ConfigError: an object has not the method that it is asked by.
+    """
 
     evaluator: Evaluator | None = None  #: scores networks; weights are trained as ``accuracy`` says
     cost_model: CostModel | None = None  #: says costs; verification keeps to the target's files
+
+    def __post_init__(self) -> None:
+        for keyword, given, has in (
+            ("evaluator", self.evaluator, "score"),
+            ("cost_model", self.cost_model, "cost"),
+        ):
+            if given is not None and not callable(getattr(given, has, None)):
+                raise ConfigError(f"{keyword}= has no method {has}; see help(hwnas.search).")
 
     @property
     def named(self) -> dict[str, str]:

@@ -26,6 +26,7 @@ class Metric:
     unit: str = ""
     maximise: bool = False
     perfect: float | None = None  #: value that no network betters; only metrics of tasks have one
+    worst: float | None = None  #: value that no network is worse than, where there is one
     #: Computes it from the figures named in ``needs`` and from a target that states ``facts``;
     #: ``None``: a cost model, or reading images, says it.
     derive: "Callable[[Figures, Target], Figure] | None" = None

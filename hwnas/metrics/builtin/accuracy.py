@@ -2,4 +2,4 @@
 
 from hwnas.metrics.base import Metric
 
-METRIC = Metric("accuracy", "accuracy", maximise=True, perfect=1.0)
+METRIC = Metric("accuracy", "accuracy", maximise=True, perfect=1.0, worst=0.0)

@@ -1,0 +1,103 @@
+"""What objects of the user's own may say of a network, and what is refused in words."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hwnas.api.asked import AskedCostModel, AskedEvaluator
+from hwnas.api.own import Own
+from hwnas.cost.base import Cost
+from hwnas.errors import ConfigError
+from hwnas.figure import Figure
+from hwnas.metrics.deriving import Deriving
+from hwnas.space import Genotype
+from hwnas.tasks.score import Incumbent, Score
+
+GENOTYPE = Genotype("tiny", (("depth", 1),))
+
+
+class Says:
+    """Says the same of any network."""
+
+    n_affordable: int | None = None
+
+    def __init__(self, said: Any) -> None:
+        self._said = said
+
+    def score(self, genotype: Genotype, incumbent: Incumbent | None = None) -> Any:
+        return self._said
+
+    def cost(self, genotype: Genotype) -> Any:
+        return self._said
+
+
+def _score(said: Any, metric: str = "accuracy") -> Score:
+    return AskedEvaluator(Says(said), metric).score(GENOTYPE)
+
+
+def _cost(said: Any) -> Cost:
+    derives = Deriving(None, ())  # type: ignore[arg-type] # nothing is derived
+    return AskedCostModel(Says(said), derives, ("latency_ms",)).cost(GENOTYPE)
+
+
+def _figure(value: Any, source: Any = "modelled", low: Any = None, high: Any = None) -> Figure:
+    return Figure(value, source, low, high)
+
+
+@pytest.mark.parametrize("value", [0.5, np.float32(0.5), torch.tensor(0.5)])
+def test_numbers_of_any_library_become_plain(value: Any) -> None:
+    score = _score(Score(_figure(value), np.int64(9), details={"loss": value}))  # type: ignore[arg-type]
+    cost = _cost(Cost({"latency_ms": _figure(value, high=value)}, {"cycles": value}))
+    latency = cost.figures["latency_ms"]
+    said = [score.figure.value, score.details["loss"], latency.value, cost.details["cycles"]]
+    assert [*said, latency.high] == [0.5] * 5
+    assert {type(number) for number in said} == {float}
+    assert type(score.n_images) is int
+
+
+@pytest.mark.parametrize(
+    ("figure", "words"),
+    [
+        (_figure(0.9, "proxy"), "has the source 'proxy'; allowed: measured, compiler-estimate,"),
+        (_figure(math.nan), "is nan; it must be a finite number"),
+        (_figure(math.inf), "is inf; it must be a finite number"),
+        (_figure("0.5"), "is str '0.5'; it must be a number"),
+        (_figure(torch.ones(2)), r"is Tensor .*; it must be a number"),
+        (_figure(0.5, low=0.6), r"is 0\.5, outside its interval from 0.6 to None"),
+        (_figure(0.5, low=math.nan), "at an end is nan"),
+        (0.5, r"is float 0\.5; say hwnas\.Figure\(VALUE, SOURCE\)"),
+    ],
+)
+def test_figures_that_a_run_could_not_be_read_with_are_refused(figure: Any, words: str) -> None:
+    with pytest.raises(ConfigError, match=f"^evaluator= says of network .* that accuracy {words}"):
+        _score(Score(figure))
+    with pytest.raises(ConfigError, match=f"^cost_model= .* that latency_ms {words}"):
+        _cost(Cost({"latency_ms": figure}))
+
+
+def test_values_that_a_metric_cannot_have_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"accuracy is 50\.1, .* a perfect 1; say a fraction"):
+        _score(Score(_figure(50.1)))
+    with pytest.raises(ConfigError, match=r"accuracy is -0\.5; the worst there is is 0"):
+        _score(Score(_figure(-0.5)))
+    with pytest.raises(ConfigError, match=r"mae is -0\.5, .* a perfect 0\.$"):
+        _score(Score(_figure(-0.5)), "mae")
+    assert _score(Score(_figure(50.1)), "mae").figure.value == 50.1
+
+
+def test_what_is_no_score_and_no_cost_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"float 0\.5; it must return hwnas\.Score"):
+        _score(0.5)
+    with pytest.raises(ConfigError, match=r"dict .*; it must return hwnas\.Cost"):
+        _cost({"latency_ms": 0.5})
+
+
+def test_objects_that_cannot_be_asked_are_refused() -> None:
+    with pytest.raises(ConfigError, match="evaluator= has no method score"):
+        Own(evaluator=len)  # type: ignore[arg-type]
+    model: Any = type("Model", (), {"cost": lambda self, genotype: Cost({})})()
+    with pytest.raises(ConfigError, match="cost_model= has no n_affordable"):
+        AskedCostModel(model, Deriving(None, ()), ())  # type: ignore[arg-type]
