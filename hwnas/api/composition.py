@@ -1,6 +1,7 @@
 """From what a user wrote to checked configurations, by Hydra; errors become ours."""
 
 import json
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -9,7 +10,9 @@ from typing import Any
 
 import hydra
 from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException
+from hydra.version import VersionBase
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -27,10 +30,13 @@ from hwnas.training.config import TrainingConfig
 from hwnas.union import named
 
 _FOLDER = str(content.ROOT / "conf")
+_ALONE = threading.RLock()  # what Hydra knows, it knows of the process
 
 
 def compose(name: str, arguments: Sequence[str]) -> Any:
     """Return the checked configuration of that name; nothing is left behind in Hydra.
+
+    Programs that use Hydra themselves, and threads, may ask for it at any time.
 
     Args:
         name: Of the configuration: a verb, or ``tabular``.
@@ -43,6 +49,7 @@ def compose(name: str, arguments: Sequence[str]) -> Any:
     overrides = [for_hydra(argument) for argument in _without_folders(arguments)]
     with (
         worded(name, arguments),
+        _alone(),
         _schema(name),
         hydra.initialize_config_dir(_FOLDER, version_base="1.3"),
     ):
@@ -78,6 +85,20 @@ def check_folders(arguments: Sequence[str]) -> None:
     _, folders = _parted(arguments)
     for path in (path for folder in folders for path in sorted(folder.glob("*/*.yaml"))):
         read_yaml(dict[str, Any], path, ConfigError)
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Have Hydra's state to oneself, and leave it as the program around has it."""
+    with _ALONE:
+        around, base = GlobalHydra.instance(), VersionBase.instance()
+        before = around.hydra, base.version_base
+        around.clear()
+        try:
+            yield
+        finally:
+            GlobalHydra.set_instance(around)  # Hydra puts a copy there
+            around.hydra, base.version_base = before
 
 
 @contextmanager
