@@ -15,6 +15,7 @@ from torch.utils.data import TensorDataset
 
 import hwnas
 from hwnas.__main__ import run
+from hwnas.api import result
 from hwnas.api.result import SearchResult
 from hwnas.space import Genotype
 from hwnas.tasks.score import Incumbent
@@ -57,6 +58,15 @@ def test_front_and_candidates_are_tables(found: SearchResult) -> None:
     assert front["id"][0].as_py() in html
     assert "data:image/png;base64" in html
     assert hwnas.load(found.path) == SearchResult(found.path)
+
+
+def test_front_has_the_columns_of_every_row(
+    found: SearchResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    members = [{"id": "a", "wide.depth": 2}, {"id": "b", "deep.kernel": 3}]
+    monkeypatch.setattr(result, "read_front", lambda path: {"members": members})
+    columns = {"id": ["a", "b"], "wide.depth": [2, None], "deep.kernel": [None, 3]}
+    assert found.front.to_pydict() == columns
 
 
 def test_picture_is_drawn_without_a_global_backend(found: SearchResult) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.csv
 
-from hwnas.api.tables import html_table
+from hwnas.api.tables import html_table, of_rows
 from hwnas.candidates import read_table
 from hwnas.errors import RunError
 from hwnas.manifest import Manifest, read_manifest
@@ -59,7 +59,7 @@ class SearchResult(os.PathLike[str]):
         """
         listed = self.path / "front.csv"
         if (verified := read_front(self.path)) is not None:
-            return pa.Table.from_pylist(verified["members"])
+            return of_rows(verified["members"])
         if listed.exists():  # of a benchmark table: there is nothing to verify
             return pyarrow.csv.read_csv(listed)
         raise RunError(f"{self.path} has no front yet: {self.manifest['status']}.")
