@@ -16,6 +16,7 @@ from torch.utils.data import TensorDataset
 import hwnas
 from hwnas.__main__ import run
 from hwnas.api import result
+from hwnas.api.data import kept
 from hwnas.api.result import SearchResult
 from hwnas.space import Genotype
 from hwnas.tasks.score import Incumbent
@@ -160,6 +161,12 @@ def test_own_arrays_and_data_sets_of_torch_are_the_same_data() -> None:
     assert first.manifest["task"]["classes"] == [str(i) for i in range(10)]
     more = hwnas.search(resume=first.path, n_trials=3)  # the run knows where its data are
     assert more.candidates.num_rows == 3
+
+
+def test_images_of_torch_without_channels_are_not_turned(tmp_path: Path) -> None:
+    images = np.arange(2 * 3 * 4, dtype=np.uint8).reshape(2, 3, 4)
+    tensors = TensorDataset(torch.from_numpy(images), torch.tensor([0, 1]))
+    assert kept(tensors, tmp_path) == kept((images, [0, 1]), tmp_path)
 
 
 class Depth:

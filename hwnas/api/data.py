@@ -32,8 +32,8 @@ def kept(data: OwnData, folder: Path) -> Path:
 
     Args:
         data: Arrays as ``training.data.arrays.write_arrays`` takes them, or a data set whose images
-            are PIL's, arrays ``(H, W[, C])`` in uint8, or tensors ``(C, H, W)`` in uint8 or in
-            [0, 1].
+            are PIL's, arrays ``(H, W[, C])`` in uint8, or tensors ``([C, ]H, W)`` in uint8 or
+            in [0, 1].
         folder: Where the file goes.
 
     Raises:
@@ -67,5 +67,5 @@ def _pixels(image: Any) -> NDArray[np.uint8]:
                 "Own data: images in floating point must lie in [0, 1]; leave normalising to hwnas."
             )
         image = (image * 255).round().to(torch.uint8)
-    array: NDArray[np.uint8] = image.movedim(0, -1).numpy()
+    array: NDArray[np.uint8] = (image.movedim(0, -1) if image.ndim == 3 else image).numpy()
     return array
