@@ -71,8 +71,10 @@ def test_front_has_the_columns_of_every_row(
 
 
 def test_picture_is_drawn_without_a_global_backend(found: SearchResult) -> None:
-    (axes,) = found.plot().axes
+    drawn: Any = found.plot()
+    (axes,) = drawn.axes
     assert axes.get_ylabel() == "accuracy"
+    assert drawn._repr_png_().startswith(b"\x89PNG")  # notebooks ask for it
     script = "import sys; from hwnas.report import plot, comparison; print(*sys.modules)"
     loaded = subprocess.check_output([sys.executable, "-c", script], text=True).split()
     assert "matplotlib" in loaded

@@ -33,6 +33,13 @@ _CORNERS: Mapping[tuple[bool, bool], Corner] = {
 }
 
 
+class Picture(Figure):
+    """A figure that notebooks show, pyplot loaded or not."""
+
+    def _repr_png_(self) -> bytes:
+        return _png(self)
+
+
 @dataclass(frozen=True)
 class Panel:
     """The front of one target, to be drawn over one cost."""
@@ -53,11 +60,11 @@ def front_png(*panels: Panel) -> bytes:
     return _png(front_figure(*panels))
 
 
-def front_figure(*panels: Panel) -> Figure:
+def front_figure(*panels: Panel) -> Picture:
     """Return the same as a figure of matplotlib's."""
     n = len(panels)
     size = (8, 5) if n == 1 else (6 * n, 5)
-    figure = Figure(figsize=size, dpi=150, layout="constrained")
+    figure = Picture(figsize=size, dpi=150, layout="constrained")
     all_axes = figure.subplots(1, n, squeeze=False)
     for axes, panel in zip(all_axes[0], panels, strict=True):
         _draw_front(axes, panel)
