@@ -1,13 +1,16 @@
-"""Configurations composed in programs that use Hydra themselves, and by threads."""
+"""Configurations composed from Python: beside others' use of Hydra, by threads, of odd keys."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import hydra
+import pytest
 from hydra import version
 from hydra.core.global_hydra import GlobalHydra
 
 from hwnas.api.composition import compose
+from hwnas.api.keywords import as_arguments
+from hwnas.errors import ConfigError
 
 
 def test_hydra_stays_as_the_program_around_has_it(tmp_path: Path) -> None:
@@ -24,3 +27,17 @@ def test_threads_compose_at_once() -> None:
     with ThreadPoolExecutor(4) as threads:
         found = threads.map(lambda i: compose("compare", [f"runs=[a{i},b]"]).runs[0], range(8))
         assert [*found] == [f"a{i}" for i in range(8)]
+
+
+@pytest.mark.parametrize(
+    "key", ["acc (%)", "a:b", " x=1, {y} [z]", "back\\slash", "a\tb", "lat_ms"]
+)
+def test_keys_of_mappings_are_taken_as_they_are_written(key: str) -> None:
+    given = as_arguments({"runs": "a", "objectives": {key: "max"}})
+    assert compose("compare", given).objectives == {key: "max"}
+
+
+@pytest.mark.parametrize("key", ["größe", "it's", ""])
+def test_keys_that_hydra_cannot_read_are_refused_in_words(key: str) -> None:
+    with pytest.raises(ConfigError, match="cannot name anything here: letters from a to z"):
+        as_arguments({"objectives": {key: "max"}})

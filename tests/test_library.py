@@ -140,6 +140,7 @@ def test_same_search_as_by_the_command_line(found: SearchResult) -> None:
         ({"target": "npz"}, "Unknown target 'npz'. Did you mean 'npu'?"),
         ({"target": "npu", "train": {"epoch": 3}}, "'train.epoch'"),
         ({"n_trials": 3}, "No target. Give one"),
+        ({"target": "npu", "dataset": Path("nowhere")}, "nowhere"),
         ({"target": "npu", "dataset": (np.zeros((4, 8, 8)), np.zeros(4))}, "they must be uint8"),
     ],
 )
@@ -148,6 +149,13 @@ def test_what_is_wrong_is_said_in_one_line(options: dict[str, Any], words: str) 
         hwnas.search(**options)
     assert words in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_one_run_may_be_compared_and_a_pattern() -> None:
+    with pytest.raises(hwnas.HwnasError, match=r"runs=nowhere/\*: nothing that matches"):
+        hwnas.compare("nowhere/*")
+    with pytest.raises(hwnas.HwnasError, match="runs=nowhere: there is no such"):
+        hwnas.compare(Path("nowhere"))
 
 
 def test_own_arrays_and_data_sets_of_torch_are_the_same_data() -> None:

@@ -44,6 +44,8 @@ def kept(data: OwnData, folder: Path) -> Path:
             raise DataError(f"Own data: give dataset=(images, targets), not {len(data)} arrays.")
         return write_arrays(*data, folder)
     pairs = [data[i] for i in range(len(data))]
+    if not pairs:
+        raise DataError("Own data: the data set has no images.")
     if any(not isinstance(pair, Sequence) or len(pair) != 2 for pair in pairs):
         raise DataError(
             "Own data: give a tuple dataset=(images, targets), or a data set whose items are pairs "

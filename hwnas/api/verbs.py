@@ -4,6 +4,7 @@ Keywords are the options of the command line: ``train__epochs=3``, ``train={"epo
 ``**{"train.epochs": 3}`` say ``train.epochs=3``. Lists are lists, and paths may be ``Path``.
 """
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -73,7 +74,7 @@ def search(
         options: Of ``python -m hwnas search``: ``target="npu"``, ``n_trials=50``. ``dataset`` may
             be a pair of arrays, images ``(N, H, W[, C])`` in uint8 and targets ``(N,)`` or
             ``(N, n)``, or a data set of torch's: it is kept as a file beside supernets, and split
-            as others are.
+            as others are. A ``Path`` is ``dataset="images", dataset__path=...``.
 
     Raises:
         HwnasError: what the user can mend, in one line.
@@ -111,6 +112,8 @@ def _with_file(options: dict[str, Any]) -> dict[str, Any]:
     data = options.get("dataset")
     if data is None or isinstance(data, str | dict):
         return options
+    if isinstance(data, os.PathLike):
+        return options | {"dataset": "images", "dataset.path": Path(data).absolute()}
     from hwnas.api.data import kept
 
     run = options.get("run") or {}
@@ -166,19 +169,24 @@ def profile(*, progress: Progress | None = None, **options: Any) -> ProfileResul
 
 
 def compare(
-    runs: Sequence[str | Path | SearchResult], *, progress: Progress | None = None, **options: Any
+    runs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    progress: Progress | None = None,
+    **options: Any,
 ) -> ComparisonResult:
     """Compare the fronts of searches, and of other tools in CSV files.
 
     Args:
-        runs: Searches, their folders, or CSV files.
+        runs: Searches, their folders, CSV files, or patterns as ``"runs/search/*"``; one or
+            several.
         progress: Is told of phases.
         options: Of ``python -m hwnas compare``.
     """
     host.tune()
     from hwnas.api.compare import compare as run
 
-    given = as_arguments({"runs": [*runs], **options})
+    named = runs if isinstance(runs, str | os.PathLike) else [*runs]
+    given = as_arguments({"runs": named, **options})
     found = run(compose("compare", given), given, Quiet(progress))
     return ComparisonResult(found.path, tuple(found.sentences))
 

@@ -31,7 +31,7 @@ def write_arrays(images: ArrayLike, targets: ArrayLike, folder: Path) -> Path:
     Raises:
         DataError: they are of other types or shapes.
     """
-    pixels, said = np.asarray(images), np.asarray(targets)
+    pixels, said = np.asarray(images), _typed(np.asarray(targets))
     _check(_WHERE, pixels, said)
     found = hashlib.sha256(repr((pixels.shape, said.shape, said.dtype.str)).encode())
     found.update(pixels.tobytes())
@@ -73,12 +73,21 @@ def read_arrays(
     return cropped, targets, names, [note]
 
 
+def _typed(targets: NDArray[np.generic]) -> NDArray[np.generic]:
+    """Return objects that are all of one type, as pandas keeps words, as an array of that type."""
+    if targets.dtype.kind == "O" and len({type(target) for target in targets.flat}) == 1:
+        return np.asarray(targets.tolist())
+    return targets
+
+
 def _check(where: str, images: NDArray[np.generic], targets: NDArray[np.generic]) -> None:
     if images.dtype != np.uint8 or images.ndim not in (3, 4):
         raise DataError(
             f"{where}: images are {images.dtype} of shape {images.shape}; they must be uint8 "
             "of shape (N, H, W) or (N, H, W, C)."
         )
+    if not len(images):
+        raise DataError(f"{where}: there are no images.")
     if images.ndim == 4 and images.shape[3] not in _CHANNELS:
         raise DataError(f"{where}: images have {images.shape[3]} channels; they must have 1 or 3.")
     fits = targets.ndim in (1, 2) and len(targets) == len(images)

@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from hwnas.api.data import kept
+from hwnas.api.data import OwnData, kept
 from hwnas.errors import DataError
 from hwnas.progress import Silent
 from hwnas.training.data import DatasetConfig, load
@@ -60,6 +60,20 @@ def test_a_picture_with_a_palette_has_its_colours(tmp_path: Path) -> None:
 def test_a_list_of_arrays_is_refused_in_words(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"give a tuple dataset=\(images, targets\)"):
         kept([IMAGES, np.zeros(N)], tmp_path)  # type: ignore[list-item]
+
+
+def test_words_may_be_objects_as_pandas_keeps_them(tmp_path: Path) -> None:
+    words = np.array([*"ab"] * (N // 2), dtype=object)
+    assert kept((IMAGES, words), tmp_path) == kept((IMAGES, words.tolist()), tmp_path)
+    words[0] = None
+    with pytest.raises(DataError, match="they must be numbers or words"):
+        kept((IMAGES, words), tmp_path)
+
+
+@pytest.mark.parametrize("data", [(IMAGES[:0], []), []])
+def test_no_images_are_refused_in_words(tmp_path: Path, data: OwnData) -> None:
+    with pytest.raises(DataError, match=r"no images\.$"):
+        kept(data, tmp_path)
 
 
 def test_every_image_needs_a_target(tmp_path: Path) -> None:
