@@ -19,6 +19,7 @@ LAYERS = {
     "content": 0,
     "progress": 0,
     "host": 0,
+    "processes": 0,
     "bounds": 0,
     "files": 1,
     "database": 1,

@@ -179,6 +179,20 @@ def test_images_of_torch_without_channels_are_not_turned(tmp_path: Path) -> None
     assert kept(tensors, tmp_path) == kept((images, [0, 1]), tmp_path)
 
 
+@pytest.mark.parametrize(("recorded", "workers"), [([], 1), (["study.workers=2"], 2)])
+def test_a_resumed_run_has_no_more_processes_than_it_was_told(
+    recorded: list[str], workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def search(configs: list[Any], *_: object) -> None:
+        assert configs[0].study.workers == workers
+        raise hwnas.HwnasError("asked")
+
+    monkeypatch.setattr("hwnas.api.search.search", search)
+    monkeypatch.setattr("hwnas.api.verbs.with_resumed", lambda given: ["+target=npu", *recorded])
+    with pytest.raises(hwnas.HwnasError, match="asked"):
+        hwnas.search(resume="run")
+
+
 class Depth:
     """The deeper, the better."""
 

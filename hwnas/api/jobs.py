@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from hwnas import host
 from hwnas.errors import TrainingError
+from hwnas.processes import Context
 from hwnas.progress import Progress, Silent
 from hwnas.space import Genotype
 from hwnas.supernets import TrainingJob, TrainingSetup
@@ -72,10 +73,9 @@ def together(
         HwnasError: what a task ended with; others that were begun go on first.
         TrainingError: a process was killed.
     """
-    context = multiprocessing.get_context("spawn")  # threads don't survive a fork
     with (
         host.shared_by(n),
-        ProcessPoolExecutor(min(n, len(tasks)), context, _begin, (again,)) as pool,
+        ProcessPoolExecutor(min(n, len(tasks)), Context(), _begin, (again,)) as pool,
     ):
         left, futures, shown = deque(tasks), list[Future[T]](), 0
         try:

@@ -11,7 +11,7 @@ from typing import Any
 
 from hwnas import config, host
 from hwnas.accuracy.base import Evaluator
-from hwnas.api.arguments import for_targets
+from hwnas.api.arguments import for_targets, last_text
 from hwnas.api.composition import compose, with_resumed
 from hwnas.api.folders import (
     ComparisonResult,
@@ -44,8 +44,8 @@ def search(
 ) -> SearchResult:
     """Find, verify and report a Pareto front of networks for a target.
 
-    One process searches unless ``study__workers`` says otherwise: several import the script that
-    calls this, whose calls then belong below ``if __name__ == "__main__":``.
+    One process searches unless ``study__workers``, or the run that is resumed, says otherwise.
+    Processes that it starts do not import the script that calls this.
 
     Args:
         evaluator: Says how accurate networks are, instead of reading images. Those on the front are
@@ -82,7 +82,7 @@ def search(
     host.tune()
     resumed = {} if resume is None else {"run.resume": resume}
     given = with_resumed(as_arguments(_with_file(options) | resumed))
-    if not any(a.partition("=")[0] in (_WORKERS, "run.resume") for a in given):
+    if last_text(given, _WORKERS) is None:
         given.append(f"{_WORKERS}=1")
     quiet, own = Quiet(progress), Own(evaluator, cost_model)
     if says(given, "accuracy", "table"):

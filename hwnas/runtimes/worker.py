@@ -3,7 +3,6 @@
 Compilers crash and hang; here that costs one operator or one candidate, never the search.
 """
 
-import multiprocessing
 import os
 import signal
 from collections.abc import Mapping, Sequence
@@ -19,6 +18,7 @@ from hwnas.errors import CompileError, ConfigError, DeviceError, HwnasError
 from hwnas.graph import Graph
 from hwnas.metrics.builtin import latency_p99
 from hwnas.op import OpSpec
+from hwnas.processes import Context
 from hwnas.runtimes.base import Engine, Judged, Parameters, Plans
 from hwnas.target import Remote, Target
 from hwnas.timing import Compared, Timing, TimingConfig
@@ -146,8 +146,7 @@ class Worker:
         return self._answer(self._limit_s, method)
 
     def _start(self) -> None:
-        # A fresh interpreter: threads and locks of this process don't survive a fork.
-        context = multiprocessing.get_context("spawn")
+        context = Context()
         self._pipe, other = context.Pipe()
         arguments = (other, *self._arguments, self._limit_s)
         self._process = context.Process(target=_serve, args=arguments, daemon=True)

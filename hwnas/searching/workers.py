@@ -12,6 +12,7 @@ from typing import Protocol
 
 from hwnas import host
 from hwnas.errors import HwnasError, RunError
+from hwnas.processes import Context
 from hwnas.progress import Progress, Silent
 from hwnas.searching import loop
 from hwnas.searching.options import SamplerConfig, StudyConfig
@@ -52,7 +53,7 @@ def search(job: Job, study: SharedStudy, progress: Progress) -> list[str]:
     Raises:
         RunError: all of them ended before all trials were finished.
     """
-    context = multiprocessing.get_context("spawn")
+    context = Context()
     messages: multiprocessing.SimpleQueue[str] = context.SimpleQueue()
     n = job.config.study.workers or 1
     processes: list[BaseProcess] = [
