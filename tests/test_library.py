@@ -2,7 +2,9 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,9 +19,12 @@ import hwnas
 from hwnas.__main__ import run
 from hwnas.api import result
 from hwnas.api.data import kept
+from hwnas.api.front import Outcome
 from hwnas.api.result import SearchResult
+from hwnas.results import RunFolder
 from hwnas.space import Genotype
 from hwnas.tasks.score import Incumbent
+from hwnas.training.data import loading
 
 QUICK: dict[str, Any] = {
     "target": "npu",
@@ -59,6 +64,21 @@ def test_front_and_candidates_are_tables(found: SearchResult) -> None:
     assert front["id"][0].as_py() in html
     assert "data:image/png;base64" in html
     assert hwnas.load(found.path) == SearchResult(found.path)
+    assert "<p>1 &lt; 2</p>" in SearchResult(found.path, ("1 < 2",))._repr_html_()
+
+
+def test_what_the_terminal_would_show_is_noted(
+    found: SearchResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = SimpleNamespace(table=SimpleNamespace(foreign="of another machine"))
+    front = SimpleNamespace(
+        context=SimpleNamespace(device=table), against=SimpleNamespace(sentences=["Twice as fast."])
+    )
+    fronts: Any = [front]
+    outcome = Outcome(RunFolder(found.path), {}, fronts, missed=["npu: None fits."])
+    monkeypatch.setattr("hwnas.api.search.search", lambda *_: outcome)
+    foreign = "Searched with a foreign table: of another machine."
+    assert hwnas.search(target="npu").notes == ("Twice as fast.", "npu: None fits.", foreign)
 
 
 def test_front_has_the_columns_of_every_row(
@@ -111,12 +131,18 @@ def test_nothing_is_printed_and_nothing_left_behind(
     assert {*ConfigStore.instance().repo} == known
 
 
-def test_one_network_is_trained_alone() -> None:
+def test_one_network_is_trained_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = loading._image_data
+    monkeypatch.setattr(
+        loading, "_image_data", lambda *made: replace(read(*made), notes=("Look at your images.",))
+    )
     trained = hwnas.train(search_space="tiny", genotype="smallest", train={"epochs": 2})
     value, _, low, high = trained.summary["accuracy_test"]
     assert low < value < high
     assert trained.log.num_rows == trained.summary["steps"] > 0
     assert f"{value:.5g}" in trained._repr_html_()
+    assert trained.notes == ("Look at your images.", f"Run folder: {trained.path}")
+    assert "<p>Look at your images.</p>" in trained._repr_html_()
 
 
 def test_targets_that_need_no_table_have_none() -> None:

@@ -12,7 +12,7 @@ from hwnas import host
 from hwnas.api.composition import compose
 from hwnas.api.keywords import as_arguments
 from hwnas.api.reporter import Quiet
-from hwnas.api.tables import html_table
+from hwnas.api.tables import html_lines, html_table
 from hwnas.export import recorded
 from hwnas.progress import Progress
 from hwnas.results import Row
@@ -23,6 +23,7 @@ class Export(os.PathLike[str]):
     """The folder of a model that is ready for the device."""
 
     path: Path
+    notes: tuple[str, ...] = ()  #: what the export said on the way
 
     def __fspath__(self) -> str:
         return str(self.path)
@@ -49,7 +50,8 @@ class Export(os.PathLike[str]):
         said = self.proof
         rows = [{"figure": name, "value": values[0]} for name, values in said["figures"].items()]
         heading = f"{said['model']['name']} in {self.path}"
-        return f"<h4>{html.escape(heading)}</h4>{html_table(pa.Table.from_pylist(rows))}"
+        table = html_table(pa.Table.from_pylist(rows))
+        return f"<h4>{html.escape(heading)}</h4>{table}{html_lines(self.notes)}"
 
 
 def export(
@@ -71,8 +73,9 @@ def export(
     from hwnas.api.exporting import export as write
 
     given = as_arguments({"run": run, **options})
-    found = write(compose("export", given), given, Quiet(progress), lambda done: None)
-    return [Export(path) for path in found]
+    quiet = Quiet(progress)
+    found = write(compose("export", given), given, quiet, lambda done: None)
+    return [Export(path, tuple(quiet.lines)) for path in found]
 
 
 def compress(
@@ -99,8 +102,9 @@ def compress(
     from hwnas.api.compressing import compress as fit
 
     given, found = as_arguments({"run": run, "id": pick, **options}), list[Compressed]()
-    fit(compose("compress", given), given, Quiet(progress), found.append)
-    return Export(found[0].done.path)
+    quiet = Quiet(progress)
+    fit(compose("compress", given), given, quiet, found.append)
+    return Export(found[0].done.path, tuple(quiet.lines))
 
 
 def verify(

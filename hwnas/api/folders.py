@@ -1,6 +1,5 @@
 """Comparisons, trainings and latency tables by their folders, for notebooks."""
 
-import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import ClassVar
 import pyarrow as pa
 import pyarrow.csv
 
-from hwnas.api.tables import html_table
+from hwnas.api.tables import html_lines, html_table
 from hwnas.errors import RunError, unknown
 from hwnas.latency_table import LatencyTable
 from hwnas.metrics import qualities
@@ -41,8 +40,7 @@ class _Tables:
         return pyarrow.csv.read_csv(path)
 
     def _repr_html_(self) -> str:
-        words = "".join(f"<p>{html.escape(line)}</p>" for line in self.sentences)
-        return f"{html_table(self.table())}{words}"
+        return f"{html_table(self.table())}{html_lines(self.sentences)}"
 
 
 class ComparisonResult(_Tables):
@@ -69,6 +67,7 @@ class TrainResult:
 
     path: Path
     summary: Row  #: figures with their intervals, steps, seconds, and where the checkpoint is
+    notes: Sequence[str] = ()  #: what the training said on the way
 
     @property
     def log(self) -> pa.Table:
@@ -83,7 +82,7 @@ class TrainResult:
             if name.partition("_")[0] in qualities() and isinstance(value, list)
             and len(value) == 4 and not isinstance(value[0], list)
         ]  # fmt: skip
-        return html_table(pa.Table.from_pylist(found))
+        return f"{html_table(pa.Table.from_pylist(found))}{html_lines(self.notes)}"
 
 
 @dataclass(frozen=True)
@@ -107,4 +106,4 @@ class ProfileResult:
         return pyarrow.csv.read_csv(self.path / "operators.csv")
 
     def _repr_html_(self) -> str:
-        return html_table(self.operators)
+        return f"{html_table(self.operators)}{html_lines(self.lines)}"

@@ -23,6 +23,7 @@ from hwnas.target import Target
 FILES = (
     "front.csv", "front.json", "front.png", "report.html", "candidates.parquet", "manifest.json",
 )  # fmt: skip
+LEADS = "finished the last trial: it verifies the front and writes the report."
 BASELINE = "baseline.csv"  #: where a baseline was given
 
 
@@ -72,6 +73,20 @@ class Outcome:
     missed: Sequence[str] = ()  #: why there is no front of other targets, or of all
     leader: str = ""  #: the command that verifies the front, if it is another one
     seconds: Mapping[str, float] = field(default_factory=dict)  #: by phase
+
+    @property
+    def foreign(self) -> list[str]:
+        """Which latency tables are of another machine, in sentences."""
+        devices = [front.context.device for front in self.fronts]
+        tables = {device.table.foreign for device in devices if device is not None} - {""}
+        return [f"Searched with a foreign table: {table}." for table in sorted(tables)]
+
+    @property
+    def notes(self) -> list[str]:
+        """What is to be known besides the fronts, in sentences."""
+        against = [line for f in self.fronts if f.against for line in f.against.sentences]
+        leader = f"{self.leader} {LEADS}" * bool(self.leader)
+        return [*against, *self.missed, *self.foreign, *[leader] * bool(leader)]
 
 
 def left_out(failed: Mapping[str, str]) -> list[str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.csv
 
-from hwnas.api.tables import html_table, of_rows
+from hwnas.api.tables import html_lines, html_table, of_rows
 from hwnas.candidates import read_table
 from hwnas.errors import RunError
 from hwnas.manifest import Manifest, read_manifest
@@ -132,7 +132,8 @@ class SearchResult(os.PathLike[str]):
         manifest = self.manifest
         count = f"{manifest.get('n_candidates', 'some')} candidates"
         heading = f"Search in {self.path}: {manifest['status']}, {count}"
-        return "".join([f"<h4>{html.escape(heading)}</h4>", *self._picture(), *self._rows()])
+        parts = [f"<h4>{html.escape(heading)}</h4>", *self._picture(), *self._rows()]
+        return "".join([*parts, html_lines(self.notes)])
 
     def _picture(self) -> Iterator[str]:
         if (path := self.path / "front.png").exists():

@@ -1,7 +1,7 @@
 """Tables for notebooks."""
 
 import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -25,6 +25,11 @@ def html_table(table: pa.Table) -> str:
     left = table.num_rows - _SHOWN
     more = f"<p>{left} more rows</p>" if left > 0 else ""
     return f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>{more}"
+
+
+def html_lines(lines: Iterable[str]) -> str:
+    """Return sentences as HTML, a paragraph each."""
+    return "".join(f"<p>{html.escape(line)}</p>" for line in lines)
 
 
 def _cell(value: object) -> str:

@@ -69,6 +69,7 @@ def train(config: TrainConfig, arguments: Sequence[str], reporter: Reporter) -> 
         with opened("train", config.run.dir, config.run.resume) as (folder, earlier):
             with reporter.timed("Load data"):
                 setup = _setup(config, reporter)
+            reporter.say(setup.data.notes)
             if config.genotype is not None:
                 _genotype(config, setup)  # refuse one that is none before anything is written
                 if config.train.init_from is not None and not config.train.from_supernet:

@@ -93,7 +93,7 @@ def search(
     if len(configs) > 1:
         config.check_common(configs)
     outcome = run(config.agreed(configs), given, quiet, own)
-    return SearchResult(outcome.folder.path, tuple(quiet.lines))
+    return SearchResult(outcome.folder.path, (*quiet.lines, *outcome.notes))
 
 
 def _search_table(given: Sequence[str], own: Own, quiet: Quiet) -> SearchResult:
@@ -142,11 +142,11 @@ def train(*, progress: Progress | None = None, **options: Any) -> TrainResult:
     host.tune()
     from hwnas.api.training import train as run
 
-    given = with_resumed(as_arguments(_with_file(options)))
-    found = run(compose("train", given), given, Quiet(progress))
+    given, quiet = with_resumed(as_arguments(_with_file(options))), Quiet(progress)
+    found = run(compose("train", given), given, quiet)
     if found is None:
         raise ConfigError("Only the first process of torchrun has a result: use the command line.")
-    return TrainResult(found.path, found.summary)
+    return TrainResult(found.path, found.summary, tuple(quiet.lines))
 
 
 def profile(*, progress: Progress | None = None, **options: Any) -> ProfileResult:

@@ -5,13 +5,12 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from hwnas.api.elsewhere import asked
+from hwnas.api.front import LEADS
 from hwnas.api.search import search
 from hwnas.commands.console import Phases, print_lines, print_phases
 from hwnas.commands.front import print_front
 from hwnas.commands.fronts import print_fronts
 from hwnas.config import SearchConfig
-
-_LEADS = "finished the last trial: it verifies the front and writes the report."
 
 
 def run(configs: Sequence[SearchConfig], arguments: Sequence[str]) -> None:
@@ -25,11 +24,9 @@ def run(configs: Sequence[SearchConfig], arguments: Sequence[str]) -> None:
     with Phases(console) as phases:
         outcome = search(configs, arguments, phases)
     if outcome.leader:
-        print_lines(console, [f"{outcome.leader} {_LEADS}"])
+        print_lines(console, [f"{outcome.leader} {LEADS}"])
         return
     (print_front if len(configs) == 1 else print_fronts)(console, outcome)
-    devices = [front.context.device for front in outcome.fronts]
-    for foreign in {device.table.foreign for device in devices if device is not None} - {""}:
-        print_lines(console, [f"Searched with a foreign table: {foreign}."], style="red")
+    print_lines(console, outcome.foreign, style="red")
     print_lines(console, [asked(front) for front in outcome.fronts])
     print_phases(console, phases)

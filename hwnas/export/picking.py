@@ -71,11 +71,14 @@ def pick(front: Front, wanted: str) -> list[str]:
 
     Raises:
         ConfigError: nothing on the front is so, or the text means nothing.
-        RunError: no member of the front is left after verification, or there never was one.
+        RunError: the front is empty, or no member is left on it after verification.
     """
     standing = front.standing
-    if not front.offers:
-        raise RunError("No model fits all targets of the search: name one with only=TARGET.")
+    if not front.offers:  # of several targets: each may have a front
+        raise RunError(
+            "No network was verified for all targets: say for which one with only=TARGET, or name "
+            "a network by its id: pick=ID."
+        )
     if not standing:
         raise RunError(
             "No member of the front fits the budget after verification; name one by its id: "

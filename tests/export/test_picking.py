@@ -92,6 +92,8 @@ def test_what_cannot_be_picked_is_refused(wanted: str, message: str) -> None:
 def test_nothing_left_after_verification_is_said() -> None:
     with pytest.raises(RunError, match="No member of the front fits the budget"):
         pick(Front([offer("gone", 0.9, 0.1, 1.0, stays=False)], ("accuracy",)), "knee")
+    with pytest.raises(RunError, match=r"No network was verified for all targets: .*only=TARGET"):
+        pick(Front([], ("accuracy",)), "knee")
 
 
 def row(name: str, prefix: str, figures: dict[str, float]) -> dict[str, Any]:
