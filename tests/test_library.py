@@ -1,5 +1,6 @@
 """``import hwnas`` as its users write it."""
 
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -8,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet
 import pytest
 import torch
 from hydra.core.config_store import ConfigStore
@@ -65,6 +67,19 @@ def test_front_and_candidates_are_tables(found: SearchResult) -> None:
     assert "data:image/png;base64" in html
     assert hwnas.load(found.path) == SearchResult(found.path)
     assert "<p>1 &lt; 2</p>" in SearchResult(found.path, ("1 < 2",))._repr_html_()
+
+
+def test_candidates_of_a_search_that_goes_on_are_those_of_its_study(
+    found: SearchResult, tmp_path: Path
+) -> None:
+    shutil.copy(found.path / "study.db", tmp_path)
+    text = (found.path / "manifest.json").read_text()
+    running = text.replace('"status": "finished"', '"status": "running"')
+    (tmp_path / "manifest.json").write_text(running)
+    three = pyarrow.parquet.read_table(found.path / "candidates.parquet").slice(0, 3)
+    pyarrow.parquet.write_table(three, tmp_path / "candidates.parquet")  # of before it was resumed
+    ids = hwnas.load(tmp_path).candidates["id"]
+    assert ids.to_pylist() == found.candidates["id"].to_pylist()
 
 
 def test_what_the_terminal_would_show_is_noted(

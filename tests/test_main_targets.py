@@ -3,6 +3,7 @@
 import csv
 import json
 import random
+import shutil
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -13,12 +14,13 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+import hwnas
 from hwnas.__main__ import run
 from hwnas.answers import read_answers
 from hwnas.api import for_all
 from hwnas.api.arguments import for_targets
 from hwnas.budget import Budget
-from hwnas.errors import ConfigError
+from hwnas.errors import ConfigError, RunError
 from hwnas.figure import Figure, Figures
 from hwnas.results import Candidate, RunFolder
 from hwnas.searching.member import Member
@@ -160,6 +162,17 @@ def test_each_target_has_a_front_and_all_have_one(
     explained = capsys.readouterr().out
     assert "npu latency" in explained
     assert "npu.budget.latency_ms" in explained
+
+    for target in ids:  # as if it had been killed
+        shutil.rmtree(folder / target)
+    text = (folder / "manifest.json").read_text()
+    (folder / "manifest.json").write_text(
+        text.replace('"status": "finished"', '"status": "running"')
+    )
+    cut_off = hwnas.load(folder)
+    assert [axes.get_title() for axes in cut_off.plot().axes] == ["run on npu", "run on sketch"]
+    with pytest.raises(RunError, match="has no results of each target yet: running"):
+        cut_off.targets  # noqa: B018
 
 
 def test_model_that_one_target_cannot_verify_is_not_for_all(

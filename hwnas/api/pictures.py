@@ -6,9 +6,10 @@ from matplotlib.figure import Figure
 
 from hwnas.budget import Budget
 from hwnas.comparison import folder
-from hwnas.manifest import read_manifest
+from hwnas.manifest import Manifest, read_manifest
 from hwnas.metrics import paid, quality
 from hwnas.report.plot import Panel, front_figure
+from hwnas.searching import earlier
 from hwnas.searching.front import pareto_front
 
 
@@ -18,9 +19,22 @@ def of_search(path: Path) -> Figure:
     Raises:
         RunError: it is not the folder of a search, or nothing is finished in it yet.
     """
-    targets = read_manifest(path, "path").get("targets", {})
-    folders = [path / name for name in targets] or [path]
-    return front_figure(*map(_panel, folders))
+    manifest = read_manifest(path, "path")
+    panels = [_of_target(path, manifest, name) for name in manifest.get("targets", {})]
+    return front_figure(*panels or [_panel(path)])
+
+
+def _of_target(path: Path, manifest: Manifest, target: str) -> Panel:
+    """Return the panel of one of several targets; it has no folder before the search ends."""
+    if (path / target / "manifest.json").exists():
+        return _panel(path / target)
+    config = manifest["targets"][target]["config"]
+    names = list(config["objectives"])
+    metric, cost = quality(names), paid(names)[0]
+    candidates = earlier.candidates(path, "path", target)
+    found, title = pareto_front(candidates, names), f"{path.absolute().name} on {target}"
+    budget = Budget.of(config["budget"])
+    return Panel(candidates, [], metric, cost, budget, title, unverified=found)
 
 
 def _panel(path: Path) -> Panel:

@@ -66,19 +66,31 @@ class SearchResult(os.PathLike[str]):
 
     @property
     def candidates(self) -> pa.Table:
-        """All candidates, a row for each trial.
+        """All candidates, a row for each trial; those of now where the search is not finished.
 
         Raises:
-            RunError: no trial is finished yet.
+            RunError: no trial is finished yet, or the study of a search that goes on is unreadable.
         """
-        if (found := read_table(self.path)) is None:
+        from hwnas.api.unfinished import so_far
+
+        if (found := so_far(self.path)) is None and (found := read_table(self.path)) is None:
             raise RunError(f"{self.path}: no trial is finished yet.")
         return found
 
     @property
     def targets(self) -> dict[str, "SearchResult"]:
-        """What a search for several targets found for each, by its name."""
-        names = self.manifest.get("targets", {})
+        """What a search for several targets found for each, by its name.
+
+        Raises:
+            RunError: it has not come to its end yet.
+        """
+        manifest = self.manifest
+        names = manifest.get("targets", {})
+        if not all((self.path / name / "manifest.json").exists() for name in names):
+            raise RunError(
+                f"{self.path} has no results of each target yet: {manifest['status']}. What was "
+                "found so far: .candidates, .plot()."
+            )
         return {name: SearchResult(self.path / name) for name in names}
 
     def plot(self) -> "Figure":
