@@ -21,18 +21,18 @@ class ThreadPool:
     def __init__(self, n_tasks: int):
         """Start threads for so many tasks at once, at most one for each core that torch may use."""
         n_cores = torch.get_num_threads()
-        self.n_threads = max(1, min(n_tasks, n_cores))
+        self.n_threads = n_threads = max(1, min(n_tasks, n_cores))
         self._pool: ThreadPoolExecutor | None = None
         if self.n_threads > 1:
-            all_there = threading.Barrier(self.n_threads)
+            all_there = threading.Barrier(n_threads)
 
-            def start() -> None:
+            def start() -> None:  # knows nothing of ``self``: threads end with it
                 torch.get_num_threads()  # a thread's first use takes the number of all of them
-                torch.set_num_threads(n_cores // self.n_threads)
+                torch.set_num_threads(n_cores // n_threads)
                 all_there.wait()
 
-            self._pool = ThreadPoolExecutor(self.n_threads, "crew", start)
-            wait([self._pool.submit(int) for _ in range(self.n_threads)])
+            self._pool = ThreadPoolExecutor(n_threads, "crew", start)
+            wait([self._pool.submit(int) for _ in range(n_threads)])
             torch.set_num_threads(n_cores)  # of this thread, and of those to come
 
     def run(self, tasks: Sequence[Callable[[], T]]) -> Iterator[T]:

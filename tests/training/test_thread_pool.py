@@ -49,3 +49,15 @@ def test_what_a_task_raises_is_raised_once_all_have_ended() -> None:
 
 def test_a_task_alone_has_all_cores() -> None:
     assert [*ThreadPool(3).run([torch.get_num_threads])] == [4]
+
+
+def test_threads_end_with_their_pool() -> None:
+    before = {*threading.enumerate()}
+    thread_pool = ThreadPool(2)
+    assert [*thread_pool.run([int, int])] == [0, 0]
+    own = {*threading.enumerate()} - before
+    del thread_pool
+    for thread in own:
+        thread.join(5)
+    assert own
+    assert not any(thread.is_alive() for thread in own)
