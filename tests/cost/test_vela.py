@@ -1,5 +1,8 @@
 import dataclasses
 import random
+import sys
+import threading
+import time
 
 import flatbuffers
 import numpy as np
@@ -8,6 +11,7 @@ from ai_edge_litert import schema_py_generated as schema
 
 from hwnas import families
 from hwnas.backends import base
+from hwnas.backends.vela import compiler
 from hwnas.backends.vela.compiler import VelaCostModel, compile_tflite
 from hwnas.backends.vela.settings import Vela
 from hwnas.cost.base import CostModel
@@ -196,3 +200,32 @@ def test_stand_in_weights_compress_like_weights_and_not_like_zeros(
     n_weights = sum(op.weights.weight.size for op in network.ops if op.weights is not None)
     assert 0.8 < flash * 1024 / n_weights < 1.3
     assert np.unique(network.ops[0].weights.weight).size > 20  # type: ignore[union-attr]
+
+
+def test_threads_print_beside_vela_which_runs_once_at_a_time(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def main(arguments: list[str]) -> int:
+        if not alone.acquire(blocking=False):
+            return 0
+        print("Error:", *arguments)
+        beside = threading.Thread(target=print, args=("beside",))
+        beside.start()
+        beside.join()
+        time.sleep(0.05)
+        alone.release()
+        return 1
+
+    def refused(name: str) -> None:
+        with pytest.raises(CompileError, match=f"Error: {name}$"):
+            compiler._run_vela([name])
+
+    alone, stdout = threading.Lock(), sys.stdout
+    monkeypatch.setattr("ethosu.vela.vela.main", main)
+    threads = [threading.Thread(target=refused, args=(name,)) for name in ("one", "two")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sys.stdout is stdout
+    assert capsys.readouterr().out == "beside\nbeside\n"

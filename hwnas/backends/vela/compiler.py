@@ -13,10 +13,11 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 from ethosu.vela import vela
 
@@ -34,6 +35,7 @@ from hwnas.target import Target
 
 _REFUSES = "Vela refuses the network: "
 _VELA = "import sys; from ethosu.vela.vela import main; sys.exit(main(sys.argv[1:]))"
+_one_at_a_time = threading.Lock()
 _MEMORIES = ("sram", "dram", "off_chip_flash")
 #: Not "On-chip Flash": so Vela calls SRAM that holds weights, and leaves these out of ``sram_kib``.
 _WEIGHTS_IN = "Off-chip Flash"
@@ -144,15 +146,37 @@ def _check(summary: dict[str, str], target: Target) -> None:
         )
 
 
-def _run_vela(arguments: list[str]) -> None:
+@final
+class _Heard:
+    """Stands for a stream: what one thread prints is kept, what others do goes where it went."""
+
+    def __init__(self, stream: object, kept: io.StringIO):
+        self._stream, self._kept, self._thread = stream, kept, threading.get_ident()
+
+    def __getattr__(self, name: str) -> Any:
+        is_own = threading.get_ident() == self._thread
+        return getattr(self._kept if is_own else self._stream, name)
+
+
+@contextlib.contextmanager
+def _heard() -> Iterator[io.StringIO]:
+    """Give what this thread prints meanwhile; one at a time, as streams are the process's."""
     printed = io.StringIO()
-    try:
-        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+    with _one_at_a_time:
+        out: Any = _Heard(sys.stdout, printed)
+        err: Any = _Heard(sys.stderr, printed)
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            yield printed
+
+
+def _run_vela(arguments: list[str]) -> None:
+    with _heard() as printed:
+        try:
             status = vela.main(arguments)
-    except OSError:
-        raise  # a full disk is not the network's fault
-    except (Exception, SystemExit) as error:
-        raise CompileError(f"{_REFUSES}{_last_words(printed, error)}") from error
+        except OSError:
+            raise  # a full disk is not the network's fault
+        except (Exception, SystemExit) as error:
+            raise CompileError(f"{_REFUSES}{_last_words(printed, error)}") from error
     if status:
         raise CompileError(f"{_REFUSES}{_last_words(printed, status)}")
 
