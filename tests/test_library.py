@@ -3,12 +3,14 @@
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import optuna
 import pyarrow.parquet
 import pytest
 import torch
@@ -45,10 +47,14 @@ def _elsewhere(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> SearchResult:
+def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SearchResult]:
+    before = optuna.logging.get_verbosity()
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.getbasetemp())
-        return hwnas.search(**QUICK, run__dir="found")
+        optuna.logging.set_verbosity(optuna.logging.DEBUG)  # as the user's program wants it
+        result = hwnas.search(**QUICK, run__dir="found")
+    yield result
+    optuna.logging.set_verbosity(before)
 
 
 def test_importing_loads_nothing_heavy() -> None:
@@ -144,6 +150,7 @@ def test_nothing_is_printed_and_nothing_left_behind(
     assert capfd.readouterr() == ("", "")
     assert not GlobalHydra.instance().is_initialized()
     assert {*ConfigStore.instance().repo} == known
+    assert optuna.logging.get_verbosity() == optuna.logging.DEBUG
 
 
 def test_one_network_is_trained_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from hwnas.searching.options import NAME
 from hwnas.searching.shared_study import Membership, SharedStudy
 from hwnas.searching.storage import is_shared
 from hwnas.searching.study import Study
+from hwnas.searching.trials import verbosity_kept
 from hwnas.searching.workers import EngineConfig
 
 AnyStudy = Study | SharedStudy
@@ -45,21 +46,27 @@ def study(search: Search, config: EngineConfig, folder: RunFolder) -> Iterator[A
     Raises:
         RunError: the database does not answer, or holds a study of another search.
     """
+    with verbosity_kept():
+        opened = _opened(search, config, folder)
+        try:
+            yield opened
+        finally:
+            opened.close()
+            if opened.candidates:
+                space, metric = search.problem.space, quality(search.objectives)
+                rows = [candidate.row(space, metric) for candidate in opened.candidates]
+                folder.write_parquet("candidates.parquet", rows)
+
+
+def _opened(search: Search, config: EngineConfig, folder: RunFolder) -> AnyStudy:
+    """Return the study: of this process alone, or one that others share."""
     space, own = search.problem.space, config.study.storage is None
     if own and (config.study.workers or 1) == 1 and not is_shared(folder.study):
-        opened: AnyStudy = Study(folder.study, space, search.objectives)
-    else:
-        opened = SharedStudy(_membership(search, config, folder), space)
-        if own:
-            opened.take_over()  # the folder is locked: whoever worked on it is gone
-    try:
-        yield opened
-    finally:
-        opened.close()
-        if opened.candidates:
-            metric = quality(search.objectives)
-            rows = [candidate.row(space, metric) for candidate in opened.candidates]
-            folder.write_parquet("candidates.parquet", rows)
+        return Study(folder.study, space, search.objectives)
+    opened = SharedStudy(_membership(search, config, folder), space)
+    if own:
+        opened.take_over()  # the folder is locked: whoever worked on it is gone
+    return opened
 
 
 def prepare(opened: AnyStudy, config: EngineConfig, work: Callable[[], None]) -> None:

@@ -7,7 +7,8 @@ system attributes.
 import base64
 import copy
 import warnings
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import optuna
@@ -41,6 +42,16 @@ def spent_s(trials: Sequence[FrozenTrial], objectives: Sequence[str]) -> float:
 def distributions(space: Space) -> dict[str, BaseDistribution]:
     """Return what Optuna draws from for each choice."""
     return {name: _distribution(options) for name, options in space.choices.items()}
+
+
+@contextmanager
+def verbosity_kept() -> Iterator[None]:
+    """Have Optuna tell afterwards what it told before: ``create`` silences its progress."""
+    before = optuna.logging.get_verbosity()
+    try:
+        yield
+    finally:
+        optuna.logging.set_verbosity(before)
 
 
 def create(storage: RDBStorage, name: str, space: Space, objectives: Sequence[str]) -> optuna.Study:
