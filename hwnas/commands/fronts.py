@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from hwnas.api.front import FILES, Outcome
@@ -41,22 +42,19 @@ def _counted(n: int) -> str:
 
 
 def _table(members: Sequence[MemberForAll]) -> Table:
-    targets = list(members[0].members)
-    metric = members[0].members[targets[0]].metric
-    short = "acc." if metric == "accuracy" else metric
-    heads = [head for target in targets for head in (f"{target} {short}", f"{target} ms")]
+    """Return a row for each model and target: beside one another, figures of many were cut off."""
+    metric = next(iter(members[0].members.values())).metric
     table = Table(
-        "id", *heads, "",
+        "id", "target", metric, "ms", "",
         title="Models for all targets, verified on each", box=box.SIMPLE_HEAD, padding=(0, 1),
         show_edge=False,
     )  # fmt: skip
     for part in table.columns:
         part.justify, part.no_wrap = "right", True
     for member in members[:_ROWS]:
-        cells = []
-        for part_of in member.members.values():
-            latency = part_of.figures["latency_ms"].value
-            cells += [f"{part_of.quality.value:.4f}", f"{latency:.4f}"]
         state = "over budget" if member.over_budget else "" if member.on_front else "left front"
-        table.add_row(member.candidate.id, *cells, state)
+        for i, (target, own) in enumerate(member.members.items()):
+            first = (member.candidate.id, state) if i == 0 else ("", "")
+            figures = f"{own.quality.value:.4f}", f"{own.figures['latency_ms'].value:.4f}"
+            table.add_row(first[0], escape(target), *figures, first[1])
     return table

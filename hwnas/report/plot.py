@@ -115,10 +115,14 @@ def _draw_front(axes: Axes, panel: Panel) -> None:
         )  # fmt: skip
     if panel.beside is not None:
         _draw_beside(axes, panel.beside, metric, cost)
+    costs = [candidate.figures[cost].value for candidate in (*rest, *found)]
+    costs += [member.figures[cost].value for member in members]
+    if panel.beside is not None:
+        costs += [point[cost].value for point in panel.beside.points if cost in point]
     if cost in panel.budget.limits:
         limit = panel.budget.limits[cost]
         axes.axvline(limit, color=LIMIT, ls="--", lw=1.2, label="budget")
-    costs = [c.figures[cost].value for c in (*rest, *found)]
+        costs.append(limit)
     if costs and 0 < _WIDE * min(costs) < max(costs):
         _by_ratio(axes)
     axes.set_xlabel(column(cost).title)

@@ -63,8 +63,8 @@ def test_picture_tells_what_left_from_what_may_be_on_the_front(
 ) -> None:
     near = replace(members[0], candidate=candidates[1], on_front=False, near_front=True)
 
-    def drawn(*shown: Member) -> tuple[str, set[str]]:
-        panel = Panel(candidates, shown, "accuracy", "latency_ms", Budget(), "title")
+    def drawn(*shown: Member, **limits: float) -> tuple[str, set[str]]:
+        panel = Panel(candidates, shown, "accuracy", "latency_ms", Budget(limits), "title")
         (axes,) = front_figure(panel).axes
         return axes.get_xscale(), set(axes.get_legend_handles_labels()[1])
 
@@ -75,6 +75,7 @@ def test_picture_tells_what_left_from_what_may_be_on_the_front(
     assert drawn(members[0])[0] == "log", "costs from 1 to 12"
     del candidates[8:]
     assert drawn(members[0])[0] == "linear"
+    assert drawn(members[0], latency_ms=500)[0] == "log"
 
 
 def test_page_is_self_contained_and_tells_what_left(
