@@ -165,6 +165,7 @@ PLACES = {
         "api.folders",
         "api.result",
         "api.tables",
+        "api.unfinished",
         "candidates",
         "results",
         "tabular",
