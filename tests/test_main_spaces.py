@@ -166,6 +166,17 @@ def test_both_supernets_are_audited(searched: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_spaces_of_which_one_has_a_supernet_are_audited(tmp_path: Path, tiny: SearchSpace) -> None:
+    own, places = _spaces(tmp_path / "own", tiny), ["run.dir=r", "run.supernets=s"]
+    options = [*QUICK, "n_trials=8", "budget.latency_ms=0.015"]
+    assert run(["search", *options, f"search_space={own}", *places]) == 0
+    assert len([*Path("s").glob("*/supernet.safetensors")]) == 1
+    assert run(["audit", "run=r", "k=6", "n_repeated=0", "epochs=1"]) == 0
+    with Path("r/audit/networks.csv").open(newline="") as file:
+        assert {row["space"] for row in csv.DictReader(file)} == {"small"}
+
+
+@pytest.mark.slow
 def test_runs_of_several_spaces_are_compared(
     searched: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -114,6 +114,7 @@ def choose(
 
 def repeated(n: int, n_repeated: int) -> list[int]:
     """Return which of ``n`` networks are trained with a second seed, at even distances."""
+    n_repeated = min(n, n_repeated)
     return [(2 * i + 1) * n // (2 * n_repeated) for i in range(n_repeated)]
 
 

@@ -76,7 +76,7 @@ def audit(config: AuditConfig, reporter: Reporter) -> Audited:
         words = _words(findings, verdict, epochs, trained.data)
         words.append(_leaving_words(findings, leaving, members))
         metric = members.metric
-        rows = [_row(finding, leaving, trained.space, metric) for finding in findings]
+        rows = [_row(finding, leaving, trained.whole, metric) for finding in findings]
         png = audit_png(findings, verdict, epochs, metric)
         content = {"epochs": epochs, **verdict.to_json(), "words": words, "networks": rows}
         content["costs"] = [*members.judged_by.values()]
@@ -112,9 +112,10 @@ def _members(folder: RunFolder) -> _Members:
 
 @dataclass(frozen=True)
 class _Trained:
-    """The spaces of a search, with their supernets."""
+    """The spaces of a search whose supernets were trained."""
 
     space: Space
+    whole: Space  #: of the search: its front is written in it
     setups: Mapping[str, TrainingSetup]  #: by the name of the space
 
     @property
@@ -128,8 +129,8 @@ class _Trained:
 
     def genotype(self, row: MemberRow) -> Genotype:
         """Return the genotype of a member of the front."""
-        choices = self.space.choices
-        return self.space.genotype({n: row[n] for n in choices if row.get(n) is not None})
+        choices = self.whole.choices
+        return self.whole.genotype({n: row[n] for n in choices if row.get(n) is not None})
 
     def size(self, genotype: Genotype) -> float:
         """Return multiply-accumulates."""
@@ -151,7 +152,7 @@ def _trained(searched: SearchConfig, manifest: Manifest, phases: Progress) -> _T
     needed = [m for m in read[0].members if kept[m.name].is_file()] or [*read[0].members]
     for member in needed:
         kept_supernets.check_kept(setups[member.name], kept[member.name])
-    return _Trained(joined(needed), {m.name: setups[m.name] for m in needed})
+    return _Trained(joined(needed), read[0], {m.name: setups[m.name] for m in needed})
 
 
 def _again(searched: SearchConfig, folder: Path, progress: Progress) -> dict[str, TrainingSetup]:

@@ -11,6 +11,7 @@ from hwnas.accuracy.audit import (
     choose,
     judge,
     rank_correlation,
+    repeated,
     seed_deviation,
 )
 from hwnas.figure import Figure
@@ -114,3 +115,8 @@ def test_verdict_on_a_supernet_that_ranks_rightly_and_on_one_that_does_not(
     assert verdict.seed_sd is None
     assert verdict.ceiling is None
     assert verdict.to_json()["seed_sd"] is None
+
+
+def test_no_network_is_trained_twice_with_the_same_second_seed() -> None:
+    assert repeated(4, 6) == [0, 1, 2, 3]
+    assert repeated(6, 2) == [1, 4]
