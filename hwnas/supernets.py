@@ -15,6 +15,7 @@ from torch import nn
 from hwnas import families, files, space
 from hwnas.accuracy.options import ScoringConfig
 from hwnas.accuracy.supernet import SupernetEvaluator
+from hwnas.errors import RunError
 from hwnas.families import annotations, exiting, exits, packing, running
 from hwnas.families.base import Family, Recipe, Supernet
 from hwnas.families.rounding import Rounding
@@ -146,24 +147,31 @@ class TrainingSetup:
             SpaceError: the space has exits.
             RunError: ``train.init_from`` cannot be read, or is of another network.
         """
+        return self._begun()[0]
+
+    def _begun(self) -> tuple[Supernet, Sequence[str]]:
+        """Return the supernet as its training begins, and what ``train.init_from`` left random."""
         exits.check_none(self.space)
         with torch.random.fork_rng():
             torch.manual_seed(self.seed)
             supernet = self.family.supernet(self.space, self.data.signature)
-        if self.train.init_from is not None:
-            initialise(supernet.module, self.space, Path(self.train.init_from))
-        return supernet
+        given = self.train.init_from
+        return supernet, initialise(supernet.module, self.space, Path(given)) if given else ()
 
     def check(self) -> None:
         """Refuse what could not be trained, before anything is written.
 
         Raises:
-            RunError: ``train.init_from`` cannot be read, or is of another network.
+            RunError: ``train.init_from`` cannot be read, is of another network, or has no
+                classifier for these data where none is trained.
             ConfigError: the images do not fill a batch, or there is no such device.
         """
         loop.check(self.train, len(self.data.train))
-        if self.train.init_from is not None:
-            self.untrained()
+        if self.train.init_from and self._begun()[1] and not self.train.epochs:
+            raise RunError(
+                f"train.init_from={self.train.init_from} has a classifier of another number of "
+                "outputs, and with train.epochs=0 none is trained: say train.epochs=1 or more."
+            )
 
     def trained(self, progress: Progress, log: Log | None = None) -> tuple[Supernet, Summary]:
         """Return the trained supernet; trains what is not trained yet.

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from hwnas.__main__ import run
 from hwnas.training.checkpoint import Checkpoint
@@ -197,6 +198,13 @@ def test_supernet_starts_from_weights_that_are_given(capsys: pytest.CaptureFixtu
     capsys.readouterr()
     other = _refused(capsys, "train", "search_space=mbconv_small", given)
     assert "is not of space 'mbconv_small': it lacks" in other
+    state, ends = load_file(weights), ("model.classifier.", "model.headless.")
+    fewer = {name: w[:4].contiguous() for name, w in state.items() if name.startswith(ends)}
+    save_file(state | fewer, "four.safetensors")
+    four = "train.init_from=four.safetensors"
+    assert "has a classifier of another number" in _refused(
+        capsys, "train", tiny, four, "train.epochs=0"
+    )
     assert "needs train.init_from=FILE" in _refused(capsys, "train", tiny, "train.epochs=0")
 
 
