@@ -146,3 +146,16 @@ def test_unread_images_of_a_stratum_are_beta_binomial() -> None:
     exact = stats.betabinom(60, 0.3 * 8 + 10, 0.7 * 8 + 30)
     assert stratum.unread(read) == pytest.approx((exact.mean(), exact.var()))
     assert stratum.unread(np.ones(100, np.bool_)) == (0.0, 0.0)  # nothing is left
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 11])
+def test_few_images_are_read_without_empty_batches(n: int) -> None:
+    right = np.ones(n, np.bool_)
+
+    def read(index: Index) -> Bits:
+        assert len(index)
+        return np.asarray(right[index])
+
+    packed = Incumbent(_packed(right), (_packed(right),))
+    score = early_stopping.read(read, n, packed, 0.99, np.random.default_rng(0))
+    assert score.n_images == n

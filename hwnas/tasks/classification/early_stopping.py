@@ -74,7 +74,7 @@ def read(
     bits, known = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
     to_reach = int(unpacked(incumbent.per_image, n).sum())
     start = 0
-    for end in [max(1, round(share * n)) for share in LOOKS]:
+    for end in sorted({max(1, round(share * n)) for share in LOOKS} - {n}):  # of few, fewer
         block = order[start:end]
         bits[block], known[block] = correct(block), True
         start = end
