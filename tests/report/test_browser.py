@@ -12,6 +12,7 @@ import pytest
 from hwnas import metrics
 from hwnas.figure import Figure, Figures
 from hwnas.report.explorer import Beside, Explorer, Line, Page, Picture, Point, RunData, Table
+from hwnas.report.page import _asset as asset
 from hwnas.report.page import render
 from hwnas.space import Option
 from tests.report.conftest import Opened
@@ -79,6 +80,15 @@ def test_baseline_is_drawn_beside_the_front_as_far_as_it_is_known(
     page.tab.get_by_label("baseline", exact=True).uncheck()
     page.tab.wait_for_timeout(200)
     assert canvas.evaluate("canvas => canvas.toDataURL()") != shown
+
+
+def test_ticks_of_a_narrow_range_are_told_apart(single: Opened) -> None:
+    asked = "ticks(0.00524, 0.00526, false, 7).map((tick) => tickText(tick, {}))"
+    said = single.tab.evaluate(
+        f"(() => {{{asset('data.js')}{asset('elements.js')}return {asked}}})()"
+    )
+    assert len({*said}) == len(said) > 2
+    assert {"0.00524", "0.005245", "0.00525"} <= {*said}
 
 
 def test_hover_says_figures_and_choices(single: Opened) -> None:

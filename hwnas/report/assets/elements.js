@@ -101,7 +101,7 @@ function ticks(low, high, log, most) {
 }
 
 const tickText = (value, column) =>
-  column.percent ? `${clean(100 * value)}%` : String(Number(value.toPrecision(3)));
+  column.percent ? `${clean(100 * value)}%` : String(Number(value.toPrecision(10)));
 
 // The box that follows the pointer and says what is known of a point.
 const tooltip = element("div", {class: "tooltip", hidden: true, role: "status"});
