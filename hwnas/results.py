@@ -181,10 +181,8 @@ class RunFolder:
 
     def write_parquet(self, name: str, rows: Sequence[Row]) -> Path:
         """Write rows as Parquet, atomically."""
-        columns = _columns(rows)
-        table = pa.table({column: [row.get(column) for row in rows] for column in columns})
         sink = pa.BufferOutputStream()
-        pq.write_table(table, sink)
+        pq.write_table(table_of(rows), sink)
         return self.write_bytes(name, sink.getvalue().to_pybytes())
 
     def write_bytes(self, name: str, content: bytes) -> Path:
@@ -192,6 +190,11 @@ class RunFolder:
         path = self.path / name
         files.write(path, content)
         return path
+
+
+def table_of(rows: Sequence[Row]) -> pa.Table:
+    """Return rows as a table; a column that only some of them have is empty in the others."""
+    return pa.table({column: [row.get(column) for row in rows] for column in _columns(rows)})
 
 
 @contextmanager

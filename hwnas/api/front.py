@@ -23,7 +23,6 @@ from hwnas.target import Target
 FILES = (
     "front.csv", "front.json", "front.png", "report.html", "candidates.parquet", "manifest.json",
 )  # fmt: skip
-LEADS = "finished the last trial: it verifies the front and writes the report."
 BASELINE = "baseline.csv"  #: where a baseline was given
 
 
@@ -71,7 +70,7 @@ class Outcome:
     fronts: Sequence[Front] = ()  #: of each target for which anything was verified
     for_all: Sequence[MemberForAll] = ()  #: of several targets: networks for all
     missed: Sequence[str] = ()  #: why there is no front of other targets, or of all
-    leader: str = ""  #: the command that verifies the front, if it is another one
+    leader: str = ""  #: in a sentence, the command that verifies the front, if it is another one
     seconds: Mapping[str, float] = field(default_factory=dict)  #: by phase
 
     @property
@@ -85,8 +84,7 @@ class Outcome:
     def notes(self) -> list[str]:
         """What is to be known besides the fronts, in sentences."""
         against = [line for f in self.fronts if f.against for line in f.against.sentences]
-        leader = f"{self.leader} {LEADS}" * bool(self.leader)
-        return [*against, *self.missed, *self.foreign, *[leader] * bool(leader)]
+        return [*against, *self.missed, *self.foreign, *[self.leader] * bool(self.leader)]
 
 
 def left_out(failed: Mapping[str, str]) -> list[str]:

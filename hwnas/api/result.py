@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.csv
 
-from hwnas.api.tables import html_lines, html_table, of_rows
+from hwnas.api.tables import html_lines, html_table
 from hwnas.candidates import read_table
 from hwnas.errors import RunError
 from hwnas.manifest import Manifest, read_manifest
 from hwnas.metrics import qualities
+from hwnas.results import table_of
 from hwnas.verified import read_front
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class SearchResult(os.PathLike[str]):
         """
         listed = self.path / "front.csv"
         if (verified := read_front(self.path)) is not None:
-            return of_rows(verified["members"])
+            return table_of(verified["members"])
         if listed.exists():  # of a benchmark table: there is nothing to verify
             return pyarrow.csv.read_csv(listed)
         raise RunError(f"{self.path} has no front yet: {self.manifest['status']}.")

@@ -67,7 +67,11 @@ def search(
         if outcome.leader:
             manifest |= {"status": "finished by another"}
             folder.write_json("manifest.json", manifest)
-            return Outcome(folder, manifest, leader=outcome.leader)
+            leader = (
+                f"{outcome.leader} finished the last trial: it verifies the front and writes the "
+                "report."
+            )
+            return Outcome(folder, manifest, leader=leader)
         ended = end(contexts, folder, manifest, outcome.candidates, reporter, baselines)
         return replace(ended, seconds=dict(reporter.seconds))
 

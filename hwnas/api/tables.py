@@ -1,17 +1,11 @@
 """Tables for notebooks."""
 
 import html
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 
 import pyarrow as pa
 
 _SHOWN = 12  # rows of a table in a notebook
-
-
-def of_rows(rows: Sequence[Mapping[str, object]]) -> pa.Table:
-    """Return rows as a table; a column that only some of them have is empty in the others."""
-    names = dict.fromkeys(name for row in rows for name in row)
-    return pa.table({name: [row.get(name) for row in rows] for name in names})
 
 
 def html_table(table: pa.Table) -> str:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from hwnas.api.tables import of_rows
 from hwnas.metrics import quality
+from hwnas.results import table_of
 from hwnas.searching import earlier
 
 
@@ -23,4 +23,4 @@ def so_far(path: Path) -> pa.Table | None:
     outline, candidates = study.outline(), earlier.candidates(path, "path")
     metric = quality(outline.objectives)
     rows = [candidate.row(outline.space, metric) for candidate in candidates]
-    return of_rows(rows)
+    return table_of(rows)

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from hwnas.api.elsewhere import asked
-from hwnas.api.front import LEADS
 from hwnas.api.search import search
 from hwnas.commands.console import Phases, print_lines, print_phases
 from hwnas.commands.front import print_front
@@ -24,7 +23,7 @@ def run(configs: Sequence[SearchConfig], arguments: Sequence[str]) -> None:
     with Phases(console) as phases:
         outcome = search(configs, arguments, phases)
     if outcome.leader:
-        print_lines(console, [f"{outcome.leader} {LEADS}"])
+        print_lines(console, [outcome.leader])
         return
     (print_front if len(configs) == 1 else print_fronts)(console, outcome)
     print_lines(console, outcome.foreign, style="red")

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from hwnas import metrics
 from hwnas.cost.base import CostModel
+from hwnas.figure import SOURCES
 from hwnas.graph import Graph
 from hwnas.runtimes.base import Session
 from hwnas.space import SearchSpace
@@ -29,7 +30,7 @@ class CostModelContract:
         assert set(cost.figures) == set(metrics.GIVEN)
         for figure in cost.figures.values():
             assert figure.value > 0
-            assert figure.source in ("measured", "compiler-estimate", "table", "modelled")
+            assert figure.source in SOURCES
             if figure.low is not None and figure.high is not None:
                 assert figure.low <= figure.value <= figure.high
 
