@@ -26,6 +26,7 @@ _STATIONS = (30, 90, 720)
 _EACH = 4  # stations of each device that are kept for an hour, whatever the relaxed program says
 _KEPT = 1_000  # options that are kept for a class in an hour and scenario
 _HOUR_GAP, _HOUR_S = 0.01, (1.0, 8.0)
+_LEAST_S = 5.0  # that a part of the work has, however late it is
 _EXACT = 1e-7
 
 
@@ -106,13 +107,14 @@ def bound(task: Task, limit_s: float, progress: Progress) -> float:
 
 def _tried(task: Task, limit_s: float, progress: Progress) -> Iterator[Solution]:
     """Yield a solution by hours, and one of single models alone."""
+    began = time.perf_counter()
     found = _by_hours(task, limit_s, progress)
     yield found
     o = task.choices.options
     single = np.flatnonzero(o.second < 0)
     if single.size < len(o):  # so few that more of their plans are seen
         alone = replace(task, choices=replace(task.choices, options=o.only(single)))
-        other = solution(alone, limit_s / 2, progress)
+        other = solution(alone, max(_LEAST_S, began + limit_s - time.perf_counter()), progress)
         other.bound_kept = min(found.bound_kept, other.bound_kept)
         other.bound_all = found.bound_all
         yield other
@@ -179,7 +181,7 @@ def _by_hours(task: Task, limit_s: float, progress: Progress) -> Solution:
     seconds["hours"] = time.perf_counter() - began - seconds["columns"]
     found = Solution(task, hours, owned, guide.bound, guide.bound, seconds, kept=kept)
     found.n_columns = sum(len(each) for each in kept)
-    left = max(5.0, limit_s - (time.perf_counter() - began))
+    left = max(_LEAST_S, limit_s - (time.perf_counter() - began))
     _polish(found, kept, left, progress)
     seconds["polish"] = time.perf_counter() - began - sum(seconds.values())
     return found
