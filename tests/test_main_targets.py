@@ -19,6 +19,7 @@ from hwnas.__main__ import run
 from hwnas.answers import read_answers
 from hwnas.api import for_all
 from hwnas.api.arguments import for_targets
+from hwnas.api.finishing import Finish
 from hwnas.budget import Budget
 from hwnas.errors import ConfigError, RunError
 from hwnas.figure import Figure, Figures
@@ -26,7 +27,7 @@ from hwnas.results import Candidate, RunFolder
 from hwnas.searching.member import Member
 from hwnas.searching.targets import Targets
 from hwnas.searching.verify import Verification
-from hwnas.space import SearchSpace
+from hwnas.space import Genotype, SearchSpace
 from tests.conftest import SHARED_WEIGHTS
 
 BOTH = "+target=[npu,sketch]"
@@ -214,6 +215,21 @@ def test_model_that_one_target_cannot_verify_is_not_for_all(
     monkeypatch.setattr("hwnas.api.context.targets", lambda contexts: nothing_fits)
     (line,) = for_all.nothing(none, contexts, [first])
     assert line == "No candidate fits the budgets of all targets."
+
+
+def test_models_for_all_are_told_as_they_are_when_finished(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read = Candidate(0, Genotype("s", ()), {"accuracy": Figure(0.5, "measured")})
+    other = Candidate(1, Genotype("s", (("a", 1),)), {"accuracy": Figure(0.6, "measured")})
+    parts = SimpleNamespace(config=SimpleNamespace(metric="accuracy"))
+    finish: Any = SimpleNamespace(
+        finished={read.id: Figure(0.7, "measured")}, finisher=SimpleNamespace(parts=parts)
+    )
+    finish.as_finished = partial(Finish.as_finished, finish)
+    monkeypatch.setattr("hwnas.api.context.targets", lambda contexts: Targets({"a": Budget()}))
+    (told,) = for_all.fitting([], [read, other], finish)
+    assert (told.id, told.figures["accuracy"].value) == (read.id, 0.7)
 
 
 def _context(target: str, verified: Any) -> Any:

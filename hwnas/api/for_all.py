@@ -61,9 +61,10 @@ def part(manifest: Row, target: str) -> Row:
 def fitting(
     contexts: Sequence[TargetContext], candidates: Sequence[Candidate], finish: Finish
 ) -> list[Candidate]:
-    """Return the candidates that were finished and fit every target's budget."""
+    """Return the candidates that fit every target's budget and were finished, as they are then."""
     targets = context.targets(contexts)
-    return [c for c in candidates if c.id in finish.finished and targets.fits_all(c)]
+    found = [c for c in candidates if c.id in finish.finished and targets.fits_all(c)]
+    return [finish.as_finished(c) for c in found]
 
 
 def verified(
@@ -77,7 +78,7 @@ def verified(
     """Return the front of candidates that fit every target's budget, verified on each."""
     names, targets = objectives(contexts), context.targets(contexts)
     known, failed = {name for front in fronts for name in front.failed}, dict[str, str]()
-    left = [finish.as_finished(c) for c in fitting if c.id not in known]
+    left = [c for c in fitting if c.id not in known]
     found = pareto_front(left, names) if left else []
     by_target: dict[str, dict[str, Member]] = {}
     for s in contexts if found else ():

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwnas.figure import Figure, Figures
-from hwnas.metrics import Metric
+from hwnas.metrics import Metric, qualities
 from hwnas.report import packing
 from hwnas.report.explorer import Beside, Explorer, Point, RunData
 from hwnas.report.thinning import thinned
@@ -43,6 +43,7 @@ def content(explorer: Explorer, n_runs: int) -> Content:
                 "unit": column.unit,
                 "maximise": column.maximise,
                 "percent": _is_share(name, points),
+                "quality": name in qualities(),
                 "objective": name in explorer.objectives,
                 "limit": explorer.limits.get(name),
                 "searched": _column([p.figures for p in points], name, ends=name in exact),

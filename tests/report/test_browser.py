@@ -284,6 +284,26 @@ def test_fronts_of_other_tools_need_ids_and_objectives_alone(
     assert found.tab.locator(".part").count() == 1  # there are no choices
 
 
+def test_errors_have_their_intervals_and_rows_the_order_of_costs(
+    opened: Callable[[Page], Opened],
+) -> None:
+    def figures(mae: float, ms: float) -> Figures:
+        return {
+            "mae": Figure(mae, "measured", mae - 1, mae + 1), "latency_ms": Figure(ms, "modelled"),
+        }  # fmt: skip
+
+    points = [
+        Point(str(i), figures(9.0 - i, 1.0 + i), (), i, True, figures(9.5 - i, 1.0 + i))
+        for i in range(3)
+    ]
+    names = ("mae", "latency_ms")
+    shown = {name: metrics.known()[name] for name in names}
+    found = opened(Page("run", [Explorer("Front", names, shown, [RunData("run", points)])]))
+    assert found.ids() == ["0", "1", "2"]
+    cells = found.tab.locator("tr", has=found.tab.get_by_label("select 0")).locator("td")
+    assert {"9 8 to 10", "9.5 8.5 to 10.5"} <= {*cells.all_inner_texts()}
+
+
 def test_members_that_are_not_verified_are_said_to_be_so(
     opened: Callable[[Page], Opened],
 ) -> None:

@@ -43,12 +43,12 @@ class Members {
     const whole = !model.checked.includes(false); // else searched figures are all that some have
     for (const column of model.columns) {
       const {searched, verified} = column;
-      if (searched.known && (!verified.known || column.percent || !whole)) {
+      if (searched.known && (!verified.known || column.quality || !whole)) {
         found.push({
           title: model.verified ? `${column.title} searched` : column.title,
           sort: (i) => searched.value[i], text: (i) => shown(searched.value[i], column),
           small: (i) => interval(searched, i, column),
-          first: first && column.objective && !column.maximise,
+          first: first && column.objective && !column.quality && !column.maximise,
         });
       }
       if (verified.known) {
@@ -56,7 +56,7 @@ class Members {
           title: `${column.title} verified`,
           sort: (i) => this.#value(verified, i), text: (i) => shown(this.#value(verified, i), column),
           small: (i) => this.#change(column, i),
-          first: first && column.objective && !column.maximise,
+          first: first && column.objective && !column.quality && !column.maximise,
         });
       }
       if (found.some((each) => each.first)) first = false;
@@ -72,7 +72,7 @@ class Members {
   #change(column, i) {
     const {searched, verified} = column, member = this.app.model.member[i];
     if (member < 0 || Number.isNaN(verified.value[member])) return "";
-    if (column.percent || !searched.known) return interval(verified, member, column);
+    if (column.quality || !searched.known) return interval(verified, member, column);
     const change = 100 * (verified.value[member] / searched.value[i] - 1);
     return Number.isFinite(change) ? `${change < 0 ? "−" : "+"}${Math.abs(change).toFixed(1)}%` : "";
   }
