@@ -147,8 +147,11 @@ def _log(lines: Sequence[Line]) -> str:
     if not lines:
         return ""
     left_out = len(lines) - _LOGGED
-    note = "What the search decided, in its order: " + "what entered and left the front, what was "
-    note += "refused and for what limit, and what verification found."
+    note = (
+        "The trials in their order, by what is believed of each network in the end ('why' says "
+        "what was known then): what enters and leaves the front, what is refused and for what "
+        "limit, and what verification found."
+    )
     if left_out > 0:
         note += f" The last {_LOGGED:,} of {len(lines):,} lines."
     kinds = "".join(
