@@ -8,6 +8,7 @@ import yaml
 from hwnas import backends, content, metrics
 from hwnas.api.options import options
 from hwnas.budget import Budget
+from hwnas.commands import defaults
 from hwnas.version import __version__
 
 #: Config groups by what they are called on the command line.
@@ -245,26 +246,27 @@ _EXAMPLES = {
 
 def verb_help(verb: str, schema: type) -> str:
     """Return targets, budgets, spaces, data sets and options of a verb, a line each."""
-    known = [name for name, _ in options(schema)]
+    known, chosen = [name for name, _ in options(schema)], defaults.chosen(verb)
     lines = [f"python -m hwnas {verb} {_FIRST[verb]}[option=value ...]", "", *_ABOUT[verb]]
     for option, title in _GROUPS.items():
         group = option.strip("+=")
         if any(f"{name}.".startswith((f"{group}.", f"dataset.{group}.")) for name in known):
-            folder = content.ROOT / "conf" / group
-            lines += ["", f"{title}:", *_lines(option, content.entries(folder))]
+            entries = content.entries(content.ROOT / "conf" / group)
+            if taken := chosen.get(group):
+                entries[taken] += " (default)"
+            lines += ["", f"{title}:", *_lines(option, entries)]
     if "search_space" in known:
         lines += _spaces(by_target="target.spaces" in known)
     if "objectives" in known and "cost" in known:
         lines += ["", *_metrics()]
         lines += ["", "target.runtime, with the cost=... that each takes, the default first:"]
         lines += _backends()
-    set_by = " (data sets set some of them)" if "dataset.name" in known else ""
-    lines += ["", f"options with their defaults{set_by}:"]
-    lines += [
-        f"  {name}={'' if value is None else value}"
-        for name, value in _shown(schema)
-        if not name.startswith(_HIDDEN.get(verb, ()))
-    ]
+    files = ", ".join(f"{group}={name}" for group, name in chosen.items())
+    by = f", by {files}; other files set others" if files else ""
+    lines += ["", f"options with their defaults{by}:"]
+    lines += _options(verb, schema)
+    if "target.spaces" in known:
+        lines += ["  target.NAME=VALUE: what the file of a target says; --cfg job prints it"]
     lines += ["", "examples:", *(f"  python -m hwnas {example}" for example in _examples(verb))]
     lines += ["", *_WRITING]
     lines += ["The configuration is Hydra's: --cfg job prints it, --hydra-help tells more."]
@@ -316,6 +318,13 @@ def _spaces(*, by_target: bool) -> list[str]:
             targets.setdefault(", ".join(named), []).append(path.stem)
         lines += [f"    {names}: {', '.join(own)}" for names, own in targets.items()]
     return lines
+
+
+def _options(verb: str, schema: type) -> list[str]:
+    """Return the options of a verb with what it starts from, a line each."""
+    values, hidden = defaults.values(verb), _HIDDEN.get(verb, ())
+    shown = [(n, values.get(n, v)) for n, v in _shown(schema) if not n.startswith(hidden)]
+    return [f"  {name}={'' if value is None else value}" for name, value in shown]
 
 
 def _shown(schema: type) -> list[tuple[str, Any]]:
