@@ -18,6 +18,11 @@ class Arrivals:
 
     gaps: Array | None = None  #: of the trace, of mean 1; ``None``: Poisson's
 
+    @property
+    def period(self) -> int:
+        """After how many requests a trace begins anew; 0: there is none."""
+        return 0 if self.gaps is None else self.gaps.size
+
     def at(self, rate: float, count: int, rng: np.random.Generator) -> Array:
         """Return when ``count`` requests come, in seconds, at so many a second."""
         if self.gaps is None:

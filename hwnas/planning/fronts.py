@@ -73,8 +73,9 @@ def swept(found: Planned, n: int, limit_s: float, seed: int, progress: Progress)
                 if left > longest:
                     until = began + limit_s
                     with suppress(TimeoutError):  # not corrected until then
-                        solved = _solved(base, point, start, min(left, 2 * limit_s / n))
-                        held = _held(solved, seed, until)
+                        each_s = min(left, 2 * limit_s / n)
+                        solved = _solved(base, point, start, each_s)
+                        held = _held(solved, seed, until, each_s)
                         done += 1
                         if held is not None:
                             start = held.solution
@@ -150,8 +151,8 @@ def _solved(
     return solution(task, limit_s, Silent(), _begun(task, start))
 
 
-def _held(found: Solution | None, seed: int, until: float) -> Planned | None:
-    """Return a solution corrected until no class is late; ``None``: there is no such plan.
+def _held(found: Solution | None, seed: int, until: float, limit_s: float) -> Planned | None:
+    """Return a solution corrected as plans are; ``None``: there is none of which no class is late.
 
     Raises:
         TimeoutError: answers are late still at that time.
@@ -172,6 +173,10 @@ def _held(found: Solution | None, seed: int, until: float) -> Planned | None:
         held = planner.corrected(found, resolve, [seed], Silent())
     except BudgetError:
         return None
+    left = until - time.perf_counter()
+    if not held.solution.kept and left > 0:  # others have the goodputs that the plan was given
+        with suppress(TimeoutError):
+            held = planner.loosened(held, resolve, min(limit_s, left), [seed], Silent())
     return None if held.is_late else held
 
 

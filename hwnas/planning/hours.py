@@ -41,7 +41,7 @@ def rounded(task: Task, guide: Priced, i: int) -> Hour:
         (int(c.scenario[j]), int(c.option[j]), float(guide.rates[j]))
         for j in np.flatnonzero((c.hour == i) & (guide.rates > 1e-9))
     ]
-    rates = _sent(task, flows)
+    rates = sent(task, flows)
     machines, pools = np.zeros(len(task.problem.devices)), []
     for d in range(machines.size):
         own = [
@@ -74,7 +74,7 @@ def grown(task: Task, i: int, hour: Hour, flows: Sequence[Flow]) -> Hour:
     merged: dict[tuple[int, int], float] = {}
     for s, o, rate in flows:
         merged[s, o] = merged.get((s, o), 0.0) + rate * float(factors[s, klass[o]])
-    rates, machines = _sent(task, [(*key, rate) for key, rate in merged.items()]), hour.machines
+    rates, machines = sent(task, [(*key, rate) for key, rate in merged.items()]), hour.machines
     there = {row.station for row in hour.pools}
     rows = [*hour.pools]
     for q in (int(q) for q in np.flatnonzero(rates.any(0)) if q not in there):
@@ -88,7 +88,7 @@ def grown(task: Task, i: int, hour: Hour, flows: Sequence[Flow]) -> Hour:
     return Hour(np.array(most), rows, [(*key, rate) for key, rate in merged.items()], unserved)
 
 
-def _sent(task: Task, flows: Sequence[Flow]) -> Array:
+def sent(task: Task, flows: Sequence[Flow]) -> Array:
     """Return the requests a second that flows send to stations ``(scenarios, stations)``."""
     rates, o = np.zeros((task.n_scenarios, len(task.choices.stations))), task.choices.options
     for s, option, rate in flows:

@@ -4,14 +4,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hwnas.errors import BudgetError
-from hwnas.planning import explain, simulation
+from hwnas.planning import explain, headroom, simulation
 from hwnas.planning.arrivals import Arrivals
 from hwnas.planning.goodput import Goodputs
 from hwnas.planning.models import unmeasured
 from hwnas.planning.options import Choices, choices
 from hwnas.planning.plan import Plan
 from hwnas.planning.problem import Problem, counted_as_nothing
-from hwnas.planning.simulation import LATE, HourSeen, Kill, Scene
+from hwnas.planning.simulation import WARY, HourSeen, Kill, Scene
 from hwnas.planning.solving import Solution, again, solution
 from hwnas.planning.task import Objective, Task
 from hwnas.planning.writing import as_plan
@@ -19,9 +19,7 @@ from hwnas.progress import Progress
 
 _ROUNDS = 12  # of corrections: each takes a twentieth at least of a goodput
 _STEP = 0.95
-_MARGIN = 0.8  # of what may be late: other seeds see other requests
-_LOOSE, _LOOSER = 0.4, 1.08  # of what may be late: below it goodputs are tried that are higher
-_LOOSER_ROUNDS, _GAIN = 6, 1e-3
+_LOOSER_ROUNDS, _GAIN = 6, 1e-3  # of higher goodputs; and what they must bring
 
 Runs = tuple[list[HourSeen], list[HourSeen]]  #: of hours, and of spikes
 Resolve = Callable[[Solution, Task, Sequence[int]], Solution]
@@ -69,19 +67,38 @@ def planned(
 def planned_of(task: Task, limit_s: float, seeds: Sequence[int], progress: Progress) -> Planned:
     """Return the best plan for a task; as ``planned``.
 
-    Goodputs are lowered where answers come late. Where none does, and a plan is quickly solved,
-    higher ones are tried: those that tables say hold for any pool of a size.
+    Goodputs are lowered where answers come late, and raised where simulations see that pools take
+    more: once where a plan takes long to solve, in half of the time.
     """
 
     def resolve(found: Solution, task: Task, hours: Sequence[int]) -> Solution:
         return again(found, task, hours, limit_s, progress)
 
-    best = corrected(solution(task, limit_s, progress), resolve, seeds, progress)
-    for _ in range(_LOOSER_ROUNDS if not best.solution.kept else 0):
-        scale = _looser(best)
-        if not scale:
+    first = corrected(solution(task, limit_s, progress), resolve, seeds, progress)
+    best = loosened(first, resolve, limit_s / (1 + bool(first.solution.kept)), seeds, progress)
+    bound = min(best.plan.bound_kept, best.plan.value)
+    return replace(best, plan=replace(best.plan, bound_kept=bound))
+
+
+def loosened(
+    best: Planned, resolve: Resolve, limit_s: float, seeds: Sequence[int], progress: Progress
+) -> Planned:
+    """Return a plan with goodputs as its simulations see them, if it is a better one.
+
+    Args:
+        best: The plan, as it is.
+        resolve: As of ``corrected``.
+        limit_s: Seconds that each solution may take.
+        seeds: Of the simulations.
+        progress: Is told of phases.
+    """
+    for _ in range(1 if best.solution.kept else _LOOSER_ROUNDS):
+        task = best.solution.task
+        scene = Scene(arrivals(task.problem))
+        scale = headroom.looser(best.solution, best.plan, scene, seeds[0], progress)
+        if not scale or best.is_late:
             break
-        wider = replace(best.solution.task, scale={**best.solution.task.scale, **scale})
+        wider = replace(task, scale={**task.scale, **scale})
         found = solution(wider, limit_s, progress)
         if not found.serves or found.value >= best.plan.value * (1 - _GAIN):
             break
@@ -92,23 +109,7 @@ def planned_of(task: Task, limit_s: float, seeds: Sequence[int], progress: Progr
         if other.plan.value >= best.plan.value or other.is_late:
             break
         best = replace(other, rounds=best.rounds + other.rounds + 1)
-    bound = min(best.plan.bound_kept, best.plan.value)
-    return replace(best, plan=replace(best.plan, bound_kept=bound))
-
-
-def _looser(found: Planned) -> dict[tuple[int, int], float]:
-    """Return higher goodputs of the stations of hours in which next to nothing is late."""
-    task, scale = found.solution.task, {}
-    runs = [*found.seen, *found.spiked]
-    late = {h: max(c.late for s in runs if s.hour == h for c in s.classes.values())
-            for h in {s.hour for s in runs if s.classes}}  # fmt: skip
-    for hour, share in late.items():
-        i = int(task.group[hour])
-        if share <= _LOOSE * LATE:
-            for row in found.solution.hours[i].pools:
-                where = (i, row.station)
-                scale[where] = task.scale.get(where, 1.0) * _LOOSER
-    return scale
+    return best
 
 
 def corrected(
@@ -197,7 +198,7 @@ def _late(found: Solution, seen: Sequence[HourSeen]) -> set[tuple[int, int]]:
     for each in seen:
         i = int(task.group[each.hour])
         for name, c in each.classes.items():
-            if max(c.late, c.late_after) > LATE * _MARGIN and c.late * c.requests > 1:
+            if max(c.late, c.late_after) > WARY and c.late * c.requests > 1:
                 k = names.index(name)
                 for _, option, _ in found.hours[i].flows:
                     if o.klass[option] == k:

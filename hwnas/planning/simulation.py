@@ -17,6 +17,7 @@ from hwnas.progress import Progress
 Array = NDArray[np.float64]
 
 LATE = 0.01  #: share of requests that may be late
+WARY = 0.8 * LATE  #: that a plan's simulations may see: other seeds see other requests
 _WARM = 0.05  # of the time: what comes first finds empty queues
 _LEAST, _MOST = 4_000, 300_000  # requests of the rarest class and of all, in an hour's simulation
 _SECONDS = (20.0, 3600.0)  # that an hour's simulation takes, at least and at most
@@ -86,7 +87,7 @@ class HourSeen:
 def simulate_hour(plan: Plan, hour: int, scene: Scene, seed: int) -> HourSeen:
     """Return what a simulation of one hour of a plan sees; the same seed sees the same.
 
-    It lasts as long as it takes to see enough of the rarest class, an hour at most.
+    It lasts until enough of the rarest class, and all of its trace, was seen; an hour at most.
     """
     of = next(each for each in plan.hours if hour in each.hours)
     rates = {
@@ -94,7 +95,9 @@ def simulate_hour(plan: Plan, hour: int, scene: Scene, seed: int) -> HourSeen:
         for name, c in plan.classes.items()
     }
     longest = max(c.p99_ms for c in plan.classes.values()) / 1e3
-    seconds = _seconds([rate for rate in rates.values() if rate > 0], longest)
+    seconds = _seconds(
+        [(rate, scene.arrivals[name].period) for name, rate in rates.items() if rate > 0], longest
+    )
     if scene.kills:
         seconds = max(seconds, _AFTER / (1 - max(kill.at for kill in scene.kills)))
     return _Hour(plan, of, hour, scene, seconds, seed).seen(rates)
@@ -135,12 +138,18 @@ def over_few(values: Sequence[float], source: Source = "modelled") -> Figure:
     return Figure(mean, source, mean - half, mean + half)
 
 
-def _seconds(rates: Sequence[float], longest_s: float) -> float:
+def _seconds(asked: Sequence[tuple[float, int]], longest_s: float) -> float:
+    """Return for how long an hour is simulated.
+
+    Args:
+        asked: Rates of the classes, with the requests after which what comes is the same again.
+        longest_s: The longest limit.
+    """
     least = min(max(_SECONDS[0], _LIMITS * longest_s), _SECONDS[1])
-    if not rates:
+    if not asked:
         return least
-    wanted = max(least, _LEAST / min(rates))
-    return min(wanted, _SECONDS[1], max(_MOST / sum(rates), least))
+    wanted = max(least, *(max(_LEAST, period) / rate for rate, period in asked))
+    return min(wanted, _SECONDS[1], max(_MOST / sum(rate for rate, _ in asked), least))
 
 
 class _Hour:
