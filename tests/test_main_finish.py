@@ -16,7 +16,7 @@ import pytest
 
 from hwnas.__main__ import run
 from hwnas.api import finishing, readying
-from hwnas.api.readying import Ready
+from hwnas.api.readying import Ready, Round
 from hwnas.errors import CollapseError, CompileError, HwnasError
 from hwnas.figure import Figure
 from hwnas.finishing.allowance import ALWAYS, Slot
@@ -312,24 +312,23 @@ def test_what_goes_wrong_in_int8_with_one_network_does_not_end_the_search(
 
 
 def test_several_processes_take_in_all_that_is_trained_already_however_late(
-    monkeypatch: pytest.MonkeyPatch, tiny: SearchSpace
+    tiny: SearchSpace,
 ) -> None:
     genotypes = [tiny.sample(random.Random(i)) for i in range(4)]
     steps = {g.id: n for g, n in zip(genotypes, (0, 5, 9, 9), strict=True)}
-    config = SimpleNamespace(study=SimpleNamespace(workers=2))
     finisher: Any = SimpleNamespace(
-        parts=SimpleNamespace(config=config), config=FinishingConfig(), n_steps=9, left={},
+        config=FinishingConfig(), n_steps=9, left={},
         teacher=None, is_teacher=lambda _: False, is_kept=lambda g: steps[g.id] == 9,
         checkpoint=lambda g: SimpleNamespace(n_steps=lambda: steps[g.id]),
     )  # fmt: skip
 
-    def together(tasks: list[Any], _: Any, n: int, *others: Any) -> list[Any]:
+    def run(tasks: list[Any], *others: Any) -> list[Any]:
         late = others[-1]
-        assert n == 2
         return [Ready(Figure(0.9, "measured")) for i in range(len(tasks)) if not late(i)]
 
-    monkeypatch.setattr(readying, "together", together)
-    found = readying.finished(finisher, genotypes, Silent(), "", Slot(0.0, 1e9))
+    crew: Any = SimpleNamespace(run=run)
+    how = Round(Slot(0.0, 1e9), crew=crew)
+    found = readying.finished(finisher, genotypes, Silent(), "", how)
     assert {name for name, ready in found.items() if ready} == {g.id for g in genotypes[2:]}
 
 

@@ -3,12 +3,13 @@
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import chain, zip_longest
 
 from hwnas.api.context import TargetContext
-from hwnas.api.readying import Ready, Target, finished
+from hwnas.api.readying import Ready, Round, Target, crew_of, finished
 from hwnas.figure import Figure
 from hwnas.finishing.allowance import Allowance, Slot
 from hwnas.finishing.finisher import Finisher
@@ -131,21 +132,23 @@ def finish(
         state.finisher = Finisher(parts, weights, teacher[0], phases)
         state.add(finished(state.finisher, teacher, phases, "Train the teacher"))
     most = len(contexts) * config.most(len({c.id for c in candidates if not c.reason}))
-    for share in (0.5, *[1.0] * _LATER_ROUNDS):
-        wanted, slot = look(), allowance.slot(share)
-        if trains:
-            wanted = wanted[: max(0, math.ceil(share * most) - len(state.finished))]
-        everything = chain.from_iterable(k.candidates for k in state.known.values())
-        done = [c for c in everything if c.id in state.finished]
-        left = [c.genotype for c in band.spread(wanted, done)]
-        if share < 1.0 and slot.is_limited:
-            left = [*teacher, *left]  # its training for int8 is still to come
-        if left := _in_time(left, slot, state.finisher):
-            targets = [Target(s.config, state.known[s.target].on_front) for s in contexts]
-            found = finished(state.finisher, left, phases, "Finish members", slot, targets)
-            state.add(found, for_good=share == 1.0)
-        elif share == 1.0:
-            break
+    with crew_of(state.finisher, [s.config for s in contexts]) or nullcontext() as crew:
+        for share in (0.5, *[1.0] * _LATER_ROUNDS):
+            wanted, slot = look(), allowance.slot(share)
+            if trains:
+                wanted = wanted[: max(0, math.ceil(share * most) - len(state.finished))]
+            everything = chain.from_iterable(k.candidates for k in state.known.values())
+            done = [c for c in everything if c.id in state.finished]
+            left = [c.genotype for c in band.spread(wanted, done)]
+            if share < 1.0 and slot.is_limited:
+                left = [*teacher, *left]  # its training for int8 is still to come
+            if left := _in_time(left, slot, state.finisher):
+                targets = [Target(s.config, state.known[s.target].on_front) for s in contexts]
+                how = Round(slot, targets, crew)
+                found = finished(state.finisher, left, phases, "Finish members", how)
+                state.add(found, for_good=share == 1.0)
+            elif share == 1.0:
+                break
     look()
     for needed in _needed(state, is_limited=allowance.limit_s < math.inf):
         state.add(finished(state.finisher, [needed], phases, "Finish members"))

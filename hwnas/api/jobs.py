@@ -8,7 +8,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar, final
 
 from hwnas import host
 from hwnas.errors import TrainingError
@@ -47,43 +47,57 @@ def train_together(
     """
     checkpoints = [job.checkpoint() for job in jobs]
     tasks = [partial(_train, job.setup.train, job.setup.seed, job.genotype) for job in jobs]
-    together(tasks, again, n, lambda: sum(c.n_steps() for c in checkpoints), advance)
+    with Crew(again, min(n, len(tasks))) as crew:
+        crew.run(tasks, lambda: sum(c.n_steps() for c in checkpoints), advance)
 
 
-def together(
-    tasks: Sequence[Callable[[C], T]],
-    again: Callable[[Progress], C],
-    n: int,
-    done: Callable[[], int],
-    advance: Callable[[int], None],
-    late: Callable[[int], bool] = lambda i: False,
-) -> list[T]:
-    """Return the results of tasks, worked on by several processes in their order.
+@final
+class Crew(Generic[C]):
+    """Processes that work on tasks; they are started by the first ones, and end with the context.
 
     Args:
-        tasks: Each is called with what ``again`` returns, in another process: pickled.
         again: Makes what the tasks of a process have in common; pickled.
         n: Processes.
-        done: How far all tasks are.
-        advance: Called with how much further they are since the last call.
-        late: Whether the task of this number, and all behind it, are not to be begun; there are no
-            results of these.
-
-    Raises:
-        HwnasError: what a task ended with; others that were begun go on first.
-        TrainingError: a process was killed.
     """
-    with (
-        host.shared_by(n),
-        ProcessPoolExecutor(min(n, len(tasks)), Context(), _begin, (again,)) as pool,
-    ):
+
+    def __init__(self, again: Callable[[Progress], C], n: int):
+        self.n = n
+        self._pool = ProcessPoolExecutor(n, Context(), _begin, (again,))
+
+    def __enter__(self) -> "Crew[C]":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown()
+
+    def run(
+        self,
+        tasks: Sequence[Callable[[C], T]],
+        done: Callable[[], int],
+        advance: Callable[[int], None],
+        late: Callable[[int], bool] = lambda i: False,
+    ) -> list[T]:
+        """Return the results of tasks, worked on in their order.
+
+        Args:
+            tasks: Each is called with what ``again`` returns, in another process: pickled.
+            done: How far all tasks are.
+            advance: Called with how much further they are since the last call.
+            late: Whether the task of this number, and all behind it, are not to be begun; there are
+                no results of these.
+
+        Raises:
+            HwnasError: what a task ended with; others that were begun go on first.
+            TrainingError: a process was killed.
+        """
         left, futures, shown = deque(tasks), list[Future[T]](), 0
         try:
             while True:
                 n_open = sum(not future.done() for future in futures)
                 failed = any(future.done() and future.exception() for future in futures)
-                while left and n_open < n and not failed and not late(len(futures)):
-                    futures.append(pool.submit(_do, left.popleft()))
+                while left and n_open < self.n and not failed and not late(len(futures)):
+                    with host.shared_by(self.n):  # a process more may be started
+                        futures.append(self._pool.submit(_do, left.popleft()))
                     n_open += 1
                 if not n_open:
                     break

@@ -1,11 +1,15 @@
 """What a recipe makes of gradients: the optimiser, and its learning rate over a training."""
 
+import inspect
 import math
+from typing import TypeVar
 
 import torch
 from torch import nn
 
 from hwnas.families.base import Recipe
+
+_O = TypeVar("_O", bound=torch.optim.Optimizer)
 
 
 def schedule(progress: float, warmup: float) -> float:
@@ -18,7 +22,7 @@ def schedule(progress: float, warmup: float) -> float:
 def optimiser(module: nn.Module, recipe: Recipe, momentum: float) -> torch.optim.Optimizer:
     """Return the optimiser of a recipe; AdamW decays no biases and no scales, as is usual."""
     if recipe.optimiser == "sgd":
-        return torch.optim.SGD(
+        return _SGD(
             module.parameters(),
             lr=recipe.lr,
             momentum=momentum,
@@ -31,4 +35,19 @@ def optimiser(module: nn.Module, recipe: Recipe, momentum: float) -> torch.optim
         {"params": matrices, "weight_decay": recipe.weight_decay},
         {"params": vectors, "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW([group for group in groups if group["params"]], lr=recipe.lr)
+    return _AdamW([group for group in groups if group["params"]], lr=recipe.lr)
+
+
+def _lean(kind: type[_O]) -> type[_O]:
+    """Return an optimiser of torch's that does not import torch's compiler.
+
+    The methods of torch's do, only to be left alone by it; that takes seconds of each process that
+    trains.
+    """
+    methods = "add_param_group", "zero_grad", "state_dict", "load_state_dict"
+    plain = {name: inspect.unwrap(getattr(kind, name)) for name in methods}
+    plain["step"] = torch.no_grad()(inspect.unwrap(kind.step))
+    return type(kind.__name__, (kind,), plain)
+
+
+_SGD, _AdamW = _lean(torch.optim.SGD), _lean(torch.optim.AdamW)

@@ -133,7 +133,7 @@ def test_what_is_told_of_a_training_counts_all_of_a_step_and_what_comes_with_it(
         nonlocal now
         now += next(took, 2.0)
 
-    monkeypatch.setattr(torch.optim.SGD, "step", step)
+    monkeypatch.setattr("hwnas.training.optimiser._SGD.step", step)
     monkeypatch.setattr("time.perf_counter", lambda: now)
     what = material(digits)
     n_read = 2 * len(what.data.validation) + len(what.data.train) + 128
