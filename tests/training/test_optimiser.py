@@ -1,6 +1,7 @@
 import copy
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import torch
@@ -34,7 +35,9 @@ def test_steps_are_those_of_torch(name: str) -> None:
             its.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-2, nesterov=True
         )
     else:
-        groups = [{"params": [its.weight]}, {"params": [its.bias], "weight_decay": 0.0}]
+        groups: list[dict[str, Any]] = [
+            {"params": [its.weight]}, {"params": [its.bias], "weight_decay": 0.0}
+        ]  # fmt: skip
         known = torch.optim.AdamW(groups, lr=0.1, weight_decay=1e-2)
     for module, of in ((own, optimiser(own, recipe, 0.9)), (its, known)):
         for _ in range(3):
