@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from hwnas import backends, families, machine
+from hwnas import backends, families, machine, tasks
 from hwnas.backends.base import Artefacts, Costed
 from hwnas.backends.derived import DerivedArtefacts
 from hwnas.backends.exits import ExitArtefacts
@@ -102,6 +102,8 @@ class Parts:
         for member in self.space.members:
             if origin := families.origin(member.family):
                 found[origin[0]] = origin[1]
+        if own := tasks.brought(self.data.task.name)[1:]:
+            found[own[0]] = own[1]
         return found
 
     @property

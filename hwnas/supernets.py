@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hwnas import families, files, space
+from hwnas import families, files, space, tasks
 from hwnas.accuracy.options import ScoringConfig
 from hwnas.accuracy.supernet import SupernetEvaluator
 from hwnas.errors import RunError
@@ -31,7 +31,7 @@ from hwnas.training.alone import Student, train_alone
 from hwnas.training.batches import Material
 from hwnas.training.checkpoint import Checkpoint
 from hwnas.training.config import TrainingConfig, fine_tuning
-from hwnas.training.data import DatasetConfig, ImageData, InMemorySplit, Split, load
+from hwnas.training.data import DatasetConfig, ImageData, load, some
 from hwnas.training.inference import per_sample, recalibrate
 from hwnas.training.initial import initialise
 from hwnas.training.loop import Row, Saving, Summary, Trainee
@@ -126,12 +126,14 @@ class TrainingSetup:
     @property
     def of(self) -> dict[str, Any]:
         """Return what decides the weights, by the names that messages use."""
-        signature = self.data.signature
+        signature, task = self.data.signature, self.data.task
         options = self.train.decisive(self.family.recipe)
+        bare, outputs = annotations.bare_space(self.space), task.words.outputs
+        brought = "".join(f", {word}" for word in tasks.brought(task.name))
         return {
             "family": self.space.family,
-            "search space": f"{self.space.name} ({self.space.digest})",
-            "task": f"{signature.in_channels} channels, {self.data.task.words.outputs}",
+            "search space": f"{bare.name} ({bare.digest})",
+            "task": f"{signature.in_channels} channels, {outputs}{brought}",
             "data": f"{self.data.name} ({self.data.search_digest})",
             "augmentation": self.dataset.augmentation,
             "seed": self.seed,
@@ -182,7 +184,8 @@ class TrainingSetup:
         supernet, checkpoint = self.untrained(), self.checkpoint()
         rounding = partial(self.rounding, supernet)
         dtype = self.dtype(self.space.largest())
-        sandwich = Sandwich(supernet, self.space, self.resolution, self.train, rounding, dtype)
+        bare = annotations.bare_space(self.space)  # what else is drawn would draw other subnets
+        sandwich = Sandwich(supernet, bare, self.resolution, self.train, rounding, dtype)
         trainee = Trainee(
             supernet.module, sandwich, self.family.recipe, measure=lambda: self._glance(supernet)
         )
@@ -264,9 +267,9 @@ class TrainingSetup:
         """Return the metric of a network, which is spent by it, on a part of validation."""
         resolution = self.resolution(genotype)
         put_on(network, self.grids(network, genotype))
-        images = _some(self.data.train, _GLANCE_CALIBRATION).images
+        images = some(self.data.train, _GLANCE_CALIBRATION).images
         recalibrate(network.cpu(), self.data.prepare(images, resolution))
-        part = _some(self.data.validation, _GLANCE)
+        part = some(self.data.validation, _GLANCE)
         prepared = self.data.prepare(part.images, resolution)
         return float(per_sample(self.data.task, network, prepared, part.targets).mean())
 
@@ -336,12 +339,6 @@ class TrainingJob:
             has_exits=bool(setup.lowered(self.genotype).exits),
         )
         return network, setup.teach(student, self.options, self.checkpoint(), progress, log)
-
-
-def _some(split: Split, n: int) -> InMemorySplit:
-    """Return some images of a split, always the same: files lie in the order of their classes."""
-    order = torch.randperm(len(split), generator=torch.Generator().manual_seed(0))
-    return split.take(order[:n].sort().values)
 
 
 def _content(path: str | None) -> str | None:

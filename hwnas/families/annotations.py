@@ -1,5 +1,6 @@
 """What any space may say of networks of any family: bits, zeros, precision, how they run, exits."""
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -29,13 +30,18 @@ def bare(genotype: Genotype) -> Genotype:
     return replace(genotype, options=said)
 
 
+def bare_space(space: SearchSpace) -> SearchSpace:
+    """Return a space whose genotypes are ``bare``: all that the weights of its networks know."""
+    return _without(space, _WEIGHTLESS)
+
+
 def check(space: SearchSpace, family: "Family") -> None:
     """Refuse what a family cannot build, and what makes no sense of its networks.
 
     Raises:
         SpaceError: with the name, and what is allowed.
     """
-    known_to = _without(space)
+    known_to = _without(exits.without(space), (*packing.KEYS, *_WEIGHTLESS))
     family.check(known_to)
     packing.check(space, known_to, family)
     precision.check(space)
@@ -43,10 +49,8 @@ def check(space: SearchSpace, family: "Family") -> None:
     exits.check(space, family)
 
 
-def _without(space: SearchSpace) -> SearchSpace:
-    """Return a space as its family knows it."""
-    space = exits.without(space)
-    keys = (*packing.KEYS, *_WEIGHTLESS)
+def _without(space: SearchSpace, keys: Collection[str]) -> SearchSpace:
+    """Return a space that says nothing of some keys."""
     said = {n for n in (*space.choices, *space.fixed) if n.rpartition(".")[2] in keys}
     return replace(
         space,

@@ -6,6 +6,7 @@ from typing import Protocol, final
 from torch import nn
 
 from hwnas.accuracy.base import Weights
+from hwnas.families import annotations
 from hwnas.progress import Progress
 from hwnas.space import Genotype
 from hwnas.supernets import TrainingSetup
@@ -61,7 +62,7 @@ class Member:
     @property
     def words(self) -> str:
         """Which network it is."""
-        return f", taught by {self.genotype.id} ({self.origin})"
+        return f", taught by {annotations.bare(self.genotype).id} ({self.origin})"
 
     def teacher(self, setup: TrainingSetup, options: TrainingConfig, alpha: float) -> Teacher:
         """Return it with its answers to the batches of the training."""

@@ -56,6 +56,18 @@ def get(name: str) -> Kind:
     return found
 
 
+def brought(name: str) -> tuple[str, ...]:
+    """Return a kind of task with the package and its version that bring it; nothing if hwnas does.
+
+    Its code decides what networks learn.
+    """
+    if name in _BUILT_IN:
+        return ()
+    points = {point.name: point for point in entry_points(group=GROUP)}
+    dist = points[name].dist if name in points else None
+    return (name,) if dist is None else (name, dist.name, dist.version)
+
+
 def _parts() -> list[str]:
     from hwnas.tasks.base import Kind
 

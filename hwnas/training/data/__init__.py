@@ -3,7 +3,7 @@
 from hwnas.training.data.augment import Changes, augment, draw_changes
 from hwnas.training.data.image_data import Batch, ImageData
 from hwnas.training.data.loading import load
-from hwnas.training.data.split import InMemorySplit, Split, StreamedSplit, ahead
+from hwnas.training.data.split import InMemorySplit, Split, StreamedSplit, ahead, some
 from hwnas.training.dataset import DatasetConfig
 
 __all__ = [
@@ -18,4 +18,5 @@ __all__ = [
     "augment",
     "draw_changes",
     "load",
+    "some",
 ]
