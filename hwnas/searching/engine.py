@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from typing import final
 
 from hwnas import database
 from hwnas.metrics import quality
@@ -14,6 +15,7 @@ from hwnas.searching.options import NAME
 from hwnas.searching.shared_study import Membership, SharedStudy
 from hwnas.searching.storage import is_shared
 from hwnas.searching.study import Study
+from hwnas.searching.ticking import EVERY_S, Ticking
 from hwnas.searching.trials import verbosity_kept
 from hwnas.searching.workers import EngineConfig
 
@@ -77,9 +79,27 @@ def prepare(opened: AnyStudy, config: EngineConfig, work: Callable[[], None]) ->
     n = config.study.workers or 1
     if n > 1:
         assert isinstance(opened, SharedStudy)
-        began = time.monotonic()
-        work()
-        opened.wait(n * (time.monotonic() - began))
+        counted = _Counted(opened, n)
+        ticking = Ticking(counted, EVERY_S)  # a kill loses no more than that
+        try:
+            work()
+        finally:
+            ticking.stop()
+        counted()
+
+
+@final
+class _Counted:
+    """Counts the time that processes wait for this one, since it was called last."""
+
+    def __init__(self, opened: SharedStudy, n: int):
+        self._opened, self._n = opened, n
+        self._since = time.monotonic()
+
+    def __call__(self) -> None:
+        now = time.monotonic()
+        self._opened.wait(self._n * (now - self._since))
+        self._since = now
 
 
 def run(

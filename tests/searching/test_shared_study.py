@@ -197,6 +197,26 @@ def test_what_all_processes_wait_for_counts_once_a_candidate_is_scored(
     other.close()
 
 
+def test_what_all_processes_waited_for_counts_though_it_was_cut_off(
+    tmp_path: Path, tiny: SearchSpace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "EVERY_S", 0.01)
+    config = replace(CONFIG, workers=3)
+    membership = Membership(config, f"sqlite:///{tmp_path / 'shared.db'}", "hwnas", OBJECTIVES, {})
+    study = SharedStudy(membership, tiny)
+
+    def cut_off() -> None:
+        time.sleep(0.2)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        engine.prepare(study, SimpleNamespace(study=config), cut_off)
+    study.close()
+    resumed = SharedStudy(replace(membership, worker="of the resumed run"), tiny)
+    assert 0.3 < resumed.waited_s < 3
+    resumed.close()
+
+
 def test_a_long_evaluation_is_not_taken_for_death(
     studies: list[SharedStudy], tiny: SearchSpace
 ) -> None:

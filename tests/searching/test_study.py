@@ -1,19 +1,22 @@
 import json
 import sqlite3
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import optuna
 import pytest
+from optuna.samplers import RandomSampler
 
 from hwnas.budget import Budget
 from hwnas.errors import RunError
 from hwnas.progress import Silent
-from hwnas.searching import loop, recorded, storage
+from hwnas.searching import loop, recorded, storage, trials
 from hwnas.searching.options import NAME, SamplerConfig
 from hwnas.searching.proposal import STD
 from hwnas.searching.study import Study
-from hwnas.space import SearchSpace
+from hwnas.space import Genotype, SearchSpace
+from hwnas.tasks.score import Incumbent, Score
 from tests.searching.fakes import SizeAccuracy, SizeCost
 
 OBJECTIVES = ("accuracy", "latency_ms")
@@ -58,12 +61,43 @@ def test_file_alone_tells_candidates_and_why_they_were_proposed(
 def test_trials_say_how_noisily_their_accuracy_was_read(tiny: SearchSpace, tmp_path: Path) -> None:
     opened = _search(tiny, tmp_path / "study.db", "pareto", 4)
     opened.close()
-    trials = storage.open_file(tmp_path / "study.db")
-    told = optuna.load_study(study_name=NAME, storage=trials).trials
-    trials.engine.dispose()
+    file = storage.open_file(tmp_path / "study.db")
+    told = optuna.load_study(study_name=NAME, storage=file).trials
+    file.engine.dispose()
     stds = [c.figures["accuracy"].std for c in opened.candidates]
     assert [trial.system_attrs[STD] for trial in told] == stds
     assert min(stds) > 0.001
+
+
+class _Slow(SizeAccuracy):
+    def score(self, genotype: Genotype, incumbent: Incumbent | None = None) -> Score:
+        time.sleep(0.05)
+        return super().score(genotype, incumbent)
+
+
+def test_time_of_trials_that_kills_cut_off_is_spent_once_a_candidate_is_scored(
+    tiny: SearchSpace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hwnas.searching.study.EVERY_S", 0.01)
+    cut_off_s = [0.0]
+    for _ in range(2):
+        killed = Study(tmp_path / "study.db", tiny, OBJECTIVES)
+        killed.ask(RandomSampler(seed=0), 3)
+        time.sleep(0.1)
+        killed.close()  # what was asked for is never told
+        opened = Study(tmp_path / "study.db", tiny, OBJECTIVES)
+        assert opened.spent_s == 0
+        opened.close()
+        cut_off_s.append(opened._cut_off_s)
+    assert 0.05 < cut_off_s[1] < cut_off_s[2] - 0.05
+    problem = loop.Problem(tiny, Budget(), SizeCost(), _Slow())
+    for n_trials in (1, 2):  # whose own time is counted, too, while they run
+        opened = Study(tmp_path / "study.db", tiny, OBJECTIVES)
+        loop.search(problem, opened, SamplerConfig("random"), 0, n_trials, Silent())
+        took_s = trials.spent_s(opened._memory.trials, OBJECTIVES)
+        assert took_s >= 0.05 * n_trials
+        assert opened.spent_s == pytest.approx(cut_off_s[2] + took_s)
+        opened.close()
 
 
 def test_conditions_of_choices_are_read_back_and_earlier_files_have_none(
