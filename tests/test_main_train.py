@@ -12,15 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from safetensors.torch import load_file, save_file
 
 from hwnas.__main__ import run
+from hwnas.space import SearchSpace
 from hwnas.training.checkpoint import Checkpoint
-from tests.conftest import SHARED_WEIGHTS
+from tests.conftest import SHARED_WEIGHTS, space_yaml
 from tests.training.fakes import same
 
 ROOT = Path(__file__).parents[1]
 TINY = ("search_space=tiny", "train.epochs=2")
+SMALLEST = ("genotype=smallest", "run.dir=r")
 
 
 @pytest.fixture(autouse=True)
@@ -124,6 +127,7 @@ def test_one_network_is_trained_from_scratch_or_from_the_supernet(
     ("arguments", "message"),
     [
         (["train.batch_size=5000"], "larger than the training split of 1077 images"),
+        (["search_space=mbconv_exits"], "train one network from scratch (train genotype=largest)"),
         (["train.batch_size=1"], "train.batch_size must be a whole number in [2, "),
         (["train.optimiser=adam"], "Did you mean 'adamw'?"),
         (["train.epoch=3"], "Did you mean 'train.epochs'"),
@@ -163,6 +167,32 @@ def test_run_that_is_resumed_keeps_its_settings(capsys: pytest.CaptureFixture[st
     capsys.readouterr()
     assert "train.lr differs" in _refused(capsys, "train", "run.resume=r", "train.lr=0.2")
     assert "hwnas train run.resume=r" in _refused(capsys, "train", *TINY, "run.dir=r")
+
+
+def test_network_that_is_resumed_keeps_its_start(capsys: pytest.CaptureFixture[str]) -> None:
+    one = ("search_space=tiny", "train.epochs=1", "genotype=smallest", "train.from_supernet=true")
+    assert run(["train", *one, "train.fine_tuning_epochs=1", "run.dir=r"]) == 0
+    before = _summary("r")
+    capsys.readouterr()
+    for other in ("train.fine_tuning_epochs=2", "train.from_supernet=false"):
+        line = _refused(capsys, "train", "run.resume=r", other)
+        assert f"{other.partition('=')[0]} differs" in line
+    assert _summary("r") == before
+
+
+def test_network_in_int8_says_in_what_its_figures_are(
+    capsys: pytest.CaptureFixture[str], tiny: SearchSpace
+) -> None:
+    raw = space_yaml(tiny)
+    raw["fixed"] |= {"precision": "int8"}
+    Path("int8.yaml").write_text(yaml.safe_dump(raw))
+    assert run(["train", "search_space=int8.yaml", "train.epochs=1", *SMALLEST]) == 0
+    printed = capsys.readouterr().out
+    for words in ("test split (360 images), in float32", "images), in int8 as calibrated"):
+        assert words in printed
+    found = _summary("r")
+    assert found["accuracy_validation_int8"] != found["accuracy_validation"]
+    assert found["accuracy_test_int8"][0] == pytest.approx(found["accuracy_test"][0], abs=0.1)
 
 
 def test_tensorboard_logs_are_written(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,27 +1,35 @@
 """Trains a supernet, or one network alone, and says how good it is."""
 
 import contextlib
+import copy
 import csv
 import random
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import final
 
 import numpy as np
+from torch import nn
 
 from hwnas import files, supernets
+from hwnas.accuracy.trained import TrainedEvaluator
 from hwnas.api import tensorboard
 from hwnas.api.layers import find_genotype
 from hwnas.api.reporter import Reporter
 from hwnas.api.tensorboard import TensorBoard
 from hwnas.config import TrainConfig
-from hwnas.errors import ConfigError
+from hwnas.errors import CompileError, ConfigError
+from hwnas.families import precision
 from hwnas.figure import Figure
+from hwnas.identity import decisive, digest
+from hwnas.int8.simulated import as_run
 from hwnas.metrics import qualities
 from hwnas.progress import Progress, Silent
 from hwnas.results import Row, RunFolder, begun, check_resumed, opened
+from hwnas.runtimes.onnx_writer import check_int8
 from hwnas.space import Genotype
 from hwnas.supernets import TrainingJob, TrainingSetup
 from hwnas.training import parallel
@@ -33,6 +41,8 @@ from hwnas.union import named
 
 _N_RANDOM = 10  # subnets of the closing table
 _EVERY = 50  # rows of the log between two writes of its file
+_IN_FLOAT, _IN_INT8 = ", in float32", ", in int8 as calibrated"
+_SUFFIX = {_IN_INT8: "_int8"}  #: of figures in the summary
 
 Line = tuple[str, str, str]
 
@@ -114,7 +124,7 @@ def _manifest(
     earlier: Row,
 ) -> Row:
     digests = {name: str(value) for name, value in setup.of.items()}
-    digests["genotype"] = str(config.genotype)
+    digests |= {"genotype": str(config.genotype), **_beside(config)}
     check_resumed(earlier, folder, digests, 0)
     return {
         **begun("train", arguments, earlier, config),
@@ -125,6 +135,16 @@ def _manifest(
             name: len(getattr(setup.data, name)) for name in ("train", "validation", "test")
         },
     }
+
+
+def _beside(config: TrainConfig) -> dict[str, str]:
+    """Return what decides the summary beside what decides a supernet's weights."""
+    if config.genotype is None:
+        return {"scoring": digest(decisive(config.scoring))}
+    said = {"train.from_supernet": str(config.train.from_supernet)}
+    if config.train.from_supernet:
+        said["train.fine_tuning_epochs"] = str(config.train.fine_tuning_epochs)
+    return said
 
 
 def _train_supernet(
@@ -167,13 +187,15 @@ def _train_alone(
     network, summary = job.trained(phases, log)
     found, task = {}, setup.data.task
     table: list[Line] = []
+    forms = _forms(config, job, network, phases)
     for name in ("validation", "test"):
         split: Split = getattr(setup.data, name)
-        with phases.timed(f"Read {name}"):
-            batches = setup.data.batches(split, setup.resolution(job.genotype))
-            each = np.concatenate([per_sample(task, network, *batch) for batch in batches])
-        found[name] = task.score(each)
-        table.append((f"{name} split ({len(each)} images)", *_cells(found[name])))
+        for dtype, form in forms.items():
+            with phases.timed(f"Read {name}"):
+                batches = setup.data.batches(split, setup.resolution(job.genotype))
+                each = np.concatenate([per_sample(task, form, *batch) for batch in batches])
+            figure = found[f"{name}{_SUFFIX.get(dtype, '')}"] = task.score(each)
+            table.append((f"{name} split ({len(each)} images){dtype}", *_cells(figure)))
     return (
         f"Network {job.genotype.id}",
         table,
@@ -187,6 +209,24 @@ def _train_alone(
             "checkpoint": str(job.checkpoint().path),
         },
     )
+
+
+def _forms(
+    config: TrainConfig, job: TrainingJob, network: nn.Module, reporter: Reporter
+) -> dict[str, nn.Module]:
+    """Return a trained network, in int8, too, if its space says so; by what is said of figures."""
+    setup, genotype = job.setup, job.genotype
+    lowered = setup.lowered(genotype)
+    if lowered.dtype != precision.INT8:
+        return {"": network}
+    try:
+        check_int8(lowered)
+    except CompileError as error:
+        reporter.say([f"Its space says int8, in which it has no figure: {error}"])
+        return {_IN_FLOAT: network}
+    evaluator = TrainedEvaluator({setup.space.name: setup}, config.trained)
+    images = partial(evaluator.calibration_images, genotype)
+    return {_IN_FLOAT: network, _IN_INT8: as_run(copy.deepcopy(network), lowered, images)}
 
 
 def _job(config: TrainConfig, setup: TrainingSetup, progress: Progress) -> TrainingJob:
