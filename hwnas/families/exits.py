@@ -99,7 +99,8 @@ def check_none(space: SearchSpace) -> None:
     """
     if names(space):
         raise SpaceError(
-            f"Space '{space.name}' has exits, which supernets do not have: say accuracy=trained."
+            f"Space '{space.name}' has exits, which supernets do not have: train one network from "
+            "scratch (train genotype=largest), or search with accuracy=trained."
         )
 
 
