@@ -1,9 +1,10 @@
 """Errors that a user can cause and cure. Each becomes one line on stderr and an exit code."""
 
 import difflib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 _SHORT_LIST = 12
+_MARGIN = 0.1  # of likeness, by which a name may be farther than the nearest to be meant, too
 
 
 class HwnasError(Exception):
@@ -70,11 +71,18 @@ class BudgetError(HwnasError):
 def unknown(what: str, name: str, known: Iterable[str]) -> str:
     """Return a sentence that refuses ``name`` and offers the nearest valid names, or all."""
     options = sorted(known)
-    near = difflib.get_close_matches(name, options, n=3, cutoff=0.6)
+    near = _near(name, options)
     hint = f" Did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
     listed = f" Allowed: {', '.join(options)}." if options else " There is none."
     every = "" if near and len(options) > _SHORT_LIST else listed
     return f"Unknown {what} '{name}'.{hint}{every}"
+
+
+def _near(name: str, options: Sequence[str]) -> list[str]:
+    """Return the names that are nearly as like as the nearest one, which is like enough."""
+    found = difflib.get_close_matches(name, options, n=3, cutoff=0.6)
+    likeness = [difflib.SequenceMatcher(None, each, name).ratio() for each in found]
+    return [each for each, r in zip(found, likeness, strict=True) if r > likeness[0] - _MARGIN]
 
 
 def why(error: Exception) -> str:

@@ -72,7 +72,7 @@ def test_help_has_a_line_for_each_target_budget_space_and_data_set(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["serch"], "Unknown verb 'serch'. Did you mean 'search' or 'serve-check'?"),
+        (["serch"], "Unknown verb 'serch'. Did you mean 'search'?"),
         (["search"], "No target. Give one with +target=<name>: cpu, cuda, ethos_u55_256"),
         (["train", "+target=npu"], "'train' takes no target: leave it out"),
         (["search", "target=npu"], "The target has no default: write +target=<name>"),
@@ -81,6 +81,8 @@ def test_help_has_a_line_for_each_target_budget_space_and_data_set(
         (["search", "+target=npu", "dataset=digit"], "Did you mean 'digits'?"),
         (["search", "+target=npu", "budget=egde"], "Did you mean 'edge'?"),
         (["search", "+target=npu", "n_trial=3"], "Did you mean 'n_trials'?"),
+        (["search", "+target=npu", "n_trails=3"], "Did you mean 'n_trials'?"),
+        (["search", "+target=npu", "epochs=3"], "mean 'train.epochs' or 'finish.epochs'?"),
         (["search", "+target=npu", "budget.latency=3"], "Did you mean 'budget.latency_ms'"),
         (["search", "+target=npu", "+budget.sram=3"], "Did you mean 'budget.sram_kib'"),
         (["search", "+target=npu", "n_trials=many"], "n_trials"),
