@@ -1,6 +1,7 @@
 """Regression: values in the unit of the targets, errors with their intervals."""
 
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -127,6 +128,16 @@ def test_errors_after_longer_trainings_are_expected_in_their_own_unit() -> None:
 def test_targets_that_are_no_values_are_refused(said: list[object], reason: str) -> None:
     with pytest.raises(DataError, match=reason):
         Regression().targets("Data set 'x'", {"train": said}, None)
+
+
+@pytest.mark.parametrize(("split", "enough"), [("validation", 0.01), ("test", 0.01)])
+def test_split_too_small_for_an_interval_is_refused_and_what_is_said_suffices(
+    split: str, enough: float
+) -> None:
+    config = DatasetConfig("digit_angles", task="regression", **{split: 0.0004})  # type: ignore[arg-type]
+    with pytest.raises(DataError, match=rf"{split} split has 1 image;.*dataset.{split}={enough} "):
+        load(config, 16, Silent())
+    assert len(load(replace(config, **{split: enough}), 16, Silent()).validation) > 1  # type: ignore[arg-type]
 
 
 def test_embedded_angles_are_always_the_same() -> None:

@@ -1,6 +1,7 @@
 """Loads a data set: its splits, and where its images are kept."""
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ from hwnas.training.dataset import DatasetConfig
 
 _SPLIT_SEED = 0  # the splits are part of the data set: they never follow the run's seed
 _GREY = ("1", "L", "LA")
+_LEAST_OF_VALUES = 2  # images of a split whose mean error has an interval
 _SHARE = 0.25  # of the machine's memory, that decoded images may take
 _SAMPLED = 4096  # streamed training images that mean and standard deviation are taken of
 _HASH_BYTES = 16
@@ -40,7 +42,7 @@ def load(config: DatasetConfig, max_resolution: int, progress: Progress) -> Imag
     """Load a data set; images of different or of large sizes are resized to ``max_resolution``.
 
     Raises:
-        DataError: it cannot be found, or is not images with targets of the task.
+        DataError: it cannot be found, is not images with targets of the task, or has too few.
     """
     kind = tasks.get(config.task)
     if config.hub_id is None and config.path is None:
@@ -141,7 +143,31 @@ def _divided(
         except ValueError as error:
             raise DataError(f"{where} is too small to split: {error}") from error
         found[name] = ("train", part)
+    if not tasks.get(config.task).categorical:
+        _check_intervals(where, {name: len(part) for name, (_, part) in found.items()}, missing)
     return found | {"train": ("train", rows)}
+
+
+def _check_intervals(where: str, sizes: Mapping[str, int], drawn: Sequence[str]) -> None:
+    """Refuse splits whose mean error would have no interval: how errors vary, two images tell.
+
+    Args:
+        where: What errors begin with.
+        sizes: Of the splits; of ``train`` before others are drawn from it.
+        drawn: The splits that are drawn from it, ``test`` before ``validation``.
+    """
+    n_left = sizes["train"]
+    for name in ("test", "validation"):
+        if (n := sizes[name]) < _LEAST_OF_VALUES:
+            cure = f"give it {_LEAST_OF_VALUES} or more"
+            if name in drawn and n_left > _LEAST_OF_VALUES:
+                share = math.ceil(100 * _LEAST_OF_VALUES / n_left) / 100
+                cure = f"say dataset.{name}={share:g} or more"
+            raise DataError(
+                f"{where}: the {name} split has {n} image{'s' * (n != 1)}; the interval of a mean "
+                f"error takes {_LEAST_OF_VALUES}: {cure}."
+            )
+        n_left -= n * (name in drawn)
 
 
 @dataclass
