@@ -272,18 +272,25 @@ def _words(
     more = "higher" if verdict.gap >= 0 else "lower"
     gap, label = _amount(metric, abs(verdict.gap)), column(metric).label
     words.append(f"Alone their {label} is {gap} {more} on average.")
-    if verdict.seed_sd is None or verdict.ceiling is None:
-        words.append("The noise of seeds is not known: none was trained twice.")
-    else:
-        sd = verdict.seed_sd
-        m = sum(len(f.alone) > 1 for f in findings)
-        words.append(
-            f"From seed to seed it differs by {_amount(metric, sd.value)} (standard deviation, "
-            f"{_amount(metric, sd.low)} to {_amount(metric, sd.high)}; {m} networks trained "
-            "twice): two trainings alone would agree with each other by a tau of "
-            f"{verdict.ceiling:.2f}."
-        )
+    words.append(_seed_words(findings, verdict, metric))
     return words
+
+
+def _seed_words(findings: Sequence[Finding], verdict: Verdict, metric: str) -> str:
+    """Return how much the metric differs from seed to seed, and what order is left of that."""
+    sd, m = verdict.seed_sd, sum(len(finding.alone) > 1 for finding in findings)
+    if sd is None:
+        return "The noise of seeds is not known: none was trained twice."
+    words = (
+        f"From seed to seed it differs by {_amount(metric, sd.value)} (standard deviation, "
+        f"{_amount(metric, sd.low)} to {_amount(metric, sd.high)}; {m} networks trained twice)"
+    )
+    if verdict.ceiling is None:
+        return f"{words}."
+    return (
+        f"{words}: two trainings alone would agree with each other by a tau of {verdict.ceiling} "
+        "(Thomas & Hultquist, 1978)."
+    )
 
 
 def _leaving_words(

@@ -13,6 +13,7 @@ from hwnas.accuracy.audit import (
     rank_correlation,
     repeated,
     seed_deviation,
+    two_seeds,
 )
 from hwnas.figure import Figure
 from hwnas.space import SearchSpace
@@ -98,6 +99,32 @@ def test_deviation_over_seeds_is_pooled_and_holds_the_true_one(small: SearchSpac
     assert seed_deviation([_finding(small, 0, 0.9, 0.91)]) is None
 
 
+@pytest.mark.parametrize("spread", [0.0, 1.0, 4.0])
+def test_agreement_of_two_trainings_is_what_it_is_and_its_interval_holds_it(
+    small: SearchSpace, spread: float
+) -> None:
+    """Of networks that are all alike it is 0, though what was found of them differs."""
+    rng, n = np.random.default_rng(3), 12
+    truth = spread * stats.norm.ppf((np.arange(n) + 0.5) / n)
+    pairs = truth + rng.standard_normal((200, 2, n))
+    true = float(np.mean([stats.kendalltau(first, second).statistic for first, second in pairs]))
+    subject, reading = _finding(small, 0, 0.0, 0.0).subject, Figure(0.0, "measured")
+    found = []
+    for readings in truth[:, None] + rng.standard_normal((120, n, 2)):
+        alone = [readings[i, : 1 + (i % 4 == 2)] for i in range(n)]
+        each = [tuple(Figure(float(value), "measured") for value in own) for own in alone]
+        found.append(two_seeds([Finding(subject, reading, own) for own in each]))
+    assert float(np.median([f.value for f in found if f])) == pytest.approx(true, abs=0.06)
+    assert sum(f.low - 0.03 <= true <= f.high for f in found if f) >= 0.91 * len(found)
+    assert np.mean([f.high - f.low for f in found if f]) < 0.8
+
+
+def test_agreement_is_not_told_where_seeds_show_no_noise(small: SearchSpace) -> None:
+    alike = [_finding(small, i, 0.5, 0.6 + 0.01 * i, 0.6 + 0.01 * i) for i in range(4)]
+    assert two_seeds(alike) is None
+    assert two_seeds([_finding(small, i, 0.5, 0.6) for i in range(4)]) is None
+
+
 def test_verdict_on_a_supernet_that_ranks_rightly_and_on_one_that_does_not(
     small: SearchSpace,
 ) -> None:
@@ -106,7 +133,7 @@ def test_verdict_on_a_supernet_that_ranks_rightly_and_on_one_that_does_not(
     verdict = judge(good)
     assert verdict.kendall.value == pytest.approx(1)
     assert verdict.ceiling is not None
-    assert 0.8 < verdict.ceiling <= 1
+    assert 0.8 < verdict.ceiling.value <= 1
     assert verdict.gap == pytest.approx(0.02, abs=0.001)
     shuffled = truth[::-1]
     bad = [_finding(small, i, s, t) for i, (s, t) in enumerate(zip(shuffled, truth, strict=True))]
