@@ -2,7 +2,7 @@
 
 import contextlib
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -34,14 +34,12 @@ from hwnas.training.config import TrainingConfig, fine_tuning
 from hwnas.training.data import DatasetConfig, ImageData, load, some
 from hwnas.training.inference import per_sample, recalibrate
 from hwnas.training.initial import initialise
-from hwnas.training.loop import Row, Saving, Summary, Trainee
+from hwnas.training.loop import Log, Row, Saving, Summary, Trainee
 from hwnas.training.sandwich import Sandwich
 from hwnas.training.soft_targets import SoftTargets, Views, record
 from hwnas.training.sole import sole, waited
 from hwnas.union import joined
 from hwnas.version import __version__
-
-Log = Callable[[Row], None]
 
 _GLANCE = 2000  # validation images that a log's figures are read from
 _GLANCE_CALIBRATION = 512

@@ -36,6 +36,10 @@ class TensorBoard:
                 tag = name.replace("_", "/", 1) if name != "gradient_norm" else name
                 self._writer.add_scalar(tag, value, int(row["step"]))
 
+    def keep(self) -> None:
+        """Write what has not been written yet."""
+        self._writer.flush()
+
     def close(self) -> None:
         """Write what is left."""
         self._writer.close()

@@ -5,7 +5,7 @@ import copy
 import csv
 import random
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -35,8 +35,8 @@ from hwnas.supernets import TrainingJob, TrainingSetup
 from hwnas.training import parallel
 from hwnas.training.data import Split
 from hwnas.training.inference import per_sample
+from hwnas.training.loop import Log, Summary
 from hwnas.training.loop import Row as LogRow
-from hwnas.training.loop import Summary
 from hwnas.union import named
 
 _N_RANDOM = 10  # subnets of the closing table
@@ -148,7 +148,7 @@ def _beside(config: TrainConfig) -> dict[str, str]:
 
 
 def _train_supernet(
-    config: TrainConfig, setup: TrainingSetup, phases: Reporter, log: supernets.Log
+    config: TrainConfig, setup: TrainingSetup, phases: Reporter, log: Log
 ) -> tuple[str, list[Line], Row]:
     supernet, summary = setup.trained(phases, log)
     evaluator = setup.evaluator(supernet, config.scoring)
@@ -181,7 +181,7 @@ def _train_supernet(
 
 
 def _train_alone(
-    config: TrainConfig, setup: TrainingSetup, phases: Reporter, log: supernets.Log
+    config: TrainConfig, setup: TrainingSetup, phases: Reporter, log: Log
 ) -> tuple[str, list[Line], Row]:
     job = _job(config, setup, phases)
     network, summary = job.trained(phases, log)
@@ -258,26 +258,38 @@ def _cells(figure: Figure) -> tuple[str, str]:
 
 
 @contextlib.contextmanager
-def _logged(folder: RunFolder, config: TrainConfig) -> Iterator[supernets.Log]:
+def _logged(folder: RunFolder, config: TrainConfig) -> Iterator[Log]:
     """Give what writes ``log.csv`` and, if asked for, TensorBoard's logs."""
-    table = _CsvLog(folder)
-    logs: list[Callable[[LogRow], None]] = [table]
+    logs: list[Log] = [CsvLog(folder)]
     with contextlib.ExitStack() as stack:
-        stack.callback(table.write)
+        stack.callback(logs[0].keep)
         if config.train.tensorboard:
             board = TensorBoard(folder.path / "tensorboard")
             stack.callback(board.close)
             logs.append(board)
-
-        def log(row: LogRow) -> None:
-            for each in logs:
-                each(row)
-
-        yield log
+        yield _Logs(logs)
 
 
 @final
-class _CsvLog:
+@dataclass(frozen=True)
+class _Logs:
+    """Several logs as one."""
+
+    logs: Sequence[Log]
+
+    def __call__(self, row: LogRow) -> None:
+        """Take in a row."""
+        for log in self.logs:
+            log(row)
+
+    def keep(self) -> None:
+        """Write what all have."""
+        for log in self.logs:
+            log.keep()
+
+
+@final
+class CsvLog:
     """``log.csv``; of a resumed run it keeps the rows before the step that is resumed from."""
 
     def __init__(self, folder: RunFolder):
@@ -293,9 +305,9 @@ class _CsvLog:
         self._rows.append(dict(row))
         measured = any(name.partition("_")[0] in qualities() for name in row)
         if len(self._rows) % _EVERY == 1 or measured:
-            self.write()
+            self.keep()
 
-    def write(self) -> None:
+    def keep(self) -> None:
         """Write all rows."""
         first = int(self._rows[0]["step"]) if self._rows else None
         kept = [row for row in self._earlier if first is None or int(row["step"]) < first]

@@ -62,6 +62,18 @@ class Trainee:
     measure: Callable[[], Row] | None = None
 
 
+class Log(Protocol):
+    """Gets rows with ``step``, ``lr``, losses..."""
+
+    def __call__(self, row: Row) -> None:
+        """Take in a row."""
+        ...
+
+    def keep(self) -> None:
+        """Write what it has: a checkpoint is about to count on it."""
+        ...
+
+
 @dataclass(frozen=True)
 class Saving:
     """Where and how often training state is kept, and who reads along."""
@@ -69,7 +81,13 @@ class Saving:
     checkpoint: Checkpoint
     every_s: float = 15.0  #: with a step and the time of writing, a kill loses at most 20 s
     clock: Callable[[], float] = time.monotonic
-    log: Callable[[Row], None] | None = None  #: gets rows with ``step``, ``lr``, losses...
+    log: Log | None = None
+
+    def save(self, state: State, n_steps: int) -> None:
+        """Keep the state, and before it the rows of its steps, which no later call writes again."""
+        if self.log is not None:
+            self.log.keep()
+        self.checkpoint.save(state, n_steps)
 
 
 @dataclass(frozen=True)
@@ -151,7 +169,7 @@ def train(
             late = saving.clock() - saved_at > saving.every_s
             if training.processes.leads and (step + 1 == total or late):
                 saved_at = saving.clock()  # what comes after it is lost if it is not finished
-                saving.checkpoint.save(training.state, step + 1)
+                saving.save(training.state, step + 1)
             advance(1)
     if training.processes.leads:
         saving.checkpoint.finish()

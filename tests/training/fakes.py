@@ -16,7 +16,7 @@ from hwnas.training.batches import Material
 from hwnas.training.checkpoint import Checkpoint
 from hwnas.training.config import TrainingConfig
 from hwnas.training.data import DatasetConfig, ImageData
-from hwnas.training.loop import Row, Saving, Step, Summary, Trainee, train
+from hwnas.training.loop import Log, Row, Saving, Step, Summary, Trainee, train
 from hwnas.training.sandwich import Sandwich
 
 
@@ -42,6 +42,15 @@ class KillAfter:
         yield advance
 
 
+class Rows(list[Row]):
+    """A log that is only remembered."""
+
+    def __call__(self, row: Row) -> None:
+        self.append(row)
+
+    def keep(self) -> None: ...
+
+
 def material(data: ImageData) -> Material:
     return Material(data, DatasetConfig("digits", shift=0.125))
 
@@ -54,7 +63,7 @@ class Learner:
         self._family = families.get(space.family)
         torch.manual_seed(0)
         self.supernet: Supernet = self._family.supernet(space, data.signature)
-        self.rows: list[Row] = []
+        self.rows = Rows()
 
     def resolution(self, genotype: Genotype) -> int:
         return self._family.resolution(self._space, genotype)
@@ -77,10 +86,11 @@ class Learner:
         *,
         step: Step | None = None,
         every_s: float = 2.5,
+        log: Log | None = None,
     ) -> Summary:
         """Train with a clock that advances by a second whenever it is looked at."""
-        ticks = iter(range(10**6))
-        saving = Saving(Checkpoint(path), every_s, lambda: float(next(ticks)), self.rows.append)
+        ticks, log = iter(range(10**6)), self.rows if log is None else log
+        saving = Saving(Checkpoint(path), every_s, lambda: float(next(ticks)), log)
         trainee = Trainee(self.supernet.module, step or self.sandwich, self._family.recipe)
         what = material(self._data)
         return train(trainee, what, self.config, 0, saving, progress or Silent())

@@ -18,10 +18,10 @@ from hwnas.training.checkpoint import Checkpoint
 from hwnas.training.config import TrainingConfig
 from hwnas.training.data import ImageData
 from hwnas.training.inference import per_sample
-from hwnas.training.loop import Row, Saving
+from hwnas.training.loop import Saving
 from hwnas.training.parallel import Processes
 from tests.conftest import images_of
-from tests.training.fakes import KillAfter, Killed, material, same
+from tests.training.fakes import KillAfter, Killed, Rows, material, same
 
 CONFIG = TrainingConfig(epochs=3, batch_size=128, ema=0.9, mixup=0.1)
 
@@ -33,14 +33,14 @@ class Learner:
         self._data, family = data, families.get(space.family)
         torch.manual_seed(0)
         self.network = family.build(space, space.largest(), data.signature)
-        self.rows: list[Row] = []
+        self.rows = Rows()
         self.student = Student(self.network, 12, Recipe("sgd", 0.1, 5e-5), teacher)
 
     def train(
         self, path: Path, progress: Progress | None = None, config: TrainingConfig = CONFIG
     ) -> None:
         ticks = iter(range(10**6))
-        saving = Saving(Checkpoint(path), 2.5, lambda: float(next(ticks)), self.rows.append)
+        saving = Saving(Checkpoint(path), 2.5, lambda: float(next(ticks)), self.rows)
         what = material(self._data)
         train_alone(self.student, what, config, 0, saving, progress or Silent())
 

@@ -1,3 +1,4 @@
+import csv
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,7 +8,9 @@ import torch
 from hwnas import families
 from hwnas.accuracy.options import ScoringConfig
 from hwnas.accuracy.supernet import SupernetEvaluator
+from hwnas.api.training import CsvLog
 from hwnas.errors import ConfigError, TrainingError
+from hwnas.results import RunFolder
 from hwnas.space import SearchSpace
 from hwnas.training import checkpoint, loop, watch
 from hwnas.training.batches import Batch, StepContext
@@ -85,6 +88,19 @@ def test_log_says_what_steps_found(tiny: SearchSpace, digits: ImageData, tmp_pat
     assert all(set(row) == names for row in learner.rows)
     assert max(row["lr"] for row in learner.rows) == pytest.approx(0.1, rel=0.02)
     assert summary.n_images == 16 * 128 * 4
+
+
+def test_log_of_a_training_that_was_killed_has_each_step_once(
+    tiny: SearchSpace, digits: ImageData, tmp_path: Path
+) -> None:
+    """A checkpoint after nine steps, two more, and nothing that is written at the end."""
+    path, folder = tmp_path / "c.safetensors", RunFolder(tmp_path)
+    with pytest.raises(Killed):
+        Learner(tiny, digits, CONFIG).train(path, KillAfter(11), log=CsvLog(folder))
+    assert 0 < Checkpoint(path).n_steps() < 11
+    Learner(tiny, digits, CONFIG).train(path, log=CsvLog(folder))
+    with (tmp_path / "log.csv").open(newline="") as file:
+        assert [int(row["step"]) for row in csv.DictReader(file)] == list(range(1, 17))
 
 
 @pytest.mark.parametrize("poisoned_at", [0, 9])
