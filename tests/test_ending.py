@@ -14,6 +14,7 @@ from hwnas.api.proof_record import reported
 from hwnas.api.result import SearchResult
 from hwnas.results import RunFolder
 from hwnas.space import Genotype
+from hwnas.tasks.classification.task import Classes
 
 
 @pytest.fixture
@@ -75,6 +76,19 @@ def test_members_in_int8_in_haste_are_named_wherever_what_is_left_out_is(
     assert left_out.startswith("abc is left out")
     assert hurried.endswith("An export trains its network for int8: f00.")
     assert _front(folder, {}).notes == []
+
+
+def test_members_that_only_guess_are_named(folder: RunFolder) -> None:
+    data = SimpleNamespace(task=Classes(tuple("0123456789")), validation=range(360))
+    context: Any = SimpleNamespace(target="npu", parts=SimpleNamespace(data=data))
+    found = {"f00": 0.11, "f01": 0.5}
+    members: Any = [
+        SimpleNamespace(candidate=SimpleNamespace(id=name, details={"accuracy_finished": value}))
+        for name, value in found.items()
+    ]
+    guessing: Any = ending._guessing(context.parts.data, members)
+    (note,) = replace(_front(folder, {}), context=context, guessing=guessing).notes
+    assert "360 validation images tell: f00 (accuracy 0.11). Train longer: train.epochs" in note
 
 
 @pytest.mark.parametrize(

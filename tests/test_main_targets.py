@@ -28,6 +28,7 @@ from hwnas.searching.member import Member
 from hwnas.searching.targets import Targets
 from hwnas.searching.verify import Verification
 from hwnas.space import Genotype, SearchSpace
+from hwnas.tasks.classification.task import Classes
 from tests.conftest import SHARED_WEIGHTS
 
 BOTH = "+target=[npu,sketch]"
@@ -182,7 +183,7 @@ def test_model_that_one_target_cannot_verify_is_not_for_all(
     names = ("accuracy", "a.latency_ms", "b.latency_ms")
     drawn = {c.id: c for c in map(tiny.sample, [random.Random(i) for i in range(9)])}
     first, second, third = (
-        Candidate(i, genotype, {name: Figure(1.0 + i, "modelled") for name in names})
+        Candidate(i, genotype, {name: Figure(0.5 + i, "modelled") for name in names})
         for i, genotype in enumerate([*drawn.values()][:3])
     )
     asked = []
@@ -197,7 +198,7 @@ def test_model_that_one_target_cannot_verify_is_not_for_all(
     targets = Targets({target: Budget() for target in "ab"})
     monkeypatch.setattr("hwnas.api.context.targets", lambda contexts: targets)
     finish: Any = SimpleNamespace(as_finished=lambda candidate: candidate, finisher=None)
-    known: Any = SimpleNamespace(failed={third.id: "told already"})
+    known: Any = SimpleNamespace(failed={third.id: "told already"}, guessing={})
     reporter: Any = SimpleNamespace(say=lambda lines, alarming: said.extend(lines))
     said: list[str] = []
     joint = for_all.verified(
@@ -206,7 +207,9 @@ def test_model_that_one_target_cannot_verify_is_not_for_all(
     assert asked == [("a", [first.id, second.id]), ("b", [first.id])]
     assert [member.candidate for member in joint.members] == [first]
     assert joint.failed == {second.id: "a: no"}
-    assert said == [f"{second.id} is left out, it could not be verified: a: no"]
+    left_out, guessing = said
+    assert left_out == f"{second.id} is left out, it could not be verified: a: no"
+    assert f"100 validation images tell: {first.id} (accuracy 0.5)." in guessing
     none = for_all.Joint([], joint.failed)
     assert for_all.nothing(joint, contexts, [first]) == []
     (line,) = for_all.nothing(none, contexts, [first])
@@ -233,7 +236,9 @@ def test_models_for_all_are_told_as_they_are_when_finished(
 
 
 def _context(target: str, verified: Any) -> Any:
-    return SimpleNamespace(target=target, verified=verified)
+    data = SimpleNamespace(task=Classes(("a", "b")), validation=range(100))
+    parts, config = SimpleNamespace(data=data), SimpleNamespace(metric="accuracy")
+    return SimpleNamespace(target=target, verified=verified, parts=parts, config=config)
 
 
 def _verified(candidate: Candidate) -> Figures:

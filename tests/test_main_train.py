@@ -123,6 +123,17 @@ def test_one_network_is_trained_from_scratch_or_from_the_supernet(
     assert len(list(Path("runs/supernets").rglob("supernet.safetensors"))) == 1
 
 
+def test_network_that_only_guesses_is_told_of_though_its_training_is_short(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    short = ("search_space=tiny", "train.epochs=1", "train.lr=1e-9", "genotype=smallest")
+    assert run(["train", *short, "run.dir=r"]) == 0
+    (note,) = _summary("r")["notes"]
+    assert note.startswith("No better than by guessing, as far as 360 validation images tell: ")
+    assert f"{_summary('r')['id']} (accuracy 0." in note
+    assert note in " ".join(capsys.readouterr().out.split())
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -29,7 +29,7 @@ from hwnas.report.audit import audit_png, with_audit
 from hwnas.results import Row, RunFolder
 from hwnas.space import Genotype, Space
 from hwnas.supernets import TrainingJob, TrainingSetup
-from hwnas.training import loop
+from hwnas.training import guessing, loop
 from hwnas.training.data import ImageData
 from hwnas.training.inference import per_sample
 from hwnas.union import joined
@@ -75,6 +75,8 @@ def audit(config: AuditConfig, reporter: Reporter) -> Audited:
         epochs = _alone(next(iter(trained.setups.values())), config).train.epochs
         words = _words(findings, verdict, epochs, trained.data)
         words.append(_leaving_words(findings, leaving, members))
+        alone = {f"{f.subject.genotype.id} alone": f.alone[0].value for f in findings}
+        words += guessing.told(trained.data, alone, "epochs")
         metric = members.metric
         rows = [_row(finding, leaving, trained.whole, metric) for finding in findings]
         png = audit_png(findings, verdict, epochs, metric)

@@ -15,6 +15,10 @@ from hwnas.errors import BudgetError, RunError
 from hwnas.finishing.allowance import Allowance
 from hwnas.finishing.options import FinishConfig
 from hwnas.results import Candidate, Row, RunFolder
+from hwnas.searching import columns
+from hwnas.searching.member import Member
+from hwnas.training.data import ImageData
+from hwnas.training.guessing import guessing
 
 _NOTHING, _NONE = "nothing fits the budget", "none could be verified"
 
@@ -154,11 +158,21 @@ def _front(
     in_haste = {m.candidate.id for m in members if m.dtype("") == "int8"}.intersection(
         found.hurried
     )
-    front = Front(of, own, candidates, members, held, verified.failed, in_int8_in_haste=in_haste)
+    front = Front(
+        of, own, candidates, members, held, verified.failed,
+        in_int8_in_haste=in_haste, guessing=_guessing(of.parts.data, members),
+    )  # fmt: skip
     where = f"{of.target}: " * (len(contexts) > 1)
     if members:  # else that is said of all
         reporter.say([f"{where}{line}" for line in front.notes], alarming=True)
     return front
+
+
+def _guessing(data: ImageData, members: Sequence[Member]) -> dict[str, float]:
+    """Return the metric on validation of finished members that may be guessing, by id."""
+    after = columns.finished(data.task.metric)
+    found = {m.candidate.id: m.candidate.details[after] for m in members}
+    return guessing(data.task, found, len(data.validation))
 
 
 def _none_verified(front: Front, folder: RunFolder, n_targets: int) -> str:

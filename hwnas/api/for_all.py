@@ -1,13 +1,13 @@
 """The front of networks for all targets of a search: what it is, and its files."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from hwnas.api import context
 from hwnas.api.context import TargetContext, objectives
 from hwnas.api.finishing import Finish
-from hwnas.api.front import Front, finished, left_out, told
+from hwnas.api.front import LONGER, Front, finished, left_out, told
 from hwnas.api.reporter import Reporter
 from hwnas.budget import Budget
 from hwnas.metrics import column, paid
@@ -18,6 +18,7 @@ from hwnas.results import Candidate, Row, RunFolder
 from hwnas.searching.for_all import MemberForAll, judge
 from hwnas.searching.front import pareto_front
 from hwnas.searching.member import Member
+from hwnas.training import guessing
 
 
 @dataclass(frozen=True)
@@ -26,11 +27,8 @@ class Joint:
 
     members: list[MemberForAll]
     failed: Mapping[str, str]  #: why others could not be, by id, beside those of single targets
-
-    @property
-    def unverified(self) -> list[str]:
-        """Which networks could not be verified, and why, in sentences."""
-        return left_out(self.failed)
+    #: which could not be, and which may be guessing, beside those of single targets, in sentences
+    notes: list[str] = field(default_factory=list)
 
 
 def nothing(
@@ -92,9 +90,12 @@ def verified(
         for c in found
         if c.id not in failed
     ]
-    joint = Joint(judge(members, names), failed)
-    reporter.say(joint.unverified, alarming=True)
-    return joint
+    metric, data = contexts[0].config.metric, contexts[0].parts.data
+    named = {name for front in fronts for name in front.guessing}
+    after = {c.id: c.figures[metric].value for c in found if c.id not in {*failed, *named}}
+    notes = [*left_out(failed), *guessing.told(data, after, LONGER)]
+    reporter.say(notes, alarming=True)
+    return Joint(judge(members, names), failed, notes)
 
 
 def ended(
@@ -150,7 +151,7 @@ def write(
     }  # fmt: skip
     page = searched.for_all(title, fitting, joint.members, found, missed, _facts(manifest))
     findings = [f"{target}: {line}" for target, held in against.items() for line in held.sentences]
-    findings += joint.unverified
+    findings += joint.notes
     for f in fronts:
         lines = [*f.notes, *f.cascades.sentences, *f.exits.sentences]
         findings += [f"{f.context.target}: {line}" for line in lines]

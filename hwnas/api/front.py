@@ -18,11 +18,13 @@ from hwnas.results import Candidate, Row, RunFolder
 from hwnas.searching.for_all import MemberForAll
 from hwnas.searching.member import Member
 from hwnas.target import Target
+from hwnas.training import guessing
 
 #: What a search that was verified writes.
 FILES = (
     "front.csv", "front.json", "front.png", "report.html", "candidates.parquet", "manifest.json",
 )  # fmt: skip
+LONGER = "train.epochs, finish.epochs"  #: options that train members longer
 BASELINE = "baseline.csv"  #: where a baseline was given
 
 
@@ -39,16 +41,25 @@ class Front:
     cascades: Cascades = field(default_factory=Cascades)
     exits: Exits = field(default_factory=Exits)
     in_int8_in_haste: Collection[str] = ()  #: ids of members that there was no time to train for it
+    #: the metric on validation of finished members that may be guessing, by id
+    guessing: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def notes(self) -> list[str]:
-        """What is not as it should be, in sentences: what is left out, and what was hurried."""
+        """What is not as it should be, in sentences: what is left out, was hurried, or guesses."""
         found = sorted(self.in_int8_in_haste)
         told = (
             f"{len(found)} lose more than finish.max_int8_drop in int8 and are calibrated alone: "
             f"finish.minutes ended. An export trains its network for int8: {', '.join(found)}."
         )
-        return [*self.unverified, *[told] * bool(found)]
+        return [*self.unverified, *[told] * bool(found), *self._guessing_words]
+
+    @property
+    def _guessing_words(self) -> list[str]:
+        """Which members may be guessing, in a sentence."""
+        if not self.guessing:
+            return []
+        return guessing.told(self.context.parts.data, self.guessing, LONGER)
 
     @property
     def unverified(self) -> list[str]:
@@ -129,6 +140,7 @@ def write_front(front: Front, manifest: Row) -> None:
         }
         | ({"unverified": dict(front.failed)} if front.failed else {})
         | ({"hurried": sorted(front.in_int8_in_haste)} if front.in_int8_in_haste else {})
+        | ({"guessing": sorted(front.guessing)} if front.guessing else {})
         | ({} if against is None else {"baseline": against.to_json()}),
     )
     title = f"{config.searched} on {config.target.name}, {parts.data.name}"

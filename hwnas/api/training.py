@@ -32,7 +32,7 @@ from hwnas.results import Row, RunFolder, begun, check_resumed, opened
 from hwnas.runtimes.onnx_writer import check_int8
 from hwnas.space import Genotype
 from hwnas.supernets import TrainingJob, TrainingSetup
-from hwnas.training import parallel
+from hwnas.training import guessing, parallel
 from hwnas.training.data import Split
 from hwnas.training.inference import per_sample
 from hwnas.training.loop import Log, Summary
@@ -95,6 +95,7 @@ def train(config: TrainConfig, arguments: Sequence[str], reporter: Reporter) -> 
             train_it = _train_supernet if config.genotype is None else _train_alone
             with _logged(folder, config) as log:
                 title, rows, summary = train_it(config, setup, reporter, log)
+            reporter.say(summary["notes"], alarming=True)
             folder.write_json("summary.json", summary)
             folder.write_json("manifest.json", manifest | {"status": "finished"})
         return Trained(folder.path, title, setup.data.task.metric, rows, summary)
@@ -177,6 +178,7 @@ def _train_supernet(
         "genotypes": [genotype.to_dict() for genotype in genotypes],
     }
     told = {**found, **_facts(summary), "checkpoint": str(kept) if kept.exists() else None}
+    told["notes"] = guessing.told(setup.data, {"largest subnet": largest.value}, "train.epochs")
     return f"On the validation split ({n} images)", table, told
 
 
@@ -196,6 +198,7 @@ def _train_alone(
                 each = np.concatenate([per_sample(task, form, *batch) for batch in batches])
             figure = found[f"{name}{_SUFFIX.get(dtype, '')}"] = task.score(each)
             table.append((f"{name} split ({len(each)} images){dtype}", *_cells(figure)))
+    longer = "train.epochs" if job.supernet is None else "train.fine_tuning_epochs"
     return (
         f"Network {job.genotype.id}",
         table,
@@ -207,6 +210,9 @@ def _train_alone(
             **{f"{task.metric}_{name}": figure.to_json() for name, figure in found.items()},
             **_facts(summary),
             "checkpoint": str(job.checkpoint().path),
+            "notes": guessing.told(
+                setup.data, {job.genotype.id: found["validation"].value}, longer
+            ),
         },
     )
 
