@@ -6,6 +6,7 @@ import math
 import random
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,6 +30,7 @@ from hwnas.searching import verify
 from hwnas.searching.band import Beliefs
 from hwnas.searching.member import Member
 from hwnas.space import Genotype, SearchSpace
+from hwnas.tasks.classification.task import Classes
 from hwnas.training import alone
 from tests.conftest import few_of
 from tests.int8.networks import coarsely
@@ -70,7 +72,17 @@ def test_files_say_what_was_read_believed_and_finished(searched: Path) -> None:
         members = list(csv.DictReader(file))
     assert len(members) >= 4
     assert {member["id"] for member in members} <= set(finishing["finished"])
+    task, n = Classes(tuple("0123456789")), 360  # validation images
+    after = {member["id"]: float(member["accuracy_finished"]) for member in members}
+    guessing = [name for name, value in after.items() if not task.has_learned(value * n, n)]
+    front = json.loads((searched / "front.json").read_text())
+    assert front.get("guessing", []) == sorted(guessing)
+    by_id = {row["id"]: row for row in reversed(rows)}
+    shared = {*rows[0]} & {*members[0]}
     for member in members:
+        for name in shared - {"trial"}:  # of a network that came again
+            told = by_id[member["id"]][name]
+            assert member[name] == ("" if told is None else str(told)), name
         assert float(member["accuracy_finished"]) == finishing["finished"][member["id"]][0]
         assert abs(float(member["verified_accuracy_int8"]) - float(member["accuracy"])) < 0.2
 
@@ -482,4 +494,9 @@ def test_one_is_verified_though_none_is_probable(tiny: SearchSpace) -> None:
     shared = Beliefs([*alike.values()], dict.fromkeys(alike, 1 / len(alike)))
     parts = SimpleNamespace(config=SimpleNamespace(finish=FinishConfig()))
     finisher: Any = SimpleNamespace(parts=parts)
-    assert len(finishing.Finish({}, {"npu": shared}, finisher).members("npu")) == 1
+    among_all = [
+        replace(c, figures={**latency, "accuracy": Figure(0.8, "modelled")}) for c in alike.values()
+    ]
+    known = {"npu": replace(shared, candidates=among_all)}
+    (member,) = finishing.Finish(known, {"npu": shared}, finisher).members("npu")
+    assert member.figures["accuracy"].value == 0.8, "as the file of all candidates has it"

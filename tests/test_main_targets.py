@@ -233,6 +233,7 @@ def test_models_for_all_are_told_as_they_are_when_finished(
     monkeypatch.setattr("hwnas.api.context.targets", lambda contexts: Targets({"a": Budget()}))
     (told,) = for_all.fitting([], [read, other], finish)
     assert (told.id, told.figures["accuracy"].value) == (read.id, 0.7)
+    assert told.details == {"accuracy_read": 0.5, "accuracy_finished": 0.7}
 
 
 def _context(target: str, verified: Any) -> Any:

@@ -17,7 +17,7 @@ from hwnas.graph import n_macs
 from hwnas.metrics import better, column
 from hwnas.progress import Progress
 from hwnas.results import Candidate, Row
-from hwnas.searching import band
+from hwnas.searching import band, columns
 from hwnas.searching.band import Beliefs
 from hwnas.searching.view import View
 from hwnas.space import Genotype
@@ -67,19 +67,28 @@ class Finish:
         }
 
     def as_finished(self, candidate: Candidate) -> Candidate:
-        """Return a finished candidate with the metric that it has then."""
-        metric = self.finisher.parts.config.metric
-        figures = {**candidate.figures, metric: self.finished[candidate.id]}
-        return replace(candidate, figures=figures, stopped=False)
+        """Return a finished candidate with the metric that it has then, beside what was read."""
+        metric, figure = self.finisher.parts.config.metric, self.finished[candidate.id]
+        read = candidate.figures[metric].value
+        told = {columns.read(metric): read, columns.finished(metric): figure.value}
+        return replace(
+            candidate,
+            figures={**candidate.figures, metric: figure},
+            details={**candidate.details, **told},
+            stopped=False,
+        )
 
     def members(self, target: str) -> list[Candidate]:
         """Return what is verified: finished candidates that may be on the front, fastest first.
 
-        Where many are alike none may be probable: one is verified then, the most probable.
+        Where many are alike none may be probable: one is verified then, the most probable. What is
+        believed of them is what is believed among all candidates, whose file has it, too.
         """
         config = self.finisher.parts.config.finish
         probable = self.among_finished[target].band(config.probability, 1)
-        return sorted(probable, key=lambda c: (c.figures["latency_ms"].value, c.id))
+        believed = {c.id: c for c in reversed(self.known[target].candidates)}
+        found = [believed[c.id] for c in probable]
+        return sorted(found, key=lambda c: (c.figures["latency_ms"].value, c.id))
 
 
 def finish(
