@@ -1,5 +1,6 @@
 """Small real things that tests share."""
 
+import functools
 import os
 import signal
 from collections.abc import Iterable, Iterator
@@ -14,6 +15,10 @@ from hydra.core.global_hydra import GlobalHydra
 
 from hwnas import content, host, space
 from hwnas.backends.tvm.settings import Tvm
+from hwnas.backends.vela import backend as vela_backend
+from hwnas.backends.vela import compiler as vela_compiler
+from hwnas.cost.base import Cost
+from hwnas.graph import Graph
 from hwnas.op import Signature
 from hwnas.progress import Silent
 from hwnas.space import SearchSpace
@@ -97,6 +102,25 @@ def postgresql() -> Iterator[Server]:
         pytest.skip("no PostgreSQL server here: apt-get install postgresql")
     with running(programs) as server:
         yield server
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _vela_asked_once() -> Iterator[None]:
+    """Keep what Vela estimates: most searches begin with the same networks of a small space."""
+    known: dict[tuple[Graph, str], Cost] = {}
+    ask = vela_compiler.estimate
+
+    @functools.wraps(ask)
+    def estimate(lowered: Graph, target: Target) -> Cost:
+        key = (lowered, repr(target))
+        if key not in known:
+            known[key] = ask(lowered, target)
+        return known[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (vela_compiler, vela_backend):
+            patch.setattr(module, "estimate", estimate)
+        yield
 
 
 @pytest.fixture(autouse=True)
