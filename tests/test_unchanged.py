@@ -8,27 +8,34 @@ import hashlib
 import json
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
+import hwnas
 from hwnas import machine
 from hwnas.__main__ import run
+from hwnas.results import Row
+from hwnas.space import Genotype
+from hwnas.tasks.score import Incumbent
 from tests.conftest import SHARED_WEIGHTS
 
 FOUND = Path(__file__).with_name("unchanged.json")
 COSTS = ("latency_ms", "energy_mj", "sram_kib", "flash_kib", "macs_m", "params_m")
 
-_FOREIGN = ("search_space=mbconv_small", "table.accept_foreign=true")
+_FOREIGN: Row = {"search_space": "mbconv_small", "table.accept_foreign": True}
 #: By backend. What is drawn, and what it costs, is the same on all machines.
-DRAWN = {
-    "vela": ("+target=npu", "search_space=mbconv_small"),
-    "vela_dense": ("+target=npu", "search_space=dense_small"),
-    "tvm": ("+target=cpu", *_FOREIGN),
-    "onnxruntime": ("+target=cpu", "target.runtime=onnxruntime", *_FOREIGN),
-    "modelled": ("+target=sketch",),
+DRAWN: dict[str, Row] = {
+    "vela": {"target": "npu", "search_space": "mbconv_small"},
+    "vela_dense": {"target": "npu", "search_space": "dense_small"},
+    "tvm": {"target": "cpu", **_FOREIGN},
+    "onnxruntime": {"target": "cpu", "target.runtime": "onnxruntime", **_FOREIGN},
+    "modelled": {"target": "sketch"},
 }
+#: Of what nothing here depends on, as little as may be.
+SHORT: Row = {"trained.fidelities": [1], "train.epochs": 1, "finish.epochs": 0, "finish.n_least": 1}
 #: What the sampler proposes rests on accuracies, whose last digits depend on the CPU.
 PROPOSED = {
     "default": (
@@ -42,25 +49,33 @@ PROPOSED = {
 }
 
 
-def digest(folder: Path, options: tuple[str, ...], columns: tuple[str, ...]) -> str:
+class Alike:
+    """Says that all networks are as accurate: none is trained to draw others, or to cost them."""
+
+    def score(self, genotype: Genotype, incumbent: Incumbent | None = None) -> hwnas.Score:
+        return hwnas.Score(hwnas.Figure(0.5, "modelled"))
+
+
+def digest(rows: Sequence[Row], columns: tuple[str, ...]) -> str:
     """Return a digest of a search's candidates in their order."""
-    places = (f"run.dir={folder / 'run'}", f"run.supernets={folder / 'supernets'}")
-    assert run(["search", *options, "budget=none", *places]) == 0
-    rows = pq.read_table(folder / "run" / "candidates.parquet").to_pylist()
     read = [[row["id"], *(f"{row[name]:.6g}" for name in columns if row[name])] for row in rows]
     return hashlib.sha256(json.dumps(read).encode()).hexdigest()[:16]
 
 
 def drawn(folder: Path, backend: str) -> str:
     """Return a digest of what a search at random draws for a backend."""
-    short = ("accuracy=trained", "trained.fidelities=[1]", "train.epochs=1", "finish.epochs=0")
-    options = (*DRAWN[backend], "sampler=random", *short, "study.workers=1", "n_trials=6")
-    return digest(folder, options, COSTS)
+    places = {"run.dir": folder / "run", "run.supernets": folder / "supernets"}
+    options = {**DRAWN[backend], **SHORT, **places, "sampler": "random", "budget": "none"}
+    found = hwnas.search(**options, n_trials=6, evaluator=Alike())
+    return digest(found.candidates.to_pylist(), COSTS)
 
 
 def proposed(folder: Path, name: str) -> str:
     """Return a digest of what the default sampler proposes."""
-    return digest(folder, (*PROPOSED[name], "n_trials=24"), ("accuracy", *COSTS))
+    places = (f"run.dir={folder / 'run'}", f"run.supernets={folder / 'supernets'}")
+    assert run(["search", *PROPOSED[name], "n_trials=24", "budget=none", *places]) == 0
+    rows = pq.read_table(folder / "run" / "candidates.parquet").to_pylist()
+    return digest(rows, ("accuracy", *COSTS))
 
 
 @pytest.fixture(autouse=True)
