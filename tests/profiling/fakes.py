@@ -1,5 +1,6 @@
 """Devices that know the answer, and a pool that uses them in this process."""
 
+import functools
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ from hwnas.op import OpSpec, Signature
 from hwnas.profiling.subject import Subject
 from hwnas.profiling.transfer import group
 from hwnas.runtimes.pool import Pool
-from hwnas.space import SearchSpace
+from hwnas.space import Genotype, SearchSpace
 from hwnas.target import Target
 from hwnas.timing import Timing
 from tests.conftest import TVM
@@ -39,6 +40,27 @@ def subject(space: SearchSpace, task: Signature, target: Target = CPU) -> Subjec
     """Return a space as a target runs it."""
     family = families.get(space.family)
     return Subject(space, lambda genotype: as_run(family.lower(space, genotype, task), target))
+
+
+@dataclass(frozen=True)
+class _DrawnOnce(Subject):
+    drawn: dict[Any, Any] = field(default_factory=dict)
+
+    def operators(self, seed: int) -> tuple[OpSpec, ...]:
+        if seed not in self.drawn:
+            self.drawn[seed] = super().operators(seed)
+        found: tuple[OpSpec, ...] = self.drawn[seed]
+        return found
+
+    def sample(self, n: int, seed: int) -> list[Genotype]:
+        if (n, seed) not in self.drawn:
+            self.drawn[n, seed] = super().sample(n, seed)
+        return [*self.drawn[n, seed]]
+
+
+def drawn_once(space: SearchSpace, task: Signature, target: Target = CPU) -> Subject:
+    """Return a space as a target runs it, for tests that draw the same over and over."""
+    return _DrawnOnce(space, functools.cache(subject(space, task, target).lower))
 
 
 def timing(ms: float, drifted: bool = False) -> Timing:

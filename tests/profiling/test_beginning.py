@@ -20,7 +20,7 @@ from hwnas.profiling.subject import Subject
 from hwnas.progress import Silent
 from hwnas.space import SearchSpace
 from tests.conftest import few_of
-from tests.profiling.fakes import CPU, Device, FakeWorker, pool, subject, timing
+from tests.profiling.fakes import CPU, Device, FakeWorker, drawn_once, pool, subject, timing
 
 #: How far the intervals of 16 networks may be off: their coverage is 16 of 17.
 EFFORT = Effort(16, 4)
@@ -28,7 +28,7 @@ EFFORT = Effort(16, 4)
 
 @pytest.fixture(scope="module")
 def profiled(small: SearchSpace, task: Signature) -> Subject:
-    return subject(small, task)
+    return drawn_once(small, task)
 
 
 @pytest.fixture
