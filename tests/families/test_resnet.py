@@ -15,6 +15,7 @@ from hwnas.op import OpSpec, Signature
 from hwnas.space import Genotype, SearchSpace
 from hwnas.testing import FamilyContract
 from tests.conftest import space_yaml
+from tests.families.contract import FewOrMany
 
 RESNET = families.get("resnet")
 
@@ -29,7 +30,7 @@ def resnet_224() -> SearchSpace:
     return space.load(space.find("resnet_224"))
 
 
-class TestBasic(FamilyContract):
+class TestBasic(FewOrMany):
     @pytest.fixture
     def family(self) -> Family:
         return RESNET

@@ -17,6 +17,7 @@ from hwnas.op import Signature
 from hwnas.space import Genotype, SearchSpace
 from hwnas.testing import FamilyContract
 from tests.conftest import space_yaml
+from tests.families.contract import FewOrMany
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +25,7 @@ def vit() -> SearchSpace:
     return space.load(space.find("vit_small"))
 
 
-class TestViT(FamilyContract):
+class TestViT(FewOrMany):
     @pytest.fixture
     def family(self) -> Family:
         return families.get("vit")
