@@ -1,3 +1,4 @@
+import functools
 from pathlib import Path
 
 import hydra
@@ -17,6 +18,7 @@ OPTIONS = [
 ]
 
 
+@functools.cache
 def _compose(*overrides: str) -> SearchConfig:
     config.register("search")
     with initialize_config_dir(str(CONF), version_base="1.3"):

@@ -71,9 +71,9 @@ def test_resumed_search_ends_as_if_it_had_not_been_cut(
     table: Path, tmp_path: Path, name: str
 ) -> None:
     arguments = _arguments(table, f"sampler={name}", "seed=3")
-    assert run([*arguments, "n_trials=40", f"run.dir={tmp_path / 'whole'}"]) == 0
-    assert run([*arguments, "n_trials=25", f"run.dir={tmp_path / 'cut'}"]) == 0
-    assert run(["search", f"run.resume={tmp_path / 'cut'}", "n_trials=40"]) == 0
+    assert run([*arguments, "n_trials=30", f"run.dir={tmp_path / 'whole'}"]) == 0
+    assert run([*arguments, "n_trials=20", f"run.dir={tmp_path / 'cut'}"]) == 0
+    assert run(["search", f"run.resume={tmp_path / 'cut'}", "n_trials=30"]) == 0
     for file in ("candidates.parquet", "front.csv"):
         assert (tmp_path / "cut" / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
 

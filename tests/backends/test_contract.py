@@ -11,19 +11,22 @@ from tests.conftest import target
 CPU = target("cpu")
 TARGETS = [
     target("npu"),
-    target("ethos_u65_256"),
+    pytest.param(target("ethos_u65_256"), marks=pytest.mark.slow),
     CPU,
     pytest.param(replace(CPU, dtype="int8"), marks=pytest.mark.slow),
     replace(CPU, runtime="onnxruntime"),
     replace(CPU, runtime="onnxruntime", dtype="int8"),
     replace(CPU, runtime="openvino", dtype="float32"),
-    replace(CPU, runtime="openvino", dtype="int8"),
+    pytest.param(replace(CPU, runtime="openvino", dtype="int8"), marks=pytest.mark.slow),
     pytest.param(
         replace(CPU, runtime="openvino", dtype="bfloat16"),
-        marks=pytest.mark.skipif(
-            "BF16" not in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"),
-            reason="not run: this CPU has no BF16",
-        ),
+        marks=[
+            pytest.mark.slow,
+            pytest.mark.skipif(
+                "BF16" not in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"),
+                reason="not run: this CPU has no BF16",
+            ),
+        ],
     ),
     pytest.param(
         target("cuda"),

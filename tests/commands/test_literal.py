@@ -30,9 +30,10 @@ def _dir(value: str) -> Any:
 def test_paths_are_taken_as_they_are_written(text: str) -> None:
     read = "./???" if text == "???" else text
     assert _dir(text) == read
-    assert _dir(literal.in_quotes(text)) == read  # quoted for Hydra
     assert _dir(literal.said(text)) == read  # as messages say it
-    assert compose("compare", [f"runs={literal.listed([text, 'b'])}"]).paths == [read, "b"]
+    quoted = f"run.dir={literal.in_quotes(text)}"  # for Hydra
+    both = compose("compare", [f"runs={literal.listed([text, 'b'])}", quoted])
+    assert (both.run.dir, both.paths) == (read, [read, "b"])
 
 
 def test_any_text_is_taken_as_it_is_written() -> None:

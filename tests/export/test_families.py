@@ -42,7 +42,7 @@ from hwnas.target import Remote, Target
 from hwnas.tasks.classification.task import Classes
 from hwnas.timing import TimingConfig
 from hwnas.training.data import ImageData, InMemorySplit
-from tests.conftest import target
+from tests.conftest import few_of, target
 from tests.export.blocked import LARGE, run_file, run_snippet
 from tests.export.fakes import Lent
 from tests.runtimes.emulator import CROSS, emulate, needs_cross_compiler, needs_emulator
@@ -155,7 +155,7 @@ def _of(device: Target, made: Lent | None) -> Artefacts:
 
 
 @pytest.mark.parametrize("n", [1, pytest.param(20, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", SPACES)
+@pytest.mark.parametrize("name", few_of(["tiny", "resnet_small", "vit_small", "mbconv_mixed"], 3))
 def test_libraries_of_random_networks_agree_with_torch(name: str, n: int, tmp_path: Path) -> None:
     where, task, rng = space.load(space.find(name)), Signature(1, 10), random.Random(name)
     torch.manual_seed(0)

@@ -13,6 +13,7 @@ from hwnas.planning.arrivals import Arrivals
 from hwnas.planning.problem import read_problem
 from hwnas.planning.stations import curves_of, limits_of, stations_of
 from hwnas.progress import Silent
+from tests.conftest import few_of
 from tests.planning import made
 
 N = 1_500_000
@@ -27,7 +28,7 @@ def _exponential() -> events.Floats:
     return found
 
 
-@pytest.mark.parametrize("load", [0.5, 0.8])
+@pytest.mark.parametrize("load", few_of([0.8, 0.5], 1))
 def test_means_are_those_of_queueing_theory(load: float) -> None:
     memoryless = _exponential()
     assert mean(load, 1, memoryless, 1) == pytest.approx(1 / (1 - load), rel=0.02)  # M/M/1

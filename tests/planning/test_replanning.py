@@ -12,6 +12,7 @@ import hwnas
 from hwnas.__main__ import run
 from hwnas.planning import moves, resolving, restoring
 from hwnas.planning.plan import Plan, read_plan
+from tests.conftest import few_of
 from tests.planning import checker, made
 
 HOURS = [60.0, 90.0, 120.0, 90.0]
@@ -80,7 +81,7 @@ def _broken(folder: Path, plan: Path, demands: dict[str, list[float]]) -> list[s
     return checker.broken(here, plan)
 
 
-@pytest.mark.parametrize("factor", [1.0, 1.04, 0.96])
+@pytest.mark.parametrize("factor", few_of([1.04, 1.0, 0.96], 1))
 def test_nothing_changes_where_nothing_changed(folder: Path, factor: float) -> None:
     seen = _seen(read_plan(folder / "plan"), {"web": factor})
     found = hwnas.replan(folder / "plan", seen, run__dir="same")

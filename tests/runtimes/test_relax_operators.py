@@ -130,7 +130,7 @@ def test_every_kind_of_operator_is_tested() -> None:
     assert {op.base for op in OPERATORS} == {*BASES}
 
 
-@pytest.mark.parametrize("op", OPERATORS, ids=str)
+@pytest.mark.parametrize("op", few_of([*OPERATORS[::2], *OPERATORS[1::2]], 21), ids=str)
 def test_operator_computes_what_torch_computes(compilers: dict[str, Compiler], op: OpSpec) -> None:
     compiler = compilers["host"]
     junk = 0.0 if op.base == "layernorm" else JUNK
@@ -153,7 +153,7 @@ def test_operators_compute_the_same_on_cpus_with_shorter_vectors(
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
 @pytest.mark.parametrize("kind", ["add", "conv2d"])
-@pytest.mark.parametrize("largest", [4.0, 300.0])
+@pytest.mark.parametrize("largest", few_of([4.0, 300.0], 1))
 def test_activation_is_right_everywhere(
     compilers: dict[str, Compiler], name: str, kind: str, largest: float
 ) -> None:
@@ -205,7 +205,7 @@ def _wrong(compiler: Compiler, op: OpSpec) -> list[str]:
     return [str(plan) for plan in plans if not _error(compiler, op, plan, inputs, junk) < TOLERANCE]
 
 
-@pytest.mark.parametrize("op", few_of([op for op in PLANNED if op.weight_shape], 2), ids=str)
+@pytest.mark.parametrize("op", few_of([op for op in PLANNED if op.weight_shape], 1), ids=str)
 def test_every_plan_computes_the_same(compilers: dict[str, Compiler], op: OpSpec) -> None:
     assert _wrong(compilers["host"], op) == []
 

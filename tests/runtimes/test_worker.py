@@ -62,6 +62,7 @@ def test_worker_does_what_a_bench_does(worker: Worker, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+@pytest.mark.slow
 def test_worker_uses_several_threads(tmp_path: Path) -> None:
     with Worker(replace(HOST, threads=2), QUICK, Remote(), limit_s=60.0) as worker:
         _check(worker, tmp_path)

@@ -20,6 +20,7 @@ from hwnas.searching.options import SamplerConfig
 from hwnas.searching.pareto_sampler import ParetoSampler
 from hwnas.searching.study import Study
 from hwnas.space import Genotype, SearchSpace
+from tests.conftest import few_of
 from tests.searching.fakes import SizeAccuracy, SizeCost, size
 from tests.searching.test_pareto_sampler import LARGE, SMALL, accuracy, latency
 
@@ -110,7 +111,7 @@ def _search(space: SearchSpace, path: Path, n: int, cost: SizeCost) -> list[Cand
         study.close()
 
 
-@pytest.mark.parametrize("n_affordable", [None, 6])
+@pytest.mark.parametrize("n_affordable", few_of([6, None], 1))
 def test_search_with_features_goes_on_as_if_it_had_not_been_cut_off(
     tiny: SearchSpace, tmp_path: Path, n_affordable: int | None
 ) -> None:

@@ -27,6 +27,7 @@ from hwnas.searching.shared_study import Membership, SharedStudy
 from hwnas.searching.storage import is_shared
 from hwnas.searching.study import Study
 from hwnas.space import SearchSpace
+from tests.conftest import few_of
 from tests.postgresql import Server
 from tests.searching.fakes import SizeAccuracy, SizeCost
 
@@ -36,7 +37,7 @@ IMPATIENT = StudyConfig(grace_s=1, patience_s=1)
 DIGESTS = {"search_space": "a", "seed": "b"}
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=few_of(["sqlite", "postgresql"], 1))
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'shared.db'}"
@@ -240,6 +241,7 @@ def _work(membership: Membership, space: SearchSpace, n_trials: int) -> None:
     study.close()
 
 
+@pytest.mark.parametrize("url", ["sqlite", "postgresql"], indirect=True)
 def test_processes_race_for_the_last_trials(membership: Membership, tiny: SearchSpace) -> None:
     context = multiprocessing.get_context("fork")
     workers = [context.Process(target=_work, args=(membership, tiny, 13)) for _ in range(4)]

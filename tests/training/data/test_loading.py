@@ -73,6 +73,7 @@ def fashion_mnist() -> ImageData:
     return load(DatasetConfig("fashion_mnist", path=str(SHARED / "fashion_mnist")), 28, Silent())
 
 
+@pytest.mark.slow
 @needs_fashion_mnist
 def test_fashion_mnist_is_read_from_a_folder(fashion_mnist: ImageData) -> None:
     data = fashion_mnist
@@ -170,6 +171,7 @@ def test_folder_without_splits_is_split(tmp_path: Path) -> None:
     assert any("of 21 sizes are resized to 16x16" in note for note in data.notes)
 
 
+@pytest.mark.slow
 @needs_fashion_mnist
 def test_digests_of_fashion_mnist_stay_what_they_are(fashion_mnist: ImageData) -> None:
     """They enter the keys of trained supernets and the digests of runs."""
