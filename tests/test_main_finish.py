@@ -37,7 +37,7 @@ from tests.int8.networks import coarsely
 
 QUICK = (
     "+target=npu", "search_space=tiny", "accuracy=trained", "trained.fidelities=[1,2]",
-    "finish.epochs=2", "finish.n_least=4", "n_trials=12", "budget=none", "study.workers=1",
+    "finish.epochs=2", "finish.n_least=4", "n_trials=8", "budget=none", "study.workers=1",
 )  # fmt: skip
 
 
@@ -61,7 +61,7 @@ def _rows(folder: Path) -> list[dict[str, Any]]:
 def test_files_say_what_was_read_believed_and_finished(searched: Path) -> None:
     rows, manifest = _rows(searched), json.loads((searched / "manifest.json").read_text())
     scored = [row for row in rows if row["accuracy"] is not None]
-    assert len(rows) == 12
+    assert len(rows) == 8
     assert all(0 < row["accuracy_after_1_epochs"] < 1 for row in scored)
     assert {row["accuracy_source"] for row in scored} == {"modelled"}
     assert all(row["accuracy_read"] is not None for row in scored)
