@@ -23,7 +23,7 @@ QUICK = (
     "search_space=tiny",
     "train.epochs=2",
     *SHARED_WEIGHTS,
-    "n_trials=10",
+    "n_trials=6",
     "budget=none",
 )
 
