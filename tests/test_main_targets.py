@@ -36,7 +36,7 @@ QUICK = (
     "search_space=tiny",
     "train.epochs=1",
     *SHARED_WEIGHTS,
-    "n_trials=24",
+    "n_trials=12",
     "budget=none",
 )
 
@@ -128,7 +128,7 @@ def test_each_target_has_a_front_and_all_have_one(
     for words in ("npu: verified front", "sketch: verified front", "Models for all targets"):
         assert words in out
     rows = pq.read_table(folder / "candidates.parquet").to_pylist()
-    assert len(rows) == 24
+    assert len(rows) == 12
     ids = {}
     for target in ("npu", "sketch"):
         found = json.loads((folder / target / "front.json").read_text())

@@ -73,7 +73,7 @@ def test_supernet_is_trained_once_and_search_uses_it(capsys: pytest.CaptureFixtu
     written = checkpoint.stat().st_mtime_ns
     assert run(["train", *TINY, "train.ema=0.9", "train.tensorboard=true"]) == 0
     assert "It was trained before." in capsys.readouterr().out
-    scored = (*SHARED_WEIGHTS, "train.ema=0.9", "n_trials=12")
+    scored = (*SHARED_WEIGHTS, "train.ema=0.9", "n_trials=2")
     assert run(["search", "+target=npu", *TINY, *scored, "run.dir=s"]) == 0
     assert json.loads(Path("s/manifest.json").read_text())["checkpoint"] == str(checkpoint)
     assert checkpoint.stat().st_mtime_ns == written

@@ -28,7 +28,7 @@ QUICK = (
     "search_space=tiny",
     "train.epochs=1",
     *SHARED_WEIGHTS,
-    "n_trials=20",
+    "n_trials=10",
 )
 
 
