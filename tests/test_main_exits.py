@@ -26,8 +26,8 @@ from hwnas.space import Genotype
 
 SPACE = Path(__file__).parent / "families" / "exits.yaml"
 OPTIONS = (
-    "+target=npu", "trained.fidelities=[1,2]", "train.epochs=2", "finish.n_least=2",
-    "finish.epochs=3", "finish.max_int8_drop=100", "n_trials=4", "study.workers=1",
+    "+target=npu", "trained.fidelities=[1]", "train.epochs=2", "finish.n_least=2",
+    "finish.epochs=2", "finish.max_int8_drop=100", "n_trials=4", "study.workers=1",
     "budget=none", "budget.latency_ms=10",
 )  # fmt: skip
 Row = dict[str, Any]

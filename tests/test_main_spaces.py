@@ -39,7 +39,7 @@ QUICK = (
     "+target=npu",
     "train.epochs=1",
     *SHARED_WEIGHTS,
-    "n_trials=12",
+    "n_trials=8",
     "budget=none",
 )
 
@@ -128,8 +128,8 @@ def test_search_is_resumed(
 ) -> None:
     folder = tmp_path / "run"
     shutil.copytree(searched, folder)
-    assert run(["search", f"run.resume={folder}", "n_trials=14"]) == 0
-    assert [row["id"] for row in _rows(folder)][:12] == [row["id"] for row in _rows(searched)]
+    assert run(["search", f"run.resume={folder}", "n_trials=10"]) == 0
+    assert [row["id"] for row in _rows(folder)][:8] == [row["id"] for row in _rows(searched)]
     capsys.readouterr()
     own = searched.parent / "own"
     line = _refused(capsys, ["search", f"run.resume={folder}", f"search_space={own}/small.yaml"])
