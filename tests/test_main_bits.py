@@ -16,25 +16,31 @@ from hwnas.__main__ import run
 from tests.conftest import space_yaml
 
 OPTIONS = (
-    "+target=npu", "accuracy=trained", "trained.fidelities=[1,2]", "train.epochs=2",
-    "finish.n_least=3", "finish.epochs=2", "finish.max_int8_drop=100", "n_trials=5",
+    "+target=npu", "accuracy=trained", "trained.fidelities=[1]", "train.epochs=1",
+    "finish.n_least=3", "finish.epochs=1", "finish.max_int8_drop=100", "n_trials=4",
     "study.workers=1", "budget=none",
 )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with a search in ``run`` over bits of weights, and its space."""
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a space of bits of weights."""
     folder = tmp_path_factory.mktemp("bits")
     raw = space_yaml(space.load(space.find("tiny")))
     raw["choices"]["weight_bits"] = [3, 4]
     raw["fixed"]["classifier.weight_bits"] = 8
     raw["fixed"]["stages.0.weight_sparsity"] = "2:4"
     (folder / "packed.yaml").write_text(yaml.safe_dump(raw))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def root(packed: Path) -> Path:
+    """Return the folder, with a search of that space in ``run``."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["hwnas"])
-        assert run(["search", *OPTIONS, *_places(folder)]) == 0
-    return folder
+        assert run(["search", *OPTIONS, *_places(packed)]) == 0
+    return packed
 
 
 def _places(folder: Path) -> list[str]:
@@ -66,6 +72,7 @@ def _is_sparse(weight: NDArray[np.int8]) -> bool:
     return n > 0 and bool(((fours != 0).sum(-1) <= 2).all())
 
 
+@pytest.mark.slow
 def test_search_delivers_weights_of_the_bits_that_it_chose(root: Path) -> None:
     with (root / "run" / "front.csv").open(encoding="utf-8", newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["tflite"]]
@@ -80,6 +87,7 @@ def test_search_delivers_weights_of_the_bits_that_it_chose(root: Path) -> None:
         assert float(row["verified_flash_kib"]) == pytest.approx(float(row["flash_kib"]), rel=0.1)
 
 
+@pytest.mark.slow
 def test_export_says_the_bits_and_is_verified(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["hwnas"])
     out = root / "out"
@@ -96,15 +104,15 @@ def test_export_says_the_bits_and_is_verified(root: Path, monkeypatch: pytest.Mo
 
 
 def test_a_cpu_refuses_bits(
-    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    packed: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["hwnas"])
-    places = [place for place in _places(root) if not place.startswith("run.dir")]
-    assert run(["search", "+target=cpu", f"run.dir={root / 'refused'}", *places]) == 2
+    places = [place for place in _places(packed) if not place.startswith("run.dir")]
+    assert run(["search", "+target=cpu", f"run.dir={packed / 'refused'}", *places]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "'weight_bits', which gains nothing on target 'cpu'" in line
     options = ["+target=npu", "target.weight_sparsity=false"]
-    assert run(["search", *options, f"run.dir={root / 'refused'}", *places]) == 2
+    assert run(["search", *options, f"run.dir={packed / 'refused'}", *places]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "weight_sparsity', and the file of target 'npu' does not say that zeros gain" in line
-    assert not (root / "refused").exists()
+    assert not (packed / "refused").exists()

@@ -141,6 +141,7 @@ def test_what_fits_as_it_is_is_up_to_its_own_weights(
     assert proof["figures"]["flash_kib"][0] <= 0.996 * own
 
 
+@pytest.mark.slow
 def test_channels_go_where_bits_do_not_suffice(searched: Path, tmp_path: Path) -> None:
     member = _largest(searched)
     limit = 0.25 * float(member["verified_flash_kib"])

@@ -273,7 +273,11 @@ def _other_opset(folder: Path) -> None:
     [
         (_other_weights, "is not as it should be: model.py.error"),
         (_other_opset, "model.int8.onnx: onnxruntime refuses the model"),
-        (lambda f: _replace(f, "model.int8.tflite", b"nothing"), "model.int8.tflite: "),
+        pytest.param(
+            lambda f: _replace(f, "model.int8.tflite", b"nothing"),
+            "model.int8.tflite: ",
+            marks=pytest.mark.slow,
+        ),
         (lambda f: _replace(f, "model.py", b"def load(:"), "model.py: "),
         (lambda f: _replace(f, "model.py", b"import sys; sys.exit(0)"), "ended without an answer"),
         pytest.param(
@@ -468,6 +472,7 @@ def test_same_command_goes_on_where_it_was_cut_off(
     assert "is there already: remove it" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_library_gives_what_was_written_before_it_was_cut_off_too(
     searched: Path, tmp_path: Path
 ) -> None:
