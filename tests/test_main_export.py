@@ -706,6 +706,7 @@ def test_missing_folders_are_refused(
 @pytest.mark.slow
 def test_export_for_this_machine_is_timed_and_verified_without_torch(tmp_path: Path) -> None:
     network = [
+        "search_space=mbconv_small",  # of which a table ships
         "train.epochs=1",
         *SHARED_WEIGHTS,
         "n_trials=4",

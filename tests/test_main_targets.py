@@ -255,7 +255,7 @@ def test_target_whose_budget_nothing_meets_is_named(
     some = [BOTH, *QUICK, "npu.budget.latency_ms=0.0001"]
     assert run(["search", *some, f"run.dir={folder}"]) == 0
     out = capsys.readouterr().out
-    assert "npu: None of 24 candidates meets the budget" in out
+    assert "npu: None of 12 candidates meets the budget" in out
     assert "No candidate fits the budgets of all targets." in out
     assert "No candidate fits" in (folder / "report.html").read_text()
     assert "front.csv" not in next(line for line in out.splitlines() if "Files in" in line)
