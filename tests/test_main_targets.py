@@ -262,8 +262,8 @@ def test_target_whose_budget_nothing_meets_is_named(
     assert "only=TARGET" in _refused(capsys, [f"run={folder}", f"dir={tmp_path}"], verb="export")
     none = [*some, "sketch.budget.latency_ms=0.0000001", "sampler=random"]
     line = _refused(capsys, none)
-    assert "npu: None of 24" in line
-    assert "sketch: None of 24" in line
+    assert "npu: None of 12" in line
+    assert "sketch: None of 12" in line
 
 
 @pytest.mark.parametrize(
