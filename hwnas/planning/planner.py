@@ -96,11 +96,13 @@ def loosened(
         seeds: Of the simulations.
         progress: Is told of phases.
     """
+    if best.is_late:
+        return best
+    scene = Scene(arrivals(best.solution.task.problem))
     for _ in range(1 if best.solution.kept else _LOOSER_ROUNDS):
         task = best.solution.task
-        scene = Scene(arrivals(task.problem))
         scale = headroom.looser(best.solution, best.plan, scene, seeds[0], progress)
-        if not scale or best.is_late:
+        if not scale:
             break
         wider = replace(task, scale={**task.scale, **scale})
         found = solution(wider, limit_s, progress)
