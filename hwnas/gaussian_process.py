@@ -1,13 +1,18 @@
 """A Gaussian process over the choices of a space, for the one objective that is expensive.
 
 Choices become features by ``Features``; the kernel is a Matern 3/2 with a length scale a feature
-(chosen in ``experiments/sampler``). Length scales are fitted by maximum a posteriori: with tens of
-observations and tens of features maximum likelihood alone overfits. How smooth the function is as a
-whole is left to the data; that one feature matters much more than others must be shown by it.
+(chosen in ``experiments/sampler``). Where some features sum up a candidate (how often each option
+occurs, what it costs), a value is a function of these alone, and another of all features: the first
+is learned from few observations, and the second says by how much single choices move it. Length
+scales are fitted by maximum a posteriori: with tens of observations and tens of features maximum
+likelihood alone overfits. How smooth a function is as a whole is left to the data; that one feature
+matters much more than others must be shown by it.
 
-Sources: Rasmussen and Williams, "Gaussian processes for machine learning", 2006, chapter 5; the
-mean of the prior of length scales is that of Hvarfner et al., "Vanilla Bayesian optimization
-performs great in high dimensions", ICML 2024, https://arxiv.org/abs/2402.02229.
+Sources: Rasmussen and Williams, "Gaussian processes for machine learning", 2006, chapter 5; sums of
+kernels over few features and many: Duvenaud et al., "Additive Gaussian processes", NeurIPS 2011,
+https://arxiv.org/abs/1112.4394; that the mean of the prior of length scales grows with the number
+of features: Hvarfner et al., "Vanilla Bayesian optimization performs great in high dimensions",
+ICML 2024, https://arxiv.org/abs/2402.02229.
 """
 
 import math
@@ -22,8 +27,13 @@ Array = NDArray[np.float64]
 
 _JITTER = 1e-8
 _NOISE = -4.0  #: of the logarithm of what features don't explain: the mean of its prior
-# Of logarithms of length scales: the variance that all have in common, and that of each by itself.
-_SHARED, _OWN = 2.0, 0.3
+# Of logarithms of length scales of a kernel over one feature: the mean of the prior. It is lower
+# for a sum of two kernels, each of which explains a part.
+_ONE, _OF_TWO = math.sqrt(2), -0.35
+# Of logarithms of length scales: the variance that all have in common, and that of each by itself;
+# then those of features that sum up.
+_SPREAD, _SPREAD_OF_SUMMARY = (2.0, 0.3), (1.0, 0.5)
+_SINGLE = 2.0  #: of the logarithm of how much single choices move a value: variance of its prior
 _STEPS = 60  #: of the optimiser, at most
 _BLOCK = 50_000  #: elements of a kernel that are worked on at once
 
@@ -33,8 +43,10 @@ class Hyperparameters:
     """What is fitted, as logarithms."""
 
     lengths: Array  #: ``(d,)``
-    noise: float  #: of the variance that no feature explains over the signal's
-    variance: float  #: of the signal's variance
+    noise: float  #: of the variance that no feature explains over ``variance``
+    variance: float  #: of the variance of what the summary explains; where there is none, all do
+    n_summary: int = 0  #: features that sum up a candidate: the last ones
+    single: float = 0.0  #: of the variance that all features explain, over ``variance``
 
 
 @final
@@ -54,10 +66,11 @@ class Surrogate:
 
     def __init__(self, x: Array, y: Array, parameters: Hyperparameters, stds: Array | None = None):
         self._x, self._y, self._parameters = x, y, parameters
+        self._parts = _parts(x.shape[1], parameters.n_summary, parameters.single)
         self._variance = math.exp(parameters.variance)
         self._errors = np.zeros(len(y)) if stds is None else stds**2 / self._variance
         own = math.exp(parameters.noise) * _same(x, self._errors)
-        self._prior = _kernel(x, x, parameters.lengths) + own
+        self._prior = self._kernel(x) + own
         self._prior[np.diag_indices_from(self._prior)] += _JITTER
         self._factor = linalg.cholesky(self._prior + np.diag(self._errors), lower=True)
         ones = linalg.cho_solve((self._factor, True), np.ones(len(y)))
@@ -69,14 +82,24 @@ class Surrogate:
         """The standard deviation that values have beside that of ``predict``."""
         return math.sqrt(self._variance) * math.exp(self._parameters.noise / 2)
 
+    def _kernel(self, x: Array) -> Array:
+        lengths = self._parameters.lengths
+        return np.asarray(
+            sum(
+                weight * _kernel(x[:, part], self._x[:, part], lengths[part])
+                for part, weight in self._parts
+            )
+        )
+
     def predict(self, x: Array) -> tuple[Array, Array]:
         """Return mean and standard deviation of what features explain, each ``(n,)``."""
-        kernel = _kernel(x, self._x, self._parameters.lengths)
+        kernel = self._kernel(x)
         mean = self._mean + kernel @ self._weights
         n = len(self._y)
         inverse = linalg.solve_triangular(self._factor, np.eye(n), lower=True, check_finite=False)
         solved = kernel @ inverse.T  # in much less time than by a triangular solver
-        left = 1.0 - np.einsum("ij,ij->i", solved, solved)
+        whole = sum(weight for _, weight in self._parts)
+        left = whole - np.einsum("ij,ij->i", solved, solved)
         return mean, np.sqrt(self._variance * np.maximum(left, 1e-9))
 
     def observed(self) -> tuple[Array, Array]:
@@ -105,24 +128,30 @@ class Surrogate:
         return np.asarray((self._mean + values + self._prior @ missed).T)
 
 
-def fit(x: Array, y: Array, stds: Array | None = None) -> Hyperparameters:
+def fit(x: Array, y: Array, stds: Array | None = None, n_summary: int = 0) -> Hyperparameters:
     """Return the most probable hyperparameters for observations ``y (n,)`` at ``x (n, d)``.
 
-    ``stds`` are those of errors of observation, ``(n,)``, as ``Surrogate`` takes them.
+    ``stds`` are those of errors of observation, ``(n,)``, as ``Surrogate`` takes them. The last
+    ``n_summary`` features sum up a candidate; 0: nothing does.
     """
     n, d = x.shape
     errors = np.zeros(n) if stds is None else stds**2
     # Weakly expected of the signal's variance: that of observations, less what is error in it.
     prior = max(float(np.var(y) - errors.mean()), 0.05 * float(np.var(y))) + 1e-12
-    centre = math.sqrt(2) + 0.5 * math.log(d)
     used = np.ptp(x, axis=0) > 0  # the others are not told by anything; they keep the prior
     z, same = x[:, used], _same(x, errors)
+    n_told = int(used[d - n_summary :].sum()) if used[: d - n_summary].any() else 0
+    n_summary = n_summary if n_told else 0
+    centre = _centre(d, n_summary)
 
     def loss(values: Array) -> tuple[float, Array]:
-        lengths, noise, variance = values[:-2], values[-2], math.exp(values[-1])
-        squares = _squares(z, z, lengths)
-        kernel, slope = _matern(squares)
-        kernel += math.exp(noise) * same
+        lengths, noise, single, variance = values[:-3], values[-3], values[-2], math.exp(values[-1])
+        parts = []
+        for part, weight in _parts(len(lengths), n_told, single):
+            scaled = z[:, part] / np.exp(lengths[part])
+            explained, slope = _matern(_squares(scaled, scaled))
+            parts.append((part, scaled, weight * explained, weight * slope))
+        kernel = sum(explained for _, _, explained, _ in parts) + math.exp(noise) * same
         kernel[np.diag_indices_from(kernel)] += _JITTER + errors / variance
         factor = linalg.cholesky(kernel, lower=True, check_finite=False)
         inverse = linalg.cho_solve((factor, True), np.eye(n), check_finite=False)
@@ -134,33 +163,66 @@ def fit(x: Array, y: Array, stds: Array | None = None) -> Hyperparameters:
         value += misfit / variance
         # d value / d kernel = (inverse - weights weights' / variance) / 2
         inner = 0.5 * (inverse - np.outer(weights, weights) / variance)
-        scaled = z / np.exp(lengths)
-        weighted = inner * slope
-        sums = weighted.sum(axis=1)
-        # sum_ab w_ab (z_a - z_b)^2, for every feature at once
-        spread = 2 * (sums @ scaled**2 - np.einsum("id,id->d", scaled, weighted @ scaled))
-        gradient = np.empty_like(values)
-        gradient[:-2] = -2 * spread
-        gradient[-2] = np.sum(inner * same) * math.exp(noise)
-        gradient[-1] = 0.5 * n + 1 - misfit / variance - np.diag(inner) @ errors / variance
-        away = lengths - centre
-        shared = _SHARED / (_OWN + len(away) * _SHARED) * away.sum()
-        from_prior = (away - shared) / _OWN  # the inverse of their covariance times them
-        value += 0.5 * float(away @ from_prior)
-        gradient[:-2] += from_prior
-        value += 0.5 * (noise - _NOISE) ** 2 / 4.0
-        gradient[-2] += (noise - _NOISE) / 4.0
-        return value, gradient
+        implausible, gradient = _implausibility(values[:-1], centre[used], n_told)
+        for part, scaled, _, slope in parts:
+            weighted = inner * slope
+            sums = weighted.sum(axis=1)
+            # sum_ab w_ab (z_a - z_b)^2, for every feature at once
+            spread = 2 * (sums @ scaled**2 - np.einsum("id,id->d", scaled, weighted @ scaled))
+            gradient[:-2][part] -= 2 * spread
+        gradient[-2] += np.sum(inner * same) * math.exp(noise)
+        if n_told:
+            gradient[-1] += np.sum(inner * parts[1][2])
+        of_variance = 0.5 * n + 1 - misfit / variance - np.diag(inner) @ errors / variance
+        return value + implausible, np.append(gradient, of_variance)
 
     at = math.log(prior)
-    first = np.append(np.full(int(used.sum()), centre - 1.0), [_NOISE, at])
-    bounds = [(centre - 6.0, centre + 6.0)] * int(used.sum()) + [(-14.0, 1.0), (at - 6, at + 6)]
+    first = np.concatenate([centre[used] - 1.0, [_NOISE, 0.0, at]])
+    ends = [(c - 6.0, c + 6.0) for c in centre[used].tolist()]
+    bounds = [*ends, (-14.0, 1.0), (-8.0, 8.0), (at - 6, at + 6)]
     found = optimize.minimize(
         loss, first, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": _STEPS}
     ).x
-    lengths = np.full(d, centre)
-    lengths[used] = found[:-2]
-    return Hyperparameters(lengths, float(found[-2]), float(found[-1]))
+    lengths = centre.copy()
+    lengths[used] = found[:-3]
+    noise, single, variance = found[-3:].tolist()
+    return Hyperparameters(lengths, noise, variance, n_summary, single)
+
+
+def _parts(d: int, n_summary: int, single: float) -> list[tuple[slice, float]]:
+    """Return what features the kernels of a sum read, and how much each of these counts."""
+    if not n_summary:
+        return [(slice(0, d), 1.0)]
+    return [(slice(d - n_summary, d), 1.0), (slice(0, d), math.exp(single))]
+
+
+def _centre(d: int, n_summary: int) -> Array:
+    """Return the mean of the prior of logarithms of length scales, ``(d,)``."""
+    if not n_summary:
+        return np.full(d, _ONE + 0.5 * math.log(d))
+    sizes = np.repeat([d, n_summary], [d - n_summary, n_summary])
+    return np.asarray(_OF_TWO + 0.5 * np.log(sizes))
+
+
+def _implausibility(values: Array, centre: Array, n_summary: int) -> tuple[float, Array]:
+    """Return the prior's negative logarithm and its gradient.
+
+    Args:
+        values: Logarithms of length scales, of noise, and of how much single choices count.
+        centre: The mean of those of length scales, ``(d,)``.
+        n_summary: Features that sum up a candidate.
+    """
+    *lengths, noise, single = values.tolist()
+    away = np.asarray(lengths) - centre
+    value = 0.5 * (noise - _NOISE) ** 2 / 4.0 + 0.5 * single**2 / _SINGLE
+    groups = []
+    for own, (together, alone) in zip(
+        np.split(away, [len(away) - n_summary]), (_SPREAD, _SPREAD_OF_SUMMARY), strict=True
+    ):
+        shared = together / (alone + len(own) * together) * own.sum()
+        groups.append((own - shared) / alone)  # the inverse of their covariance times them
+        value += 0.5 * float(own @ groups[-1])
+    return value, np.concatenate([*groups, [(noise - _NOISE) / 4.0, single / _SINGLE]])
 
 
 def _same(x: Array, errors: Array) -> Array:
@@ -197,9 +259,8 @@ def _kernel(a: Array, b: Array, lengths: Array) -> Array:
     return kernel
 
 
-def _squares(a: Array, b: Array, lengths: Array) -> Array:
-    """Return squared distances between rows, in length scales."""
-    a, b = a / np.exp(lengths), b / np.exp(lengths)
+def _squares(a: Array, b: Array) -> Array:
+    """Return squared distances between rows."""
     squares = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1)[None] - 2 * a @ b.T
     return np.asarray(np.maximum(squares, 0.0))
 

@@ -33,10 +33,11 @@ def _smooth(x: np.ndarray) -> np.ndarray:
     return np.asarray(np.sin(3 * x[:, 0]) + 0.5 * x[:, 1] ** 2)
 
 
+@pytest.mark.parametrize("n_summary", [0, 2, 4])
 @pytest.mark.parametrize("noisy", [False, True])
 @pytest.mark.parametrize("seed", range(3))
 def test_gradient_is_that_of_the_loss(
-    seed: int, noisy: bool, monkeypatch: pytest.MonkeyPatch
+    seed: int, noisy: bool, n_summary: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = np.random.default_rng(seed)
     x = rng.uniform(size=(15, 4))
@@ -54,7 +55,7 @@ def test_gradient_is_that_of_the_loss(
         return optimize.OptimizeResult(x=first)
 
     monkeypatch.setattr(optimize, "minimize", check)
-    fitted = fit(x, _smooth(x) + rng.normal(0, 0.05, 15), stds)
+    fitted = fit(x, _smooth(x) + rng.normal(0, 0.05, 15), stds, n_summary)
     assert len(checked) == 3
     assert len(fitted.lengths) == 4
 
@@ -64,6 +65,40 @@ def test_what_does_not_matter_gets_a_long_length_scale() -> None:
     x = rng.uniform(size=(60, 5))
     lengths = fit(x, _smooth(x)).lengths
     assert lengths[0] < lengths[1] < lengths[2:].min()
+
+
+def test_what_sums_up_candidates_is_learned_from_few() -> None:
+    """How often an option occurs matters most, and where it occurs a little."""
+    choices = {f"edge_{i}": ("x", "y", "z") for i in range(6)}
+    features = Features(choices)
+    missed = []
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        options = rng.integers(0, 3, (230, 6))
+        where = rng.normal(0, 0.1, (6, 3))
+        count = (options == 0).sum(axis=1)
+        y = np.sqrt(count) + where[np.arange(6), options].sum(axis=1)
+        x = features(
+            [dict(zip(choices, np.array(["x", "y", "z"])[o], strict=True)) for o in options]
+        )
+        models = [Surrogate(x[:30], y[:30], fit(x[:30], y[:30], None, n)) for n in (0, 3)]
+        missed.append([np.std(y[30:] - model.predict(x[30:])[0]) for model in models])
+        inside = np.abs(y[30:] - models[1].predict(x[30:])[0]) < 1.96 * models[1].predict(x[30:])[1]
+        assert inside.mean() > 0.8
+    alike, summed = np.mean(missed, axis=0)
+    assert features.n_shares == 3
+    assert summed < 0.8 * alike
+
+
+@pytest.mark.parametrize("constant", [slice(0, 3), slice(3, 5)])
+def test_summary_that_tells_nothing_or_all_is_no_summary(constant: slice) -> None:
+    rng = np.random.default_rng(4)
+    x = rng.uniform(size=(30, 5))
+    x[:, constant] = 0.5
+    y = np.sin(4 * x).sum(axis=1)
+    with_summary, without = fit(x, y, None, 2), fit(x, y)
+    assert with_summary.n_summary == 0
+    assert with_summary.lengths == pytest.approx(without.lengths)
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.1])

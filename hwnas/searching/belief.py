@@ -143,16 +143,16 @@ def _posterior(
     """
     n = len(genotypes)
     assignments = [space.assignment(genotype) for genotype in genotypes]
-    features = Features(space.choices, space.optional())(assignments)
-    known = CostedCandidates(assignments, features, readings.costs)
-    inputs = Inputs(known, None)
+    features = Features(space.choices, space.optional())
+    known = CostedCandidates(assignments, features(assignments), readings.costs)
+    inputs = Inputs(known, None, features.n_shares)
     logs = np.log(readings.errors)
     # As the sampler does: what does not work at all would take the attention of the model.
     limit = math.log(float(np.quantile(readings.errors, REFERENCE))) + CLIP
     told = np.minimum(logs, limit)
     chosen = _spread(n, _FITTED)
     x, stds = inputs(known), readings.stds
-    parameters = fit(x[chosen], told[chosen], stds[chosen])
+    parameters = fit(x[chosen], told[chosen], stds[chosen], inputs.n_summary)
     given = _spread(n, _MOST)
     model = Surrogate(x[given], told[given], parameters, stds[given])
     rng = np.random.default_rng(_SEED)

@@ -25,7 +25,9 @@ REFERENCE = 0.85  # quantile of the first errors beyond which an error counts as
 # take all the attention of a model of those that do.
 CLIP = 0.5
 
-_CURIOSITY = 0.7  # what uncertainty is multiplied by
+# What uncertainty is multiplied by, in turns: a model that is wrong and sure of it is found out by
+# what is proposed as if it were less sure.
+_CURIOSITIES = (0.5, 1.0, 2.0)
 _WIDE = 20.0  # ratio of costs beyond which a volume hardly sees what is cheap
 
 
@@ -98,6 +100,7 @@ class Expectation:
     highest: float  #: the error up to which they count by ratios of costs
     reading: float  #: the standard deviation of a reading of the logarithm of an error
     within: tuple[float, float]  #: ends of 95 % intervals, in standard deviations from the mean
+    curiosity: float  #: what uncertainty is multiplied by where gains are reckoned
     pace: Pace | None = None  #: how long trials take, where gains count by the second
 
     def merits(self, known: CostedCandidates) -> Array:
@@ -114,7 +117,7 @@ class Expectation:
         cheapest: what lies between them and the others would gain nothing otherwise.
         """
         mean, std = self._predict(known)
-        improvement = log_normal_improvement(mean, _CURIOSITY * std)
+        improvement = log_normal_improvement(mean, self.curiosity * std)
         shares = []
         for scaled in (np.asarray, _log) if self.by_ratio else (np.asarray,):
             front, limits = scaled(self.front_costs), self._limits(scaled)
@@ -184,13 +187,22 @@ class Inputs:
     """What the model of the error reads: choices, costs, and what else is known of candidates.
 
     What a network costs says something of its accuracy.
+
+    Args:
+        first: What costs and knowledge are scaled by.
+        knowledge: What else is known.
+        n_shares: How many of the features of choices sum up a candidate: the last ones.
     """
 
-    def __init__(self, first: CostedCandidates | History, knowledge: Knowledge | None):
+    def __init__(
+        self, first: CostedCandidates | History, knowledge: Knowledge | None, n_shares: int
+    ):
         self._logarithmic = bool((first.costs > 0).all())
         self._knowledge = knowledge
         values = self._values(first)
         self._low, self._range = values.min(axis=0), np.maximum(np.ptp(values, axis=0), 1e-9)
+        #: How many of the inputs sum up a candidate: the last ones.
+        self.n_summary = n_shares + values.shape[1]
 
     def __call__(self, of: CostedCandidates | History) -> Array:
         """Return the inputs, ``(n, d + m + k)``."""
@@ -205,10 +217,15 @@ class Inputs:
 
 @final
 class Learner:
-    """Fits models to trials. What it returns is a function of the trials alone."""
+    """Fits models to trials. What it returns is a function of the trials alone.
 
-    def __init__(self, n_startup: int):
-        self._n_startup = n_startup
+    Args:
+        n_startup: Trials before the first model.
+        n_shares: How many features of choices sum up a candidate: the last ones.
+    """
+
+    def __init__(self, n_startup: int, n_shares: int):
+        self._n_startup, self._n_shares = n_startup, n_shares
         self._fitted: dict[tuple[int, int, bytes], Hyperparameters] = {}
 
     def costs(self, history: History) -> list[ModelledCost]:
@@ -220,7 +237,8 @@ class Learner:
             first = history.first(self._n_known(history))
             told = _most_telling(first)
             values = _logs(costs[: len(first.errors)])[told]
-            parameters = self._fit(which, first.features[told], values, np.zeros(len(values)))
+            observed = (first.features[told], values, np.zeros(len(values)))
+            parameters = self._fit(which, *observed, self._n_shares)
             found.append(ModelledCost(features, costs[chosen], parameters))
         return found
 
@@ -245,14 +263,15 @@ class Learner:
         """
         startup = evaluated.first(self._n_startup)
         limit = float(np.quantile(startup.errors, REFERENCE))
-        inputs = Inputs(startup, knowledge)
+        inputs = Inputs(startup, knowledge, self._n_shares)
 
         def observed(history: History) -> tuple[Array, Array, Array]:
             told = history.only(_most_telling(history))
             logs = np.minimum(np.log(told.errors), math.log(limit) + CLIP)
             return inputs(told), logs, told.stds
 
-        parameters = self._fit(0, *observed(evaluated.first(self._n_known(evaluated))))
+        known = observed(evaluated.first(self._n_known(evaluated)))
+        parameters = self._fit(0, *known, inputs.n_summary)
         x, y, stds = observed(evaluated)
         errors = Surrogate(x, y, parameters, stds)
         points = np.column_stack([_denoised(evaluated, y, errors), evaluated.costs])
@@ -272,8 +291,10 @@ class Learner:
         reference = (limit, *(worst + 1e-3 * np.abs(worst)))
         reading = float(np.median(evaluated.stds))
         within = calibrated(evaluated.surprises[np.isfinite(evaluated.surprises)])
-        known = (front[:, 0], front[:, 1:], reference, highest, reading, within, pace)
-        return Expectation(errors, inputs, costs, *known)
+        n_seen = len(evaluated.errors) + len(evaluated.pending)
+        curiosity = _CURIOSITIES[n_seen % len(_CURIOSITIES)]
+        told = (front[:, 0], front[:, 1:], reference, highest, reading, within, curiosity, pace)
+        return Expectation(errors, inputs, costs, *told)
 
     def _n_known(self, history: History) -> int:
         """Return to how many trials is fitted: again whenever a tenth more are known."""
@@ -282,10 +303,10 @@ class Learner:
             n = more
         return min(n, len(history.errors))
 
-    def _fit(self, which: int, x: Array, y: Array, stds: Array) -> Hyperparameters:
+    def _fit(self, which: int, x: Array, y: Array, stds: Array, n_summary: int) -> Hyperparameters:
         key = (which, x.shape[1], y.tobytes() + stds.tobytes())
         if key not in self._fitted:
-            self._fitted[key] = fit(x, y, stds)
+            self._fitted[key] = fit(x, y, stds, n_summary)
         return self._fitted[key]
 
 

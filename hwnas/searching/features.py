@@ -34,6 +34,11 @@ class Features:
             if len(names) > 1
         ]
 
+    @property
+    def n_shares(self) -> int:
+        """The number of features that are shares or means: the last ones."""
+        return sum(len(next(iter(vectors.values()))) for _, vectors in self._groups)
+
     def __call__(self, assignments: Sequence[Mapping[str, Hashable]]) -> Array:
         """Return the features of assignments, ``(n, d)``."""
         return np.array([self._row(assignment) for assignment in assignments])

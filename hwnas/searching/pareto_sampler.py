@@ -93,7 +93,7 @@ class ParetoSampler(BaseSampler):
         self._independent = RandomSampler(seed=seed)
         self._costed: Costed | None = None
         self._trials: Trials | None = None
-        self._learner = Learner(n_startup)
+        self._learner: Learner | None = None
 
     def infer_relative_search_space(
         self, study: optuna.Study, trial: FrozenTrial
@@ -119,6 +119,7 @@ class ParetoSampler(BaseSampler):
             space = Choices(choices, self._active, features, self._root, self._scope)
             self._costed = Costed(space, self._costs, self._n_costs)
             self._trials = Trials(space, self._expensive, self._bound)
+            self._learner = Learner(self._n_startup, features.n_shares)
         assert self._trials is not None
         rng = random.Random(f"pareto {self._seed} {trial.number}")
         history, scale = self._trials.history(study, trial)
@@ -168,6 +169,7 @@ class ParetoSampler(BaseSampler):
         knowledge: Knowledge | None = None,
     ) -> Expectation:
         """Return what is expected after what is known."""
+        assert self._learner is not None
         costs = self._learner.costs(history) if costed.are_modelled else []
         pending = costed.of(history.pending, costs) if history.pending else None
         everything = costed.all().costs if costed.are_computed else None

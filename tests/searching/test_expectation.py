@@ -19,7 +19,7 @@ def _expectation(costs: Array, errors: Array) -> Expectation:
         list(range(N)), [{}] * N, logs / 5, errors, costs[:, None],
         stds=nothing, surprises=np.full(N, np.nan), seconds=nothing, pending=[],
     )  # fmt: skip
-    return Learner(N).expectation(history, [], None, None)
+    return Learner(N, 0).expectation(history, [], None, None)
 
 
 def _gain(model: Expectation, cost: float) -> float:
