@@ -14,10 +14,11 @@ N = 10  # trials
 
 def _expectation(costs: Array, errors: Array) -> Expectation:
     """Return what is expected after trials whose one feature is the logarithm of their cost."""
-    logs, nothing = np.log(costs)[:, None], np.zeros(N)
+    n = len(costs)
+    logs, nothing = np.log(costs)[:, None], np.zeros(n)
     history = History(
-        list(range(N)), [{}] * N, logs / 5, errors, costs[:, None],
-        stds=nothing, surprises=np.full(N, np.nan), seconds=nothing, pending=[],
+        list(range(n)), [{}] * n, logs / 5, errors, costs[:, None],
+        stds=nothing, surprises=np.full(n, np.nan), seconds=nothing, pending=[],
     )  # fmt: skip
     return Learner(N, 0).expectation(history, [], None, None)
 
@@ -49,3 +50,16 @@ def test_what_does_not_work_at_all_does_not_say_how_far() -> None:
 def test_costs_of_a_narrow_range_count_as_they_are() -> None:
     model = _expectation(np.linspace(1, 10, N), np.linspace(0.15, 0.05, N))
     assert not model.by_ratio
+
+
+def test_more_and_less_curious_proposals_take_turns() -> None:
+    models = [
+        _expectation(np.geomspace(0.01, 10, n), np.linspace(0.15, 0.05, n)) for n in range(N, N + 4)
+    ]
+    (*three, again) = [model.curiosity for model in models]
+    assert len(set(three)) == 3
+    assert again == three[0]
+    # What is far from all that is known gains more for who is more curious.
+    curious = replace(models[0], curiosity=max(three))
+    wary = replace(models[0], curiosity=min(three))
+    assert _gain(curious, 0.001) > _gain(wary, 0.001)

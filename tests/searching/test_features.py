@@ -73,9 +73,10 @@ def test_feature_that_tells_the_accuracy_finds_what_choices_cannot_tell() -> Non
         trials = _study(sampler, SMALL, _puzzle, 40).trials[16:]
         return float(np.mean([trial.values[0] for trial in trials]))
 
-    alone = found(ParetoSampler(_costs, seed=1))
-    informed = found(ParetoSampler(_costs, seed=1, features=_Told(_puzzle)))
-    assert informed > alone + 0.05
+    seeds = range(4)
+    alone = [found(ParetoSampler(_costs, seed=seed)) for seed in seeds]
+    told = [found(ParetoSampler(_costs, seed=seed, features=_Told(_puzzle))) for seed in seeds]
+    assert np.mean(told) > np.mean(alone) + 0.03
 
 
 def test_before_there_is_a_model_nothing_is_asked() -> None:
