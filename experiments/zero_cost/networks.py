@@ -82,8 +82,13 @@ def columns_of(rows: Sequence[Row]) -> dict[str, Array]:
 
 def choices(rows: Sequence[Row]) -> Array:
     """Return the choices of networks as the sampler's model reads them, ``(n, d)``."""
+    return features()([row["options"] for row in rows])
+
+
+def features() -> Features:
+    """Return what maps choices to what the sampler's model reads."""
     small = _space()
-    return Features(small.choices, small.optional())([row["options"] for row in rows])
+    return Features(small.choices, small.optional())
 
 
 def _space() -> SearchSpace:

@@ -25,10 +25,10 @@ from scipy import stats
 
 from experiments import evaluations
 from experiments.evaluations import searched, volume
-from experiments.zero_cost.networks import SETS, choices, columns_of, pool, read
+from experiments.zero_cost.networks import SETS, choices, columns_of, features, pool, read
 from hwnas.accuracy.zero_cost import NAMES, ZeroCost
 from hwnas.searching.choices import Assignment
-from hwnas.searching.expectation import History, Known, Learner
+from hwnas.searching.expectation import CostedCandidates, History, Learner
 from hwnas.space import Genotype
 
 _MARKS = (50, 100, 150)
@@ -72,13 +72,15 @@ class _Pool:
     def history(self, rows: Sequence[int]) -> History:
         """Return these networks as evaluated, in this order."""
         known, errors = self.known(rows), 1 - self.columns["accuracy"][list(rows)]
-        return History(rows, known.assignments, known.features, errors, known.costs, [])
+        exact, unknown = np.zeros(len(errors)), np.full(len(errors), np.nan)
+        told_of = (exact, unknown, unknown, [])
+        return History(rows, known.assignments, known.features, errors, known.costs, *told_of)
 
-    def known(self, rows: Sequence[int]) -> Known:
+    def known(self, rows: Sequence[int]) -> CostedCandidates:
         """Return these networks as candidates; an assignment holds only which it is."""
         chosen = list(rows)
         costs = self.columns["latency_ms"][chosen, None]
-        return Known([{"row": row} for row in rows], self.choices[chosen], costs)
+        return CostedCandidates([{"row": row} for row in rows], self.choices[chosen], costs)
 
 
 def _in_pool(arguments: argparse.Namespace) -> list[Row]:
@@ -119,7 +121,7 @@ def _chosen(
         assert scores is not None
         return np.asarray(scores[[a["row"] for a in assignments]])
 
-    learner, costs = Learner(_STARTUP), within.columns["latency_ms"][:, None]
+    learner, costs = Learner(_STARTUP, features().n_shares), within.columns["latency_ms"][:, None]
     while len(taken) < n_trials:
         history = within.history(taken)
         free = np.setdiff1d(np.arange(len(costs)), taken).tolist()
