@@ -93,7 +93,8 @@ def test_trial_of_a_dead_worker_is_tried_again_once(
     while (trial := b.ask(sampler, 3)) is not None:
         _evaluate(b, trial, tiny)
     assert [c.trial for c in b.candidates] == [1, 2, 3]
-    again = b._study.trials[3]
+    # Which number it has depends on how soon the silence was noticed.
+    (again,) = [t for t in b._study.trials if "retry_history" in t.system_attrs]
     assert again.params == dead.params
     assert again.system_attrs["retry_history"] == [0]
     _evaluate(a, dead, tiny)  # it was not dead, only slow: its result comes too late
