@@ -153,7 +153,8 @@ def _learn(chosen: Array, columns: Mapping[str, Array]) -> None:
             extra = np.column_stack(known)
             extra = (extra - extra[told].min(axis=0)) / np.ptp(extra[told], axis=0)
             x = np.hstack([chosen, extra])
-            model = Surrogate(x[told], errors[told], fit(x[told], errors[told]))
+            n_summary = features().n_shares + len(known)
+            model = Surrogate(x[told], errors[told], fit(x[told], errors[told], None, n_summary))
             rank = stats.spearmanr(model.predict(x[others])[0], errors[others]).statistic
             ranks[names].append(float(rank))
         for names in SETS:

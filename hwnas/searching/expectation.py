@@ -229,7 +229,7 @@ class Learner:
         self._fitted: dict[tuple[int, int, bytes], Hyperparameters] = {}
 
     def costs(self, history: History) -> list[ModelledCost]:
-        """Return a model of each cost."""
+        """Return a model of each cost: no sum, see ``experiments/sampler/foretold.py``."""
         chosen = _most_telling(history)
         features = history.features[chosen]
         found = []
@@ -237,8 +237,7 @@ class Learner:
             first = history.first(self._n_known(history))
             told = _most_telling(first)
             values = _logs(costs[: len(first.errors)])[told]
-            observed = (first.features[told], values, np.zeros(len(values)))
-            parameters = self._fit(which, *observed, self._n_shares)
+            parameters = self._fit(which, first.features[told], values, np.zeros(len(values)))
             found.append(ModelledCost(features, costs[chosen], parameters))
         return found
 
@@ -303,7 +302,9 @@ class Learner:
             n = more
         return min(n, len(history.errors))
 
-    def _fit(self, which: int, x: Array, y: Array, stds: Array, n_summary: int) -> Hyperparameters:
+    def _fit(
+        self, which: int, x: Array, y: Array, stds: Array, n_summary: int = 0
+    ) -> Hyperparameters:
         key = (which, x.shape[1], y.tobytes() + stds.tobytes())
         if key not in self._fitted:
             self._fitted[key] = fit(x, y, stds, n_summary)

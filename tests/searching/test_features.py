@@ -29,8 +29,8 @@ OBJECTIVES = ("accuracy", "latency_ms")
 
 
 def _puzzle(a: Assignment) -> float:
-    """Return an accuracy that says nothing of what it depends on."""
-    rng = np.random.default_rng(sum(map(ord, str(sorted(a.items())))))
+    """Return an accuracy that says nothing of what it depends on: nor do counts of options."""
+    rng = np.random.default_rng([*str(sorted(a.items())).encode()])
     return float(0.5 + 0.49 * rng.random())
 
 
@@ -73,10 +73,9 @@ def test_feature_that_tells_the_accuracy_finds_what_choices_cannot_tell() -> Non
         trials = _study(sampler, SMALL, _puzzle, 40).trials[16:]
         return float(np.mean([trial.values[0] for trial in trials]))
 
-    seeds = range(4)
-    alone = [found(ParetoSampler(_costs, seed=seed)) for seed in seeds]
-    told = [found(ParetoSampler(_costs, seed=seed, features=_Told(_puzzle))) for seed in seeds]
-    assert np.mean(told) > np.mean(alone) + 0.03
+    alone = found(ParetoSampler(_costs, seed=1))
+    informed = found(ParetoSampler(_costs, seed=1, features=_Told(_puzzle)))
+    assert informed > alone + 0.05
 
 
 def test_before_there_is_a_model_nothing_is_asked() -> None:
