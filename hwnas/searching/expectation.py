@@ -229,7 +229,7 @@ class Learner:
         self._fitted: dict[tuple[int, int, bytes], Hyperparameters] = {}
 
     def costs(self, history: History) -> list[ModelledCost]:
-        """Return a model of each cost: no sum, see ``experiments/sampler/foretold.py``."""
+        """Return a model of each cost."""
         chosen = _most_telling(history)
         features = history.features[chosen]
         found = []
@@ -237,7 +237,8 @@ class Learner:
             first = history.first(self._n_known(history))
             told = _most_telling(first)
             values = _logs(costs[: len(first.errors)])[told]
-            parameters = self._fit(which, first.features[told], values, np.zeros(len(values)))
+            observed = (first.features[told], values, np.zeros(len(values)))
+            parameters = self._fit(which, *observed, self._n_shares)
             found.append(ModelledCost(features, costs[chosen], parameters))
         return found
 
@@ -302,9 +303,7 @@ class Learner:
             n = more
         return min(n, len(history.errors))
 
-    def _fit(
-        self, which: int, x: Array, y: Array, stds: Array, n_summary: int = 0
-    ) -> Hyperparameters:
+    def _fit(self, which: int, x: Array, y: Array, stds: Array, n_summary: int) -> Hyperparameters:
         key = (which, x.shape[1], y.tobytes() + stds.tobytes())
         if key not in self._fitted:
             self._fitted[key] = fit(x, y, stds, n_summary)
