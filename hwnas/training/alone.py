@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import final
 
 import torch
@@ -10,7 +11,7 @@ from torch.func import functional_call
 
 from hwnas.errors import ConfigError
 from hwnas.families.base import Recipe
-from hwnas.int8.grid import Grids, put_on
+from hwnas.int8.grid import Grid, Grids, put_on
 from hwnas.progress import Progress
 from hwnas.training import loop, parallel
 from hwnas.training.batches import Batch, Material, StepContext
@@ -159,12 +160,17 @@ class _Alone:
         taught = task.loss(answers, task.taught(last))
         return torch.lerp(batch.loss(answers, self.config.label_smoothing), taught, _SELF)
 
+    @cached_property
+    def _on_grids(self) -> list[tuple[str, Tensor, Grid]]:
+        found, grids = self.student.network.get_parameter, self.student.grids
+        return [(name, found(name), grid) for name, grid in grids.items()]
+
     def _outputs(self, images: Tensor) -> Tensor:
         network = self.student.network
-        weights = {
-            name: grid.rounded(network.get_parameter(name))
-            for name, grid in self.student.grids.items()
-        }
+        weights = {name: grid.rounded(weight) for name, weight, grid in self._on_grids}
         how = {"every": True} if self.student.has_exits else {}
-        found: Tensor = functional_call(network, weights, (images,), how)
+        if not weights:
+            found: Tensor = network(images, **how)
+            return found
+        found = functional_call(network, weights, (images,), how, tie_weights=False)
         return found

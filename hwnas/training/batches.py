@@ -36,6 +36,16 @@ class StepContext:
         """Return a torch generator of this step's own."""
         return _generator(self.rng(purpose))
 
+    def seed_layers(self, purpose: str, device: torch.device, rank: int) -> None:
+        """Seed what layers draw from by themselves, in a process of several.
+
+        That of the CPU alone, where it trains: for each kind of device that there is not,
+        ``torch.manual_seed`` writes down the stack, which takes as long as a layer.
+        """
+        seed = self.rng(purpose).getrandbits(62) + rank
+        seeded = torch.default_generator.manual_seed if device.type == "cpu" else torch.manual_seed
+        seeded(seed)
+
 
 @dataclass(frozen=True)
 class Batch:

@@ -217,6 +217,7 @@ class _Training:
         self.total = n_steps(config, n_images)
         self._per_epoch = batches.steps_per_epoch(config.batch_size, n_images)
         module = trainee.module.to(self._device).train()
+        self._parameters = [*module.parameters()]
         self.state = State(
             module,
             optimiser(module, self._recipe, config.momentum),
@@ -239,7 +240,7 @@ class _Training:
         for group in self.state.optimiser.param_groups:
             group["lr"] = lr
         step_context = self._step_context(step)
-        torch.manual_seed(step_context.rng(_MOMENT).getrandbits(62) + self.processes.rank)
+        step_context.seed_layers(_MOMENT, self._device, self.processes.rank)
         losses, total = self._gradients(batch, step_context)
         norm = self._clipped()
         for name, value in {**losses, "gradient_norm": norm}.items():
@@ -270,8 +271,7 @@ class _Training:
         if outcome is None:
             raise self._shortage(step_context, reason)
         self.n_images += outcome.n_networks * self._config.batch_size
-        parameters = self._trainee.module.parameters()
-        self.processes.average([p.grad for p in parameters if p.grad is not None])
+        self.processes.average([p.grad for p in self._parameters if p.grad is not None])
         found = torch.tensor([*outcome.losses.values(), outcome.total], dtype=torch.float64)
         if self.processes.n > 1:
             found = found.to(self._device)
@@ -284,8 +284,7 @@ class _Training:
 
     def _clipped(self) -> float:
         """Bound the norm of the gradient, which may be a sum over subnets; return what it was."""
-        parameters = self._trainee.module.parameters()
-        return float(nn.utils.clip_grad_norm_(parameters, _MAX_GRADIENT_NORM))
+        return float(nn.utils.clip_grad_norm_(self._parameters, _MAX_GRADIENT_NORM))
 
     def _collapse(self, step: int, how: str, last_good: float = math.inf) -> CollapseError:
         return CollapseError(

@@ -28,6 +28,7 @@ def optimiser(module: nn.Module, recipe: Recipe, momentum: float) -> torch.optim
             momentum=momentum,
             weight_decay=recipe.weight_decay,
             nesterov=momentum > 0,
+            foreach=True,  # the same numbers by fewer calls
         )
     matrices = [p for p in module.parameters() if p.dim() > 1]
     vectors = [p for p in module.parameters() if p.dim() <= 1]

@@ -37,6 +37,16 @@ def test_same_step_draws_the_same(digits: ImageData) -> None:
     assert not torch.equal(a.images, other.images)
 
 
+def test_layers_draw_what_torch_would_have_them_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    context = StepContext(3, 5, 0.0)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(context.rng("layers").getrandbits(62) + 1)
+        expected = torch.rand(8)
+        monkeypatch.setattr(torch, "manual_seed", None)  # it writes down the stack, twice
+        context.seed_layers("layers", torch.device("cpu"), rank=1)
+        assert torch.equal(torch.rand(8), expected)
+
+
 @pytest.mark.parametrize("mixup", [0.0, 0.4])
 def test_shares_of_processes_are_the_batch_of_one(digits: ImageData, mixup: float) -> None:
     config = replace(CONFIG, mixup=mixup)
