@@ -1,7 +1,8 @@
 """The device of a target that is measured, and the latency table that its costs come from."""
 
 import contextlib
-from collections.abc import Sequence
+import copy
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, final
@@ -22,6 +23,7 @@ from hwnas.profiling.subject import Subject
 from hwnas.progress import Progress
 from hwnas.provenance import facts, open_table, own_table, related
 from hwnas.runtimes.pool import Pool, Retrying
+from hwnas.target import Target
 from hwnas.timing import Timing
 from hwnas.training.dataset import DatasetConfig
 
@@ -66,6 +68,23 @@ class Device:
     def close(self) -> None:
         """End the process."""
         self._open.close()
+
+    @contextlib.contextmanager
+    def running(self, target: Target) -> Iterator["Device"]:
+        """Give the device as one network runs, which may choose its images, threads and dtype.
+
+        A file that reads any number of images is timed with as many as its process is told.
+        """
+        if target == self.config.target:
+            yield self
+            return
+        config, found = self.config, copy.copy(self)
+        pool = Pool(target, config.timing, config.rpc, config.tuning.limit_s)
+        found.worker = Retrying(pool)
+        try:
+            yield found
+        finally:
+            pool.close()
 
     def plan(self, op: OpSpec) -> str:
         """Return how an operator is compiled: as in a table, else tuned now and kept there.

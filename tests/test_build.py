@@ -19,7 +19,7 @@ from hwnas.op import OpSpec
 from hwnas.profiling.borrowing import Source
 from hwnas.progress import Silent
 from hwnas.runtimes.options import TuningConfig
-from hwnas.target import Remote
+from hwnas.target import Remote, Target
 from hwnas.training.checkpoint import Checkpoint
 from hwnas.training.data import DatasetConfig
 from hwnas.training.sole import _locked
@@ -78,6 +78,31 @@ def test_what_is_tuned_is_kept_in_the_table(
     assert load(table.path).missing(OPS) == []
     assert table.entries[GUESSED].timing.median_ms != 9.0
     assert table_digest(device) == {}
+
+
+def test_network_that_chose_its_batch_runs_in_a_process_that_is_told(
+    table: LatencyTable, worker: FakeWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pools: list[Any] = []
+
+    class Pool:
+        def __init__(self, target: Target, *arguments: Any):
+            self.target, self.is_closed = target, False
+            pools.append(self)
+
+        def close(self) -> None:
+            self.is_closed = True
+
+    device = Device(_search("measured"), table)
+    monkeypatch.setattr(device_module, "Pool", Pool)
+    with device.running(device.config.target) as same:
+        assert (same, pools) == (device, [])
+    own = replace(device.config.target, batch=8)
+    with device.running(own) as found:
+        assert found.worker is not device.worker
+        assert [(pool.target.batch, pool.is_closed) for pool in pools] == [(8, False)]
+        assert found.plan(MEASURED) == "kept"
+    assert pools[0].is_closed
 
 
 def test_two_processes_do_not_tune_for_one_table(table: LatencyTable, worker: FakeWorker) -> None:

@@ -56,6 +56,15 @@ class TargetContext:
             self, parts=build.retargeted(self.parts, replace(self.config, target=target))
         )
 
+    @contextlib.contextmanager
+    def running(self) -> Iterator[Device | None]:
+        """Give the device, if there is one, as the networks of this target run on it."""
+        if self.device is None:
+            yield None
+            return
+        with self.device.running(self.config.target) as device:
+            yield device
+
     def front(self, candidates: Sequence[Candidate], where: RunFolder) -> list[Candidate]:
         """Return the searched front.
 

@@ -226,8 +226,8 @@ def written(pick: Pick, name: str, order: Order) -> Exported:
     """Finish a network, write it into a folder of its own, and prove what it does."""
     of, genotype, finisher = pick.of, pick.genotype, pick.finisher
     ready = finisher.in_int8(genotype)
-    with folders.building(order.root, name) as folder:
-        target, artefacts = of.config.target, build.artefacts(of.parts, of.device)
+    with folders.building(order.root, name) as folder, of.running() as device:
+        target, artefacts = of.config.target, build.artefacts(of.parts, device)
         content = build_files(ready, target, of.parts.data, title(of, genotype), artefacts)
         for file, parts in content.items():
             files.write(folder / file, parts)
@@ -237,7 +237,7 @@ def written(pick: Pick, name: str, order: Order) -> Exported:
         bench = Prover(
             of.parts.data,
             artefacts,
-            of.device.worker if of.device else None,
+            device.worker if device else None,
             of.config.allowed.limits,
             finisher.config.max_int8_drop,
             kept,
