@@ -71,13 +71,31 @@ class Benchmark:
         figures = zip(self.names[1:], values, strict=True)
         return Cost({name: Figure(value, "table") for name, value in figures})
 
-    def share(self, genotypes: Sequence[Genotype], config: BenchmarkConfig) -> float:
-        """Return the hypervolume of genotypes over that of the exact front; NaN if that is 0."""
-        ends = self.values.min(axis=0), self.values.max(axis=0)
-        worst = np.where(self._maximise, *ends).tolist()
+    def fitting(self, limits: Mapping[str, float]) -> NDArray[np.intp]:
+        """Return which rows are within limits."""
+        fits = np.ones(len(self.values), bool)
+        for name, limit in limits.items():
+            values, metric = self.values[:, self.names.index(name)].tolist(), column(name)
+            fits &= [metric.violation(Figure(value, "table"), limit) <= 0 for value in values]
+        return np.flatnonzero(fits)
+
+    def share(
+        self,
+        genotypes: Sequence[Genotype],
+        config: BenchmarkConfig,
+        limits: Mapping[str, float] | None = None,
+    ) -> float:
+        """Return the hypervolume of genotypes over that of the exact front; NaN if that is 0.
+
+        The exact front, and the worst up to which it counts, are of what is within ``limits``.
+        """
+        values = self.values[self.fitting(limits or {})]
+        if not len(values):
+            return math.nan
+        worst = np.where(self._maximise, values.min(axis=0), values.max(axis=0)).tolist()
         reference = [config.reference.get(n, w) for n, w in zip(self.names, worst, strict=True)]
         rows = [row for genotype in genotypes if (row := self.row(genotype)) is not None]
-        exact = self._volume(self.values[non_dominated(self.values, self._maximise)], reference)
+        exact = self._volume(values[non_dominated(values, self._maximise)], reference)
         return self._volume(self.values[rows], reference) / exact if exact else math.nan
 
     def _volume(self, values: Array, reference: Sequence[float]) -> float:

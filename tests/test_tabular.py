@@ -82,6 +82,13 @@ def test_share_is_of_the_exact_front(tmp_path: Path) -> None:
     # Up to accuracy 0.5 and 4 ms: x takes 0.4 * 1, y 0.1 * 3, both together 0.6.
     assert benchmark.share([y], config) == pytest.approx(0.3 / 0.6)
     assert benchmark.share([z], config) == 0.0
+    config.reference = {"accuracy": 0.5, "latency_ms": 3.5}
+    # x has 0.4 * 0.5, y 0.1 * 2.5, both together 0.4.
+    assert list(benchmark.fitting({"latency_ms": 3.5})) == [0, 1]
+    assert benchmark.share([x, y], config, {"latency_ms": 3.5}) == pytest.approx(1.0)
+    assert benchmark.share([y], config, {"latency_ms": 2.0}) == pytest.approx(1.0)
+    assert benchmark.share([y], config, {"latency_ms": 3.5}) == pytest.approx(0.25 / 0.4)
+    assert math.isnan(benchmark.share([y], config, {"latency_ms": 0.5}))
     config.reference = {"accuracy": 0.8}
     assert benchmark.share([x], config) == pytest.approx(1.0)
     config.reference = {"accuracy": 0.95}

@@ -29,7 +29,8 @@ class TabularOutcome:
     folder: RunFolder
     benchmark: Benchmark
     members: Sequence[Candidate]
-    share: float  #: of the hypervolume of the exact front; NaN where that is not known
+    #: of the hypervolume of the exact front within the budget; NaN where that is not known
+    share: float
 
 
 def search_table(
@@ -62,7 +63,7 @@ def search_table(
         folder.write_csv(
             "front.csv", [member.row(benchmark.space, "accuracy") for member in members]
         )
-        share = benchmark.share([c.genotype for c in members], config.table)
+        share = benchmark.share([c.genotype for c in members], config.table, config.allowed.limits)
         finished = {
             "status": "finished",
             "n_candidates": len(candidates),

@@ -32,11 +32,15 @@ def _print(console: Console, config: TabularConfig, outcome: TabularOutcome) -> 
         values = (member.figures[name].value for name in names)
         table.add_row(member.id, *(f"{value:.5g}" for value in values))
     console.print(table)
-    n = len(outcome.benchmark.values)
+    benchmark, limits = outcome.benchmark, config.allowed.limits
+    n = len(benchmark.values)
+    of = f"{n} networks"
+    if limits:
+        of = f"the {len(benchmark.fitting(limits))} of {n} networks that fit the budget"
     lines = [
         f"{len(members) - _ROWS} more members in front.csv." * (len(members) > _ROWS),
         f"Front of {len(members)} after {config.n_trials} trials by sampler={config.sampler.name}; "
-        f"hypervolume {outcome.share:.4f} of that of the exact front of {n} networks.",
+        f"hypervolume {outcome.share:.4f} of that of the exact front of {of}.",
     ]
     print_lines(console, lines)
     files = ["front.csv", "candidates.parquet", "manifest.json"]
