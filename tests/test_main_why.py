@@ -144,7 +144,7 @@ def test_run_in_which_nothing_fits(table: Path, tmp_path: Path, why: Why) -> Non
     rows = _search(table, tmp_path / "r", *limit, code=2)
     text = why(tmp_path / "r", rows[0]["id"])
     assert "5 trials, nothing fits the budget" in text
-    assert "nothing was known to fit the limits, so the smallest was tried" in text
+    assert "nothing else was known to fit the limits, so the smallest was tried" in text
     assert "Front of 0" in why(tmp_path / "r", "front")
 
 

@@ -24,6 +24,12 @@ class ReadRun:
     record: Record
 
     @property
+    def starts_from(self) -> bool:
+        """Whether it began with the candidates of another search."""
+        each = [self.manifest, *self.manifest.get("targets", {}).values()]
+        return any(own.get("config", {}).get("start_from") for own in each)
+
+    @property
     def limits(self) -> dict[str, float]:
         """The limits of the search; with several targets, named after them."""
         if "targets" not in self.manifest:

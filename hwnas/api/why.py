@@ -96,7 +96,7 @@ def _choices(candidate: Candidate, *, several: bool) -> list[str]:
 
 
 def _proposed(candidate: Candidate, proposal: Proposal, found: ReadRun) -> list[str]:
-    lines = [f"Trial {candidate.trial}, {_reason(proposal, found.sampler)}."]
+    lines = [f"Trial {candidate.trial}, {_reason(proposal, found)}."]
     if proposal.phase == "gain" and candidate.reason and proposal.n_costed:
         lines.append(f"None of the {proposal.n_costed} whose costs were computed fits the limits.")
     lines += _expected(candidate, proposal, found)
@@ -107,7 +107,8 @@ def _proposed(candidate: Candidate, proposal: Proposal, found: ReadRun) -> list[
     return lines
 
 
-def _reason(proposal: Proposal, sampler: str) -> str:
+def _reason(proposal: Proposal, found: ReadRun) -> str:
+    sampler = found.sampler
     looked = f"{proposal.n_candidates} candidates looked at"
     picked = "drawn at random: costs are not known beforehand"
     if proposal.n_costed:
@@ -118,11 +119,16 @@ def _reason(proposal: Proposal, sampler: str) -> str:
     generation = "its first generation, random"
     if proposal.generation:
         generation = f"generation {proposal.generation}, a child of the best before"
+    counted = f", uncertainty counted {proposal.curiosity:g} times" * (proposal.curiosity != 1)
+    ladder = "one of the fixed first trials, from the smallest network to the largest"
+    if found.starts_from:
+        ladder = "one of the first, which are those of start_from, in that search's order"
+    nothing = "nothing else was known to fit the limits"
     reasons: dict[Phase, str] = {
-        "ladder": "one of the fixed first trials, from the smallest network to the largest",
+        "ladder": ladder,
         "startup": f"by {sampler}, before there is a model: of {looked}, {picked}",
-        "gain": f"by {sampler}: the highest expected gain{second} of {looked}{modelled}",
-        "smallest": f"by {sampler}: nothing was known to fit the limits, so the smallest was tried",
+        "gain": f"by {sampler}: the highest expected gain{second} of {looked}{modelled}{counted}",
+        "smallest": f"by {sampler}: {nothing}, so the smallest was tried",
         "random": f"by {sampler}, at random: nothing else was left that is known to fit the limits",
         "generation": f"by {sampler}: {generation}",
         "sampler": f"by {sampler}, which records no reasons",

@@ -97,9 +97,11 @@ def _overlap(comparison: Comparison, first: int, second: int) -> str:
     if comparison.uncertainty is None:
         return ""
     intervals = comparison.uncertainty.intervals
-    low, high = intervals[first][_MAIN][0], intervals[second][_MAIN][1]
-    if low > high:
+    (low, high), (other_low, other_high) = intervals[first][_MAIN], intervals[second][_MAIN]
+    if low > other_high:
         return " Their 95 % intervals don't overlap."
+    if other_low > high:  # an interval need not hold the figure of the very points that were read
+        return " Yet the 95 % interval of the second lies above that of the first."
     return " Their 95 % intervals overlap: within the points' uncertainty they may be equal."
 
 

@@ -200,7 +200,8 @@ class Inputs:
         self._logarithmic = bool((first.costs > 0).all())
         self._knowledge = knowledge
         values = self._values(first)
-        self._low, self._range = values.min(axis=0), np.maximum(np.ptp(values, axis=0), 1e-9)
+        self._low, spread = values.min(axis=0), np.ptp(values, axis=0)
+        self._range = np.where(spread > 1e-9, spread, 1.0)  # alike so far: nothing to scale by
         #: How many of the inputs sum up a candidate: the last ones.
         self.n_summary = n_shares + values.shape[1]
 

@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 #: ``ladder``: one of the fixed first trials; ``startup``: spread over the costs, before there is a
 #: model; ``gain``: the highest expected gain of hypervolume, or of that for each second;
-#: ``smallest``: nothing was known to fit; ``random``: nothing else was left; ``generation``: by a
-#: genetic algorithm; ``sampler``: by one that does not say more.
+#: ``smallest``: nothing else was known to fit; ``random``: nothing else was left; ``generation``:
+#: by a genetic algorithm; ``sampler``: by one that does not say more.
 Phase = Literal["ladder", "startup", "gain", "smallest", "random", "generation", "sampler"]
 
 ATTRIBUTE = "pareto:proposal"  #: under which ``ParetoSampler`` records a proposal
@@ -41,6 +41,7 @@ class Proposal:
     by_ratio: bool = False  #: whether costs counted by their logarithms, too
     #: That it was expected to take, where candidates are chosen by their gains for each second.
     seconds: float | None = None
+    curiosity: float = 1.0  #: what uncertainty was multiplied by in the gains that chose it
 
     def to_json(self) -> dict[str, Any]:
         """Return what is known, with numbers of six digits."""

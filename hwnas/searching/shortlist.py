@@ -1,7 +1,7 @@
 """The candidates that are expected to gain most, and what is said of the one that is chosen."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,8 +48,9 @@ def account(space: Choices, chosen: Chosen, model: Expectation, scale: Scale) ->
         expected=(median, min(low, high), max(low, high)),
         std=std,
         costs=scale.costs(np.array(modelled)) if modelled else (),
-        gain=float(model.gains(known)[0]) if model.volume else None,
+        gain=float(replace(model, curiosity=1.0).gains(known)[0]) if model.volume else None,
         parents=tuple(sorted(chosen.bred.ancestors)),
         by_ratio=model.by_ratio,
+        curiosity=model.curiosity,
         seconds=None if model.pace is None else float(model.pace([assignment])[0]),
     )

@@ -7,6 +7,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -88,6 +90,22 @@ def test_bad_frame_is_one_line(tmp_path: Path, text: str, message: str) -> None:
         frame.read(path, PAIR)
     with pytest.raises(ConfigError, match="no such file"):
         frame.read(tmp_path / "none", PAIR)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "words"),
+    [
+        ((0.79, 0.83), (0.7, 0.78), "don't overlap"),
+        ((0.79, 0.83), (0.75, 0.8), "overlap: within"),
+        ((0.77, 0.795), (0.8, 0.8), "the second lies above"),
+    ],
+)
+def test_intervals_are_told_apart_on_both_sides(
+    first: tuple[float, float], second: tuple[float, float], words: str
+) -> None:
+    intervals = [{narrative._MAIN: ends} for ends in (first, second)]
+    found: Any = SimpleNamespace(uncertainty=SimpleNamespace(intervals=intervals))
+    assert words in narrative._overlap(found, 0, 1)
 
 
 def test_ladder_holds_the_upper_end_against_the_limit() -> None:

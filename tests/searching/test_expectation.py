@@ -52,6 +52,13 @@ def test_costs_of_a_narrow_range_count_as_they_are() -> None:
     assert not model.by_ratio
 
 
+def test_a_cost_that_all_first_trials_had_does_not_hide_what_else_tells() -> None:
+    costs = np.append(np.full(N, 2.0), [2.2, 2.2])  # the last two are beyond what was known
+    model = _expectation(costs, np.linspace(0.15, 0.05, N + 2))
+    inputs = model.inputs(CostedCandidates([{}] * 2, np.zeros((2, 1)), costs[-3:-1, None]))
+    assert 0 < np.ptp(inputs[:, 1]) < 1
+
+
 def test_more_and_less_curious_proposals_take_turns() -> None:
     models = [
         _expectation(np.geomspace(0.01, 10, n), np.linspace(0.15, 0.05, n)) for n in range(N, N + 4)

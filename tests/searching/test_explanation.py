@@ -1,4 +1,5 @@
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -139,3 +140,7 @@ def test_intervals_that_held_are_counted_for_what_was_scored() -> None:
     for candidate, interval in ((A, (0.7, 0.9)), (B, (0.75, 0.9)), (D, (0.1, 0.9))):
         proposals[candidate.trial] = Proposal("gain", expected=(0.8, *interval))
     assert explanation.kept_within(ALL, proposals) == (1, 2)
+    # What was stopped because it came out worse counts, too.
+    stopped = replace(C, trial=8, genotype=Genotype("s", (("name", "h"),)), stopped=True)
+    proposals[8] = Proposal("gain", expected=(0.8, 0.7, 0.9))
+    assert explanation.kept_within([*ALL, stopped], proposals) == (1, 3)
