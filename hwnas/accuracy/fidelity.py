@@ -22,8 +22,9 @@ from hwnas.metrics import column
 _SLOPE = (1.0, 0.25)  # prior: mean and standard deviation
 _SHIFT = 1.0  # prior standard deviation of the logarithm of what the longer training gains
 _RESIDUAL, _WORTH = 0.08, 4  # prior of what is left, and how many networks it is worth
-# Of no error, so that logarithms are finite: of shares, and of errors in any unit.
-_LEAST_SHARE, _LEAST = 1e-4, 1e-12
+# Of no error, so that logarithms are finite: of shares, and of errors in any unit, where float32,
+# in which networks answer, has none that is less.
+_LEAST_SHARE, _LEAST = 1e-4, 1e-45
 _NORMAL_95 = 1.96
 
 

@@ -22,7 +22,7 @@ from hwnas.figure import Figure
 from hwnas.graph import n_macs
 from hwnas.int8.simulated import as_run
 from hwnas.manifest import Manifest, without_front
-from hwnas.metrics import column, paid, quality
+from hwnas.metrics import column, paid, quality, shown
 from hwnas.pareto import non_dominated
 from hwnas.progress import Progress, Silent
 from hwnas.report.audit import audit_png, with_audit
@@ -312,7 +312,7 @@ def _leaving_words(
 
 def _amount(metric: str, value: float) -> str:
     """Return a difference of the metric in words: of shares in points."""
-    return f"{value * 100:.2f} points" if column(metric).perfect == 1 else f"{value:.4g}"
+    return f"{value * 100:.2f} points" if column(metric).perfect == 1 else shown(metric, value)
 
 
 def _write(folder: RunFolder, png: bytes, content: Row) -> None:

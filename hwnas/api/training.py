@@ -26,7 +26,7 @@ from hwnas.families import precision
 from hwnas.figure import Figure
 from hwnas.identity import decisive, digest
 from hwnas.int8.simulated import as_run
-from hwnas.metrics import qualities
+from hwnas.metrics import qualities, shown
 from hwnas.progress import Progress, Silent
 from hwnas.results import Row, RunFolder, begun, check_resumed, opened
 from hwnas.runtimes.onnx_writer import check_int8
@@ -163,12 +163,12 @@ def _train_supernet(
     smallest, largest, *some = figures
     n, metric = len(setup.data.validation), setup.data.task.metric
     table: list[Line] = []
-    table.append(("smallest subnet", *_cells(smallest)))
+    table.append(("smallest subnet", *_cells(metric, smallest)))
     middle = statistics.median(figure.value for figure in some)
     ends = [figure.value for figure in some]
-    spread = f"{min(ends):.4f} to {max(ends):.4f} (lowest, highest)"
-    table.append((f"median of {len(some)} random subnets", f"{middle:.4f}", spread))
-    table.append(("largest subnet", *_cells(largest)))
+    spread = f"{shown(metric, min(ends))} to {shown(metric, max(ends))} (lowest, highest)"
+    table.append((f"median of {len(some)} random subnets", shown(metric, middle), spread))
+    table.append(("largest subnet", *_cells(metric, largest)))
     kept = setup.checkpoint().path
     found = {
         f"{metric}_smallest": smallest.to_json(),
@@ -197,7 +197,9 @@ def _train_alone(
                 batches = setup.data.batches(split, setup.resolution(job.genotype))
                 each = np.concatenate([per_sample(task, form, *batch) for batch in batches])
             figure = found[f"{name}{_SUFFIX.get(dtype, '')}"] = task.score(each)
-            table.append((f"{name} split ({len(each)} images){dtype}", *_cells(figure)))
+            table.append(
+                (f"{name} split ({len(each)} images){dtype}", *_cells(task.metric, figure))
+            )
     longer = "train.epochs" if job.supernet is None else "train.fine_tuning_epochs"
     return (
         f"Network {job.genotype.id}",
@@ -259,8 +261,11 @@ def _facts(summary: Summary) -> Row:
     }
 
 
-def _cells(figure: Figure) -> tuple[str, str]:
-    return f"{figure.value:.4f}", f"{figure.low:.4f} to {figure.high:.4f}"
+def _cells(metric: str, figure: Figure) -> tuple[str, str]:
+    assert figure.low is not None
+    assert figure.high is not None
+    ends = f"{shown(metric, figure.low)} to {shown(metric, figure.high)}"
+    return shown(metric, figure.value), ends
 
 
 @contextlib.contextmanager

@@ -24,7 +24,7 @@ from hwnas.export.apart import Apart
 from hwnas.export.kept import prepared, read_kept
 from hwnas.export.options import VerifyConfig
 from hwnas.export.recorded import Proof
-from hwnas.metrics import column
+from hwnas.metrics import column, shown
 from hwnas.runtimes.base import Session
 from hwnas.runtimes.pool import Retrying
 from hwnas.tasks.base import Found
@@ -131,7 +131,7 @@ class _Repeating:
                 self._say(
                     f"{name}: largest error {near.max_error:.2g}, mean {near.mean_error:.2g}, "
                     f"{self._task.words.same} as torch on {near.same:.1%} of {near.n_images} "
-                    f"images ({self._label} {own.value:.4f})."
+                    f"images ({self._label} {shown(self._task.metric, own.value)})."
                 )
                 self.failed += [] if check.holds else [check.name]
         if self._exits is not None:
@@ -163,9 +163,9 @@ class _Repeating:
             before = {**self._known[name]}.get(metric)
             said = before[0] if isinstance(before, tuple | list) else None
             self._say(
-                f"{name}: {self._label} {figure.value:.4f} on {n:,} test images "
-                f"({figure.low:.4f} to {figure.high:.4f})"
-                + ("." if said is None else f"; the proof says {said:.4f}.")
+                f"{name}: {self._label} {shown(metric, figure.value)} on {n:,} test images "
+                f"({shown(metric, figure.low)} to {shown(metric, figure.high)})"
+                + ("." if said is None else f"; the proof says {shown(metric, said)}.")
             )
             # Rounding differs from machine to machine, and turns an image in a thousand at most.
             points = max(0.1, 150 / n)

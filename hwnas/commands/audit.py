@@ -10,7 +10,7 @@ from hwnas.api.auditing import Audited, audit
 from hwnas.commands.console import Phases, print_lines, print_phases
 from hwnas.config import AuditConfig
 from hwnas.figure import Figure
-from hwnas.metrics import column
+from hwnas.metrics import column, shown
 
 
 def run(config: AuditConfig) -> None:
@@ -29,20 +29,21 @@ def _table(found: Audited) -> Table:
         title=f"{column(found.metric).title.capitalize()} on the validation split",
         title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False,
     )  # fmt: skip
-    for i, shown in enumerate(table.columns):
-        shown.no_wrap = True
-        shown.justify = "right" if i in (2, 4, 6) else "left"
+    for i, part in enumerate(table.columns):
+        part.no_wrap = True
+        part.justify = "right" if i in (2, 4, 6) else "left"
     for f in sorted(found.findings, key=lambda f: f.supernet.value):
-        other = f"{f.alone[1].value:.4f}" if len(f.alone) > 1 else ""
+        figures = [f.supernet, *f.alone]
+        values = [shown(found.metric, figure.value) for figure in figures]
+        halves = [_half(found.metric, figure) for figure in figures]
         table.add_row(
-            f.subject.genotype.id, f.subject.group, f"{f.supernet.value:.4f}", _half(f.supernet),
-            f"{f.alone[0].value:.4f}", _half(f.alone[0]), other,
-            found.leaving.get(f.subject.genotype.id, ""),
+            f.subject.genotype.id, f.subject.group, values[0], halves[0], values[1], halves[1],
+            "".join(values[2:]), found.leaving.get(f.subject.genotype.id, ""),
         )  # fmt: skip
     return table
 
 
-def _half(figure: Figure) -> str:
+def _half(metric: str, figure: Figure) -> str:
     if figure.low is None or figure.high is None or not math.isfinite(figure.value):
         return ""
-    return f"±{(figure.high - figure.low) / 2:.4f}"
+    return f"±{shown(metric, (figure.high - figure.low) / 2)}"

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from hwnas.commands.console import print_lines
 from hwnas.comparison.fronts import Objective
+from hwnas.comparison.speedup_narrative import amount
 from hwnas.comparison.summary import Comparison
 from hwnas.comparison.tables import by_group, parts
 from hwnas.results import Row
@@ -89,7 +90,8 @@ def _ladders(
         table = _table(title, cost.title, *groups)
         own = [row for row in rows if row["cost"] == cost.name]
         for limit, by in by_group(own, "limit", quality.name).items():
-            table.add_row(f"{limit:g}", *("-" if v is None else f"{v:.4f}" for v in by.values()))
+            cells = ["-" if v is None else amount(quality, v) for v in by.values()]
+            table.add_row(f"{limit:g}", *cells)
         yield table
 
 
@@ -106,7 +108,7 @@ def _equal(rows: Sequence[Row], objectives: Sequence[Objective]) -> Table:
         cells = ["-" if value is None else form.format(value)
                  for value, form in ((paid, "{:.4g}"), (ratio, "{:.2f}"))]  # fmt: skip
         interval = "-" if low is None else f"{low:.2f}-{row['ratio_high']:.2f}"
-        own = f"{row[quality.name]:.4f}", f"{row[f'baseline_{cost.name}']:.4g}"
+        own = amount(quality, row[quality.name]), f"{row[f'baseline_{cost.name}']:.4g}"
         table.add_row(*own, *cells, *([interval] if known else []))
     if len(rows) > _ROWS:
         table.caption = f"{len(rows) - _ROWS} more in equal_quality.csv"

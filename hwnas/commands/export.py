@@ -15,7 +15,7 @@ from hwnas.config import ExportConfig
 from hwnas.errors import ProofError
 from hwnas.export import folder as folders
 from hwnas.figure import Figure
-from hwnas.metrics import column
+from hwnas.metrics import column, shown
 from hwnas.results import Row
 
 
@@ -52,19 +52,19 @@ def print_export(console: Console, done: Exported) -> None:
         "", column(metric).label, "95 %", "largest error", task.words.same,
         title=f"{row['model']['name']}", box=box.SIMPLE_HEAD, padding=(0, 1), show_edge=False,
     )  # fmt: skip
-    table.add_row("torch", *_cells(evidence.reference), "", "")
+    table.add_row("torch", *_cells(metric, evidence.reference), "", "")
     for name, found in row["artefacts"].items():
         if name in evidence.not_run:
             continue
         near = evidence.agreements[name]
         error, same = f"{near.max_error:.2g}", f"{near.same:.1%}"
-        table.add_row(name, *_cells(Figure(*found[metric])), error, same)
+        table.add_row(name, *_cells(metric, Figure(*found[metric])), error, same)
     console.print(table)
     steps = row["finishing"]["steps"]
     identical = (row["source"]["reported"] or {}).get("same_files")
     lines = [
         f"Finished, {column(metric).label} on the validation split: "
-        + ", ".join(f"{step['step']} {step[metric][0]:.4f}" for step in steps),
+        + ", ".join(f"{step['step']} {shown(metric, step[metric][0])}" for step in steps),
         ", ".join(_words(name, values) for name, values in row["figures"].items()),
         f"Byte for byte what the search verified: {', '.join(identical)}." if identical else "",
         *_exit_words(row),
@@ -96,7 +96,7 @@ def _words(name: str, values: Sequence[Any]) -> str:
     return f"{name} {figure.value:.4g} ({figure.source})"
 
 
-def _cells(figure: Figure) -> tuple[str, str]:
+def _cells(metric: str, figure: Figure) -> tuple[str, str]:
     assert figure.low is not None
     assert figure.high is not None
-    return f"{figure.value:.4f}", f"±{(figure.high - figure.low) / 2:.4f}"
+    return shown(metric, figure.value), f"±{shown(metric, (figure.high - figure.low) / 2)}"

@@ -13,7 +13,7 @@ from hwnas.api.front import BASELINE, FILES, Front, Outcome, energy_words, n_ima
 from hwnas.commands.console import print_files, print_lines
 from hwnas.config import SearchConfig
 from hwnas.families import precision, running
-from hwnas.metrics import column, means
+from hwnas.metrics import column, means, shown
 from hwnas.results import Candidate, Row
 from hwnas.searching import columns
 from hwnas.searching.exits import POINTS
@@ -89,9 +89,9 @@ def _table(title: str, dtype: str, members: Sequence[Member], derived: Sequence[
         table.add_row(
             member.candidate.id,
             *[how] * any(runs),
-            f"{found.value:.4f}" if "/" not in dtype else _in_its_dtype(member),
-            f"±{(found.high - found.low) / 2:.3f}",
-            f"{member.candidate.figures[member.metric].value:.4f}",
+            shown(member.metric, found.value) if "/" not in dtype else _in_its_dtype(member),
+            f"±{shown(member.metric, (found.high - found.low) / 2, '.3f')}",
+            shown(member.metric, member.candidate.figures[member.metric].value),
             *(f"{member.figures[name].value:{form}}" for _, name, form in costs),
             _label(member),
         )
@@ -123,7 +123,7 @@ def _derived_words(name: str, members: Sequence[Member], target: Target) -> str:
 
 def _in_its_dtype(member: Member) -> str:
     """Return how well a member answers, where others compute in another dtype."""
-    return f"{_short(member.dtype('float32'))} {member.quality.value:.4f}"
+    return f"{_short(member.dtype('float32'))} {shown(member.metric, member.quality.value)}"
 
 
 def _short(dtype: str) -> str:

@@ -10,6 +10,7 @@ from rich.table import Table
 from hwnas.api.front import FILES, Outcome
 from hwnas.commands.console import print_files, print_lines
 from hwnas.commands.front import print_members
+from hwnas.metrics import shown
 from hwnas.searching.for_all import MemberForAll
 
 _ROWS = 24
@@ -55,6 +56,6 @@ def _table(members: Sequence[MemberForAll]) -> Table:
         state = "over budget" if member.over_budget else "" if member.on_front else "left front"
         for i, (target, own) in enumerate(member.members.items()):
             first = (member.candidate.id, state) if i == 0 else ("", "")
-            figures = f"{own.quality.value:.4f}", f"{own.figures['latency_ms'].value:.4f}"
+            figures = shown(metric, own.quality.value), f"{own.figures['latency_ms'].value:.4f}"
             table.add_row(first[0], escape(target), *figures, first[1])
     return table

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hwnas.api.reporter import Finished
-from hwnas.metrics import column, paid, quality
+from hwnas.metrics import column, paid, quality, shown
 from hwnas.results import Candidate
 from hwnas.searching.search_progress import SearchProgress, Snapshot
 from hwnas.searching.view import View
@@ -88,7 +88,7 @@ def _cells(view: View, snapshot: Snapshot) -> list[str]:
 def _figures(view: View, member: Candidate) -> str:
     metric, names = quality(view.objectives), paid(view.objectives)
     words = [f"{member.figures[name].value:.4g} {_unit(name)}" for name in names]
-    return f"{member.figures[metric].value:.4f} at {', '.join(words)}"
+    return f"{shown(metric, member.figures[metric].value)} at {', '.join(words)}"
 
 
 def _unit(name: str) -> str:

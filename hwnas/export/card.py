@@ -14,7 +14,7 @@ from hwnas.export import exit_card
 from hwnas.export.proof import TRAINED
 from hwnas.export.running import kinds
 from hwnas.figure import Figure
-from hwnas.metrics import column
+from hwnas.metrics import column, shown
 from hwnas.searching.member import own
 from hwnas.tasks.base import Task
 
@@ -60,7 +60,7 @@ def _front_matter(proof: Row) -> Row:
     task = _task(proof)
     metric, kind_of_task = task.metric, task.words.kind
     metrics = [
-        {"type": metric, "value": round(row[metric][0], 6), "name": f"{metric}, {name}"}
+        {"type": metric, "value": float(f"{row[metric][0]:.6g}"), "name": f"{metric}, {name}"}
         for name, row in proof["artefacts"].items()
         if row.get(metric)
     ]
@@ -184,7 +184,7 @@ def _training(proof: Row) -> str:
     ]
     metric = _task(proof).metric
     steps = [
-        [step["step"], str(step["epochs"] or ""), _fraction(step[metric])]
+        [step["step"], str(step["epochs"] or ""), _found(metric, step[metric])]
         for step in finishing["steps"]
     ]
     table = _table(["step", "epochs", f"{column(metric).label}, validation split"], steps)
@@ -221,7 +221,7 @@ def _evaluation(proof: Row) -> str:
         table.append(
             [
                 f"`{name}`" if near or name in kinds() else name,
-                _fraction(row[metric]) if row.get(metric) else row["not_run"],
+                _found(metric, row[metric]) if row.get(metric) else row["not_run"],
                 f"{near['max_error']:.2g}" if near else "",
                 f"{near['mean_error']:.2g}" if near else "",
                 f"{near['same']:.1%}" if near else "",
@@ -261,7 +261,7 @@ def _reported(proof: Row) -> str:
     same = ", ".join(f"`{name}`" for name in reported["same_files"])
     return (
         f"\n\nThe search reported, of {reported['of']}, {column(metric).label} "
-        f"{figures[name][0]:.4f} and {figures['latency_ms'][0]:.4g} ms."
+        f"{shown(metric, figures[name][0])} and {figures['latency_ms'][0]:.4g} ms."
         + f" Byte for byte what it verified: {same}."
         * bool(same)
     )
@@ -329,11 +329,12 @@ def _supernet(source: Row) -> str:
     return "none, candidates were trained alone" if name is None else f"`{name}`"
 
 
-def _fraction(values: Sequence[Any]) -> str:
+def _found(metric: str, values: Sequence[Any]) -> str:
     figure = Figure(*values)
+    value = shown(metric, figure.value)
     if figure.low is None or figure.high is None:
-        return f"{figure.value:.4f}"
-    return f"{figure.value:.4f} ({figure.low:.4f} to {figure.high:.4f})"
+        return value
+    return f"{value} ({shown(metric, figure.low)} to {shown(metric, figure.high)})"
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

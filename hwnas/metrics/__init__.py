@@ -6,7 +6,7 @@ others: its entry point in the group ``hwnas.metrics`` has the metric's name, an
 """
 
 from hwnas.metrics.base import Metric
-from hwnas.metrics.quality import better, paid, perfect, qualities, quality
+from hwnas.metrics.quality import better, paid, perfect, qualities, quality, shown
 from hwnas.metrics.registry import GIVEN, column, costs, is_known, known, means
 
 __all__ = [
@@ -22,4 +22,5 @@ __all__ = [
     "perfect",
     "qualities",
     "quality",
+    "shown",
 ]

@@ -29,6 +29,21 @@ def better(name: str, first: float, second: float) -> bool:
     return first > second if column(name).maximise else first < second
 
 
+def shown(name: str, value: float, form: str = ".4f") -> str:
+    """Return a value of a metric for people.
+
+    Args:
+        name: Of the metric.
+        value: To be shown.
+        form: Of shares, in fixed decimals; what has a unit, which may be small or large, is shown
+            in four digits.
+    """
+    if column(name).perfect == 1:
+        return f"{value:{form}}"
+    digits = ".0f" if 1e4 <= abs(value) < 1e9 else ".4g"
+    return f"{value:{form.partition('.')[0]}{digits}}"
+
+
 def perfect(name: str, values: Iterable[float]) -> float:
     """Return the value of a metric that no network betters: 100 where accuracies are per cent."""
     best = column(name).perfect

@@ -19,6 +19,7 @@ from hwnas.pareto import non_dominated
 from hwnas.results import Candidate
 from hwnas.searching.expectation import CLIP, REFERENCE, CostedCandidates, Inputs
 from hwnas.searching.features import Features
+from hwnas.searching.least import least
 from hwnas.space import Genotype, Space
 
 Array = NDArray[np.float64]
@@ -28,7 +29,6 @@ MIN_CANDIDATES = 8  #: different ones, below which readings are believed as they
 _MOST, _FITTED = 2_000, 400
 _DRAWS = 512
 _SEED = 0
-_FLOOR = 1e-9  # lowest error
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,8 @@ def _readings(groups: Sequence[Sequence[Candidate]], objectives: Sequence[str]) 
     best = perfect(metric, (figure.value for own in read for figure in own))
     sign = -1.0 if column(metric).maximise else 1.0
     values, stds = np.array([_combined(own) for own in read]).T
-    errors = np.maximum(sign * (values - best), np.maximum(stds, _FLOOR))
+    errors = sign * (values - best)
+    errors = np.maximum(errors, np.maximum(stds, least(errors, is_share=best != 0)))
     names = paid(objectives)
     signs = [-1.0 if column(name).maximise else 1.0 for name in names]
     known = np.array([[group[0].figures[name].value for name in names] for group in groups])

@@ -13,6 +13,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from hwnas.searching.choices import Assignment, Choices
 from hwnas.searching.expectation import History
+from hwnas.searching.least import least
 from hwnas.searching.proposal import CANDIDATE, STD, recorded
 
 Array = NDArray[np.float64]
@@ -26,13 +27,14 @@ class Scale:
     maximised: bool  #: the expensive objective
     costs_maximised: Sequence[bool]
     worst: float = math.inf  #: the highest error that there is
+    least: float = 1e-9  #: the lowest error that is told apart
 
     def errors(self, values: Array, stds: Array) -> Array:
         """Return the errors of values to be minimised, told with standard deviations ``stds``.
 
         An error below its standard deviation cannot be told from that.
         """
-        return np.maximum(values - self.best, np.maximum(stds, 1e-9))
+        return np.maximum(values - self.best, np.maximum(stds, self.least))
 
     def value(self, error: float) -> float:
         """Return the expensive objective's value of an error."""
@@ -146,10 +148,11 @@ class Trials:
         elif not maximised and known.min() > 0:
             best = 0.0
         else:  # nothing says what the best is
-            best = float(known.min() - max(np.ptp(known), 1e-9))
+            best = float(known.min() - (np.ptp(known) or 1e-9))
         # Of accuracies, none is below 0.
         positive = maximised and best < 0 and bool((known <= 0).all())
-        return Scale(best, maximised, costs_maximised, -best if positive else math.inf)
+        worst = -best if positive else math.inf
+        return Scale(best, maximised, costs_maximised, worst, least(known - best, positive))
 
 
 def _expected(trial: FrozenTrial) -> tuple[float, float]:

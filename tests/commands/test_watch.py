@@ -50,6 +50,14 @@ def test_line_and_panel_say_how_it_stands(tiny: SearchSpace) -> None:
     assert "box between a perfect metric at no cost" in shown
 
 
+def test_errors_in_small_units_have_digits(tiny: SearchSpace) -> None:
+    watch = Watch(Kept([_candidate(tiny, 0, mae=2.5e-12, latency_ms=0.5)]), [
+        View("", ("mae", "latency_ms"), {"latency_ms": 1.0})
+    ])  # fmt: skip
+    watch.look()
+    assert watch.line().endswith("lowest mean absolute error 2.5e-12 at 0.5 ms")
+
+
 def test_targets_have_views_of_their_own(tiny: SearchSpace) -> None:
     objectives, budget = ("accuracy", "latency_ms"), Budget({"latency_ms": 1.0})
     targets = Targets({"npu": budget, "cpu": budget})

@@ -44,6 +44,15 @@ def test_metric_of_a_package_is_found(
     assert list(metrics.known())[-1] == "heat_k"
 
 
+def test_shares_are_shown_in_decimals_and_what_has_a_unit_in_digits() -> None:
+    assert metrics.shown("accuracy", 0.912345) == "0.9123"
+    assert metrics.shown("npu.accuracy", 0.012345, ".3f") == "0.012"
+    values = (1.23456e-12, 0.0123456, 12.3456, 123456.7, 1.23456e12)
+    told = ["1.235e-12", "0.01235", "12.35", "123457", "1.235e+12"]
+    assert [metrics.shown("mae", value) for value in values] == told
+    assert metrics.shown("mae", 1.5e-12, "+.4f") == "+1.5e-12"
+
+
 @pytest.mark.parametrize(
     ("point", "message"),
     [

@@ -195,6 +195,23 @@ def test_accuracies_in_per_cent_are_believed_in_per_cent() -> None:
     assert [b.figure.value for b in found] == pytest.approx(values)
 
 
+def test_errors_are_believed_alike_in_any_unit() -> None:
+    candidates = _candidates(20, 0)
+
+    def believed(unit: float) -> list[Belief]:
+        errors = [unit * (1 - _truth(c.genotype)) for c in candidates]
+        told = [
+            replace(c, figures={"mae": Figure(error, "table"), **c.figures})
+            for c, error in zip(candidates, errors, strict=True)
+        ]
+        return beliefs(SPACE, told, ("mae", "latency_ms"))
+
+    usual, small = believed(1.0), believed(1e-12)
+    assert [b.on_front for b in small] == [b.on_front for b in usual]
+    values = [1e-12 * b.figure.value for b in usual]
+    assert [b.figure.value for b in small] == pytest.approx(values, rel=1e-6, abs=0)
+
+
 def test_what_was_not_scored_is_refused_and_can_be_left_out() -> None:
     candidates = _candidates(10, 500)
     figures = {"latency_ms": candidates[0].figures["latency_ms"]}

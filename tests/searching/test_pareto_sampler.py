@@ -123,6 +123,15 @@ def test_large_space_with_three_objectives_beats_evolution() -> None:
     assert np.mean(ours) > 1.05 * np.mean(theirs)
 
 
+def test_errors_in_any_unit_lead_to_the_same_candidates() -> None:
+    def proposed(unit: float) -> list[dict[str, Any]]:
+        functions = (lambda a: unit * (1 - accuracy(a)), latency)
+        sampler = ParetoSampler(_costs(latency), search_space=SMALL)
+        return [trial.params for trial in _run(sampler, 14, functions=functions).trials]
+
+    assert proposed(2.0**-40) == proposed(1.0)
+
+
 def test_nothing_is_proposed_twice() -> None:
     study = _run(ParetoSampler(_costs(latency), search_space=SMALL), 50)
     assert len({tuple(trial.params.items()) for trial in study.trials}) == 50

@@ -100,19 +100,23 @@ def test_what_is_predicted_of_a_stopped_candidate_holds_its_error() -> None:
     assert held >= 93
 
 
-def test_errors_after_longer_trainings_are_expected_in_their_own_unit() -> None:
-    pairs = [(40.0 + i, 20.0 + i / 2) for i in range(20)]
-    figure = outlook("mae", 45.0, pairs).figure
+@pytest.mark.parametrize("unit", [1.0, 1e-13])
+def test_errors_after_longer_trainings_are_expected_in_their_own_unit(unit: float) -> None:
+    pairs = [(unit * (40.0 + i), unit * (20.0 + i / 2)) for i in range(20)]
+    expected = outlook("mae", unit * 45.0, pairs)
+    figure = expected.figure
     assert figure.low is not None
     assert figure.high is not None
     assert figure.low < figure.value < figure.high
-    assert figure.value == pytest.approx(22.5, abs=1)
-    assert (
-        outlook("mae", 45.0, pairs).reaches(30.0)
-        > 0.95
-        > 0.05
-        > outlook("mae", 45.0, pairs).reaches(15.0)
-    )
+    assert figure.value / unit == pytest.approx(22.5, abs=1)
+    assert expected.reaches(unit * 30.0) > 0.95 > 0.05 > expected.reaches(unit * 15.0)
+
+
+def test_candidates_are_stopped_in_any_unit() -> None:
+    rng = np.random.default_rng(0)
+    hard = rng.exponential(1e-14, 2000)
+    mine, incumbent = ((share * hard).astype(np.float32) for share in (1.5, 1.0))
+    assert _read(mine, incumbent, rng).stopped
 
 
 @pytest.mark.parametrize(

@@ -96,9 +96,7 @@ def _estimated(differences: NDArray[np.float64], n: int) -> _Difference:
     """Return the mean over ``n`` images, of which these were read."""
     k = len(differences)
     deviation = float(differences.std(ddof=1))
-    return _Difference(
-        float(differences.mean()), deviation * math.sqrt((1 - k / n) / k) + 1e-12, k - 1
-    )
+    return _Difference(float(differences.mean()), deviation * math.sqrt((1 - k / n) / k), k - 1)
 
 
 def _predicted(difference: _Difference, beaten: Errors) -> Figure:
