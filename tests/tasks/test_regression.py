@@ -127,11 +127,25 @@ def test_candidates_are_stopped_in_any_unit() -> None:
         ([1.0, float("nan")], "must be finite"),
         ([[1.0, 2.0], [1.0]], "need as many"),
         ([2.0, 2.0], "nothing to learn"),
+        ([1e39, 1.0], r"row 0 has the value 1e\+39: .* at most 1e\+36 in size"),
+        ([10**400, 1], "at most 1e"),
+        ([1.7e9, 1.7e9 + 60], "deviation of 30 around 1700000030, .*by up to .*subtract its mean"),
+        ([1.7e9 + i for i in range(3600)], "subtract its mean first"),
+        ([1e-40, 2e-40], "smaller unit"),
     ],
 )
 def test_targets_that_are_no_values_are_refused(said: list[object], reason: str) -> None:
     with pytest.raises(DataError, match=reason):
         Regression().targets("Data set 'x'", {"train": said}, None)
+
+
+@pytest.mark.parametrize("unit", [1e-30, 1.0, 1e30])
+def test_targets_in_any_unit_are_taken_as_they_are(unit: float) -> None:
+    said = [unit * value for value in (100.0, 101.0, 103.0)]
+    targets, names = Regression().targets("Data set 'x'", {"train": said}, None)
+    assert targets["train"].dtype == np.float32
+    assert targets["train"][:, 0].tolist() == [float(np.float32(value)) for value in said]
+    assert names == ("value",)
 
 
 @pytest.mark.parametrize(("split", "enough"), [("validation", 0.01), ("test", 0.01)])

@@ -35,10 +35,12 @@ class Regression:
         """Return values ``(N, n)`` in float32 by split, and their names.
 
         Raises:
-            DataError: a value is missing or no number, or all are the same.
+            DataError: a value is missing or no number, all are the same, or float32 can hardly
+                tell them apart.
         """
         found = {split: values.array(f"{where}: split '{split}'", v) for split, v in said.items()}
-        return {**found}, values.names(where, found, names)
+        called = values.names(where, found, names)
+        return {**values.in_float32(where, found)}, called
 
     def strata(
         self, where: str, targets: Targets, names: Sequence[str], n_parts: int

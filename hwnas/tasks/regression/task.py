@@ -33,7 +33,7 @@ _SAME = 0.05  # standard deviations of targets
 _PRINTING = """\
 targets = said["targets"]
 values = outputs * np.array(targets["std"]) + np.array(targets["mean"])
-print(*(" ".join(f"{v:.6g}" for v in row) for row in values), sep="\\n")
+print(*(" ".join(f"{v:.9g}" for v in row) for row in values), sep="\\n")
 """
 
 
