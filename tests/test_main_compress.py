@@ -183,3 +183,15 @@ def test_what_cannot_be_done_is_one_line(
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert words in line
     assert not list(tmp_path.glob("out/*/*"))
+
+
+def test_search_that_trained_nothing_in_the_end_leaves_epochs_to_be_said(
+    searched: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manifest = json.loads((searched / "manifest.json").read_text())
+    manifest["finishing"]["epochs"] = 0
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    assert run(["compress", f"run={tmp_path}", "budget.flash_kib=2"]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert "epochs must be 1 or more" in line
+    assert "say epochs=NUMBER" in line

@@ -25,6 +25,7 @@ from hwnas.figure import Figures
 from hwnas.finishing import compression
 from hwnas.finishing.compression import Compression, Fitter, Means, Sample
 from hwnas.graph import NATIVE_BITS, Graph
+from hwnas.manifest import read_manifest
 from hwnas.metrics import means
 from hwnas.results import default_path
 from hwnas.searching.exits import EarlyExits, Exiting, swept, within
@@ -66,6 +67,7 @@ def compress(
     """
     if unreachable := compression.check(config.allowed):
         raise ConfigError(f"budget.{unreachable[0]}: compress works towards upper limits alone.")
+    _check_trains(config)
     root = Path(config.dir or default_path("compress"))
     order = Order(config.export, arguments, root, "compress")
     with picked(order, reporter, config.budget) as picks:
@@ -235,6 +237,20 @@ class _Work:
             cost = artefacts.recost(files, ready.lowered, images).cost
         early = self._leaving(ready.simulated or ready.network, cost)
         return of.config.derives(_with_means(cost.figures, early))
+
+
+def _check_trains(config: CompressConfig) -> None:
+    """Refuse to train for no epochs, where the search finished its networks so.
+
+    Raises:
+        ConfigError: it did, and nothing else is asked for.
+    """
+    done = read_manifest(Path(config.run), "run").get("finishing")
+    if config.epochs is None and done is not None and done["epochs"] == 0:
+        raise ConfigError(
+            "epochs must be 1 or more: compress trains for what it changes. The search trained "
+            "none (finish.epochs=0); say epochs=NUMBER."
+        )
 
 
 def _with_means(figures: Figures, early: EarlyExits | None) -> Figures:
