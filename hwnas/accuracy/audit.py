@@ -7,7 +7,7 @@ Source of the question: Yu et al., "Evaluating the Search Phase of Neural Archit
 import math
 import random
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
 
+from hwnas.families.annotations import bare
 from hwnas.figure import Figure
 from hwnas.space import Genotype, Space
 
@@ -92,7 +93,8 @@ def choose(
 ) -> list[Subject]:
     """Return ``n`` different networks: half of them of the front, the others of the whole space.
 
-    Both are spread: evenly over the order of the front, and over the sizes of random networks.
+    Both are spread: evenly over the order of the front, and over the sizes of random networks. What
+    differs in batch, threads or precision alone has the same weights: it is one network.
 
     Args:
         front: In the order of a cost.
@@ -101,15 +103,22 @@ def choose(
         size: Such as multiply-accumulates.
         seed: Of the random networks.
     """
-    members = _spread(front, min(len(front), -(-n // 2)))
-    rng, drawn = random.Random(f"audit {seed}"), dict[str, Genotype]()
-    known = {genotype.id for genotype in members}
-    for _ in range(_DRAWN * n):
-        genotype = space.sample(rng)
-        if genotype.id not in known:
-            drawn.setdefault(genotype.id, genotype)
+    own = _distinct(front)
+    members = _spread([*own.values()], min(len(own), -(-n // 2)))
+    rng = random.Random(f"audit {seed}")
+    drawn = _distinct(space.sample(rng) for _ in range(_DRAWN * n))
+    for genotype in members:
+        drawn.pop(bare(genotype).id, None)
     others = _spread(sorted(drawn.values(), key=size), n - len(members))
     return [Subject("front", g) for g in members] + [Subject("space", g) for g in others]
+
+
+def _distinct(genotypes: Iterable[Genotype]) -> dict[str, Genotype]:
+    """Return the first genotype of each network, by what its weights are known by."""
+    found: dict[str, Genotype] = {}
+    for genotype in genotypes:
+        found.setdefault(bare(genotype).id, genotype)
+    return found
 
 
 def repeated(n: int, n_repeated: int) -> list[int]:

@@ -1,5 +1,6 @@
 import math
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from hwnas.accuracy.audit import (
     seed_deviation,
     two_seeds,
 )
+from hwnas.families.annotations import bare
 from hwnas.figure import Figure
 from hwnas.space import SearchSpace
 
@@ -52,6 +54,18 @@ def test_short_front_leaves_more_to_the_space(small: SearchSpace) -> None:
     front = [small.smallest(), small.largest()]
     chosen = choose(front, small, 8, lambda genotype: len(genotype.options), seed=0)
     assert [s.group for s in chosen] == ["front"] * 2 + ["space"] * 6
+
+
+def test_network_that_runs_in_several_ways_is_chosen_once(small: SearchSpace) -> None:
+    ways = {"batch": (1, 8), "threads": (1, 2), "precision": ("float32", "int8")}
+    space = replace(small, choices={**small.choices, **ways})
+    rng = random.Random(0)
+    networks = [small.sample(rng).to_dict() for _ in range(6)]
+    front = [space.genotype({**n, "batch": b, "threads": 1, "precision": p})
+             for n in networks for b in (1, 8) for p in ways["precision"]]  # fmt: skip
+    chosen = choose(front, space, 12, lambda genotype: len(genotype.options), seed=0)
+    assert len({bare(subject.genotype).id for subject in chosen}) == len(chosen) == 12
+    assert [s.genotype for s in chosen[:6]] == front[::4]
 
 
 @pytest.mark.parametrize("kind", ["kendall", "spearman"])
