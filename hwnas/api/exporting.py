@@ -27,6 +27,7 @@ from hwnas.export.recorded import read as read_proof
 from hwnas.export.running import kinds
 from hwnas.figure import Figure
 from hwnas.manifest import Manifest, read_manifest, without_front
+from hwnas.metrics.deriving import check_stated
 from hwnas.records import as_json
 from hwnas.results import Candidate, Row, RunFolder, default_path
 from hwnas.runtimes.onnx_check import checked_opset
@@ -114,7 +115,7 @@ def picked(
     manifest = read_manifest(source.path, "run")
     searches = _for(config, searches, manifest)
     if budget is not None:
-        searches = [replace(search, budget=budget) for search in searches]
+        searches = [_within(search, budget) for search in searches]
     candidates = _candidates(source, searches[0])
     genotypes = _picked(config, source, candidates)
     names = {
@@ -142,6 +143,16 @@ def picked(
             else None
             for (target, i), name in names.items()
         }
+
+
+def _within(search: SearchConfig, budget: Row) -> SearchConfig:
+    """Return the configuration of a search that is over with another budget.
+
+    Raises:
+        ConfigError: the target states too little for it.
+    """
+    check_stated(search.target, budget, "budget")
+    return replace(search, budget=budget)
 
 
 def _left(order: Order, names: Mapping[tuple[str, str], str], reporter: Reporter) -> list[str]:

@@ -65,6 +65,25 @@ def check_facts(target: Target, asked: Iterable[str], option: str) -> None:
             )
 
 
+def check_stated(target: Target, asked: Iterable[str], option: str) -> None:
+    """Refuse metrics whose facts a search that is over did not state.
+
+    Args:
+        target: That was searched for.
+        asked: Names of metrics; what is none, others refuse.
+        option: By which they are asked for.
+
+    Raises:
+        ConfigError: it names the fact, and says that only a search can state it.
+    """
+    for name in asked:
+        for fact in _missing(name, target) if name in known() else ():
+            raise ConfigError(
+                f"{option}.{name} needs target.facts.{fact}, which the search for target "
+                f"'{target.name}' did not state: search anew with target.facts.{fact}=NUMBER."
+            )
+
+
 def _missing(name: str, target: Target) -> list[str]:
     return [fact for fact in _facts(name) if fact not in target.facts]
 
