@@ -33,7 +33,7 @@ _COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
     "!=": operator.ne,
 }
 _WORDS = ("max", "min", "where", "and", "or", "not")
-_TOKEN = re.compile(
+_TOKEN = (
     r"(?P<number>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)"
     r"|(?P<word>[A-Za-z_][\w.]*)"
     r"|(?P<symbol><=|>=|==|!=|<|>|\(|\))"
@@ -165,18 +165,25 @@ class _Parser:
     def _next_is(self, *words: str) -> bool:
         return self._token.text in words
 
+    def _pattern(self) -> re.Pattern[str]:
+        """Return what tokens look like: a known column, however its target is called, or others."""
+        known = sorted(self._columns, key=len, reverse=True)
+        names = "|".join(map(re.escape, known)) or "(?!)"
+        return re.compile(rf"(?P<column>(?:{names})(?![\w.]))|{_TOKEN}")
+
     def _split(self) -> list[_Token]:
-        found, at = [], 0
+        found, at, pattern = [], 0, self._pattern()
         while at < len(self._text):
             if self._text[at].isspace():
                 at += 1
                 continue
-            match = _TOKEN.match(self._text, at)
+            match = pattern.match(self._text, at)
             if match is None or match.lastgroup is None:
                 token = _Token(self._text[at], "", at)
                 hint = "Write '==' for 'equal to'" if token.text == "=" else "This means nothing"
                 raise self._error(hint, token)
-            found.append(_Token(match[0], match.lastgroup, at))
+            kind = "word" if match.lastgroup == "column" else match.lastgroup
+            found.append(_Token(match[0], kind, at))
             at = match.end()
         return [*found, _Token("", "end", len(self._text))]
 

@@ -89,6 +89,18 @@ def test_error_points_at_the_wrong_place(text: str, message: str, place: int, wi
     assert pointer == f"  {' ' * place}{'^' * width}"
 
 
+@pytest.mark.parametrize("target", ["npu-a", "my board", "4pi", "1e3", "müller", "x or npu"])
+def test_columns_of_targets_are_known_whatever_targets_are_called(target: str) -> None:
+    column = f"{target}.latency_ms"
+    columns = ("accuracy", "latency_ms", column, f"{column[1:]}")
+    assert parse(f"{column} min", columns).column == column
+    query = parse(f"accuracy max where {column}<4 and 0.5 <= {column}", columns)
+    assert query.holds(dict.fromkeys(columns, 1.0))
+    assert not query.holds(dict.fromkeys(columns, 1.0) | {column: 5.0})
+    with pytest.raises(ExpressionError):
+        parse(f"{column}x min", columns)
+
+
 def test_any_text_is_read_or_refused() -> None:
     rng = random.Random(0)
     words = [*COLUMNS, "max", "min", "where", "and", "or", "not", "(", ")", "<", "<=", "1", "-.5e3"]
