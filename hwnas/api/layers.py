@@ -1,9 +1,10 @@
 """Where one network's time goes, operator by operator."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from hwnas import backends
 from hwnas.backends import base
 from hwnas.config import ProfileConfig
 from hwnas.cost.base import LayerCost
@@ -51,6 +52,7 @@ def layered(networks: Networks, config: ProfileConfig) -> Layered:
     """Return, plot and write the latency of each operator of one network."""
     assert config.genotype is not None
     name, lowered = _find(networks, config.genotype)
+    _check_batch(lowered, config)
     layers, source = _layers(lowered, config)
     folder = RunFolder(default_path("profile"))
     folder.create()
@@ -105,13 +107,29 @@ def _find(networks: Networks, text: str) -> tuple[str, Graph]:
         genotype = find_genotype(space, text)
         return genotype.id, networks.lower(genotype)
     try:
-        return Path(text).name, onnx_reader.read(bounded.content(Path(text), _MOST_MODEL))[0]
+        lowered, _ = onnx_reader.read(bounded.content(Path(text), _MOST_MODEL))
+        n = lowered[0].op.batch  # 1: one image, or any number
+        return Path(text).name, replace(lowered, batch=n if n > 1 else 0)
     except FileNotFoundError:
         raise ConfigError(f"genotype={text}: no model there.") from None
     except bounded.Damaged as problem:
         raise ConfigError(f"genotype={text}: no model there: {problem}.") from None
     except CompileError as error:
         raise ConfigError(f"genotype={text}: {error}") from None
+
+
+def _check_batch(lowered: Graph, config: ProfileConfig) -> None:
+    """Refuse a model of more images than its target runs at once.
+
+    Raises:
+        ConfigError: it says what cures it.
+    """
+    target = config.target
+    if lowered.batch > 1 and not backends.get(target.runtime).batched:
+        raise ConfigError(
+            f"genotype={config.genotype} reads {lowered.batch} images at once, and target "
+            f"'{target.name}' one (target.runtime={target.runtime}): export it for one image."
+        )
 
 
 def _layers(lowered: Graph, config: ProfileConfig) -> tuple[list[Layer], str]:

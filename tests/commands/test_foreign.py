@@ -2,6 +2,7 @@
 
 import csv
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,8 @@ def _in_a_fresh_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["hwnas"])
     Path("mine.onnx").write_bytes(write_fp32(NETWORK, random_weights(NETWORK, 0)))
+    eight = Graph.of(replace(node, op=replace(node.op, batch=8)) for node in NETWORK)
+    Path("eight.onnx").write_bytes(write_fp32(eight, random_weights(NETWORK, 0)))
     Path("text.onnx").write_text("no model")
 
 
@@ -42,9 +45,18 @@ def test_layers_of_a_model_are_shown(capsys: pytest.CaptureFixture[str]) -> None
     assert all(float(row["latency_ms"]) > 0 for row in rows.values())
 
 
+def test_model_runs_as_many_images_as_it_reads() -> None:
+    options = ["target.dtype=float16", "target.batch=2"]
+    assert run(["profile", "+target=sketch", *options, "genotype=eight.onnx"]) == 0
+    (path,) = Path("runs", "profile").glob("*/layers.csv")
+    with path.open(newline="") as file:
+        assert all(" b8" in row["operator"] for row in csv.DictReader(file))
+
+
 @pytest.mark.parametrize(
     ("target", "model", "message"),
     [
+        ("npu", "eight.onnx", "reads 8 images at once, and target 'npu' one"),
         ("sketch", "text.onnx", "This is no valid ONNX model"),
         ("sketch", "missing.onnx", "no model there"),
         ("npu", "mine.onnx", "'stem' cannot be written for the NPU: conv2d+silu"),
