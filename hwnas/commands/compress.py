@@ -41,10 +41,12 @@ def _print(console: Console, config: CompressConfig, done: Compressed) -> None:
     table = Table("", "before", "after", "change", "limit", box=box.SIMPLE_HEAD, show_edge=False)
     for part in table.columns[1:]:
         part.justify = "right"
-    for name in ("latency_ms", "energy_mj", *means, "sram_kib", "flash_kib"):
+    limits = config.allowed.limits
+    names = ("latency_ms", "energy_mj", *means, "sram_kib", "flash_kib", *limits)
+    for name in dict.fromkeys(names):
         if name in done.before and name in after:
             a, b = done.before[name].value, after[name].value
-            limit = config.allowed.limits.get(name)
+            limit = limits.get(name)
             table.add_row(
                 escape(column(name).title), f"{a:.4g}", f"{b:.4g}", f"{b / a - 1:+.0%}",
                 "" if limit is None else f"{limit:g}",
