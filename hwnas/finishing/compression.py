@@ -9,6 +9,7 @@ measured loss in place of the Hessian's trace.
 """
 
 import copy
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -30,6 +31,7 @@ from hwnas.progress import Progress
 from hwnas.tasks.base import Task
 from hwnas.training.inference import recalibrate
 
+_BATCH = 250  # images that are in memory at once, with all that layers make of them
 _ROUNDS = 8  # of tightening limits, where gains did not quite add up
 _SPARE = 1e-3  # of a limit: what is kept off it in the program
 Array = NDArray[np.float64]
@@ -46,8 +48,14 @@ class Sample:
 
     def loss(self, network: nn.Module) -> float:
         """Return the loss of a network in evaluation mode."""
+        n_all = len(self.images)
+        n = math.ceil(n_all / _BATCH)
+        parts = zip(
+            torch.tensor_split(self.images, n), torch.tensor_split(self.goals, n), strict=True
+        )
         with torch.no_grad():
-            return float(self.task.loss(network(self.images), self.goals))
+            sums = (len(x) * float(self.task.loss(network(x), goals)) for x, goals in parts)
+            return math.fsum(sums) / n_all
 
 
 @dataclass(frozen=True)

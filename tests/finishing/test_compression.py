@@ -89,6 +89,21 @@ def test_bits_lose_least_of_all_that_fit(share: float) -> None:
     assert own <= best + 1e-4 * worst * 4 * len(layers)  # what breaks ties
 
 
+def test_loss_is_of_all_images_and_few_are_read_at_once() -> None:
+    sizes = []
+
+    class Network(nn.Module):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            sizes.append(len(images))
+            return images.flatten(1)
+
+    images, goals = torch.randn(1024, 10, 1, 1), torch.arange(1024) % 10
+    whole = float(TASK.loss(images.flatten(1), goals))
+    assert Sample(images, goals, TASK).loss(Network()) == pytest.approx(whole, rel=1e-6)
+    assert sum(sizes) == 1024
+    assert max(sizes) <= 250
+
+
 def test_nothing_is_done_to_what_fits() -> None:
     network, lowered = _network()
     fitter = Fitter(network, lowered, _sample(lowered), _bytes, Means((4,), [0.0]), Silent())
