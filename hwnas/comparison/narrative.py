@@ -7,7 +7,7 @@ from hwnas.comparison.fronts import Array, Objective
 from hwnas.comparison.reading import listed
 from hwnas.comparison.significance import ALPHA, PairTest, Ranking
 from hwnas.comparison.summary import Comparison
-from hwnas.metrics import column, qualities
+from hwnas.metrics import column, qualities, shown
 from hwnas.results import Row
 
 _MAIN = "hypervolume_share"
@@ -218,7 +218,7 @@ def verified(rows: Sequence[Row]) -> Iterator[str]:
         a, b = row["hypervolume_share_searched"], row["hypervolume_share_verified"]
         medians = {n: row.get(f"median_change_{n}") for n in qualities()}
         more = "".join(
-            f", {column(name).label} {change:+.4f} on the median"
+            f", {column(name).label} {shown(name, change, '+.4f')} on the median"
             for name, change in medians.items()
             if change is not None
         )

@@ -48,9 +48,10 @@ def _row(found: Speedup, step: Step) -> list[str]:
             ratio += f" ({low} to {high})"
     gain = _NONE
     if step.gain is not None:
-        gain = f"{found.said(step.gain):+.4f}"
+        form = "+.4f" if found.quality.maximise else "+.4g"
+        gain = f"{found.said(step.gain):{form}}"
         if step.gain_interval is not None:
-            low, high = (_NONE if end is None else f"{end:+.4f}" for end in found.gains(step))
+            low, high = (_NONE if end is None else f"{end:{form}}" for end in found.gains(step))
             gain += f" ({low} to {high})"
     return [
         quality_amount(found, step.quality),
