@@ -85,7 +85,7 @@ def _problems(found: Mapping[str, Exact]) -> Iterator[str]:
         rounded = max(float(_rounding(rows[:, i]).max(initial=0.0)) for rows in found.values())
         if rounded > _ROUNDED * std:
             yield (
-                f"{said} around {mean:.9g}, and float32, in which networks compute, rounds it by "
+                f"{said} around {mean:.10g}, and float32, in which networks compute, rounds it by "
                 f"up to {rounded:.3g}: subtract its mean first."
             )
 
