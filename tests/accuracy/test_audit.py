@@ -57,6 +57,7 @@ def test_short_front_leaves_more_to_the_space(small: SearchSpace) -> None:
 
 
 def test_network_that_runs_in_several_ways_is_chosen_once(small: SearchSpace) -> None:
+    ways: dict[str, tuple[int | float | str, ...]]
     ways = {"batch": (1, 8), "threads": (1, 2), "precision": ("float32", "int8")}
     space = replace(small, choices={**small.choices, **ways})
     rng = random.Random(0)
