@@ -36,6 +36,9 @@ class Device:
     busy_w: Watt | None = None
     derate: Annotated[float, Bound(0, 1, above=True)] = 1.0  #: speed that heat leaves
     start_s: Annotated[float, Bound(0, 3600)] = 0.0  #: from the order to the first answer
+    #: by what servers run models here, and on how many threads; default: as they were timed
+    provider: Literal["cpu", "cuda", "tensorrt", "openvino"] | None = None
+    threads: Annotated[int, Bound(1, 1024)] | None = None
 
     @property
     def power_w(self) -> float:

@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, NotRequired, TypedDict
 
@@ -17,7 +17,9 @@ from hwnas.export.recorded import Proof
 from hwnas.families import running
 from hwnas.figure import Figure, Figures, Source
 from hwnas.planning.fleet import Device, Fleet
+from hwnas.planning.plan import Ran
 from hwnas.planning.service import Service
+from hwnas.planning.timed import ran_by, target_of_run
 from hwnas.records import bounded, rows
 from hwnas.records.schema import Bound, Fraction, Positive, Size, Unfit
 from hwnas.searching.member import metric_of, own
@@ -48,6 +50,7 @@ class Catalogue:
 
     models: dict[str, Model] = field(default_factory=dict)
     latency_ms: dict[tuple[str, str], dict[int, Figure]] = field(default_factory=dict)
+    ran: dict[tuple[str, str], dict[int, Ran]] = field(default_factory=dict)  #: of some of them
 
     def add(self, model: Model) -> None:
         """Take in a model; the accuracy that is known best stays."""
@@ -62,15 +65,32 @@ class Catalogue:
     def on(self, fleet: Fleet, device: str, name: str) -> dict[int, Figure]:
         """Return the latencies of a model on a device by batch size, heat and speed counted."""
         at: Device = fleet.devices[device]
-        for where in (device, at.target):
-            if where is not None and (where, name) in self.latency_ms:
-                found = self.latency_ms[where, name]
-                return {b: _slower(f, at.derate) for b, f in sorted(found.items())}
+        if where := self._timed(device, at, name):
+            found = self.latency_ms[where, name]
+            return {b: _slower(f, at.derate) for b, f in sorted(found.items())}
         if at.like is None:
             return {}
         scale = at.speed * at.derate / fleet.devices[at.like].derate
         modelled = self.on(fleet, at.like, name)
         return {b: _slower(f, scale, "modelled") for b, f in modelled.items()}
+
+    def ran_on(self, fleet: Fleet, device: str, name: str, batch: int) -> Ran:
+        """Return by what a model was timed on a device; what the fleet says of that counts."""
+        at: Device = fleet.devices[device]
+        if at.like is not None and not self._timed(device, at, name):
+            found = self.ran_on(fleet, at.like, name, batch)
+        else:
+            where = self._timed(device, at, name) or device
+            known = self.ran.get((where, name), {})
+            found = known.get(batch) or next(iter(known.values()), Ran(where))
+        return replace(
+            found, provider=at.provider or found.provider, threads=at.threads or found.threads
+        )
+
+    def _timed(self, device: str, at: Device, name: str) -> str:
+        """Return the target on which a model was timed for a device; empty: there is none."""
+        places = [where for where in (device, at.target) if where is not None]
+        return next((where for where in places if (where, name) in self.latency_ms), "")
 
 
 def _slower(figure: Figure, speed: float, source: Source | None = None) -> Figure:
@@ -134,7 +154,7 @@ def _read_export(found: Catalogue, path: Path) -> None:
     model = Model(
         _named(proof), target.dtype, Figure(*ran["accuracy"]), _memory(figures), str(path)
     )
-    _take(found, model, target.name, target.batch, figures)
+    _take(found, model, target.batch, figures, ran_by(target, path))
 
 
 def _named(proof: Proof) -> str:
@@ -148,12 +168,12 @@ def _named(proof: Proof) -> str:
 
 def _read_run(found: Catalogue, path: Path) -> None:
     run = folder.read(path, "fronts")
-    target = run.config.get("target", {})
-    if not run.members or "batch" not in target:
+    if not run.members or "batch" not in run.config.get("target", {}):
         raise RunError(
             f"fronts: {path} has no verified front for one target: let its search finish "
             f"(python -m hwnas search run.resume={path}), or name its part of one target."
         )
+    target = target_of_run(run.config, path)
     for member in run.members:
         if not member.is_deliverable:
             continue
@@ -161,16 +181,19 @@ def _read_run(found: Catalogue, path: Path) -> None:
             raise RunError(f"fronts: {path} has no accuracies but errors; plans need accuracies.")
         accuracy = member.figures[own("accuracy", member.figures)]
         memory = _memory(member.figures)
-        dtype = member.dtype(target["dtype"])
+        dtype = member.dtype(target.dtype)
         model = Model(member.candidate.id, dtype, accuracy, memory, str(path))
-        said = member.candidate.genotype.to_dict().get(running.BATCH, target["batch"])
-        _take(found, model, target["name"], int(said), member.figures)
+        said = member.candidate.genotype.to_dict()
+        batch, threads = (said.get(key) for key in (running.BATCH, running.THREADS))
+        ran = ran_by(target, path, int(threads) if threads else None)
+        _take(found, model, int(batch or target.batch), member.figures, ran)
 
 
-def _take(found: Catalogue, model: Model, target: str, batch: int, figures: Figures) -> None:
+def _take(found: Catalogue, model: Model, batch: int, figures: Figures, ran: Ran) -> None:
     found.add(model)
     if "latency_ms" in figures:
-        found.time(target, model.name, batch, figures["latency_ms"])
+        found.time(ran.target, model.name, batch, figures["latency_ms"])
+        found.ran.setdefault((ran.target, model.name), {})[batch] = ran
 
 
 def _memory(figures: Figures) -> float:

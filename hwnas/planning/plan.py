@@ -39,6 +39,17 @@ class Machine:
 
 
 @dataclass(frozen=True)
+class Ran:
+    """By what a model was timed on its device, as far as it is known: so servers run it, too."""
+
+    target: str  #: whose latencies they are
+    place: str = ""  #: the run or export that says so
+    runtime: str = ""  #: that of the target
+    provider: str = ""  #: of onnxruntime, or what is like it: ``cpu``, ``cuda``
+    threads: Annotated[int, Bound(0, 1024)] = 0
+
+
+@dataclass(frozen=True)
 class Kind:
     """A way to run a model on a device: what a pool is made of."""
 
@@ -53,6 +64,7 @@ class Kind:
     latency_ms: dict[str, FigureRow]  #: of batches, by their size
     memory_mib: _Rate
     place: str  #: the folder or file that the model is of
+    ran: Ran | None = None  #: none: plans of earlier versions do not say it
 
 
 @dataclass(frozen=True)

@@ -126,4 +126,13 @@ def _is_same(task: Task, back: Hour, i: int, plan: Plan) -> bool:
     fits = bool((back.machines <= quota).all())
     said, was = (replace(of, hours=[], pools=sorted(of.pools, key=lambda pool: pool.kind))
                  for of in (said, was))  # fmt: skip
-    return fits and said == was and all(plan.kinds[name] == kind for name, kind in kinds.items())
+    return (
+        fits
+        and said == was
+        and all(_is_kind(kind, plan.kinds[name]) for name, kind in kinds.items())
+    )
+
+
+def _is_kind(now: Kind, was: Kind) -> bool:
+    """Return whether a kind is what it was; plans of earlier versions do not say all of it."""
+    return was == (replace(now, ran=None) if was.ran is None else now)

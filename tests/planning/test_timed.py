@@ -1,0 +1,80 @@
+"""By what a model was timed on each device, though its accuracy is of one front alone."""
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hwnas.errors import RunError
+from hwnas.figure import Figure
+from hwnas.planning import models, restoring
+from hwnas.planning.fleet import Device, Fleet
+from hwnas.planning.plan import Kind, Ran
+from hwnas.space import Genotype
+from tests.conftest import target
+
+NAME = "0a-float32"
+
+
+def _run(name: str, accuracy: float, **chosen: int) -> Any:
+    """Return what plans read of a run for a target: a front of one network."""
+    genotype = Genotype("tiny", tuple(sorted(chosen.items())))
+    figures = {"accuracy_fp32": accuracy, "latency_ms": 9.0}
+    member = SimpleNamespace(
+        is_deliverable=True, dtype=lambda of_target: of_target,
+        figures={each: Figure(value, "measured") for each, value in figures.items()},
+        candidate=SimpleNamespace(id="0a", genotype=genotype),
+    )  # fmt: skip
+    return SimpleNamespace(members=[member], config={"target": asdict(target(name))})
+
+
+def _device(**more: Any) -> Device:
+    return Device("site", "bought", 1, 0.1, **more)
+
+
+def _read(monkeypatch: pytest.MonkeyPatch, runs: dict[str, Any]) -> models.Catalogue:
+    monkeypatch.setattr("hwnas.comparison.folder.read", lambda path, _: runs[str(path)])
+    found = models.Catalogue()
+    for place in runs:
+        models._read_run(found, Path(place))
+    return found
+
+
+def test_each_device_has_its_own_provider_and_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = _read(monkeypatch, {
+        "run/cpu": _run("cpu", 0.9, threads=4, batch=2), "run/cuda": _run("cuda", 0.8),
+        "run/l4": _run("nvidia_l4", 0.7),
+    })  # fmt: skip
+    assert found.models[NAME].place == "run/cpu"
+    assert {*found.latency_ms["cpu", NAME]} == {2}
+    found.time("mine", NAME, 1, Figure(3.0, "measured"))  # of a CSV file
+    found.time("cuda", NAME, 8, Figure(9.0, "measured"))
+    fleet = Fleet({
+        "cpu": _device(), "gpu": _device(target="cuda"), "l4": _device(target="nvidia_l4"),
+        "like": _device(like="gpu", speed=2.0), "mine": _device(),
+        "said": _device(target="nvidia_l4", provider="cuda", threads=2),
+    })  # fmt: skip
+    cuda = Ran("cuda", "run/cuda", "onnxruntime", "cuda", 1)
+    l4 = Ran("nvidia_l4", "run/l4", "elsewhere", "", 1)
+    assert {name: found.ran_on(fleet, name, NAME, 8) for name in fleet.devices} == {
+        "cpu": Ran("cpu", "run/cpu", "tvm", "cpu", 4), "gpu": cuda, "like": cuda, "l4": l4,
+        "mine": Ran("mine"), "said": replace(l4, provider="cuda", threads=2),
+    }  # fmt: skip
+
+
+def test_plans_of_earlier_versions_go_on_as_they_are() -> None:
+    """They don't say by what models were timed; where a plan does, another is a change."""
+    ran = Ran("cpu", "run/cpu", "tvm", "cpu", 4)
+    kind = Kind("cpu", NAME, 1, 0.0, 9.0, 50.0, 1, None, {}, 3.5, "run/cpu", ran)
+    was = [replace(kind, ran=None), kind, replace(kind, ran=replace(ran, threads=2))]
+    assert [restoring._is_kind(kind, each) for each in was] == [True, True, False]
+    assert not restoring._is_kind(kind, replace(was[0], goodput=40.0))
+
+
+def test_a_run_whose_target_there_is_not_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = _run("cpu", 0.9)
+    run.config["target"]["runtime"] = "abacus"
+    with pytest.raises(RunError, match=r"fronts: run: the target of its manifest: .*'abacus'"):
+        _read(monkeypatch, {"run": run})
