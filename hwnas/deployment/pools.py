@@ -2,41 +2,42 @@
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from hwnas import backends
 from hwnas.backends import portable
-from hwnas.errors import HwnasError, RunError
 from hwnas.export import recorded
 from hwnas.export.folder import PROOF
 from hwnas.manifest import read_manifest
-from hwnas.planning.plan import HourPlan, Kind, Plan
-from hwnas.records.schema import Unfit
+from hwnas.planning.plan import HourPlan, Kind, Plan, Ran
+from hwnas.planning.timed import ran_by, target_of_run
 from hwnas.runtimes.onnx_served import Served, served
-from hwnas.target import Target, from_facts
 
 _LONGEST = 40  # characters of a name: Kubernetes appends its own, up to 63
 _EXPORTED = {"float32": portable.FLOAT32, "int8": portable.INT8}
-_GPUS = ("cuda", "tensorrt", "nvtensorrtrtx")  # execution providers that run on GPUs of NVIDIA
+_GPUS = ("cuda", "tensorrt")  # execution providers that run on GPUs of NVIDIA
+_CPU = "cpu"
+#: Providers that files say, by those by which models were timed.
+_SERVED = {_CPU: "", **{name: name for name in (*_GPUS, "openvino")}, "nvtensorrtrtx": "cuda"}
+MOST_BUSY = 0.9  #: of replicas: above, an autoscaler that wants a tenth more sees none too few
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where the model of a pool is, and what it ran on when it was timed."""
+    """Where the model of a pool is, and what servers run it on: as it was timed."""
 
     file: Path | None = None  #: ONNX; none: it is not known
     threads: int = 1
-    provider: str = ""  #: what of the runtime ran it; empty: the CPU
+    provider: str = ""  #: what of onnxruntime runs it; empty: the CPU
     note: str = ""  #: what its user should know, in a sentence
     unserved: str = ""  #: why no server runs it; empty: one does
 
     @property
     def is_on_gpu(self) -> bool:
         """Whether it wants a GPU of NVIDIA."""
-        return self.provider.partition(".")[0] in _GPUS
+        return self.provider in _GPUS
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ class Deployed:
     busy: float  #: share of the time that a replica works in the hour in which it works most
     start: int = 0  #: the hour that is deployed first
     start_s: float = 0.0  #: from the order of a machine of its device to the first answer
+    slots: int = 1  #: of a machine of its device
 
     @property
     def peak(self) -> int:
@@ -75,8 +77,12 @@ class Deployed:
 
     @property
     def is_scaled(self) -> bool:
-        """Whether it is scaled by how busy its CPU is: a busy GPU leaves that idle."""
-        return not self.source.is_on_gpu
+        """Whether it is scaled by how busy its CPU is.
+
+        A busy GPU leaves that idle, and batches grow with the load: it is as busy at many.
+        """
+        is_told = self.kind.batch == 1 and self.busy <= MOST_BUSY
+        return is_told and not self.source.is_on_gpu
 
     def with_batch(self, batch: int) -> "Deployed":
         """Return the pool with another largest batch, under another name."""
@@ -124,12 +130,14 @@ def _over_hours(
     hours = by_hour(plan)
     pools = [next((pool for pool in hour.pools if pool.kind == of), None) for hour in hours]
     spreads = [pool.spread for pool in pools if pool is not None and pool.spread]
-    kind = plan.kinds[of]
+    goodput = max(pool.goodput for pool in pools if pool is not None)  # as it was corrected
+    kind = replace(plan.kinds[of], goodput=goodput)
+    at = plan.devices[kind.device]
     return Deployed(
         name, of, kind, source, model,
         tuple(0 if pool is None else pool.replicas for pool in pools),
         tuple(_rate(hour, of) for hour in hours), min(spreads, default=0), busy, busiest(plan),
-        plan.devices[kind.device].start_s,
+        at.start_s, at.slots,
     )  # fmt: skip
 
 
@@ -168,42 +176,78 @@ def label(said: str, salt: str, taken: set[str]) -> str:
 
 
 def _source(kind: Kind) -> Source:
-    place = Path(kind.place)
-    name, _, precision = kind.model.rpartition("-")
+    """Return how the model of a kind is served: as it was timed on the device of its pools."""
     if kind.accuracy is None:
         return Source(unserved="it is a part of a network that was cut: there is no file of it")
+    ran = kind.ran or _as_before(kind)
+    if unserved := _alone(ran.runtime):
+        return Source(unserved=unserved)
+    file = next((f for f in _files(kind, ran) if f.is_file()), None)
+    notes = [*_of_file(kind, ran, file), *_of_device(kind, ran)]
+    return Source(file, ran.threads or 1, _SERVED.get(ran.provider, ""), "; ".join(notes))
+
+
+def _as_before(kind: Kind) -> Ran:
+    """Return by what a model was timed where a plan doesn't say it: by what its accuracy is of."""
+    place = Path(kind.place)
     if (place / PROOF).is_file():
-        target = recorded.target_of(recorded.read(place))
-        return _of_target(target, place / _EXPORTED.get(precision, portable.FLOAT32))
+        return ran_by(recorded.target_of(recorded.read(place)), place)
     if (place / "manifest.json").is_file():
-        return _of_target(_target_of_run(place), place / "models" / f"{name}.onnx")
-    return Source(note=f"no file of it is known: {kind.place} has none")
+        return ran_by(target_of_run(read_manifest(place, "fronts")["config"], place), place)
+    return Ran("")
 
 
-def _target_of_run(place: Path) -> Target:
-    facts: Any = read_manifest(place, "fronts")["config"].get("target")
-    try:
-        return from_facts(facts)
-    except (Unfit, HwnasError) as problem:
-        raise RunError(f"fronts: {place}: the target of its manifest: {problem}.") from None
+def _alone(runtime: str) -> str:
+    """Return why no server runs what a runtime does; empty: one does, or it is not known."""
+    artefacts = backends.get(runtime).artefacts if runtime else ()
+    return next((f"{a.elsewhere}: its file of an export is {a.name}"
+                 for a in artefacts if a.elsewhere), "")  # fmt: skip
 
 
-def _of_target(target: Target, file: Path) -> Source:
-    description = backends.get(target.runtime)
-    own = description.dtypes[target.dtype]
-    for artefact in description.artefacts:
-        if artefact.elsewhere:
-            return Source(
-                unserved=f"{artefact.elsewhere}: its file of an export is {artefact.name}"
-            )
-    provider = target.engine.removeprefix(target.runtime).removeprefix("-")
-    if not file.is_file():
-        return Source(None, target.threads, provider, f"{file} is not there")
-    note = "" if own.endswith(".onnx") else (
-        f"its latencies are of {own}; servers run {file.name} of the same network, which takes "
-        "another time"
-    )  # fmt: skip
-    return Source(file, target.threads, provider, note)
+def _files(kind: Kind, ran: Ran) -> Iterator[Path]:
+    """Yield where the model may be: beside its accuracy, else where it was timed."""
+    name, _, precision = kind.model.rpartition("-")
+    for place in dict.fromkeys((kind.place, ran.place)):
+        yield Path(place) / _EXPORTED.get(precision, portable.FLOAT32)
+        yield Path(place) / "models" / f"{name}.onnx"
+
+
+def _of_file(kind: Kind, ran: Ran, file: Path | None) -> Iterator[str]:
+    """Yield what there is to say of the file that is served."""
+    if file is None:
+        from_here = "" if Path(kind.place).exists() else f", seen from {Path.cwd()}"
+        yield f"no file of it is known: {kind.place} has none{from_here}"
+        return
+    if Path(kind.place) not in file.parents:
+        yield f"its accuracy is of {kind.place}; servers run {file}, of the same network"
+    precision = kind.model.rpartition("-")[2]
+    own = backends.get(ran.runtime).dtypes.get(precision, "") if ran.runtime else ""
+    if own and not own.endswith(".onnx"):
+        yield (
+            f"its latencies are of {own}; servers run {file.name} of the same network, which takes "
+            "another time"
+        )
+    elif precision not in _EXPORTED:
+        yield (
+            f"its latencies are of {precision}; servers run {file.name}, which computes in "
+            "float32 and takes another time"
+        )
+
+
+def _of_device(kind: Kind, ran: Ran) -> Iterator[str]:
+    """Yield what there is to say of what runs it."""
+    cure = f"of `{kind.device}` in fleet.yaml, and plan again"
+    if not ran.provider:
+        yield (
+            "nothing says what runs it, and these files are for a CPU: give provider (cpu, cuda, "
+            f"tensorrt or openvino) {cure}"
+        )
+    elif ran.provider not in _SERVED:
+        yield f"it was timed by {ran.provider}; servers run it by onnxruntime on the CPU"
+    elif ran.provider not in (_SERVED[ran.provider], _CPU):
+        yield f"it was timed by {ran.provider}; servers run it by {_SERVED[ran.provider]}"
+    if not ran.threads:
+        yield f"nothing says on how many threads it was timed, and it has one: give threads {cure}"
 
 
 def planned_busy(seen: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """The application of Ray Serve: one file, which holds what it needs of the plan."""
 
 import json
+import math
 import pprint
 from collections.abc import Sequence
 from pathlib import Path
@@ -60,12 +61,16 @@ def _written(content: dict[str, Any]) -> bytes:
 
 def _pool(pool: Deployed) -> dict[str, Any]:
     assert pool.model is not None
-    provider = pool.source.provider.partition(".")[0]
     return {
         "device": pool.kind.device, "batch": pool.kind.batch, "wait_s": pool.kind.wait_ms / 1e3,
-        "threads": pool.source.threads, "providers": [_PROVIDERS.get(provider, _PROVIDERS[""])],
-        "gpus": int(pool.source.is_on_gpu), "shape": pool.model.shape, "busy": pool.busy,
+        "threads": pool.source.threads, "providers": [_PROVIDERS[pool.source.provider]],
+        "gpus": _gpus(pool), "shape": pool.model.shape, "busy": pool.busy,
     }  # fmt: skip
+
+
+def _gpus(pool: Deployed) -> float:
+    """Return the share of a GPU that a replica has: as many fit on one as a machine has slots."""
+    return math.floor(1e4 / pool.slots) / 1e4 if pool.source.is_on_gpu else 0.0  # as Ray counts
 
 
 def _at_peak(hours: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:

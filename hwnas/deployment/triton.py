@@ -89,7 +89,7 @@ def _instances(pool: Deployed) -> str:
 
 
 def _accelerator(pool: Deployed) -> list[str]:
-    name = pool.source.provider.partition(".")[0]
+    name = pool.source.provider
     if name not in _ACCELERATORS:
         return []
     kind = f"{_ACCELERATORS[name]}_execution_accelerator"
