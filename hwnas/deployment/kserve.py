@@ -1,6 +1,7 @@
-"""Cascades as an InferenceGraph of KServe, over the Services of the pools.
+"""Classes with several ways as InferenceGraphs of KServe, over the Services of the pools.
 
-The first pool answers; where it is less sure than the threshold, the request goes on to the second.
+Of a cascade, the first pool answers; where it is less sure than the threshold, the request goes on
+to the second. What a class has of several ways is split by their rates.
 Source: https://kserve.github.io/website/docs/concepts/resources/inferencegraph.
 """
 
@@ -10,24 +11,22 @@ from hwnas.deployment import triton
 from hwnas.deployment.kubernetes import Manifest, dumped
 from hwnas.deployment.pools import Deployed, busiest, by_hour, label
 from hwnas.deployment.schedule import allowed, schedule
+from hwnas.deployment.ways import way, ways
 from hwnas.planning.plan import Plan, Route
 from hwnas.runtimes.onnx_served import CONFIDENCE
 
 
 def graphs(plan: Plan, pools: Sequence[Deployed]) -> dict[str, bytes]:
-    """Return a graph for each class that has cascades, as in the hour that is deployed first.
+    """Return the graphs of ``named``, as in the hour that is deployed first.
 
-    What no server runs is left out, and so are classes that are left with nothing. Where graphs
-    are others in other hours, ``schedule.yaml`` applies them then.
+    Where they are others in other hours, ``schedule.yaml`` applies them then.
     """
     names = {pool.of: pool.name for pool in pools}
-    start, hours, taken = busiest(plan), range(len(by_hour(plan))), set[str]()
-    by_class = {}
-    for klass in plan.classes:
-        routes = _routes(plan, klass, names)
-        if any(route.second is not None for of in routes for route in of):
-            name = label(f"class-{klass}", klass, taken)
-            by_class[name] = [dumped(_graph(name, of, names)) for of in routes]
+    start, hours = busiest(plan), range(len(by_hour(plan)))
+    by_class = {
+        name: [dumped(_graph(name, of, names)) for of in _routes(plan, klass, names)]
+        for klass, name in named(plan, pools).items()
+    }
     found = {f"kserve/{name}.yaml": of[start] for name, of in by_class.items()}
     every = [b"---\n".join(of[hour] for of in by_class.values()) for hour in hours]
     rules = [allowed("serving.kserve.io", "inferencegraphs", [*by_class])]
@@ -35,13 +34,23 @@ def graphs(plan: Plan, pools: Sequence[Deployed]) -> dict[str, bytes]:
     return found | ({"kserve/schedule.yaml": scheduled} if scheduled else {})
 
 
+def named(plan: Plan, pools: Sequence[Deployed]) -> dict[str, str]:
+    """Return the names of graphs by class: of all with a cascade, or more than one way.
+
+    What no server runs is left out, and so are classes that are left with nothing.
+    """
+    names, taken = {pool.of: pool.name for pool in pools}, set[str]()
+    found = {}
+    for klass in plan.classes:
+        own = {way(route) for of in ways(plan, klass, names) for route in of}
+        if len(own) > 1 or any(second is not None for _, second, _ in own):
+            found[klass] = label(f"class-{klass}", klass, taken)
+    return found
+
+
 def _routes(plan: Plan, klass: str, names: Mapping[str, str]) -> list[list[Route]]:
     """Return the ways of a class that servers run, by hour; where it rests, those of its peak."""
-    every = [
-        [r for r in hour.routes
-         if r.klass == klass and r.first in names and (r.second is None or r.second in names)]
-        for hour in by_hour(plan)
-    ]  # fmt: skip
+    every = ways(plan, klass, names)
     peak = max(every, key=lambda routes: sum(r.rate for r in routes))
     return [routes or peak for routes in every]
 
