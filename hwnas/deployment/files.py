@@ -1,9 +1,9 @@
 """All files that a plan is launched by, with what was left out of them and why."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from hwnas.deployment import alerts, kserve, kubernetes, ray_app, triton
+from hwnas.deployment import alerts, kserve, kubernetes, ray_app, triton, ways
 from hwnas.deployment.kubernetes import DEVICE, node_label
 from hwnas.deployment.pools import Deployed, deployed
 from hwnas.deployment.schedule import DAY, WEEK, allowed, schedule
@@ -12,6 +12,12 @@ from hwnas.planning.plan import Plan
 FOLDER = "deploy"  #: in the folder of a plan
 
 _HEAD = Path(__file__).with_name("launch.md")
+_NOTHING = "# What launches this plan\n\nNothing: servers run none of its pools.\n"
+#: Lines that need files, by how those begin.
+_LINES = {
+    "docker build": "triton/", "kubectl apply --server-side --force-conflicts -f": "kserve/",
+    "serve run": ray_app.NAME, f"- `{ray_app.NAME}`": ray_app.NAME,
+}  # fmt: skip
 
 
 def files(plan: Plan, busy: Mapping[str, float]) -> dict[str, bytes]:
@@ -33,8 +39,21 @@ def files(plan: Plan, busy: Mapping[str, float]) -> dict[str, bytes]:
     jobs = [f"`{name}`" for name in found if name.endswith("/schedule.yaml")]
     notes = [*_notes(pools, unserved), *_hours(pools, jobs), *_nodes(plan, pools)]
     own = "\n## Of this plan\n\n" + "\n".join(notes) + "\n" if notes else ""
-    found["README.md"] = (_HEAD.read_text() + own).encode()
+    table = ways.table(plan, pools, kserve.named(plan, pools))
+    found["README.md"] = (_head(found) + table + own).encode()
     return {f"{FOLDER}/{name}": content for name, content in found.items()}
+
+
+def _head(found: Mapping[str, bytes]) -> str:
+    """Return what is said of any plan, without lines on files that this one has none of."""
+    if not found:
+        return _NOTHING
+    lacking = tuple(
+        begin for begin, needed in _LINES.items()
+        if not any(name.startswith(needed) for name in found)
+    )  # fmt: skip
+    lines = _HEAD.read_text().splitlines(keepends=True)
+    return "".join(line for line in lines if not line.startswith(lacking))
 
 
 def _scheduled(pools: Sequence[Deployed]) -> bytes:
@@ -62,7 +81,20 @@ def _notes(pools: Sequence[Deployed], unserved: Mapping[str, str]) -> list[str]:
                 pool.model is None
             )
             lines.append(f"- `{pool.name}`: {pool.source.note}.{cure}")
+        lines += _unscaled(pool)
     return lines
+
+
+def _unscaled(pool: Deployed) -> Iterator[str]:
+    """Yield why a pool on CPUs has no autoscaler, if it has none."""
+    if pool.is_scaled or pool.source.is_on_gpu:
+        return
+    why = (
+        f"its replicas work {pool.busy:.0%} of the time, and an autoscaler acts on a tenth more"
+        if pool.kind.batch == 1
+        else "batches grow with the load, so that its CPU is as busy at many loads"
+    )
+    yield f"- `{pool.name}` has no autoscaler: {why}. Its replicas are those of the plan."
 
 
 def _nodes(plan: Plan, pools: Sequence[Deployed]) -> list[str]:
@@ -72,6 +104,7 @@ def _nodes(plan: Plan, pools: Sequence[Deployed]) -> list[str]:
         own = [pool for pool in pools if pool.kind.device == name]
         if own and node_label(name) != name:
             lines.append(f"- Nodes of `{name}` are labelled `{DEVICE}={node_label(name)}`.")
+        lines += _shared(name, device.slots, own)
         most = max(of.machines.get(name, 0) for of in plan.hours) * device.slots
         together = sum(pool.peak if pool.is_scaled else pool.begun for pool in own)
         if together > most:
@@ -82,6 +115,18 @@ def _nodes(plan: Plan, pools: Sequence[Deployed]) -> list[str]:
                 "not fit, or autoscalers add to several at once, pods stay pending."
             )
     return lines
+
+
+def _shared(name: str, slots: int, own: Sequence[Deployed]) -> Iterator[str]:
+    """Yield what there is to do where several replicas are to have one GPU."""
+    if slots > 1 and any(pool.source.is_on_gpu for pool in own):
+        yield (
+            f"- Pods on `{name}` ask for a whole GPU each, and a machine has {slots} slots: where "
+            "it has fewer GPUs, it holds fewer pods than planned, unless NVIDIA's device plugin "
+            f"shares them (`sharing.timeSlicing`: {slots} `replicas` of the only one). "
+            f"`{ray_app.NAME}` gives each replica 1/{slots} of a GPU: its `gpus`, 1 where each has "
+            "one of its own."
+        )
 
 
 def _hours(pools: Sequence[Deployed], jobs: Sequence[str]) -> list[str]:

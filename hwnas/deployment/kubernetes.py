@@ -14,7 +14,7 @@ DEVICE = "hwnas/device"  #: the label of nodes that says which device of the fle
 _SERVER_MIB = 1024  # memory of a server beside its model: assumed
 _SCALE_DOWN_S = 300  # of low load before replicas are taken away, so that scaling does not swing
 _LONGEST = 63  # characters of a label's value
-_LEAST_BUSY, _MOST_BUSY = 10, 95  # per cent that the autoscaler may be told
+_LEAST_BUSY = 10  # per cent that the autoscaler may be told
 
 #: of pods: a user without rights
 LOCKED = {"runAsNonRoot": True, "runAsUser": 1000, "seccompProfile": {"type": "RuntimeDefault"}}
@@ -70,6 +70,9 @@ def node_label(device: str) -> str:
 def _of_pool(pool: Deployed) -> Iterator[Manifest]:
     yield _manifest("apps/v1", "Deployment", pool, {
         "replicas": pool.begun, "selector": _selector(pool),
+        # Machines are full: there is room for a new pod where an old one ended.
+        "strategy": {"type": "RollingUpdate", "rollingUpdate": {
+            "maxSurge": 0, "maxUnavailable": _lost(pool)}},
         "template": {"metadata": {"labels": _labels(pool), "annotations": {
             "prometheus.io/scrape": "true", "prometheus.io/port": str(triton.METRICS)}},
             "spec": _pod(pool)},
@@ -80,10 +83,15 @@ def _of_pool(pool: Deployed) -> Iterator[Manifest]:
                   {"name": "metrics", "port": triton.METRICS, "targetPort": "metrics"}],
     })  # fmt: skip
     yield _manifest("policy/v1", "PodDisruptionBudget", pool, {
-        "maxUnavailable": max(1, pool.spread), "selector": _selector(pool),
+        "maxUnavailable": _lost(pool), "selector": _selector(pool),
     })  # fmt: skip
     if pool.is_scaled:
         yield _manifest("autoscaling/v2", "HorizontalPodAutoscaler", pool, _scaling(pool))
+
+
+def _lost(pool: Deployed) -> int:
+    """Return how many replicas may be missing at once: those that are spare, or else one."""
+    return max(1, pool.spread)
 
 
 def _manifest(version: str, kind: str, pool: Deployed, spec: Manifest) -> Manifest:
@@ -139,7 +147,7 @@ def _resources(pool: Deployed) -> Manifest:
 
 
 def _scaling(pool: Deployed) -> Manifest:
-    busy = min(_MOST_BUSY, max(_LEAST_BUSY, round(100 * pool.busy)))
+    busy = max(_LEAST_BUSY, round(100 * pool.busy))
     return {
         "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": pool.name},
         "minReplicas": pool.least, "maxReplicas": pool.peak,

@@ -1,6 +1,8 @@
 """What a plan is launched by is what servers, Kubernetes and Prometheus read."""
 
 import ast
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -16,12 +18,13 @@ from google.protobuf.text_format import ParseError
 from torch.nn import functional as F
 
 from hwnas.backends.onnxruntime.session import OrtSession
-from hwnas.deployment import alerts, kserve, kubernetes, schedule
+from hwnas.deployment import alerts, kserve, kubernetes, schedule, ways
 from hwnas.deployment.alerts import _forecast
-from hwnas.deployment.files import _hours, files
+from hwnas.deployment.files import _hours, _unscaled, files
 from hwnas.deployment.pools import Deployed, Source
 from hwnas.deployment.ray_app import _at_peak
 from hwnas.errors import CompileError
+from hwnas.figure import FigureRow
 from hwnas.planning.plan import Kind, Route
 from hwnas.runtimes.onnx_check import checked_opset
 from hwnas.runtimes.onnx_served import CONFIDENCE, served
@@ -30,7 +33,9 @@ from tests.conftest import target
 from tests.deployment import made
 from tests.deployment.triton_config import parsed
 
+_COMMANDS = ("docker", "kubectl apply", "serve run")
 POOL = "cpu-0a-float32-b4"
+ALONE = "cpu-0a-float32-b1"  # it answers one request at a time
 Files = dict[str, bytes]
 
 
@@ -130,16 +135,19 @@ def test_damaged_configurations_are_seen(deploy: Files, old: str, new: str) -> N
 
 def test_manifests_are_valid_and_say_what_is_planned(deploy: Files) -> None:
     found = _documents(deploy, "kubernetes")
-    kinds = {d["kind"]: d for d in found if d.get("metadata", {}).get("name") == POOL}
-    assert {*kinds} == {
-        "Deployment", "Service", "PodDisruptionBudget", "HorizontalPodAutoscaler",
-    }  # fmt: skip
     for document in found:
         if document["kind"] != "Kustomization":
             kubernetes_validate.validate(document, "1.31", strict=True)
-    deployment, scaling = kinds["Deployment"]["spec"], kinds["HorizontalPodAutoscaler"]["spec"]
-    assert (deployment["replicas"], scaling["minReplicas"], scaling["maxReplicas"]) == (3, 1, 3)
-    assert scaling["metrics"][0]["resource"]["target"]["averageUtilization"] == 40
+    kinds, others = (
+        {d["kind"]: d["spec"] for d in found if d.get("metadata", {}).get("name") == name}
+        for name in (POOL, ALONE)
+    )
+    scaling, deployment = others.pop("HorizontalPodAutoscaler"), kinds["Deployment"]
+    assert kinds.keys() == others.keys() == {"Deployment", "Service", "PodDisruptionBudget"}
+    assert (deployment["replicas"], scaling["minReplicas"], scaling["maxReplicas"]) == (3, 2, 2)
+    assert scaling["metrics"][0]["resource"]["target"]["averageUtilization"] == 30
+    # Where machines are full, a rollout that starts pods before it ends others hangs.
+    assert deployment["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
     pod = deployment["template"]["spec"]
     assert pod["nodeSelector"] == {"hwnas/device": "cpu"}
     assert pod["topologySpreadConstraints"][0]["whenUnsatisfiable"] == "DoNotSchedule"
@@ -172,8 +180,10 @@ def test_replicas_and_routes_follow_the_hours(deploy: Files) -> None:
     scaled = _applied(pods)
     assert len(scaled) == 24
     for hour, parts in scaled.items():
-        least = {d["metadata"]["name"]: d["spec"]["minReplicas"] for d in parts}
-        assert least[POOL] == (3 if 8 <= hour < 20 else 1)
+        (pods_of,) = [d["spec"] for d in parts if d["kind"] == "Deployment"]
+        assert pods_of == {"replicas": 3 if 8 <= hour < 20 else 1}
+        least = {d["metadata"]["name"]: d["spec"].get("minReplicas") for d in parts}
+        assert least == {POOL: None, ALONE: 2}
     graphs = _applied(routes)
     assert len(graphs) == 24
     jobs = {d["metadata"]["name"]: d["spec"]["schedule"] for d in pods if d["kind"] == "CronJob"}
@@ -186,7 +196,7 @@ def test_replicas_and_routes_follow_the_hours(deploy: Files) -> None:
 
 def test_pools_start_with_the_replicas_of_one_hour_and_may_rest_in_others() -> None:
     def pool(name: str, *replicas: int) -> Deployed:
-        kind = Kind("cpu", name, 4, 0.0, 9.0, 50.0, 1, None, {}, 3.5, "")
+        kind = Kind("cpu", name, 1, 0.0, 9.0, 50.0, 1, None, {}, 3.5, "")
         rates = (0.0, 1.0, 1.0)
         return Deployed(name, name, kind, Source(), None, replicas, rates, 1, 0.5, 1, 90.5)
 
@@ -231,6 +241,20 @@ def test_hours_are_spoken_of_where_anything_changes(deploy: Files) -> None:
     assert "3 hours are no day or week" in _hours([few], [])[0]
 
 
+def test_pools_whose_cpu_does_not_tell_their_load_are_not_scaled_by_it() -> None:
+    def pool(batch: int, busy: float) -> Deployed:
+        kind = Kind("cpu", "a", batch, 0.0, 9.0, 50.0, 1, None, {}, 3.5, "")
+        return Deployed("a", "a", kind, Source(), None, (1, 2), (1.0, 2.0), 1, busy)
+
+    said = {how: [*_unscaled(pool(*how))] for how in ((1, 0.9), (1, 0.92), (4, 0.3))}
+    assert said[1, 0.9] == []
+    assert "work 92% of the time, and an autoscaler acts on a tenth more" in said[1, 0.92][0]
+    assert "batches grow with the load" in said[4, 0.3][0]
+    for how, words in said.items():
+        written = kubernetes.manifests([pool(*how)])["kubernetes/a.yaml"]
+        assert (b"HorizontalPodAutoscaler" in written) is not bool(words)
+
+
 def test_hours_of_a_week_are_those_of_cron() -> None:
     """Plans begin on Monday, weeks of cron on Sunday; days that are alike are one job."""
     nights = [24 * day + hour for day in range(7) for hour in (0, 1)]
@@ -252,6 +276,57 @@ def test_what_is_not_split_has_no_splitter() -> None:
     assert list(nodes) == ["root"]
     assert nodes["root"]["routerType"] == "Sequence"
     assert [step["name"] for step in nodes["root"]["steps"]] == ["first", "second"]
+
+
+def test_classes_with_several_ways_have_graphs_and_all_have_shares(deploy: Files) -> None:
+    def single(name: str, rate: float, klass: str = "web") -> Route:
+        return Route(klass, rate, name, None, 0.0, 0.0, 0.9, 0.0, 0.0, 0.0)
+
+    plan = made.plan(Path(), Path())
+    day, night = plan.hours
+    day = replace(day, routes=[single(made.SMALL, 36.0), single(made.LARGE, 24.0)])
+    night = replace(night, routes=[single(made.LARGE, 5.0), single(made.LARGE, 1.0, "counter")])
+    plan = replace(plan, hours=[day, night])
+    names = {made.SMALL: POOL, made.LARGE: ALONE}
+    kind = Kind("cpu", "a", 1, 0.0, 9.0, 50.0, 1, None, {}, 3.5, "")
+    pools = [Deployed(name, of, kind, Source(), None, (1,) * 24, (1.0,) * 24, 0, 0.5)
+             for of, name in names.items()]  # fmt: skip
+    graphs = kserve.graphs(plan, pools)
+    assert {*graphs} == {"kserve/class-web.yaml", "kserve/schedule.yaml"}
+    (graph,) = yaml.safe_load_all(graphs["kserve/class-web.yaml"])
+    jsonschema.validate(graph["spec"], _GRAPH)
+    nodes = graph["spec"]["nodes"]
+    assert nodes["root"]["routerType"] == "Splitter"
+    assert [step["weight"] for step in nodes["root"]["steps"]] == [60, 40]
+    urls = [nodes[f"route-{i}"]["steps"][0]["serviceUrl"].split("/")[2] for i in range(2)]
+    assert urls == [f"{POOL}:8000", f"{ALONE}:8000"]
+    rows = ways.table(plan, pools, kserve.named(plan, pools)).splitlines()[-3:]
+    assert rows == [
+        f"| `web` | `class-web` | all | 40 to 100 % | `{ALONE}` |  |",
+        f"| `web` | `class-web` | 8-19 | 60 % | `{POOL}` |  |",
+        f"| `counter` |  | 0-7, 20-23 | 100 % | `{ALONE}` |  |",
+    ]
+    said = deploy["README.md"].decode()
+    assert f"| `class-web` | all | 33.3 to 66.7 % | `{ALONE}` |  |" in said
+    assert f"| `class-web` | all | 33.3 to 66.7 % | `{POOL}` | `{ALONE}`, below 0.62 |" in said
+
+
+def test_commands_on_files_that_there_are_not_are_left_out() -> None:
+    plan = made.plan(Path("no"), Path("no"))
+    plain = files(replace(plan, hours=[replace(h, routes=h.routes[-1:]) for h in plan.hours]), {})
+    said = plain["deploy/README.md"].decode()
+    assert not [name for name in plain if name.startswith(("deploy/kserve", "deploy/ray"))]
+    commands = [line.split()[0] for line in said.splitlines() if line.startswith(_COMMANDS)]
+    assert commands == ["docker", "kubectl"]
+    assert "ray_app" not in said
+    alone = [replace(hour, pools=hour.pools[-1:], routes=[]) for hour in plan.hours[1:]]
+    hour = replace(alone[0], hours=[*range(made.HOURS)])
+    left = files(replace(plan, hours=[hour]), {})
+    assert {*left} == {"deploy/README.md"}
+    said = left["deploy/README.md"].decode()
+    assert "Nothing: servers run none of its pools." in said
+    assert f"`{made.CUT}` is left out" in said
+    assert "```" not in said
 
 
 def test_damaged_manifests_are_seen(deploy: Files) -> None:
@@ -320,9 +395,32 @@ def test_alerts_are_rules_whose_expressions_parse(deploy: Files) -> None:
     (own,) = [group for group in groups if group["name"] == f"hwnas-{POOL}"]
     rules = {rule.get("alert", "forecast"): rule["expr"] for rule in own["rules"]}
     assert rules["HwnasLate"].endswith("> 9000")  # µs
-    assert rules["HwnasBusy"].endswith("> 0.44")
+    assert rules["HwnasBusy"].endswith("> 55")  # a tenth more than a replica's goodput
+    assert "compute_infer" not in rules["HwnasBusy"]  # in which batches count their requests often
     assert "vector(40)" in rules["forecast"]
     assert "hour() >= 8) and on() (hour() <= 19)" in rules["forecast"]
+
+
+def test_pools_that_batch_are_as_busy_as_planned_without_an_alert() -> None:
+    """A replica may be planned to answer all of its goodput, of what full batches hold."""
+    ms: FigureRow = (45.0, "measured", None, 50.0)
+
+    def threshold(batch: int, goodput: float, busy: float) -> tuple[str, float]:
+        kind = Kind("cpu", "a", batch, 0.0, 9.0, goodput, 1, None, {str(batch): ms}, 3.5, "")
+        pool = Deployed("a", "a", kind, Source(), None, (4,), (4 * goodput,), 0, busy)
+        rules = yaml.safe_load(alerts.rules([pool])["prometheus/rules.yaml"])["groups"][0]["rules"]
+        (busy_rule,) = [rule for rule in rules if rule.get("alert") == "HwnasBusy"]
+        promql_parser.parse(busy_rule["expr"])
+        left, _, most = busy_rule["expr"].rpartition(" > ")
+        return left, float(most)
+
+    per_replica, most = threshold(8, 100.0, 0.934)
+    assert per_replica.startswith('sum(rate(nv_inference_request_success{model="a"}[5m])) / count(')
+    assert most == pytest.approx(110.0)
+    assert threshold(8, 156.0, 0.99)[1] == pytest.approx(0.99 * 8 / 0.050)  # no more is possible
+    work, most = threshold(1, 100.0, 0.5)
+    assert "exec_count" not in work
+    assert most == pytest.approx(0.55)
 
 
 def test_ray_app_holds_pools_routes_and_hours(deploy: Files) -> None:
