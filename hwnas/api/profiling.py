@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hwnas import backends
+from hwnas.api import transferring
 from hwnas.api.elsewhere import Elsewhere
 from hwnas.api.elsewhere import profile as profile_elsewhere
 from hwnas.api.layers import Layered, layered
@@ -20,10 +21,12 @@ from hwnas.config import ProfileConfig
 from hwnas.cost.calibration import Calibration
 from hwnas.device import SHIPPED, effort, fill, source
 from hwnas.errors import CompileError, ConfigError, HwnasError, TableError
-from hwnas.latency_table import LatencyTable, find, load
+from hwnas.graph import distinct
+from hwnas.latency_table import LatencyTable
 from hwnas.networks import Networks
 from hwnas.networks import read as read_networks
-from hwnas.profiling import networks, operators, throughput, transfer
+from hwnas.op import OpSpec
+from hwnas.profiling import borrowing, networks, operators, throughput
 from hwnas.profiling.networks import Whole
 from hwnas.profiling.subject import Subject
 from hwnas.progress import Progress
@@ -72,7 +75,7 @@ def profile(config: ProfileConfig, arguments: Sequence[str], reporter: Reporter)
     with table.locked(), _open_pool(config) as pool:
         if config.transfer_from is not None:
             (only,) = subjects
-            return Profiled(table, transfer=_transfer(config, table, only, pool, reporter))
+            return Profiled(table, transfer=transferring.run(config, table, only, pool, reporter))
         measured = {s.space.name: _measured(config, table, s, pool, reporter) for s in subjects}
     held_out = next(iter(measured.values()))
     extras = _extras(config, parts, held_out, reporter) if not config.rpc.tracker else []
@@ -102,7 +105,7 @@ def _soon(
     """Return what shows that few measurements are good enough; ``None`` if they are not."""
     if config.within is None:
         return None
-    space, other, counts = subject.space.name, source(config), config.networks
+    space, other = subject.space.name, source(config)
     known = table.calibration.get(space)
     if config.table.networks and (known is None or "foretold" in known):
         goal = {
@@ -121,8 +124,25 @@ def _soon(
             return None
     if other is None or space not in table.calibration:
         return None
+    return _held_out(config, table, other.plans, subject, pool, phases)
+
+
+def _held_out(
+    config: ProfileConfig,
+    table: LatencyTable,
+    taken: Mapping[OpSpec, str],
+    subject: Subject,
+    pool: Pool,
+    phases: Reporter,
+) -> list[Whole] | None:
+    """Return networks that show that another CPU's table is good enough; ``None`` if it is not."""
+    assert config.within is not None
+    space, counts = subject.space.name, config.networks
     lowered = subject.lowered(_sampled(config, subject)[counts.fit + counts.interval :])
-    held_out = networks.measure_networks(table, lowered, pool, phases, other.plans)
+    if any(op not in table.entries for op in distinct(lowered.values())):
+        return None  # the other table lacks them: it knows but some networks of the space
+    plans = borrowing.plans(table, taken, lowered.values(), pool, config.tuning.n_plans, phases)
+    held_out = networks.measure_networks(table, lowered, pool, phases, plans)
     calibration = Calibration(**table.calibration[space]["coefficients"])
     if networks.share(calibration, held_out, config.within) < config.share:
         return None
@@ -183,47 +203,6 @@ def _sampled(config: ProfileConfig, subject: Subject) -> list[Genotype]:
     """Return the networks that are fitted, then those that set the interval, then the others."""
     counts = config.networks
     return subject.sample(counts.fit + counts.interval + counts.held_out, config.seed + 1)
-
-
-def _transfer(
-    config: ProfileConfig, table: LatencyTable, subject: Subject, pool: Pool, phases: Progress
-) -> dict[str, float]:
-    """Measure a few networks and fill the table from another device's."""
-    assert config.transfer_from is not None
-    other = dataclasses.replace(config.target, name=config.transfer_from)
-    roots = [Path(config.table.dir), SHIPPED]
-    path = find(other, roots)
-    if path is None or config.transfer_from == config.target.name:
-        raise TableError(
-            f"transfer_from={config.transfer_from}: no latency table of another target of that "
-            f"name in {', '.join(map(str, roots))}."
-        )
-    source = load(path)
-    known = source.plans()
-    drawn = subject.sample(20 * config.n_samples, config.seed + 1)
-    lowered = {genotype: subject.lower(genotype) for genotype in drawn}
-    covered = [g for g, net in lowered.items() if all(node.op in known for node in net)]
-    covered = covered[: config.n_samples]
-    if len(covered) < config.n_samples:
-        raise TableError(
-            f"The table {path} covers only {len(covered)} of {len(drawn)} networks of search space "
-            f"'{subject.space.name}', too few for n_samples={config.n_samples}."
-        )
-    chosen = {genotype: lowered[genotype] for genotype in covered}
-    ops = {node.op for net in chosen.values() for node in net}
-    refused = operators.measure_operators(
-        table, sorted(ops, key=str), pool, effort(config, None), phases
-    )
-    if refused:
-        raise CompileError(next(iter(refused.values())))
-    measured = networks.time_whole(table, chosen, pool, phases)
-    latencies = [known.timing.median_ms for known in measured]
-    report = transfer.transferred(
-        table, source, list(chosen.values()), latencies, [subject.space.name]
-    )
-    table.provenance["transferred_from"] = source.provenance
-    table.save()
-    return report
 
 
 def _extras(

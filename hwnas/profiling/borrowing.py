@@ -6,11 +6,12 @@ and what is slower or faster there is so here, by factors that some whole networ
 
 import math
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from hwnas.latency_table import LatencyTable
+from hwnas.graph import Graph, distinct
+from hwnas.latency_table import TRANSFERRED, LatencyTable, is_transferred
 from hwnas.op import OpSpec
 from hwnas.profiling import networks, transfer
 from hwnas.profiling.effort import Effort, apart, drawn
@@ -86,6 +87,32 @@ def borrow(
             break
     table.provenance["transferred_from"] = source.table.provenance
     table.save()
+
+
+def plans(
+    table: LatencyTable,
+    taken: Mapping[OpSpec, str],
+    nets: Iterable[Graph],
+    pool: Pool,
+    n_plans: int,
+    progress: Progress,
+) -> Mapping[OpSpec, str]:
+    """Return how operators of networks are compiled that a table knows but has not timed.
+
+    Those that neither it nor ``taken`` has a plan of are tuned; the table keeps that.
+
+    Raises:
+        HwnasError: one cannot be compiled.
+    """
+    known = {**taken, **table.taken_over()}
+    missing = [op for op in table.missing(distinct(nets)) if op not in known]
+    found = _tuned(missing, pool, n_plans, progress)
+    for op, plan in found.items():
+        if is_transferred((entry := table.entries[op]).plan):
+            table.entries[op] = replace(entry, plan=f"{TRANSFERRED} {plan}".strip())
+    if found:
+        table.save()
+    return {**known, **found}
 
 
 def _tuned(

@@ -116,6 +116,8 @@ class FakeWorker:
         return [self._next(op, self.device.operator(op)) for op, _ in work]
 
     def time_network(self, lowered: Graph, plans: Mapping[OpSpec, str]) -> Timing:
+        if missing := {node.op for node in lowered} - {*plans}:
+            raise CompileError(f"{len(missing)} operators are not tuned")
         self.networks.append((lowered, plans))
         return self._next(lowered, self.device.network(lowered))
 

@@ -1,6 +1,7 @@
 import math
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +9,12 @@ import numpy as np
 import pytest
 
 from hwnas import device as device_module
-from hwnas.api import profiling
+from hwnas.api import profiling, transferring
 from hwnas.api.reporter import Quiet
 from hwnas.config import ProfileConfig
 from hwnas.cost.table import TableCostModel
-from hwnas.latency_table import LatencyTable, is_transferred, load
+from hwnas.errors import TableError
+from hwnas.latency_table import LatencyTable, TableConfig, folder, is_transferred, load
 from hwnas.op import Signature
 from hwnas.profiling import beginning, borrowing
 from hwnas.profiling.borrowing import Source
@@ -21,8 +23,10 @@ from hwnas.profiling.networks import digest
 from hwnas.profiling.options import NetworksConfig
 from hwnas.profiling.subject import Subject
 from hwnas.progress import Silent
+from hwnas.provenance import own_table
 from hwnas.runtimes.options import TuningConfig
 from hwnas.space import SearchSpace
+from hwnas.target import Remote
 from hwnas.training.data import DatasetConfig
 from tests.conftest import few_of
 from tests.profiling.fakes import CPU, Device, FakeWorker, drawn_once, pool, subject
@@ -190,3 +194,67 @@ def test_networks_are_measured_again_only_where_operators_were_borrowed(
     assert len({*profile()}) == len(table.networks) - 1 == 35
     assert table.taken_over()  # what only the other space has
     assert profile() == []
+
+
+#: Of a profile that ends as soon as a borrowed table is good enough.
+WITHIN = ProfileConfig(
+    target=CPU, dataset=DatasetConfig("digits"), networks=NetworksConfig(6, 19, 10),
+    tuning=TuningConfig(4), search_space="mbconv_small", within=0.2,
+)  # fmt: skip
+
+
+def test_held_out_networks_are_compiled_where_no_plan_is_taken_over(
+    other: LatencyTable, profiled: Subject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a CPU of other vectors: few of the operators were tuned to borrow a table."""
+    table, worker = LatencyTable(tmp_path / "own"), FakeWorker(Device(operator_ms=1e-4))
+    monkeypatch.setattr(profiling, "source", lambda config: _source(other, ["avx2"]))
+
+    def held_out() -> list[str]:
+        found = profiling._soon(WITHIN, table, profiled, pool(worker), Quiet())
+        assert found is not None
+        return [whole.network for whole in found]
+
+    first = held_out()
+    assert len(first) == 10
+    assert len({*worker.tuned}) == len(worker.tuned) < len(table.entries)
+    assert set(load(table.path).taken_over()) == set(worker.tuned)
+    n_tuned, n_measured = len(worker.tuned), len(worker.networks)
+    assert held_out() == first
+    assert (len(worker.tuned), len(worker.networks)) == (n_tuned, n_measured)
+
+
+def test_table_that_does_not_know_all_operators_is_not_enough(
+    other: LatencyTable, profiled: Subject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rare = profiled.lower(profiled.sample(35, 1)[-1])[1].op
+    other.entries.pop(rare)
+    monkeypatch.setattr(profiling, "source", lambda config: _source(other))
+    table = LatencyTable(tmp_path / "own")
+    assert profiling._soon(WITHIN, table, profiled, pool(FakeWorker()), Quiet()) is None
+
+
+def test_own_table_is_transferred_from_before_one_that_ships(
+    tiny: SearchSpace, task: Signature, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transferring, "SHIPPED", tmp_path)
+    config = ProfileConfig(
+        target=replace(CPU, name="lab"), dataset=DatasetConfig("digits"), transfer_from="cpu",
+        search_space="tiny", table=TableConfig(str(tmp_path)), n_samples=10,
+    )  # fmt: skip
+    with pytest.raises(TableError, match=r"no latency table .* for tvm-float32-1t-b1 in"):
+        transferring.references(config)
+    target, second = replace(CPU, name="cpu"), subject(tiny, task)
+    shipped = REFERENCE.table(folder(target, tmp_path), second.operators(0))
+    shipped.provenance = {"device": {"cpu": "theirs"}}
+    shipped.save()
+    own = own_table(target, Remote(), tmp_path, tmp_path)
+    own.save()
+
+    def of() -> Path:
+        return transferring._covering(transferring.references(config), config, second)[0].path
+
+    assert of() == shipped.path  # the other knows no network
+    own.entries = dict(shipped.entries)
+    own.save()
+    assert of() == own.path != shipped.path
