@@ -93,6 +93,11 @@ def n_macs(lowered: Graph) -> int:
     return sum(node.op.n_macs for node in lowered)
 
 
+def n_macs_of_batch(lowered: Graph) -> int:
+    """Return the multiply-accumulates of one inference: for all its images."""
+    return sum(node.op.batch * node.op.n_macs for node in lowered)
+
+
 def n_params(lowered: Graph) -> int:
     """Return the weights and biases of a network, batch norm folded."""
     return sum(node.op.n_params for node in lowered)

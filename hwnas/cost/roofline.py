@@ -17,7 +17,7 @@ from hwnas.cost.base import Cost, LayerCost
 from hwnas.cost.segments import one_by_one
 from hwnas.errors import ConfigError
 from hwnas.figure import Figure
-from hwnas.graph import NATIVE_BITS, Graph, n_macs, n_params
+from hwnas.graph import NATIVE_BITS, Graph, n_macs, n_macs_of_batch, n_params
 from hwnas.memory import (
     activation_bytes,
     parameter_bytes,
@@ -202,7 +202,7 @@ def _energy(
     lowered: Graph, target: Target, latency: Figure, traffic: tuple[int, int]
 ) -> tuple[Figure, Mapping[str, float]]:
     if target.energy is not None:
-        return target.energy.energy(sum(n.op.batch * n.op.n_macs for n in lowered), *traffic)
+        return target.energy.energy(n_macs_of_batch(lowered), *traffic)
     if target.power is not None:
         return target.power.energy(latency, target.threads)
     raise ConfigError(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from hwnas.cost.calibration import Calibration, features, fit
 from hwnas.errors import CompileError, TableError
-from hwnas.graph import Graph, distinct, n_macs
+from hwnas.graph import Graph, distinct, n_macs_of_batch
 from hwnas.latency_table import FEWEST, FORETOLD, Entry, LatencyTable, is_transferred
 from hwnas.op import OpSpec
 from hwnas.profiling import networks, operators
@@ -125,7 +125,7 @@ def _spread(subjects: Sequence[Subject], n: int) -> dict[Genotype, Graph]:
     found = dict[Genotype, Graph]()
     for subject in subjects:
         lowered = subject.lowered(drawn(subject))
-        work = {genotype: math.log(n_macs(net)) for genotype, net in lowered.items()}
+        work = {genotype: math.log(n_macs_of_batch(net)) for genotype, net in lowered.items()}
         chosen = apart(work, max(_OF_EACH, math.ceil(n / len(subjects))))
         found |= {genotype: lowered[genotype] for genotype in chosen}
     if len(found) < FEWEST:

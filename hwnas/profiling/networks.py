@@ -8,7 +8,7 @@ from typing import Any
 
 from hwnas.agreement import agreement
 from hwnas.cost.calibration import Calibration, Features, calibrate, features
-from hwnas.graph import Graph, n_macs
+from hwnas.graph import Graph, n_macs_of_batch
 from hwnas.latency_table import LatencyTable, Row
 from hwnas.op import OpSpec
 from hwnas.profiling.options import NetworksConfig
@@ -28,7 +28,7 @@ class Whole:
 
     genotype: Genotype
     features: Features
-    macs_m: float
+    macs_m: float  #: millions, of all images of an inference
     measured: Measured
     network: str  #: ``digest`` of what was measured
 
@@ -52,7 +52,7 @@ def measure_networks(
     latencies = {op: entry.timing.median_ms for op, entry in table.entries.items()}
     known = time_whole(table, lowered, pool, progress, taken)
     return [
-        Whole(genotype, features(net, latencies), n_macs(net) / 1e6, measured, digest(net))
+        Whole(genotype, features(net, latencies), n_macs_of_batch(net) / 1e6, measured, digest(net))
         for (genotype, net), measured in zip(lowered.items(), known, strict=True)
     ]
 

@@ -1,3 +1,4 @@
+import functools
 import math
 import random
 from collections.abc import Sequence
@@ -11,14 +12,15 @@ import pytest
 from hwnas.cost.table import TableCostModel
 from hwnas.device import _missing
 from hwnas.errors import CompileError, TableError
+from hwnas.graph import Graph, n_macs_of_batch
 from hwnas.latency_table import FORETOLD, Entry, LatencyTable, load
 from hwnas.op import OpSpec, Signature
 from hwnas.profiling import beginning
-from hwnas.profiling.effort import Effort
+from hwnas.profiling.effort import Effort, drawn
 from hwnas.profiling.foretelling import Foretelling
 from hwnas.profiling.subject import Subject
 from hwnas.progress import Silent
-from hwnas.space import SearchSpace
+from hwnas.space import Genotype, SearchSpace
 from tests.conftest import few_of
 from tests.profiling.fakes import CPU, Device, FakeWorker, drawn_once, pool, subject, timing
 
@@ -276,3 +278,18 @@ def test_foretold_entries_are_not_plans(table: LatencyTable, profiled: Subject) 
     table.entries = {op: Entry(FORETOLD, timing(1.0)), other: Entry("p", timing(1.0))}
     assert table.plans() == {other: "p"}
     assert table.missing([op, other]) == [op]
+
+
+def test_networks_are_spread_over_the_work_of_all_images(
+    profiled: Subject, small: SearchSpace, task: Signature
+) -> None:
+    eight = subject(small, task, replace(CPU, batch=8))
+
+    @functools.cache
+    def lower(genotype: Genotype) -> Graph:
+        return (eight if sum(genotype.id.encode()) % 2 else profiled).lower(genotype)
+
+    mixed = Subject(small, lower)
+    every = [n_macs_of_batch(lower(genotype)) for genotype in drawn(mixed)]
+    found = [n_macs_of_batch(net) for net in beginning._spread([mixed], 12).values()]
+    assert (min(found), max(found)) == (min(every), max(every))

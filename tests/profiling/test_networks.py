@@ -9,7 +9,7 @@ import pytest
 from hwnas.cost.calibration import Calibration, Features
 from hwnas.cost.table import TableCostModel
 from hwnas.errors import CompileError, ConfigError
-from hwnas.graph import Graph
+from hwnas.graph import Graph, distinct
 from hwnas.latency_table import LatencyTable, load
 from hwnas.op import Signature
 from hwnas.profiling.networks import (
@@ -71,6 +71,19 @@ def test_each_network_gets_its_own_latency_and_features(
             sum(Device().operator(node.op) for node in net)
         )
     assert all(plans == table.plans() for _, plans in worker.networks)
+
+
+def test_work_of_networks_is_that_of_all_images(
+    tiny: SearchSpace, task: Signature, tmp_path: Path
+) -> None:
+    def macs_m(batch: int) -> list[float]:
+        batched = subject(tiny, task, replace(CPU, batch=batch))
+        lowered = batched.lowered(batched.sample(4, 0))
+        table = Device().table(tmp_path / f"{batch}", distinct(lowered.values()))
+        found = measure_networks(table, lowered, pool(FakeWorker()), Silent())
+        return [whole.macs_m for whole in found]
+
+    assert macs_m(8) == pytest.approx([8 * macs for macs in macs_m(1)])
 
 
 def test_further_passes_are_only_for_networks_whose_passes_differ(
