@@ -101,6 +101,32 @@ def test_provider_that_there_is_not_is_refused_with_those_that_there_are() -> No
         base.of(with_settings(CPU, OnnxRuntime("cudda")))
 
 
+@pytest.mark.parametrize(
+    ("options", "seen", "words"),
+    [
+        ({"device_id": "1"}, None, "device 1 with CUDA_VISIBLE_DEVICES=0"),
+        ({}, "3,0", "device 0 with CUDA_VISIBLE_DEVICES=3,0"),
+        ({"device_id": "0"}, "0,1", ""),
+        ({}, None, ""),
+    ],
+)
+def test_meter_of_another_gpu_than_that_of_networks_is_refused(
+    options: dict[str, str], seen: str | None, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if seen is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", seen)
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider"])
+    cuda = with_settings(replace(CPU, meter="nvml"), OnnxRuntime("cuda", options))
+    if words:
+        with pytest.raises(ConfigError, match=f"reads GPU 0 .* {words}: .*meter_channel=INDEX"):
+            base.of(cuda)
+    else:
+        base.of(cuda)
+    base.of(replace(cuda, meter_channel="1"))
+    base.of(replace(cuda, meter="none"))
+
+
 @needs_azure
 def test_provider_that_leaves_operators_to_the_cpu_is_refused_by_name() -> None:
     message = r"provider=azure leaves 2 of 2 operators to the CPU \(Conv .*: the figures would be"

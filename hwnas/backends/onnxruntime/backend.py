@@ -14,8 +14,10 @@ def backend(target: Target) -> MeasuredBackend:
     """Return the backend of a target.
 
     Raises:
-        ConfigError: the installed onnxruntime does not have its provider.
+        ConfigError: the installed onnxruntime does not have its provider, or its meter may be of
+            another GPU.
     """
+    provider.check_meter(target)
     provider.check_listed(provider.section(target))
     return MeasuredBackend(target, _write)
 

@@ -55,6 +55,24 @@ def check_listed(chosen: OnnxRuntime) -> None:
     )
 
 
+def check_meter(target: Target) -> None:
+    """Refuse to read the meter of GPU 0 where networks may run on another.
+
+    Raises:
+        ConfigError: it says what names their GPU.
+    """
+    chosen = section(target)
+    if target.meter != "nvml" or target.meter_channel or not chosen.is_nvidia:
+        return
+    device, seen = chosen.options.get("device_id", "0"), os.environ.get("CUDA_VISIBLE_DEVICES", "0")
+    if device.strip() != "0" or seen.partition(",")[0].strip() != "0":
+        raise ConfigError(
+            f"target.meter=nvml reads GPU 0 of 'nvidia-smi -L', but networks run on CUDA's device "
+            f"{device} with CUDA_VISIBLE_DEVICES={seen}: say that GPU's index there as "
+            "target.meter_channel=INDEX, or target.meter=none."
+        )
+
+
 def check_made(chosen: OnnxRuntime, model: bytes) -> None:
     """Refuse a provider that does not run a small model here.
 
