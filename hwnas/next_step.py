@@ -1,7 +1,7 @@
 """Commands that are named as the next step: they say what a user did that the files do not."""
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,14 @@ _DECIDING = (
     *("runtime", "dtype", "threads", "batch", "batches", "thread_counts"),
     *("meter", "meter_channel"),
 )
+#: Folders with files of options of the user's own, as arguments of this process named them.
+_OWN: dict[str, None] = {}
 _NOTHING: tuple[object, ...] = (None, "", [], {}, "none")
+
+
+def remember(folders: Iterable[str]) -> None:
+    """Have commands name folders of ``--config-dir`` where they name files in them."""
+    _OWN.update(dict.fromkeys(folders))
 
 
 def command(verb: str, target: Target, *words: str) -> str:
@@ -26,7 +33,16 @@ def command(verb: str, target: Target, *words: str) -> str:
     file = file_of("target", target.name)
     usual = _facts(from_facts(file), section) if file else None
     said = differing("target", known, usual)
-    return shlex.join(["python", "-m", "hwnas", verb, f"+target={target.name}", *said, *words])
+    options = [f"+target={target.name}", *said, *words]
+    return shlex.join(["python", "-m", "hwnas", verb, *_folders(options), *options])
+
+
+def _folders(options: Iterable[str]) -> list[str]:
+    """Return the flags that name the user's own folders in which files of options are."""
+    named = [option.lstrip("+").partition("=")[::2] for option in options]
+    files = [Path(group, f"{name}.yaml") for group, name in named if "/" not in f"{group}{name}"]
+    own = [folder for folder in _OWN if any(Path(folder, file).is_file() for file in files)]
+    return [word for folder in own for word in ("--config-dir", folder)]
 
 
 def differing(group: str, known: Mapping[str, Any], usual: Mapping[str, Any] | None) -> list[str]:

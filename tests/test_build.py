@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from hwnas import content, next_step
 from hwnas import device as device_module
 from hwnas.api import layers
 from hwnas.api.composition import compose
@@ -141,6 +142,35 @@ def test_layers_are_timed_though_another_table_says_how_operators_are_compiled(
     told = [1.0, *(worker.device.operator(op) for op in (GUESSED, NEW, NEW))]
     assert [layer.latency_ms for layer in found] == told
     assert load(table.path).plans() == {MEASURED: "kept", **plans}
+
+
+def test_layers_of_a_dtype_that_no_roofline_has_are_not_bound() -> None:
+    config = _profile()
+    assert config.target.roofline is not None
+    net = [Node("n", replace(OPS[0], dtype=dtype), ("input",)) for dtype in ("int8", "bfloat16")]
+    found = layers._bounded(Graph.of(net), [1.0, 1.0], config)
+    assert [bool(layer.bound) for layer in found] == [True, False]
+
+
+def test_next_steps_name_folders_of_the_user_s_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(next_step, "_OWN", {})
+    text = (content.ROOT / "conf" / "target" / "cpu.yaml").read_text()
+    for path in ("mine/target/board.yaml", "more/dataset/photos.yaml"):
+        Path(path).parent.mkdir(parents=True)
+    Path("mine/target/board.yaml").write_text(text.replace("name: cpu", "name: board"))
+    Path("more/dataset/photos.yaml").write_text("dataset: {name: digits}\n")
+    folders = ["--config-dir", "mine", "--config-dir=more"]
+    compose("profile", [*folders, "+target=cpu"])
+    assert "--config-dir" not in profile_command(_profile())
+    config = compose("profile", ["--config-dir", "mine", "+target=board"])
+    said = shlex.split(profile_command(config))
+    assert said[3:7] == ["profile", "--config-dir", "mine", "+target=board"]
+    assert compose("profile", said[4:]).target == config.target
+    photos = replace(_profile(), dataset=DatasetConfig("photos"))
+    assert shlex.split(profile_command(photos))[4:6] == ["--config-dir", "more"]
 
 
 def test_cure_says_everything_that_decides_which_table_it_is() -> None:

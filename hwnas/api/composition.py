@@ -25,6 +25,7 @@ from hwnas.api.options import declared, options
 from hwnas.config import SCHEMAS, agreed
 from hwnas.errors import ConfigError, unknown
 from hwnas.manifest import Manifest, read_manifest, weights_of
+from hwnas.next_step import remember
 from hwnas.records import read_yaml
 from hwnas.training.config import TrainingConfig
 from hwnas.union import named
@@ -60,7 +61,7 @@ def compose(name: str, arguments: Sequence[str]) -> Any:
 def _without_folders(arguments: Sequence[str]) -> list[str]:
     """Return arguments whose ``--config-dir DIR`` is said in the way that overrides say it."""
     found, folders = _parted(arguments)
-    paths = ",".join(quoted(f"file://{folder}") for folder in folders)
+    paths = ",".join(quoted(f"file://{folder.absolute()}") for folder in folders)
     return [*found, *([f"hydra.searchpath=[{paths}]"] if folders else [])]
 
 
@@ -70,7 +71,7 @@ def _parted(arguments: Sequence[str]) -> tuple[list[str], list[Path]]:
     for argument in rest:
         option, _, value = argument.partition("=")
         if option in CONFIG_DIR:
-            folders.append(Path(value or next(rest, "")).absolute())
+            folders.append(Path(value or next(rest, "")))
         else:
             found.append(argument)
     return found, folders
@@ -79,12 +80,15 @@ def _parted(arguments: Sequence[str]) -> tuple[list[str], list[Path]]:
 def check_folders(arguments: Sequence[str]) -> None:
     """Refuse files of ``--config-dir DIR`` that Hydra should not read: it knows no bounds.
 
+    Commands that are named as the next step name the folders, too.
+
     Raises:
         ConfigError: one has tags, a key twice, or says more than files of options say.
     """
     _, folders = _parted(arguments)
     for path in (path for folder in folders for path in sorted(folder.glob("*/*.yaml"))):
         read_yaml(dict[str, Any], path, ConfigError)
+    remember(map(str, folders))
 
 
 @contextmanager

@@ -7,9 +7,9 @@ from pathlib import Path
 from hwnas import backends
 from hwnas.backends import base
 from hwnas.config import ProfileConfig
-from hwnas.cost.base import LayerCost
+from hwnas.cost.base import Cost, LayerCost
 from hwnas.cost.host import as_run
-from hwnas.cost.roofline import Bound, operator_bound
+from hwnas.cost.roofline import Bound, network_cost, operator_bound
 from hwnas.device import SHIPPED, Device
 from hwnas.errors import CompileError, ConfigError
 from hwnas.graph import Graph
@@ -35,7 +35,7 @@ class Layer:
     name: str
     operator: str
     latency_ms: float
-    bound: str  #: ``compute``, ``memory`` or ``launch``; empty where the target has no roofline
+    bound: str  #: ``compute``, ``memory`` or ``launch``; empty where no roofline has its dtype
 
 
 @dataclass(frozen=True)
@@ -136,6 +136,8 @@ def _layers(lowered: Graph, config: ProfileConfig) -> tuple[list[Layer], str]:
     target = config.target
     if (cost := base.of(target).estimate(lowered)) is not None:
         source = cost.figures["latency_ms"].source
+        if not cost.layers:
+            cost, source = _by_sheet(lowered, config), "by the data sheet, though measured whole"
         return [_estimated(layer) for layer in cost.layers], source
     lowered = as_run(lowered, target)
     table = own_table(target, config.rpc, Path(config.table.dir), SHIPPED)
@@ -145,6 +147,21 @@ def _layers(lowered: Graph, config: ProfileConfig) -> tuple[list[Layer], str]:
     finally:
         device.close()
     return _bounded(lowered, times, config), "measured, each operator alone"
+
+
+def _by_sheet(lowered: Graph, config: ProfileConfig) -> Cost:
+    """Return what a data sheet says of operators: whole networks that were measured say nothing.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    target = config.target
+    if target.roofline is None:
+        raise ConfigError(
+            f"genotype={config.genotype}: only whole networks were measured on target "
+            f"'{target.name}', which say nothing of operators; and it has no target.roofline."
+        )
+    return network_cost(as_run(lowered, target), target, target.roofline)
 
 
 def _estimated(layer: LayerCost) -> Layer:
@@ -161,4 +178,6 @@ def _bounded(lowered: Graph, times: list[float], config: ProfileConfig) -> list[
 
 
 def _bound(op: OpSpec, roofline: Roofline | None) -> Bound | None:
-    return operator_bound(op, roofline, not roofline.weights_stay) if roofline else None
+    if roofline is None or op.dtype not in roofline.peak_gmacs:
+        return None
+    return operator_bound(op, roofline, not roofline.weights_stay)
