@@ -1,7 +1,7 @@
 """Profiles devices out of reach: writes kits, and reads what was measured with them."""
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from hwnas.api.reporter import Reporter
 from hwnas.backends.elsewhere import COST, backend
 from hwnas.config import ProfileConfig
 from hwnas.device import profile_command
-from hwnas.devices import design, measurements
+from hwnas.devices import design, file, measurements
 from hwnas.devices.features import Encoder
 from hwnas.devices.file import MeasuredDevice
 from hwnas.devices.predictor import FEWEST
@@ -29,7 +29,6 @@ from hwnas.networks import Networks
 from hwnas.results import Candidate
 from hwnas.searching import earlier
 from hwnas.space import Genotype
-from hwnas.union import named
 
 _ASKED = 5  #: networks that a search names
 _POOL = 400  #: networks that a kit is chosen from
@@ -151,22 +150,38 @@ def _on_front(pool: Sequence[Candidate], ms: Floats, std: Floats) -> Floats:
 def _read(config: ProfileConfig, parts: Networks) -> Elsewhere:
     target = config.target
     facts = {"batch": target.batch, "dtype": target.dtype, "threads": target.threads}
-    ms, notes = dict[Genotype, float](), list[str]()
-    for path in map(Path, named(config.measured)):
-        found = measurements.read(path, parts.space, facts, config.drift)
-        ms |= found.ms
-        notes += found.left_out
-    if len(ms) < FEWEST:
+    found = measurements.read(_files(config.measured), parts.space, facts, config.drift)
+    notes = [*found.left_out]
+    if len(found.ms) < FEWEST:
         raise TableError(
-            f"measured={config.measured}: {len(ms)} networks can be used, {FEWEST} are needed. "
-            + " ".join(notes[:3])
+            f"measured={config.measured}: {len(found.ms)} networks can be used, {FEWEST} are "
+            "needed. " + " ".join(notes[:3])
         )
+    device = _fitted(config, parts, found.ms, notes)
+    path = backend.path(target)
+    notes += _lost(path, device)
+    left_out, reach = device.left_out(), device.reach
+    device.save(path)
+    return Elsewhere(
+        n_networks=len(device.ms), file=path, left_out=left_out, reach=reach, notes=notes
+    )
+
+
+def _files(measured: object) -> list[Path]:
+    """Return the files that are named, one or a list of them, each once."""
+    words = measured if isinstance(measured, list | tuple) else [measured]
+    return [Path(word) for word in dict.fromkeys(map(str, words))]
+
+
+def _fitted(
+    config: ProfileConfig, parts: Networks, ms: Mapping[Genotype, float], notes: list[str]
+) -> MeasuredDevice:
+    """Return what measurements say; note those that all others contradict, and leave them out."""
+    target, networks = config.target, list(ms)
     reference = work([parts.lower(g) for g in _sample(parts, _REFERENCE, config.seed)])
-    spaces = tuple(member.name for member in parts.space.members)
-    networks = list(ms)
     device = MeasuredDevice(
         reference, work([parts.lower(g) for g in networks]), np.array(list(ms.values())),
-        target.batch, backend.setting(target), spaces,
+        target.batch, backend.setting(target), (),
     )  # fmt: skip
     most = len(networks) // 5
     for _ in range(most):
@@ -179,11 +194,29 @@ def _read(config: ProfileConfig, parts: Networks) -> Elsewhere:
         keep = np.delete(np.arange(len(networks)), index)
         del networks[index]
         device = replace(device, measured=device.measured[keep], ms=device.ms[keep])
-    path = backend.path(target)
-    left_out = device.left_out()
-    values, std = device.predictor.predict(device.encoded([parts.lower(g) for g in networks]))
-    device.save(path)
-    reach = float(np.median(device.predictor.reach * std / values))
-    return Elsewhere(
-        n_networks=len(networks), file=path, left_out=left_out, reach=reach, notes=notes
-    )
+    used = {genotype.space for genotype in networks}
+    return replace(device, spaces=tuple(m.name for m in parts.space.members if m.name in used))
+
+
+def _lost(path: Path, device: MeasuredDevice) -> list[str]:
+    """Return in words which networks a file knows so far that a device in its place does not.
+
+    Raises:
+        TableError: it is of other spaces, or of another setting.
+    """
+    try:
+        before = file.load(path)
+    except TableError:  # it is not there, or nothing can read it
+        return []
+    other = [space for space in before.spaces if space not in device.spaces]
+    if other or before.setting != device.setting:
+        known = f"of {', '.join(other)}" if other else f"by {before.setting}"
+        raise TableError(
+            f"{path} has networks measured {known}, which would be lost: name the files of all, "
+            "measured='[OLD.csv,NEW.csv]', with search_space='[OLD,NEW]', or another file by "
+            "target.elsewhere.file=OTHER.json, or remove it."
+        )
+    kept = {str(row) for row in device.measured.rows()}
+    n = sum(str(row) not in kept for row in before.measured.rows())
+    words = f"{n} networks that {path} had before: to keep them, measured='[OLD.csv,NEW.csv]'"
+    return [words] if n else []

@@ -65,6 +65,15 @@ class MeasuredDevice:
         half = self.predictor.reach * std
         return Figure(float(value), "modelled", float(max(value - half, 0.0)), float(value + half))
 
+    @property
+    def reach(self) -> float:
+        """Median half width of intervals over networks that stand for what is searched, relative.
+
+        Those that were measured are known best.
+        """
+        values, std = self.predictor.predict(self._encoder(self.reference))
+        return float(np.median(self.predictor.reach * std / values))
+
     def left_out(self) -> dict[str, float]:
         """Return how well each measured network is foretold by a fit to all others.
 

@@ -3,7 +3,7 @@
 import csv
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +23,7 @@ _UNITS = {
 }
 _HALVES = 2  #: readings of a sentinel that say whether a device kept its speed
 _FACTS = ("batch", "dtype", "threads")  #: of the target, where a file has such columns
+_ONE = ("machine", "runtime", "provider")  #: that all rows are of, where files have such columns
 
 
 @dataclass(frozen=True)
@@ -33,42 +34,88 @@ class Measurements:
     left_out: Sequence[str]  #: a line each: what, and why
 
 
-def read(path: Path, space: Space, facts: Mapping[str, object], allowed: float) -> Measurements:
-    """Return the latency of each network of a CSV file: of a kit, or of one's own.
+@dataclass(frozen=True)
+class _Reading:
+    """What one row says."""
+
+    genotype: Genotype
+    ms: float
+    row: Row
+    at: str  #: which line it is, of which file where there are several
+
+
+def read(
+    paths: Sequence[Path], space: Space, facts: Mapping[str, object], allowed: float
+) -> Measurements:
+    """Return the latency of each network of CSV files: of kits, or of one's own.
 
     Networks are told by a column ``genotype`` (JSON) with, where several spaces are searched,
     ``search_space``; the latency by one whose name has the unit: ``latency_ms``, ``latency_us``.
 
     Args:
-        path: The file.
+        paths: The files, of one device, in the order in which they were measured.
         space: Of which networks must be.
         facts: Of the target, which rows must agree with.
         allowed: By which passes, and readings of a sentinel, may differ, relative.
 
     Raises:
-        TableError: it cannot be read, its unit is not said, or a device did not keep its speed.
+        TableError: one cannot be read, its unit is not said, a device did not keep its speed, or
+            rows are of several devices, runtimes or providers.
     """
-    rows = _rows(path)
-    column = _latency_column(path, rows[0])
     notes: list[str] = []
-    found: dict[Genotype, list[tuple[int, float]]] = {}
-    sentinels: dict[Genotype, list[float]] = {}
-    for line, row in enumerate(rows, 2):
-        try:
-            _check_facts(row, facts)
-            genotype, ms = _genotype(row, space), _milliseconds(row, column)
-        except (ValueError, SpaceError) as error:
-            notes.append(f"line {line}: {error}")
-            continue
-        found.setdefault(genotype, []).append((line, ms))
-        if row.get("role") == "sentinel":
-            sentinels.setdefault(genotype, []).append(ms)
-    _check_speed(path, sentinels, allowed)
-    agreed = {g: _agreed(g, times, allowed, notes) for g, times in found.items()}
+    every: list[_Reading] = []
+    for path in paths:
+        of_file = f"{path} " * (len(paths) > 1)
+        readings = list(_readings(path, of_file, space, facts, notes))
+        if not readings:
+            raise TableError(f"measured={path} has no row that can be used: {notes[-1]}")
+        _check_speed(readings, allowed)
+        every += readings
+    _check_one(every)
+    _check_speed(every, allowed)
+    found = _by_genotype(every)
+    agreed = {g: _agreed(g, readings, allowed, notes) for g, readings in found.items()}
     used = {g: ms for g, ms in agreed.items() if ms is not None}
     if not used:
-        raise TableError(f"measured={path} has no row that can be used: {notes[0]}")
+        raise TableError(f"measured: no row can be used: {notes[0]}")
     return Measurements(used, notes)
+
+
+def _readings(
+    path: Path, of_file: str, space: Space, facts: Mapping[str, object], notes: list[str]
+) -> Iterator[_Reading]:
+    """Yield what the rows of a file say; note those that cannot be used."""
+    rows = _rows(path)
+    column = _latency_column(path, rows[0])
+    for line, row in enumerate(rows, 2):
+        at = f"{of_file}line {line}"
+        try:
+            _check_facts(row, facts)
+            yield _Reading(_genotype(row, space), _milliseconds(row, column), row, at)
+        except (ValueError, SpaceError) as error:
+            notes.append(f"{at}: {error}")
+
+
+def _by_genotype(readings: Sequence[_Reading]) -> dict[Genotype, list[_Reading]]:
+    found: dict[Genotype, list[_Reading]] = {}
+    for each in readings:
+        found.setdefault(each.genotype, []).append(each)
+    return found
+
+
+def _check_one(readings: Sequence[_Reading]) -> None:
+    """Refuse rows of several devices or ways to measure: their latencies are not of one kind."""
+    for name in _ONE:
+        first: dict[str, str] = {}
+        for each in readings:
+            if value := each.row.get(name):
+                first.setdefault(value, each.at)
+        if len(first) > 1:
+            said = ", ".join(f"'{value}' ({at})" for value, at in [*first.items()][:2])
+            raise TableError(
+                f"measured: rows are of different {name}s: {said}. Give files of one alone; where "
+                f"both are the same, write the same into the column {name}."
+            )
 
 
 def _rows(path: Path) -> list[dict[str, str]]:
@@ -130,32 +177,35 @@ def _check_facts(row: Row, facts: Mapping[str, object]) -> None:
             raise ValueError(f"{name} {row[name]}, but target.{name}={facts[name]}")
 
 
-def _check_speed(path: Path, sentinels: Mapping[Genotype, Sequence[float]], allowed: float) -> None:
+def _check_speed(readings: Sequence[_Reading], allowed: float) -> None:
     """Refuse a device that did not keep its speed: the fastest readings of either half differ."""
-    for genotype, ms in sentinels.items():
-        middle = (len(ms) + 1) // 2
+    sentinels = [each for each in readings if each.row.get("role") == "sentinel"]
+    for genotype, watched in _by_genotype(sentinels).items():
+        ms = [each.ms for each in watched]
         if len(ms) < _HALVES:
             continue
+        middle = (len(ms) + 1) // 2
         before, after = min(ms[:middle]), min(ms[middle:])
         drift = max(before, after) / min(before, after) - 1
         if drift > allowed:
             raise TableError(
-                f"measured={path}: the device did not keep its speed: sentinel {genotype.id} took "
-                f"{before:.4g} ms, later {after:.4g} ms: {drift:.1%} apart, {allowed:.0%} allowed. "
-                "Cool it, fix its clocks, end other programs, and measure again, or say drift=0.1."
+                f"measured: the device did not keep its speed: sentinel {genotype.id} took "
+                f"{before:.4g} ms ({watched[0].at}), later {after:.4g} ms ({watched[middle].at}): "
+                f"{drift:.1%} apart, {allowed:.0%} allowed. Cool it, fix its clocks, end other "
+                "programs, and measure again, or say drift=0.1."
             )
 
 
 def _agreed(
-    genotype: Genotype, times: Sequence[tuple[int, float]], allowed: float, notes: list[str]
+    genotype: Genotype, readings: Sequence[_Reading], allowed: float, notes: list[str]
 ) -> float | None:
     """Return the latency on which the two fastest passes of a network agree.
 
     What disturbs a device makes it slower, never faster.
     """
-    values = sorted(ms for _, ms in times)
+    values = sorted(each.ms for each in readings)
     if len(values) > 1 and (apart := values[1] / values[0] - 1) > allowed:
-        lines = ", ".join(str(line) for line, _ in times)
-        notes.append(f"network {genotype.id} (lines {lines}): passes differ by {apart:.1%}")
+        lines = ", ".join(each.at for each in readings)
+        notes.append(f"network {genotype.id} ({lines}): passes differ by {apart:.1%}")
         return None
     return statistics.mean(values[:2])

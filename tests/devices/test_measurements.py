@@ -28,7 +28,7 @@ def cell(genotype: Genotype) -> str:
 def read(folder: Path, space: SearchSpace, header: str, *rows: str) -> Measurements:
     path = folder / "own.csv"
     path.write_text("\n".join([header, *rows]) + "\n")
-    return measurements.read(path, space, FACTS, 0.03)
+    return measurements.read([path], space, FACTS, 0.03)
 
 
 def test_units_are_read_from_the_column(
@@ -73,7 +73,7 @@ def test_contradictory_rows_are_left_out_and_equal_ones_count_once(
     rows = [f"{cell(a)},1.0", f"{cell(a)},1.5", f"{cell(b)},2.0", f"{cell(b)},2.0"]
     found = read(tmp_path, tiny, "genotype,latency_ms", *rows)
     assert found.ms == {b: 2.0}
-    assert found.left_out == [f"network {a.id} (lines 2, 3): passes differ by 50.0%"]
+    assert found.left_out == [f"network {a.id} (line 2, line 3): passes differ by 50.0%"]
 
 
 def test_device_that_became_slower_is_refused(
@@ -81,5 +81,52 @@ def test_device_that_became_slower_is_refused(
 ) -> None:
     a, b = genotypes[:2]
     rows = [f"{cell(a)},1.0,sentinel", f"{cell(b)},2.0,network", f"{cell(a)},1.05,sentinel"]
-    with pytest.raises(TableError, match=f"sentinel {a.id} took 1 ms, later 1.05 ms: 5.0% apart"):
+    with pytest.raises(
+        TableError, match=rf"{a.id} took 1 ms \(line 2\), later 1.05 ms \(line 4\): 5.0% apart"
+    ):
         read(tmp_path, tiny, "genotype,latency_ms,role", *rows)
+
+
+def written(folder: Path, **files: tuple[str, ...]) -> list[Path]:
+    paths = [folder / f"{name}.csv" for name in files]
+    for path, lines in zip(paths, files.values(), strict=True):
+        path.write_text("\n".join(lines) + "\n")
+    return paths
+
+
+def test_a_network_in_two_files_was_measured_twice(
+    tmp_path: Path, tiny: SearchSpace, genotypes: list[Genotype]
+) -> None:
+    a, b, c, _ = map(cell, genotypes)
+    first = ("genotype,latency_ms", f"{a},1.0", f"{b},2.0")
+    second = ("genotype,latency_us", f"{a},1500", f"{b},2020", f"{c},3000", f"{c},3000")
+    paths = written(tmp_path, first=first, second=second)
+    found = measurements.read(paths, tiny, FACTS, 0.03)
+    assert [*found.ms.values()] == [pytest.approx(2.01), pytest.approx(3.0)]
+    where = f"{paths[0]} line 2, {paths[1]} line 2"
+    assert found.left_out == [f"network {genotypes[0].id} ({where}): passes differ by 50.0%"]
+
+
+@pytest.mark.parametrize("column", ["machine", "runtime", "provider"])
+def test_rows_of_several_devices_or_ways_are_refused(
+    tmp_path: Path, tiny: SearchSpace, genotypes: list[Genotype], column: str
+) -> None:
+    a, b = map(cell, genotypes[:2])
+    header = f"genotype,latency_ms,{column}"
+    apart = {"first": (header, f"{a},1.0,x"), "second": (header, f"{b},2.0,y")}
+    within = {"one": (header, f"{a},1.0,x", f"{b},2.0,y")}
+    for files in (apart, within):
+        with pytest.raises(TableError, match=rf"rows are of different {column}s: 'x' .*, 'y' "):
+            measurements.read(written(tmp_path, **files), tiny, FACTS, 0.03)
+    unsaid = {"first": apart["first"], "second": ("genotype,latency_ms", f"{b},2.0")}
+    assert len(measurements.read(written(tmp_path, **unsaid), tiny, FACTS, 0.03).ms) == 2
+
+
+def test_a_device_that_became_slower_between_two_files_is_refused(
+    tmp_path: Path, tiny: SearchSpace, genotypes: list[Genotype]
+) -> None:
+    a, header = cell(genotypes[0]), "genotype,latency_ms,role"
+    first, second = (header, f"{a},1.0,sentinel"), (header, f"{a},1.1,sentinel")
+    paths = written(tmp_path, first=first, second=second)
+    with pytest.raises(TableError, match=r"later 1.1 ms \(.*second.csv line 2\): 10.0% apart"):
+        measurements.read(paths, tiny, FACTS, 0.03)

@@ -1,4 +1,5 @@
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -96,6 +97,19 @@ def test_one_wrong_measurement_is_found(known: Work, truth: Floats) -> None:
             MeasuredDevice(right.reference, right.measured, ms, 1, "", ()).stray() == wrong
         )
     assert sum(found) >= 4
+
+
+def test_width_of_intervals_is_that_of_what_is_searched(
+    networks: list[Graph], known: Work, truth: Floats
+) -> None:
+    found, chosen = device(known, truth, 10)
+
+    def half(nets: Sequence[Graph]) -> float:
+        figures = [found.latency(net) for net in nets]
+        return float(np.median([(f.upper - f.value) / f.value for f in figures]))
+
+    assert found.reach == pytest.approx(half(networks[:200]))
+    assert found.reach > 1.1 * half([networks[i] for i in chosen])
 
 
 def test_next_networks_are_those_that_matter(
