@@ -123,12 +123,13 @@ PLACES = {
         "backends.onnxruntime.session",
         "deployment.app",
         "deployment.triton_model",
-        "kit.measure",
+        "kit.runtimes",
     },
     "onnx": {
         "runtimes.onnx_check",
         "runtimes.onnx_reader",
         "runtimes.onnx_served",
+        "runtimes.onnx_versions",
         "runtimes.onnx_writer",
     },
     "scipy": {

@@ -16,7 +16,7 @@ from hwnas.int8.network import stand_in
 from hwnas.space import Genotype
 from hwnas.target import Target
 
-SCRIPT = Path(__file__).parent / "measure.py"
+SCRIPTS = ("measure.py", "runtimes.py")  #: of which the second stands beside the first
 N_SENTINELS = 3  #: networks that are measured again and again, to see whether a device drifts
 
 
@@ -58,14 +58,18 @@ def write(folder: Path, networks: Sequence[Chosen], target: Target, command: str
             "networks": entries,
         }
         (kit / "kit.json").write_text(json.dumps(about, indent=1), encoding="utf-8")
-        shutil.copyfile(SCRIPT, kit / "measure.py")
+        for name in SCRIPTS:
+            shutil.copyfile(Path(__file__).parent / name, kit / name)
         kit.rename(folder)
     return sorted(set(notes))
 
 
 def _entry(kit: Path, index: int, network: Chosen, notes: list[str]) -> dict[str, object]:
-    digests = {}
-    for suffix, content in _files(network.lowered, notes).items():
+    from hwnas.runtimes import onnx_versions  # and with it onnx
+
+    files, digests = _files(network.lowered, notes), dict[str, str]()
+    files[".onnx"], versions = onnx_versions.lowest(files[".onnx"])
+    for suffix, content in files.items():
         (kit / "networks" / f"{network.genotype.id}{suffix}").write_bytes(content)
         digests[suffix] = hashlib.sha256(content).hexdigest()
     return {
@@ -73,6 +77,7 @@ def _entry(kit: Path, index: int, network: Chosen, notes: list[str]) -> dict[str
         "role": "sentinel" if index < N_SENTINELS else "network",
         "search_space": network.genotype.space,
         "genotype": network.genotype.to_dict(),
+        "onnx": versions,
         "sha256": digests,
     }
 

@@ -1,7 +1,7 @@
 """Measure the networks of this folder on a device; writes results.csv beside this script.
 
     python measure.py onnxruntime                                    # pip install onnxruntime numpy
-    python measure.py onnxruntime --provider CUDAExecutionProvider
+    python measure.py onnxruntime --provider CUDAExecutionProvider --option device_id=1
     python measure.py trtexec -- --useCudaGraph                      # options of trtexec behind --
     python measure.py trtexec -- --fp16                              # of a kit for float16
     python measure.py tflite --adb -- --use_gpu=true                 # benchmark_model, on a phone
@@ -18,67 +18,30 @@ import csv
 import hashlib
 import json
 import os
-import platform
 import random
-import re
 import statistics
-import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from runtimes import RUNTIMES, Runner, Runs, check_dtype, machine, no_tf32  # beside this script
 
 HERE = Path(__file__).resolve().parent
 AGREE = 0.03  # passes, and readings of a sentinel, that differ by more are repeated
 PASSES, MOST_PASSES, EVERY = 3, 8, 5  # a sentinel is read after every five networks
-LEAST_RUNS, LEAST_S, WARM_S = 50, 1.0, 1.0
-WRITTEN = ("float32", "int8")  # dtypes of files; those of other kits are in float32
-NARROWS = {"float16": "--fp16", "bfloat16": "--bf16", "int8": "--int8"}  # by these trtexec computes
-OTHERS = ("--fp8", "--int4", "--best")  # it has these, too
 COLUMNS = [
     *("network", "role", "search_space", "genotype", "sha256", "step", "pass"),
     *("p10_ms", "p50_ms", "p90_ms", "p99_ms", "n_runs", "energy_mj"),
     *("batch", "dtype", "threads", "runtime", "version", "provider"),
-    *("machine", "clock_mhz", "temperature_c", "time"),
+    *("machine", "clock_mhz", "temperature_c", "time", "tool"),
 ]
-Runs = list[float]
-Runner = Callable[[Path], Any]  # runs in ms, and mJ of a run where known
 
 
 def percentile(values: Runs, share: float) -> float:
     """Return the value that a share of sorted values lies below."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
-
-
-def timed(run: Callable[[], Any]) -> tuple[Runs, float | None]:
-    """Return milliseconds of each run once it is warm, and millijoules of a run where known."""
-    end, best = time.perf_counter() + WARM_S, 0.0
-    while time.perf_counter() < end or not best:
-        start = time.perf_counter()
-        run()
-        best = time.perf_counter() - start
-    found: Runs = []
-    energy, begun = microjoules(), time.perf_counter()
-    while len(found) < LEAST_RUNS or time.perf_counter() - begun < LEAST_S:
-        start = time.perf_counter()
-        run()
-        found.append((time.perf_counter() - start) * 1e3)
-        if time.perf_counter() - begun > 60 and len(found) >= 5:
-            break
-    used = microjoules()
-    if energy is None or used is None or used < energy:
-        return found, None
-    return found, (used - energy) / 1e3 / len(found)
-
-
-def microjoules() -> float | None:
-    """Return what the package has used so far (RAPL), if this may be read."""
-    try:
-        return float(Path("/sys/class/powercap/intel-rapl:0/energy_uj").read_text())
-    except (OSError, ValueError):
-        return None
 
 
 def reading(path: str, scale: float) -> str:
@@ -89,140 +52,36 @@ def reading(path: str, scale: float) -> str:
         return ""
 
 
-def onnxruntime(arguments: argparse.Namespace, kit: dict[str, Any]) -> tuple[Runner, str]:
-    """Return what times an ONNX file with one execution provider, without falling back."""
-    import numpy as np
-    import onnxruntime as ort
-
-    provider = arguments.provider
-    if provider not in ort.get_available_providers():
-        sys.exit(f"--provider {provider}: there are {', '.join(ort.get_available_providers())}.")
-
-    def run(path: Path) -> tuple[Runs, float | None]:
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = kit["threads"]
-        options.inter_op_num_threads = 1
-        # As networks are delivered: without it int8 may overflow on x86 that has no VNNI.
-        options.add_session_config_entry("session.x64quantprecision", "1")
-        if provider != "CPUExecutionProvider":  # an operator on the CPU would be timed unseen
-            options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
-        session = ort.InferenceSession(str(path), options, providers=[provider])
-        (image,) = session.get_inputs()
-        shape = [size if isinstance(size, int) else kit["batch"] for size in image.shape]
-        feed = {image.name: np.random.default_rng(0).standard_normal(shape).astype(np.float32)}
-        return timed(lambda: session.run(None, feed))
-
-    return run, ort.__version__
-
-
-def trtexec(arguments: argparse.Namespace, kit: dict[str, Any]) -> tuple[Runner, str]:
-    """Return what times an ONNX file by TensorRT's own tool: compute alone, no copies."""
-
-    def run(path: Path) -> tuple[Runs, float | None]:
-        times = HERE / ".times.json"
-        warm = [f"--warmUp={WARM_S * 1e3:.0f}", f"--duration={LEAST_S:.0f}"]
-        least = [f"--iterations={LEAST_RUNS}", f"--exportTimes={times}", "--noDataTransfers"]
-        output([arguments.tool or "trtexec", f"--onnx={path}", *warm, *least, *arguments.rest])
-        entries = json.loads(times.read_text())
-        times.unlink()
-        return [float(entry["computeMs"]) for entry in entries], None
-
-    said = re.search(r"TensorRT[^\d]*([\dv.]+)", output([arguments.tool or "trtexec", "--help"]))
-    return run, said.group(1) if said else ""
-
-
-def tflite(arguments: argparse.Namespace, kit: dict[str, Any]) -> tuple[Runner, str]:
-    """Return what times a TFLite file by benchmark_model, here or on a phone by adb."""
-    there, tool = "/data/local/tmp", arguments.tool or "benchmark_model"
-
-    def run(path: Path) -> tuple[Runs, float | None]:
-        graph = str(path)
-        if arguments.adb:
-            output(["adb", "push", str(path), f"{there}/{path.name}"])
-            graph = f"{there}/{path.name}"
-        command = [
-            *(["adb", "shell", f"{there}/{tool}"] if arguments.adb else [tool]),
-            *(f"--graph={graph}", f"--num_runs={LEAST_RUNS}", f"--min_secs={LEAST_S}"),
-            *(f"--warmup_min_secs={WARM_S}", f"--num_threads={kit['threads']}", *arguments.rest),
-        ]
-        text = output(command)
-        found = re.findall(r"count=(\d+)\s.*?\bavg=([\d.e+]+)(.*)", text)
-        if not found:
-            sys.exit(f"benchmark_model said no timings of {path.name}: {text[-300:]}")
-        median = re.search(r"\b(?:median|p50)=([\d.e+]+)", found[-1][2])
-        return [float(median.group(1) if median else found[-1][1]) / 1e3], None
-
-    return run, ""
-
-
-def command(arguments: argparse.Namespace, kit: dict[str, Any]) -> tuple[Runner, str]:
-    """Return what times a file by a command line that prints milliseconds, one a line."""
-    if not arguments.rest or "{file}" not in arguments.rest[0]:
-        sys.exit("command needs a line with {file}: python measure.py command 'mytool {file}'")
-
-    def run(path: Path) -> tuple[Runs, float | None]:
-        line = arguments.rest[0].replace("{file}", str(path))
-        done = subprocess.run(line, shell=True, capture_output=True, text=True, check=False)
-        if done.returncode:
-            sys.exit(f"{line} failed: {done.stderr[-300:]}")
-        numbers = re.findall(r"^\s*([\d.]+(?:e[+-]?\d+)?)\s*$", done.stdout, re.MULTILINE)
-        if not numbers:
-            sys.exit(f"{line} printed no line that is a number of milliseconds.")
-        return [float(number) for number in numbers], None
-
-    return run, ""
-
-
-def output(line: list[str]) -> str:
-    """Return what a command says; end with its last words if it fails."""
-    try:
-        done = subprocess.run(line, capture_output=True, text=True, check=False)
-    except OSError as error:
-        sys.exit(f"{line[0]} cannot be started: {error}")
-    if done.returncode:
-        sys.exit(f"{' '.join(line)} failed: {(done.stderr or done.stdout)[-500:]}")
-    return done.stdout + done.stderr
-
-
-RUNTIMES = {"onnxruntime": onnxruntime, "trtexec": trtexec, "tflite": tflite, "command": command}
-
-
-def check_dtype(runtime: str, rest: list[str], dtype: str) -> None:
-    """Refuse to time networks in another dtype than that which results are said to be of."""
-    if runtime == "onnxruntime" and dtype not in WRITTEN:
-        sys.exit(
-            f"This kit is for {dtype} and its files are in float32, as onnxruntime runs them: take "
-            "trtexec, or a command of yours that computes in it."
-        )
-    if runtime != "trtexec":
-        return
-    said = [word for word in rest if word in (*NARROWS.values(), *OTHERS)]
-    wanted = [NARROWS[dtype]] if dtype in NARROWS else []
-    as_written = not said and "--stronglyTyped" in rest and dtype in WRITTEN
-    if said != wanted and not as_written:
-        sys.exit(
-            f"This kit is for {dtype}: behind --, of what says a dtype, trtexec takes "
-            f"{' '.join(wanted) or 'nothing'}, not {' '.join(said) or 'nothing'}."
-        )
-
-
 class Results:
     """The rows of results.csv, each written as soon as it is known."""
 
     def __init__(self, path: Path, facts: dict[str, Any]):
-        self.path, self.facts = path, facts
+        self.path, self.facts, self.columns = path, facts, COLUMNS
         self.passes: dict[str, Runs] = {}
         self.step = 0
-        if path.exists():
+        if path.exists() and path.stat().st_size:
+            if not path.read_bytes().endswith(b"\n"):  # a row was cut off
+                with path.open("a") as file:
+                    file.write("\n")
             with path.open(newline="") as file:
-                for row in csv.DictReader(file):
-                    if any(
-                        row[name] != str(facts[name]) for name in ("runtime", "provider", "batch")
-                    ):
-                        sys.exit(f"{path} is of {row['runtime']} {row['provider']}: move it away.")
-                    if row["p50_ms"] and row["time"]:
+                reader = csv.DictReader(file)
+                self.columns = list(reader.fieldnames or COLUMNS)  # of an older script: fewer
+                for row in reader:
+                    if row["p50_ms"] and row["time"]:  # else it was cut off
+                        self._check(row)
                         self.passes.setdefault(row["network"], []).append(float(row["p50_ms"]))
                         self.step += 1
+
+    def _check(self, row: dict[str, str]) -> None:
+        """Refuse to go on with what was measured on another device, or in another way."""
+        for name, now in self.facts.items():
+            before = row.get(name)  # an older script did not write all of them
+            if before is not None and before != str(now):
+                same = f", or --machine '{before}' if it is that" if name == "machine" else ""
+                sys.exit(
+                    f"{self.path} is of {name} '{before}', this would be of '{now}': say "
+                    f"--results OTHER.csv{same}."
+                )
 
     def add(self, network: dict[str, Any], runs: Runs, energy: float | None) -> float:
         """Append a reading; return its median."""
@@ -245,9 +104,9 @@ class Results:
             "temperature_c": reading("/sys/class/thermal/thermal_zone0/temp", 1e-3),
             "time": time.strftime("%Y-%m-%dT%H:%M:%S"),
         }
-        new = not self.path.exists()
+        new = not (self.path.exists() and self.path.stat().st_size)
         with self.path.open("a", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS)
+            writer = csv.DictWriter(file, self.columns, extrasaction="ignore")
             if new:
                 writer.writeheader()
             writer.writerow(row)
@@ -299,6 +158,14 @@ def split(words: list[str]) -> tuple[list[str], list[str]]:
     return words[:at], words[at + 1 :]
 
 
+def pair(text: str) -> tuple[str, str]:
+    """Return the two sides of KEY=VALUE."""
+    key, sign, value = text.partition("=")
+    if not (key and sign):
+        raise argparse.ArgumentTypeError(f"write KEY=VALUE, not {text}")
+    return key, value
+
+
 def main() -> None:
     """Measure what is not measured yet."""
     parser = argparse.ArgumentParser(
@@ -307,14 +174,19 @@ def main() -> None:
     parser.add_argument("runtime", choices=RUNTIMES)
     parser.add_argument("rest", nargs="*", help="options of the tool, behind --; or the command")
     parser.add_argument("--provider", default="CPUExecutionProvider")
+    parser.add_argument("--option", action="append", default=[], type=pair, metavar="KEY=VALUE",
+                        help="of the provider; may be said again")  # fmt: skip
+    parser.add_argument("--tf32", action="store_true", help="let NVIDIA's GPUs round float32")
+    parser.add_argument("--machine", help="its name in the results; default: what it says it is")
     parser.add_argument("--tool", help="path of trtexec or benchmark_model")
     parser.add_argument("--adb", action="store_true", help="run on a phone")
     parser.add_argument("--results", default="results.csv")
     own, behind = split(sys.argv[1:])
     arguments = parser.parse_intermixed_args(own)
     arguments.rest += behind
-    kit = json.loads((HERE / "kit.json").read_text())
+    kit, arguments.options = json.loads((HERE / "kit.json").read_text()), dict(arguments.option)
     check_dtype(arguments.runtime, arguments.rest, kit["dtype"])
+    no_tf32(arguments, kit["dtype"])
     suffix = ".tflite" if arguments.runtime == "tflite" else ".onnx"
     for network in kit["networks"]:
         path = HERE / "networks" / f"{network['id']}{suffix}"
@@ -324,12 +196,13 @@ def main() -> None:
             sys.exit(f"{path} is not what kit.json says: copy the kit again.")
         network["sha256"] = network["sha256"][suffix]
     run, version = RUNTIMES[arguments.runtime](arguments, kit)
-    provider = (
-        arguments.provider if arguments.runtime == "onnxruntime" else " ".join(arguments.rest)
-    )
+    options = [f"{key}={value}" for key, value in sorted(arguments.options.items())]
+    by_provider = arguments.runtime == "onnxruntime"
+    provider = " ".join([arguments.provider, *options] if by_provider else arguments.rest)
     facts = {name: kit[name] for name in ("batch", "dtype", "threads")}
     facts.update(runtime=arguments.runtime, version=version, provider=provider)
-    facts["machine"] = f"{platform.node()} {platform.machine()} {platform.processor()}".strip()
+    facts.update(tool=arguments.tool or "")
+    facts["machine"] = arguments.machine or machine(phone=arguments.adb)
     measure(kit, run, Results(HERE / arguments.results, facts), suffix)
 
 

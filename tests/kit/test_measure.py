@@ -1,12 +1,19 @@
 import csv
+import hashlib
+import importlib.metadata
 import json
+import os
+import random
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from hwnas import space
 from hwnas.__main__ import run
+from hwnas.space import Genotype
 
 TARGET = ("+target=nvidia_t4", "search_space=tiny")
 
@@ -21,16 +28,39 @@ if "--help" not in said:
 """
 
 
+#: A phone, as far as adb tells of it.
+ADB = """#!/bin/sh
+echo "$@" >> "$(dirname "$0")/asked"
+case "$*" in
+*getprop*) echo "Pixel 8" ;;
+get-serialno) echo "$SERIAL" ;;
+*--graph*) echo "INFO: count=50 first=9 curr=9 min=9 max=9 avg=1000 std=0 p50=1000" ;;
+esac
+"""
+QUICK = ("command", ": {file}; echo 1.0")
+
+
+def program(path: Path, text: str) -> str:
+    path.write_text(text)
+    path.chmod(0o755)
+    return str(path)
+
+
 def measure(kit: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-I", "measure.py", *arguments]
+    line = [sys.executable, "-E", "-s", "measure.py", *arguments]
     return subprocess.run(line, cwd=kit, capture_output=True, text=True, timeout=300, check=False)
 
 
-@pytest.fixture
-def kit(tmp_path: Path) -> Path:
-    found = tmp_path / "kit"
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = tmp_path_factory.mktemp("written") / "kit"
     assert run(["profile", *TARGET, f"kit={found}", "n=8"]) == 0
     return found
+
+
+@pytest.fixture
+def kit(tmp_path: Path, written: Path) -> Path:
+    return Path(shutil.copytree(written, tmp_path / "kit"))
 
 
 def test_kit_is_measured_resumed_and_read_back(
@@ -53,14 +83,15 @@ def test_kit_is_measured_resumed_and_read_back(
 
 
 def test_options_of_a_tool_stand_behind_those_of_the_script(kit: Path, tmp_path: Path) -> None:
-    tool = tmp_path / "trtexec"
-    tool.write_text(TRTEXEC)
-    tool.chmod(0o755)
-    done = measure(kit, "trtexec", "--tool", str(tool), "--", "--noTF32", "--useCudaGraph")
+    tool = program(tmp_path / "trtexec", TRTEXEC)
+    done = measure(kit, "trtexec", "--tool", tool, "--", "--useCudaGraph")
     assert done.returncode == 0, done.stderr
+    assert "float32 is computed in full" in done.stdout
     rows = list(csv.DictReader((kit / "results.csv").read_text().splitlines()))
     assert {row["provider"] for row in rows} == {"--noTF32 --useCudaGraph"}
     assert len({row["network"] for row in rows}) == 8
+    rounded = measure(kit, "trtexec", "--tool", tool, "--tf32", "--", "--useCudaGraph")
+    assert "is of provider '--noTF32 --useCudaGraph', this would be of '--useCuda" in rounded.stderr
     line = ["tflite", "--adb", "--", "--use_gpu=true"]
     assert "this kit has no .tflite files" in measure(kit, *line).stderr
     late = measure(kit, "command", "--results", "late.csv", "echo {file}")
@@ -68,12 +99,10 @@ def test_options_of_a_tool_stand_behind_those_of_the_script(kit: Path, tmp_path:
 
 
 def test_networks_are_timed_in_the_dtype_of_the_kit(tmp_path: Path) -> None:
-    kit, tool = tmp_path / "kit", tmp_path / "trtexec"
+    kit, tool = tmp_path / "kit", program(tmp_path / "trtexec", TRTEXEC)
     assert run(["profile", *TARGET, "target.dtype=float16", f"kit={kit}", "n=4"]) == 0
     assert "for float16 and its files are in float32" in measure(kit, "onnxruntime").stderr
-    tool.write_text(TRTEXEC)
-    tool.chmod(0o755)
-    line = ["trtexec", "--tool", str(tool), "--", "--useCudaGraph"]
+    line = ["trtexec", "--tool", tool, "--", "--useCudaGraph"]
     for wrong in ([], ["--bf16"], ["--fp16", "--int8"], ["--best"], ["--stronglyTyped"]):
         assert "trtexec takes --fp16, not" in measure(kit, *line, *wrong).stderr
     assert not (kit / "results.csv").exists()
@@ -84,6 +113,72 @@ def test_kit_in_float32_is_not_timed_in_float16(kit: Path) -> None:
     assert "takes nothing, not --fp16" in measure(kit, "trtexec", "--", "--fp16").stderr
 
 
+def test_results_of_another_device_or_way_are_not_gone_on_with(
+    kit: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert measure(kit, *QUICK).returncode == 0
+    before = (kit / "results.csv").read_text()
+    (row, *_) = csv.DictReader(before.splitlines())
+    again = measure(kit, *QUICK, "--machine", "another").stderr
+    assert f"is of machine '{row['machine']}', this would be of 'another'" in again
+    assert f"--machine '{row['machine']}' if it is that" in again
+    assert "is of provider" in measure(kit, "command", "echo 2.0; : {file}").stderr
+    assert "is of tool '', this would be of 'x'" in measure(kit, *QUICK, "--tool", "x").stderr
+    about = json.loads((kit / "kit.json").read_text())
+    (kit / "kit.json").write_text(json.dumps(about | {"threads": 2}))
+    assert "is of threads '1', this would be of '2'" in measure(kit, *QUICK).stderr
+    assert (kit / "results.csv").read_text() == before
+
+
+def test_results_of_an_older_script_that_were_cut_off_are_gone_on_with(kit: Path) -> None:
+    assert measure(kit, *QUICK).returncode == 0
+    header, *rows = csv.reader((kit / "results.csv").read_text().splitlines())
+    assert header[-1] == "tool"
+    with (kit / "results.csv").open("w", newline="") as file:
+        csv.writer(file).writerows(row[:-1] for row in [header, *rows[:9]])
+        file.write(",".join(rows[9][:3]))
+    assert measure(kit, *QUICK).returncode == 0
+    found = list(csv.DictReader((kit / "results.csv").read_text().splitlines()))
+    assert None not in found[-1]
+    assert [row["network"] for row in found if not row["time"]] == rows[9][:1]
+    whole = [row["network"] for row in found if row["time"]]
+    assert all(whole.count(network) >= 3 for network in {*whole})
+    assert len({*whole}) == 8
+
+
+def test_a_phone_is_known_by_its_model_and_serial_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kit = tmp_path / "kit"
+    assert run(["profile", *TARGET, "target.dtype=int8", f"kit={kit}", "n=4"]) == 0
+    program(tmp_path / "adb", ADB)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("SERIAL", "A1")
+    line = ["tflite", "--adb", "--tool", "/data/other/benchmark_model"]
+    assert measure(kit, *line).returncode == 0
+    rows = list(csv.DictReader((kit / "results.csv").read_text().splitlines()))
+    assert {(row["machine"], row["p50_ms"]) for row in rows} == {("Pixel 8 A1", "1.000000")}
+    assert "shell /data/other/benchmark_model --graph=/data" in (tmp_path / "asked").read_text()
+    monkeypatch.setenv("SERIAL", "B2")
+    assert "'Pixel 8 A1', this would be of 'Pixel 8 B2'" in measure(kit, *line).stderr
+    assert "TensorRT refuses" in measure(kit, "trtexec").stderr
+
+
+def test_files_are_of_the_lowest_versions_and_those_that_do_not_run_are_named(kit: Path) -> None:
+    about = json.loads((kit / "kit.json").read_text())
+    assert {network["onnx"] for network in about["networks"]} == {"opset 13, IR 7"}
+    assert "write KEY=VALUE" in measure(kit, "onnxruntime", "--option", "device_id").stderr
+    for network in about["networks"]:
+        (kit / "networks" / f"{network['id']}.onnx").write_bytes(b"nothing")
+        network["sha256"][".onnx"] = hashlib.sha256(b"nothing").hexdigest()
+    (kit / "kit.json").write_text(json.dumps(about))
+    done = measure(kit, "onnxruntime")
+    version = importlib.metadata.version("onnxruntime")
+    assert done.stderr.startswith(f"onnxruntime {version} does not run ")
+    assert "(opset 13, IR 7) by CPUExecutionProvider alone: " in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
 def test_next_command_is_for_what_was_measured(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -92,6 +187,66 @@ def test_next_command_is_for_what_was_measured(
     said = f"{' '.join(['profile', TARGET[0], *options])} dataset=digits measured="
     assert f"{said}{found}/results.csv" in " ".join(capsys.readouterr().out.split())
     assert f"{said}FILE" in measure(found, "command", "echo 1.0 {file} > /dev/null; echo 1").stdout
+
+
+def own_results(path: Path, name: str, n: int) -> Path:
+    """Write a CSV of a user's own, of some networks of a space."""
+    where, rng, found = space.load(space.find(name)), random.Random(0), dict[str, Genotype]()
+    while len(found) < n:
+        genotype = where.sample(rng)
+        found[genotype.id] = genotype
+    path.parent.mkdir(exist_ok=True)
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["search_space", "genotype", "latency_ms"])
+        for i, genotype in enumerate(found.values()):
+            writer.writerow([name, json.dumps(genotype.to_dict()), 1 + i / 100])
+    return path
+
+
+def test_file_knows_the_spaces_that_were_measured_and_loses_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    device = tmp_path / "device.json"
+
+    def read(spaces: str, *files: Path) -> str:
+        measured = f"measured=[{','.join(map(str, files))}]"
+        where = f"target.elsewhere.file={device}"
+        code = run(["profile", TARGET[0], f"search_space={spaces}", measured, where])
+        said = capsys.readouterr()
+        assert code == (2 if said.err else 0)
+        return " ".join((said.out + said.err).split())
+
+    first = own_results(tmp_path / "a" / "results.csv", "tiny", 5)
+    second = own_results(tmp_path / "b" / "results.csv", "resnet_small", 4)
+    assert f"5 networks in {device}" in read("[tiny,resnet_small]", first)
+    before = device.read_bytes()
+    assert json.loads(before)["spaces"] == ["tiny"]
+    assert "has networks measured of tiny, which would be lost" in read("resnet_small", second)
+    assert device.read_bytes() == before
+    assert f"9 networks in {device}" in read("[tiny,resnet_small]", first, second)
+    assert json.loads(device.read_text())["spaces"] == ["tiny", "resnet_small"]
+    fewer = own_results(tmp_path / "a" / "results.csv", "tiny", 3)
+    said = read("[tiny,resnet_small]", fewer, second)
+    assert f"Left out: 2 networks that {device} had before" in said
+
+
+def test_layers_of_a_device_of_whole_networks_are_those_of_its_data_sheet(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = [*TARGET, f"target.elsewhere.file={tmp_path / 'device.json'}"]
+    results = own_results(tmp_path / "results.csv", "tiny", 4)
+    assert run(["profile", *options, f"measured={results}"]) == 0
+    capsys.readouterr()
+    monkeypatch.chdir(tmp_path)
+    assert run(["profile", *options, "genotype=smallest"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "ms, by the data sheet, though measured whole." in said
+    assert "Sum 0.00000" not in said
+    assert run(["profile", *options, "genotype=smallest", "target.roofline=null"]) == 2
+    err = capsys.readouterr().err
+    assert "genotype=smallest: only whole networks were measured on target 'nvidia_t4'" in err
+    assert len(err.splitlines()) == 1
 
 
 def test_file_that_was_changed_is_refused(kit: Path) -> None:

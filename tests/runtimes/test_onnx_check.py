@@ -1,12 +1,21 @@
+import random
+from dataclasses import replace
+
+import numpy as np
 import onnx
 import pytest
 
+from hwnas import families, space
+from hwnas.backends import portable
+from hwnas.cost.host import as_run
 from hwnas.errors import CompileError
 from hwnas.graph import INPUT, Graph, Node
-from hwnas.op import OpSpec
+from hwnas.op import OpSpec, Signature
 from hwnas.runtimes.onnx_check import checked_opset
+from hwnas.runtimes.onnx_versions import lowest
 from hwnas.runtimes.onnx_writer import OPSET, write_fp32
 from hwnas.runtimes.stand_in import random_weights
+from tests.conftest import target
 
 LOWERED = (Node("conv", OpSpec("conv2d+relu", (3, 8, 8), (4, 8, 8), 3, dtype="float32"), (INPUT,)),)
 
@@ -37,3 +46,29 @@ def test_unknown_opset_and_shapes_that_do_not_fit_are_refused(model: bytes) -> N
     for changed in (future, wrong):
         with pytest.raises(CompileError, match="not valid ONNX"):
             checked_opset(changed.SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "versions"),
+    [
+        ("tiny", "float32", ("opset 13, IR 7",)),
+        ("tiny", "int8", ("opset 13, IR 7",)),
+        ("mbconv_mixed", "float32", ("opset 13, IR 7", "opset 14, IR 7")),
+        ("resnet_small", "int8", ("opset 13, IR 7",)),
+        ("vit_small", "float32", ("opset 23, IR 11",)),
+    ],
+)
+def test_lowest_versions_are_valid_and_compute_the_same(
+    name: str, dtype: str, versions: tuple[str, ...], task: Signature
+) -> None:
+    where, rng = space.load(space.find(name)), random.Random(0)
+    family, device = families.get(where.family), replace(target("nvidia_t4"), dtype=dtype)
+    for genotype in (where.smallest(), where.largest(), where.sample(rng)):
+        lowered = as_run(family.lower(where, genotype, task), device)
+        model = portable.random_model(lowered)
+        stamped, words = lowest(model)
+        assert words in versions
+        assert words.startswith(f"opset {checked_opset(stamped)},")
+        images = np.random.default_rng(0).standard_normal((1, *lowered[0].op.in_shape))
+        outputs = [portable.session(m).run(images.astype(np.float32)) for m in (model, stamped)]
+        assert np.array_equal(*outputs)
