@@ -135,7 +135,7 @@ def _check_batch(lowered: Graph, config: ProfileConfig) -> None:
 def _layers(lowered: Graph, config: ProfileConfig) -> tuple[list[Layer], str]:
     target = config.target
     if (cost := base.of(target).estimate(lowered)) is not None:
-        source = cost.figures["latency_ms"].source
+        source: str = cost.figures["latency_ms"].source
         if not cost.layers:
             cost, source = _by_sheet(lowered, config), "by the data sheet, though measured whole"
         return [_estimated(layer) for layer in cost.layers], source

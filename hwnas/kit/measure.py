@@ -40,7 +40,7 @@ COLUMNS = [
 
 def percentile(values: Runs, share: float) -> float:
     """Return the value that a share of sorted values lies below."""
-    ordered = sorted(values)
+    ordered: list[float] = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
@@ -85,7 +85,7 @@ class Results:
 
     def add(self, network: dict[str, Any], runs: Runs, energy: float | None) -> float:
         """Append a reading; return its median."""
-        median = statistics.median(runs)
+        median: float = statistics.median(runs)
         known = self.passes.setdefault(network["id"], [])
         known.append(median)
         self.step += 1

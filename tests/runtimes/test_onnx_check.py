@@ -70,5 +70,7 @@ def test_lowest_versions_are_valid_and_compute_the_same(
         assert words in versions
         assert words.startswith(f"opset {checked_opset(stamped)},")
         images = np.random.default_rng(0).standard_normal((1, *lowered[0].op.in_shape))
-        outputs = [portable.session(m).run(images.astype(np.float32)) for m in (model, stamped)]
-        assert np.array_equal(*outputs)
+        before, after = (
+            portable.session(each).run(images.astype(np.float32)) for each in (model, stamped)
+        )
+        assert np.array_equal(before, after)
