@@ -35,16 +35,18 @@ def read(path: Path, option: str = "runs") -> Run:
     config = manifest["config"]
     budget, target = Budget.of(config["budget"]), _target(config)
     whole, of_all = earlier.whole(path, manifest, option)
-    searched = earlier.found(whole, of_all, option)
-    candidates = searched.candidates
+    known = earlier.found(whole, of_all, option)
+    searched = earlier.as_read(known, whole, of_all)
+    scored, candidates = searched.candidates, known.candidates
     objectives = config.get("objectives", searched.objectives)
     if whole != path:
-        candidates = [earlier.targets(of_all).seen(c, str(target)) for c in candidates]
+        scored = [earlier.targets(of_all).seen(c, str(target)) for c in scored]
+        candidates = earlier.believed(path, manifest, of_all) or scored
     members = _members(path, {c.id: c for c in candidates}, budget)
     return Run(
         f"{path.absolute().parent.name}/{path.name}" if whole != path else path.absolute().name,
         declared(objectives),
-        _scored(candidates),
+        _scored(scored),
         [verified(member) for member in members if member.is_deliverable] if members else None,
         block=str(config["seed"]),
         config={**config, "budget": _spelt_out(budget)},

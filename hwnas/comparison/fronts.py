@@ -76,7 +76,7 @@ class Run:
 
     name: str
     directions: Mapping[str, str]  #: its own objectives; empty where the file names none
-    scored: Sequence[Point]  #: all that fits the budget and was scored
+    scored: Sequence[Point]  #: all that fits the budget and was scored, as search read it
     verified: Sequence[Point] | None = None  #: members that may be delivered, if verified
     group: str = ""
     block: str | None = None  #: what pairs it with runs of other groups: its seed
@@ -85,7 +85,8 @@ class Run:
     limits: Mapping[str, float] = field(default_factory=dict)
     target: str | None = None
     notes: tuple[str, ...] = ()  #: what a reader must know
-    candidates: Sequence[Candidate] = ()  #: in order of trials; of runs only
+    #: in order of trials, with what is believed of those of a search that has ended; of runs only
+    candidates: Sequence[Candidate] = ()
     seconds: Mapping[int, float] = field(default_factory=dict)  #: since the start, by trial
     members: Sequence[Member] = ()  #: verified members, those that left the front, too
     path: str = ""

@@ -28,7 +28,7 @@ def method(comparison: Comparison) -> Iterator[str]:
     if comparison.kind == "verified":
         yield "Compared: verified figures (each member's own artefact, on the test split)."
     elif any(own.run.directions for own in comparison.fronts):
-        yield "Compared: figures as searched (on the validation split, or the table's)."
+        yield "Compared: figures as search read them (on the validation split, or the table's)."
     if any(not own.run.directions for own in comparison.fronts):
         yield "Figures of CSV files are taken as they are."
     reference, ideal = (_point(frame.objectives, p) for p in (frame.reference, frame.ideal))

@@ -185,7 +185,7 @@ def convergence(runs: Sequence[Run], frame: Frame, objectives: Sequence[Objectiv
     """Return how the hypervolume of what was searched grew, of runs that say the order.
 
     By evaluations, which count each network once and only those that were scored, and by seconds
-    since the first trial began, pauses included. The figures are the searched ones.
+    since the first trial began, pauses included. The figures are as search read them.
     """
     return [row for run in runs for row in _growth(run, frame, objectives)]
 
@@ -194,15 +194,15 @@ def _growth(run: Run, frame: Frame, objectives: Sequence[Objective]) -> Iterator
     candidates, names = run.candidates, [o.name for o in objectives]
     if not any(candidate.state != "infeasible" for candidate in candidates):
         return
-    kept = {point.id for point in run.scored}
+    read = {point.id: point.figures for point in reversed(run.scored)}
     evaluations = _evaluations(candidates)
     done, front = 0, np.zeros((0, len(names)))
     checkpoints = np.geomspace(1, len(candidates), _CHECKPOINTS).round().astype(int)
     for count in np.unique(checkpoints).tolist():
         new = [
-            [candidate.figures[name].value for name in names]
+            [read[candidate.id][name].value for name in names]
             for candidate in candidates[done:count]
-            if candidate.state == "complete" and candidate.id in kept
+            if candidate.state == "complete" and candidate.id in read
         ]
         front = np.concatenate([front, np.array(new, np.float64).reshape(-1, len(names))])
         front, done = front[pareto.non_dominated(front, frame.maximise)], count
@@ -228,7 +228,10 @@ def _evaluations(candidates: Sequence[Candidate]) -> list[int]:
 
 
 def verification(runs: Sequence[Run], frame: Frame) -> list[Row]:
-    """Return what verification changed of each run's front: hypervolume and medians."""
+    """Return what verification changed of each run's front: hypervolume and medians.
+
+    Searched is what search believed of members in the end.
+    """
     return [_verified(run, frame) for run in runs if run.members]
 
 

@@ -20,7 +20,7 @@ from hwnas.union import shown
 #: A member's probability of being on the front of all that is compared.
 _ON_ALL = "p_on_front_of_all"
 _SEARCHED = (
-    "Each point is a network, with its figures as its search saw them (or its file gives them). "
+    "Each point is a network, with its figures as its search read them (or its file gives them). "
     "Coloured: the front of its run. Grey: networks that another one of the same run dominates: "
     "no less accurate, and no dearer in any objective. The thin lines are the best that a front "
     "reaches up to each cost."
@@ -178,7 +178,8 @@ def _points(front: Front, kind: Kind) -> list[Point]:
         plain = Point(point.id, point.figures)
         if candidate is not None:
             chosen = options(candidate.genotype)
-            plain = replace(plain, options=chosen, trial=candidate.trial)
+            figures = candidate.figures if kind == "verified" else point.figures
+            plain = Point(point.id, figures, chosen, candidate.trial)
         if point.id in members:
             verified: Figures = members[point.id] if kind == "verified" else {}
             plain = replace(plain, on_front=True, verified=verified)

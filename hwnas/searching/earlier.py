@@ -9,8 +9,9 @@ from hwnas.budget import Budget
 from hwnas.candidates import read_candidates
 from hwnas.errors import RunError, SpaceError, unknown
 from hwnas.manifest import Manifest, Options, read_manifest
+from hwnas.metrics import column, quality
 from hwnas.results import Candidate
-from hwnas.searching import recorded
+from hwnas.searching import columns, recorded
 from hwnas.searching.targets import Targets
 from hwnas.space import Space
 from hwnas.union import stem
@@ -45,7 +46,8 @@ def read_search(path: Path, option: str) -> Manifest:
 def found(path: Path, manifest: Manifest, option: str) -> Found:
     """Return what a search found: if finished by ``candidates.parquet``, else by its study.
 
-    The file is read five times faster, but has no times, and a study may be out of reach.
+    The file is read five times faster, but has no times, and a study may be out of reach. Of a
+    search for one target it has the metric as it is believed in the end: see ``as_read``.
 
     Raises:
         RunError: nothing can be read, or no trial is finished yet.
@@ -56,18 +58,48 @@ def found(path: Path, manifest: Manifest, option: str) -> Found:
         with contextlib.suppress(RunError):
             outline = place.outline()
             names = [member.name for member in outline.space.members]
-            if (candidates := read_candidates(path, names)) is not None:
+            read = [columns.read(quality(outline.objectives))]
+            if (candidates := read_candidates(path, names, read)) is not None:
                 return Found(outline.objectives, candidates, outline.seconds)
     try:
         if place is None:
             raise RunError("no trial is finished yet.")
         record = place.read()
     except RunError as error:
-        if (candidates := read_candidates(path, _spaces(config))) is None:
+        objectives = _objectives(manifest)
+        read = [columns.read(quality(objectives))]
+        if (candidates := read_candidates(path, _spaces(config), read)) is None:
             raise RunError(f"{option}={path}: {error}") from None
         note = "its study cannot be read: candidates.parquet instead, which has no times"
-        return Found(_objectives(manifest), candidates, {}, (note,))
+        return Found(objectives, candidates, {}, (note,))
     return Found(record.objectives, record.candidates, record.seconds)
+
+
+def as_read(known: Found, path: Path, manifest: Manifest) -> Found:
+    """Return what a search found with the metric as it read it, whether it has ended or not.
+
+    Args:
+        known: What was found.
+        path: The folder of the search.
+        manifest: Of the search.
+    """
+    metric = quality(known.objectives)
+    read = columns.read(metric)
+    if not any(read in candidate.details for candidate in known.candidates):
+        return known
+    if (place := source(path, manifest["config"])) is not None:
+        with contextlib.suppress(RunError):
+            return replace(known, candidates=place.read().candidates)
+
+    def without_interval(candidate: Candidate) -> Candidate:
+        if (value := candidate.details.get(read)) is None:
+            return candidate
+        figure = replace(candidate.figures[metric], value=value, low=None, high=None)
+        return replace(candidate, figures={**candidate.figures, metric: figure})
+
+    note = f"{column(metric).label} as it was read has no intervals in candidates.parquet"
+    candidates = [without_interval(candidate) for candidate in known.candidates]
+    return replace(known, candidates=candidates, notes=(*known.notes, note))
 
 
 def source(folder: Path, config: Options) -> recorded.Source | None:
@@ -104,10 +136,8 @@ def candidates(path: Path, option: str, target: str | None = None) -> list[Candi
     """
     own = read_search(path, option)
     folder, manifest = whole(path, own, option)
-    is_part = folder != path and own.get("status") == manifest.get("status") == "finished"
-    # As of a run for one target, with what is believed: what the search went by in the end.
-    if is_part and (believed := read_candidates(path, _spaces(own["config"]))) is not None:
-        return believed
+    if folder != path and (there := believed(path, own, manifest)) is not None:
+        return there
     known = found(folder, manifest, option)
     if known.notes and manifest.get("status") == "running":
         raise RunError(
@@ -126,6 +156,24 @@ def candidates(path: Path, option: str, target: str | None = None) -> list[Candi
             f"name what one of them found: {option}={path / next(iter(manifest['targets']))}"
         )
     return [targets(manifest).seen(candidate, target) for candidate in known.candidates]
+
+
+def believed(path: Path, own: Manifest, manifest: Manifest) -> list[Candidate] | None:
+    """Return the candidates of one of several targets with what is believed of them.
+
+    As of a run for one target: what the search went by in the end.
+
+    Args:
+        path: The folder of the target.
+        own: Its manifest.
+        manifest: Of the search.
+
+    Returns:
+        ``None`` where the search is not finished.
+    """
+    if not own.get("status") == manifest.get("status") == "finished":
+        return None
+    return read_candidates(path, _spaces(own["config"]))
 
 
 def of_space(known: Iterable[Candidate], space: Space, option: str) -> list[Candidate]:

@@ -1,22 +1,28 @@
 """Earlier searches from which another one starts, or near which a kit is written."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from optuna.samplers import RandomSampler
 
 from hwnas import database
 from hwnas.api import elsewhere
 from hwnas.build import Parts
+from hwnas.comparison import folder, tables
+from hwnas.comparison.frame import spanned
+from hwnas.comparison.fronts import Run
 from hwnas.errors import RunError, SpaceError
 from hwnas.figure import Figure
 from hwnas.results import Candidate, Row, RunFolder
 from hwnas.searching.options import StudyConfig
 from hwnas.searching.shared_study import Membership, SharedStudy
 from hwnas.space import SearchSpace
+from tests.comparison.made import PAIR
 
 MS = ("latency_ms",)
 OF_BOTH = ("a.latency_ms", "b.latency_ms")
@@ -47,7 +53,8 @@ def _searched(path: Path, file: Path, space: SearchSpace, costs: Sequence[str]) 
     for _ in range(3):
         trial = study.ask(sampler, 3)
         assert trial is not None
-        figures = {name: Figure(float(trial.number + 1), "modelled") for name in objectives}
+        x = trial.number + 1.0
+        figures = {name: Figure(x, "measured", x - 0.5, x + 0.5) for name in objectives}
         candidate = Candidate(trial.number, space.genotype(trial.params), figures)
         study.tell(trial, candidate, {})
     study.close()
@@ -120,3 +127,50 @@ def test_earlier_search_of_which_trials_may_lack_is_refused(
     (run / "study.db").unlink()
     with pytest.raises(RunError, match=r"start_from=.*: .* not finished, .* run.resume="):
         _first(run, tiny)
+
+
+def _believe(path: Path, space: SearchSpace, read: Sequence[Candidate]) -> None:
+    """Write what the end of a search leaves: another accuracy, beside what was read."""
+    rows = []
+    for candidate in read:
+        figures = {**candidate.figures, "accuracy": Figure(9.0, "modelled", 8.0, 10.0)}
+        told = {"accuracy_read": candidate.figures["accuracy"].value}
+        rows.append(replace(candidate, figures=figures, details=told).row(space, "accuracy"))
+    RunFolder(path).write_parquet("candidates.parquet", rows)
+
+
+def _accuracies(run: Run) -> list[Figure]:
+    return [point.figures["accuracy"] for point in run.scored]
+
+
+def test_figures_as_searched_are_those_that_were_read_of_finished_searches_too(
+    tiny: SearchSpace, tmp_path: Path
+) -> None:
+    run, box = tmp_path / "run", spanned(np.array([[1.0, 1.0], [3.0, 3.0]]), PAIR)
+    known = _searched(run, run / "study.db", tiny, MS)
+    read = [candidate.figures["accuracy"] for candidate in known]
+    _believe(run, tiny, known)
+    finished, text = folder.read(run), (run / "manifest.json").read_text()
+    (run / "manifest.json").write_text(text.replace('"finished"', '"running"'))
+    going = folder.read(run)
+    assert _accuracies(finished) == _accuracies(going) == read
+    assert tables.convergence([finished], box, PAIR) == tables.convergence([going], box, PAIR)
+    assert {c.figures["accuracy"].value for c in finished.candidates} == {9.0}
+    (run / "manifest.json").write_text(text)
+    (run / "study.db").unlink()
+    without = folder.read(run)
+    assert _accuracies(without) == [Figure(figure.value, "modelled") for figure in read]
+    assert without.notes[-1] == "accuracy as it was read has no intervals in candidates.parquet"
+
+
+def test_figures_as_searched_of_one_of_several_targets_are_those_that_were_read(
+    tiny: SearchSpace, tmp_path: Path
+) -> None:
+    known = _searched(tmp_path, tmp_path / "study.db", tiny, OF_BOTH)
+    plain = [
+        replace(c, figures={n: c.figures["accuracy"] for n in ("accuracy", *MS)}) for c in known
+    ]
+    _believe(tmp_path / "b", tiny, plain)
+    found = folder.read(tmp_path / "b")
+    assert _accuracies(found) == [c.figures["accuracy"] for c in known]
+    assert {c.figures["accuracy"].value for c in found.candidates} == {9.0}
