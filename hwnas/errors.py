@@ -64,6 +64,12 @@ class ProofError(HwnasError):
     exit_code = 1
 
 
+class StoppedError(HwnasError):
+    """Ctrl-C ended a command that can be continued."""
+
+    exit_code = 130
+
+
 class BudgetError(HwnasError):
     """No candidate meets the budget."""
 

@@ -66,7 +66,7 @@ def _composed(verb: str, name: str, arguments: Sequence[str]) -> list[Any]:
 def _sweep(verb: str, name: str, arguments: Sequence[str]) -> None:
     folder = _prepared(verb, name, arguments)
     with worded(name, arguments):
-        sweep(name, folder)
+        sweep(verb, name, folder)
 
 
 def _started(application: Callable[[], None]) -> None:

@@ -1,9 +1,13 @@
-"""Which arguments Hydra's own command line composes."""
+"""Which arguments Hydra's own command line composes, and how a sweep ends that is interrupted."""
 
+import re
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hwnas.__main__ import run
 from hwnas.commands import dispatch
 
 
@@ -27,3 +31,34 @@ def test_what_is_of_hydra_goes_through_hydra(
     monkeypatch.setattr(dispatch, "_prepared", lambda *_: "/")
     monkeypatch.setattr(dispatch, "_started", lambda _: None)
     assert dispatch._composed("search", "search", [argument]) == ["ours"] * (not by_hydra)
+
+
+@pytest.mark.parametrize("is_begun", [True, False])
+def test_interrupted_sweep_says_where_its_searches_are(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    *,
+    is_begun: bool,
+) -> None:
+    def search(configs: Sequence[Any], arguments: Sequence[str]) -> None:
+        (config,) = configs
+        if is_begun:
+            folder = Path(config.run.dir)
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "manifest.json").touch()
+        if config.seed == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["hwnas"])
+    monkeypatch.setattr("hwnas.commands.verbs.dispatch", search)
+    table = ["accuracy=table", "table.path=t.parquet", "table.genotype=[e]", "table.accuracy=a"]
+    assert run(["search", "-m", *table, "table.costs={latency_ms: ms}", "seed=0,1,2"]) == 130
+    (line,) = capsys.readouterr().err.splitlines()
+    if not is_begun:
+        assert line.endswith("continued by itself: python -m hwnas search run.resume=<its folder>")
+        return
+    folder = r"runs/multirun/[-_\d]+"
+    assert re.search(rf"begun are in {folder}; none after {folder}/1 was\. ", line)
+    assert re.search(rf"the last by: python -m hwnas search run\.resume={folder}/1$", line)
