@@ -16,6 +16,9 @@ ATTRIBUTE = "pareto:proposal"  #: under which ``ParetoSampler`` records a propos
 STD = "pareto:std"
 CANDIDATE = "hwnas:candidate"  #: system attribute of trials that a search brought to their end
 GENERATION = "NSGAIISampler:generation"  #: under which Optuna records a generation
+#: System attribute of trials that were one too many: they were given back as they came.
+SURPLUS = "hwnas:surplus"
+_AGAIN = "failed_trial"  # Optuna's own, of what is tried again: the number that it had first
 _FIXED = "fixed_params"  # Optuna's own, too
 _DIGITS = 6
 
@@ -65,6 +68,16 @@ def recorded(attributes: Mapping[str, Any]) -> Proposal:
     if GENERATION in attributes:
         return Proposal("generation", generation=int(attributes[GENERATION]))
     return Proposal("sampler")
+
+
+def first_number(number: int, attributes: Mapping[str, Any]) -> int:
+    """Return the number of a trial, or of the one that was cut off where it is tried again."""
+    return int(attributes.get(_AGAIN, number))
+
+
+def is_new(attributes: Mapping[str, Any]) -> bool:
+    """Whether a trial is neither one that is tried again nor one too many."""
+    return _AGAIN not in attributes and SURPLUS not in attributes
 
 
 def is_fixed(attributes: Mapping[str, Any]) -> bool:

@@ -8,6 +8,7 @@ import random
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, final
 
 import optuna
@@ -25,7 +26,7 @@ from hwnas.searching.expectation import Knowledge
 from hwnas.searching.options import SamplerConfig
 from hwnas.searching.pace import Work
 from hwnas.searching.pareto_sampler import ParetoSampler
-from hwnas.searching.proposal import ATTRIBUTE, GENERATION, Proposal
+from hwnas.searching.proposal import ATTRIBUTE, GENERATION, Proposal, first_number, is_new
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class RunSampler(BaseSampler):
         config: Which sampler.
         seed: Of the run.
         known: What it may know.
-        first: What the first trials are, whatever the sampler.
+        first: What the first trials are, whatever the sampler: each once, however often cut off.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class RunSampler(BaseSampler):
         self, study: optuna.Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
         """Return what is proposed together."""
-        if trial.number < len(self._first):
+        if self._given(study, trial) is not None:
             return dict(self._search_space)
         return self._of(trial.number).infer_relative_search_space(study, trial)
 
@@ -93,13 +94,13 @@ class RunSampler(BaseSampler):
         self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
         """Return what is proposed together."""
-        if trial.number < len(self._first):
+        if (given := self._given(study, trial)) is not None:
             # It is asked all the same: NSGA-II takes what it was asked for as its generation.
             own = self._of(trial.number)
             own.sample_relative(study, trial, own.infer_relative_search_space(study, trial))
             ladder = Proposal("ladder").to_json()
             study._storage.set_trial_system_attr(trial._trial_id, ATTRIBUTE, ladder)
-            return dict(self._first[trial.number])
+            return dict(given)
         return self._of(trial.number).sample_relative(study, trial, search_space)
 
     def sample_independent(
@@ -121,6 +122,19 @@ class RunSampler(BaseSampler):
     ) -> None:
         """Let the trial's sampler keep what it needs."""
         self._of(trial.number).after_trial(study, trial, state, values)
+
+    def _given(self, study: optuna.Study, trial: FrozenTrial) -> Assignment | None:
+        """Return which of the first trials this is; none where all of them were begun.
+
+        What is tried again has a new number, and is the one that it was.
+        """
+        if not self._first:
+            return None
+        number = first_number(trial.number, trial.system_attrs)
+        before = islice(study.get_trials(deepcopy=False), number)
+        new = (other for other in before if is_new(other.system_attrs))
+        place = sum(1 for _ in islice(new, len(self._first)))
+        return self._first[place] if place < len(self._first) else None
 
     def _of(self, number: int) -> BaseSampler:
         if self._current is None or self._current[0] != number:

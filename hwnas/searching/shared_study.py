@@ -32,6 +32,7 @@ from hwnas.searching import storage as storages
 from hwnas.searching import trials
 from hwnas.searching.connection import AWAY, Connection
 from hwnas.searching.options import StudyConfig
+from hwnas.searching.proposal import SURPLUS
 from hwnas.space import Genotype, Space
 
 _WORKER = "worker"  # attribute of trials
@@ -228,12 +229,17 @@ class SharedStudy:
             trial = self._connection.patiently(asked)
             earlier = [other for other in self.refresh() if other.number < trial.number]
             if len(earlier) >= n_trials:
-                self._connection.patiently(lambda: self._study.tell(trial, state=TrialState.FAIL))
+                self._connection.patiently(lambda: self._give_back(trial))
                 return None
         except UpdateFinishedTrialError:
             return None  # it took so long that others thought this process dead
         self._pulse = _Pulse(self._connection, trial)
         return trial
+
+    def _give_back(self, trial: Trial) -> None:
+        """Fail a trial that is one too many; what it was is for the next one."""
+        self._study._storage.set_trial_system_attr(trial._trial_id, SURPLUS, value=True)
+        self._study.tell(trial, state=TrialState.FAIL)
 
     def _counts(self, trial: FrozenTrial) -> bool:
         return trial.state in _UNFINISHED or trials.is_finished(trial, self.objectives)

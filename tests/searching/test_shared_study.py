@@ -22,7 +22,9 @@ from hwnas.errors import ConfigError, RunError
 from hwnas.progress import Silent
 from hwnas.results import Candidate
 from hwnas.searching import engine, loop
+from hwnas.searching.ladder import rungs
 from hwnas.searching.options import SamplerConfig, StudyConfig
+from hwnas.searching.sampler import RunSampler, SamplerContext
 from hwnas.searching.shared_study import Membership, SharedStudy
 from hwnas.searching.storage import is_shared
 from hwnas.searching.study import Study
@@ -146,6 +148,25 @@ def test_a_trial_that_was_cut_off_took_no_time(
     assert trial is not None
     _evaluate(b, trial, tiny)
     assert 0 < b.spent_s < 1
+
+
+def test_first_trials_are_each_proposed_whatever_is_cut_off(
+    studies: list[SharedStudy], tiny: SearchSpace
+) -> None:
+    a, b = studies
+    first = rungs(tiny)[:5]
+    context = SamplerContext(a.distributions, dict, (), "", list, None, None, 0)
+    sampler = RunSampler(SamplerConfig("random"), 0, context, first)
+    begun = a.ask(sampler, 1)
+    assert begun is not None
+    b._study.sampler = sampler
+    assert b._taken(1) is None  # a process that was as quick: its trial is one too many
+    a._still()
+    b.take_over()
+    while (trial := b.ask(sampler, len(first))) is not None:
+        _evaluate(b, trial, tiny)
+    ids = [tiny.genotype(assignment).id for assignment in first]
+    assert sorted(c.id for c in b.candidates) == sorted(ids)
 
 
 def test_what_is_under_way_takes_time_unless_an_earlier_command_began_it(
