@@ -117,7 +117,7 @@ def run(
     ended: list[str] = []
     if (config.study.workers or 1) > 1:
         assert isinstance(opened, SharedStudy)
-        job = workers.Job(search.again, config, _membership(search, config, folder))
+        job = workers.Job(search.again, config, opened.membership)
         ended = workers.search(job, opened, progress)
     else:
         n, limit_s = config.n_trials, workers.limit_s(config)

@@ -8,6 +8,7 @@ a number and no candidate.
 
 import contextlib
 import os
+import secrets
 import socket
 import threading
 import time
@@ -42,6 +43,11 @@ _RETRIES = 3  # of a trial whose workers die: it may be what they die of
 _UNFINISHED = (TrialState.RUNNING, TrialState.WAITING)
 
 
+def _command() -> str:
+    """Return a name for a command; in containers those that follow have the same process id."""
+    return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+
+
 @dataclass(frozen=True)
 class Membership:
     """What it takes to work on a study; it is pickled."""
@@ -51,8 +57,7 @@ class Membership:
     name: str  #: of the study in it
     objectives: tuple[str, ...]
     digests: Mapping[str, str]  #: what decides the outcome, by name: all must agree
-    #: the command that works, for all its processes
-    worker: str = field(default_factory=lambda: f"{socket.gethostname()}:{os.getpid()}")
+    worker: str = field(default_factory=_command)  #: the command, for all its processes
 
 
 @final
@@ -65,7 +70,7 @@ class SharedStudy:
     """
 
     def __init__(self, membership: Membership, space: Space):
-        self._config, self._space = membership.config, space
+        self.membership, self._config, self._space = membership, membership.config, space
         self.objectives, self.worker = membership.objectives, membership.worker
         self.distributions = trials.distributions(space)
         self._connection = Connection(membership.url, membership.config, self._retry)

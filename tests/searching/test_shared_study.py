@@ -20,7 +20,7 @@ from optuna.trial import TrialState
 from hwnas.budget import Budget
 from hwnas.errors import ConfigError, RunError
 from hwnas.progress import Silent
-from hwnas.results import Candidate
+from hwnas.results import Candidate, RunFolder
 from hwnas.searching import engine, loop
 from hwnas.searching.ladder import rungs
 from hwnas.searching.options import SamplerConfig, StudyConfig
@@ -197,6 +197,30 @@ def test_in_a_database_that_commands_share_each_has_its_own_time(
     again = SharedStudy(replace(shared, worker="a"), tiny)
     assert again.waited_s == 5.0
     for study in (a, b, longer_named, again):
+        study.close()
+
+
+def test_command_that_is_started_again_in_a_container_is_another_one(
+    membership: Membership, tmp_path: Path, tiny: SearchSpace
+) -> None:
+    """Its host and process id may be those of the one before, which verifies nothing any more."""
+    config = replace(CONFIG, storage="postgresql://host/name")
+    dead = Membership(config, membership.url, "hwnas", OBJECTIVES, DIGESTS)
+    again = Membership(config, membership.url, "hwnas", OBJECTIVES, DIGESTS)
+    studies = [SharedStudy(own, tiny) for own in (dead, replace(dead, worker="last"), again)]
+    for study in studies[:2]:
+        trial = study.ask(RandomSampler(seed=0), 2)
+        assert trial is not None
+        _evaluate(study, trial, tiny)
+    problem = loop.Problem(tiny, Budget(), SizeCost(), SizeAccuracy())
+    search = engine.Search(problem, lambda: contextlib.nullcontext(problem), OBJECTIVES, DIGESTS)
+    options: Any = SimpleNamespace(
+        study=config, n_trials=2, minutes=None, seed=0, sampler=SamplerConfig("random")
+    )
+    folder = RunFolder(tmp_path)
+    leaders = [engine.run(search, options, folder, s, Silent()).leader for s in studies]
+    assert leaders == ["last", "", ""]
+    for study in studies:
         study.close()
 
 
