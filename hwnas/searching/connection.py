@@ -3,6 +3,7 @@
 import time
 import warnings
 from collections.abc import Callable
+from datetime import datetime
 from typing import TypeVar, final
 
 import optuna
@@ -16,6 +17,7 @@ from hwnas import database
 from hwnas.errors import ConfigError, RunError
 from hwnas.searching.options import StudyConfig
 from hwnas.searching.storage import SQLITE, check, lock_at_begin, settle_sqlite
+from hwnas.searching.trials import ALIVE
 from hwnas.searching.watch import Watch
 
 T = TypeVar("T")
@@ -57,6 +59,8 @@ class Connection:
         """Give a sign of life of a trial."""
         with self._watch.answering():
             self.storage.record_heartbeat(trial._trial_id)
+            # Optuna's own is by the clock of the database.
+            self.storage.set_trial_system_attr(trial._trial_id, ALIVE, str(datetime.now()))
 
     def patiently(self, do: Callable[[], T]) -> T:
         """Return what something returns, trying again for a while if the database is away."""

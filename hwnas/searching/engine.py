@@ -76,10 +76,9 @@ def prepare(opened: AnyStudy, config: EngineConfig, work: Callable[[], None]) ->
 
     One process alone does it in its first trial.
     """
-    n = config.study.workers or 1
-    if n > 1:
+    if (config.study.workers or 1) > 1:
         assert isinstance(opened, SharedStudy)
-        counted = _Counted(opened, n)
+        counted = _Counted(opened)
         ticking = Ticking(counted, EVERY_S)  # a kill loses no more than that
         try:
             work()
@@ -92,13 +91,12 @@ def prepare(opened: AnyStudy, config: EngineConfig, work: Callable[[], None]) ->
 class _Counted:
     """Counts the time that processes wait for this one, since it was called last."""
 
-    def __init__(self, opened: SharedStudy, n: int):
-        self._opened, self._n = opened, n
-        self._since = time.monotonic()
+    def __init__(self, opened: SharedStudy):
+        self._opened, self._since = opened, time.monotonic()
 
     def __call__(self) -> None:
         now = time.monotonic()
-        self._opened.wait(self._n * (now - self._since))
+        self._opened.wait(now - self._since)
         self._since = now
 
 

@@ -99,7 +99,7 @@ class Study(Protocol):
 
     @property
     def spent_s(self) -> float:
-        """The seconds that finished trials took, of all processes together."""
+        """The seconds that trials took, by the clock, however many processes worked on them."""
         ...
 
     def find(self, genotype: Genotype) -> Candidate | None:
@@ -139,7 +139,7 @@ def search(  # noqa: PLR0913, PLR0917
         seed: Of the sampler.
         n_trials: How many trials there are in the end.
         progress: Is told of every trial.
-        limit_s: Seconds of all processes together after which no other trial is begun.
+        limit_s: Seconds after which no other trial is begun, by any process.
     """
     cost = _remembered(problem.cost_model)
     ladder = rungs(problem.space)

@@ -82,7 +82,7 @@ class SharedStudy:
         self.candidates: list[Candidate] = []
         try:
             self._study = self._joined(membership.name, membership.digests)
-            self.waited_s = self._waited()  #: of all processes together, before any trial
+            self.waited_s = self._waited()  #: that all processes waited before any trial
             self.refresh()
         except BaseException:
             self._connection.close()
@@ -136,7 +136,7 @@ class SharedStudy:
         return counted
 
     def wait(self, seconds: float) -> None:
-        """Count seconds that all processes together waited before any trial.
+        """Count seconds that all processes waited before any trial.
 
         They are spent once a candidate is scored, as where one process trains for its first one.
         """
@@ -147,20 +147,23 @@ class SharedStudy:
 
     @property
     def spent_s(self) -> float:
-        """The seconds that trials took, and the waiting for them, of all processes together.
+        """The seconds in which any trial was under way, and the waiting for them.
 
-        In a database that commands share, of those of this command: each has its own time.
+        In a database that commands share, of those of this command: each has its own time. What was
+        cut off counts up to its last sign of life, once a candidate is scored.
         """
         known = self._connection.patiently(lambda: self._study.get_trials(deepcopy=False))
-        going = 0.0
         if self._config.storage is not None:
             known = [trial for trial in known if trial.user_attrs.get(_WORKER) == self.worker]
-        else:  # what is under way counts; not what was when an earlier command was killed
-            now = datetime.now()
-            begun = [t.datetime_start for t in known if t.state == TrialState.RUNNING]
-            going = sum((now - at).total_seconds() for at in begun if at and at >= self._since)
         is_scored = any(t.user_attrs.get("state") in {"complete", "stopped"} for t in known)
-        return self.waited_s * is_scored + going + trials.spent_s(known, self.objectives)
+        now, spans = datetime.now(), list[trials.Span]()
+        for trial in known:
+            begun = trial.datetime_start
+            if trial.state == TrialState.RUNNING and begun and begun >= self._since:
+                spans.append((begun, now))
+            elif is_scored or trials.is_finished(trial, self.objectives):
+                spans += trials.span(trial, self.objectives)
+        return self.waited_s * is_scored + trials.clock_s(spans)
 
     def workers(self) -> list[str]:
         """Return which commands finished trials, in the order of their last ones."""

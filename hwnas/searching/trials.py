@@ -7,8 +7,9 @@ system attributes.
 import base64
 import copy
 import warnings
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime, timedelta
 from typing import Any
 
 import optuna
@@ -25,18 +26,40 @@ from hwnas.space import Space
 from hwnas.union import to_json
 
 SPACE = "space"  #: attribute of studies
+ALIVE = "hwnas:alive"  #: system attribute of trials: when their worker gave its last sign of life
+Span = tuple[datetime, datetime]
 #: System attribute of trials: what was found of each image, packed by the task, in base64.
 _PER_IMAGE = "hwnas:right"
 _MARKS = "constraints"  # as Optuna kept them before version 5, and optuna-dashboard still reads
 
 
 def spent_s(trials: Sequence[FrozenTrial], objectives: Sequence[str]) -> float:
-    """Return the seconds that trials took, one after the other.
-
-    When a trial was cut off is not known: it may be found dead, and failed, the day after.
-    """
+    """Return the seconds that finished trials took, one after the other."""
     took = (trial.duration for trial in trials if is_finished(trial, objectives))
     return sum(duration.total_seconds() for duration in took if duration is not None)
+
+
+def span(trial: FrozenTrial, objectives: Sequence[str]) -> list[Span]:
+    """Return from when to when a trial was worked on, as far as is known; nothing if never.
+
+    One that was cut off may be found dead, and failed, the day after.
+    """
+    begun, seen = trial.datetime_start, trial.system_attrs.get(ALIVE)
+    end = None if seen is None else datetime.fromisoformat(seen)
+    if is_finished(trial, objectives):
+        end = trial.datetime_complete
+    if begun is None or end is None or end < begun:  # the sign was of an earlier try
+        return []
+    return [(begun, end)]
+
+
+def clock_s(spans: Iterable[Span]) -> float:
+    """Return the seconds of the clock that are within at least one of some spans."""
+    total, until = timedelta(), datetime.min
+    for begun, end in sorted(spans):
+        total += max(timedelta(), end - max(begun, until))
+        until = max(until, end)
+    return total.total_seconds()
 
 
 def distributions(space: Space) -> dict[str, BaseDistribution]:

@@ -33,9 +33,8 @@ class EngineConfig(Protocol):
 
 
 def limit_s(config: EngineConfig) -> float:
-    """Return the seconds of all processes together after which no other trial is begun."""
-    minutes = math.inf if config.minutes is None else config.minutes
-    return 60 * minutes * (config.study.workers or 1)
+    """Return the seconds after which no other trial is begun, however many processes there are."""
+    return math.inf if config.minutes is None else 60 * config.minutes
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,7 @@ def search(job: Job, study: SharedStudy, progress: Progress) -> list[str]:
             process.start()
     shown = len(study.candidates)
     try:
-        left_s = (limit_s(job.config) - max(study.spent_s, study.waited_s)) / n
+        left_s = limit_s(job.config) - max(study.spent_s, study.waited_s)
         with progress.phase("Search", job.config.n_trials, shown, left_s) as advance:
             while any(process.is_alive() for process in processes):
                 time.sleep(_POLL_S)
