@@ -256,10 +256,12 @@ def _told(
 
 def _sentence(plan: Row, row: Row) -> str:
     """Return what a point costs, and what it brings."""
-    more, was = row["cost_per_day"] - plan["cost_per_day"], plan["carbon_kg_per_day"]
-    carbon = f"carbon {row['carbon_kg_per_day'] / was - 1:+.1%}, " if was else ""
+    paid, emitted = plan["cost_per_day"], plan["carbon_kg_per_day"]
+    more = row["cost_per_day"] - paid
+    share = f" ({more / paid:+.1%})" if paid else ""
+    carbon = f"carbon {row['carbon_kg_per_day'] / emitted - 1:+.1%}, " if emitted else ""
     return (
-        f"With {row['asks']}: {more:+.3g} $ a day ({more / plan['cost_per_day']:+.1%}), {carbon}"
+        f"With {row['asks']}: {more:+.3g} $ a day{share}, {carbon}"
         f"accuracy {row['accuracy'] - plan['accuracy']:+.4f}, at most {row['late']:.2%} late; "
         f"modelled, gap {row['gap']:.1%}."
     )

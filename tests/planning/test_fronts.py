@@ -62,6 +62,14 @@ def test_a_plan_that_another_beats_says_which() -> None:
     assert not any("another plan" in line for line in said)
 
 
+def test_points_beside_a_plan_that_costs_nothing_are_told_without_a_percentage() -> None:
+    plan = {"varied": "the plan", "asks": "", "cost_per_day": 0.0, "carbon_kg_per_day": 0.0,
+            "accuracy": 0.91, "p99_of_limit": 1.0, "gap": 0.0, "late": 0.0}  # fmt: skip
+    dearer = {**plan, "varied": "accuracy", "asks": "more", "cost_per_day": 2.0, "accuracy": 0.92}
+    _, said = fronts._told([plan, dearer], (1, 1), 60.0)
+    assert said[0].startswith("With more: +2 $ a day, accuracy +0.0100")
+
+
 def test_a_point_is_what_planning_within_its_limit_finds(
     folder: Path, rows: list[dict[str, object]], tmp_path: Path
 ) -> None:
