@@ -146,7 +146,9 @@ def test_a_trace_beside_the_service_is_found_from_anywhere(tmp_path: Path) -> No
     times = "\n".join(str(i / 10) for i in range(600))
     (tmp_path / "asked" / "arrivals.csv").write_text(f"time\n{times}\n")
     folder = tmp_path / "asked"
-    plan = hwnas.plan(folder / "service.yaml", folder / "fleet.yaml", front=0, run__dir="p")
+    files = folder / "service.yaml", folder / "fleet.yaml"
+    plan = hwnas.plan(*files, front=0, begin="2026-01-31T00:30+02:00", run__dir="p")
+    assert read_plan(plan.path).begin_min == 30  # its two hours come round
     assert hwnas.simulate(plan, n_seeds=1, run__dir="s").table().num_rows == 2
 
 

@@ -77,11 +77,12 @@ def plan(config: PlanConfig, arguments: Sequence[str], reporter: Reporter) -> Pl
         BudgetError: a limit leaves demand unserved.
     """
     check_ready("plan", config.run.dir)
-    from hwnas.planning import fronts, planner, sketches, summary
+    from hwnas.planning import clock, fronts, planner, sketches, summary
     from hwnas.planning.problem import check_told, read_problem
     from hwnas.planning.task import Objective
 
-    problem = read_problem(Path(config.service), Path(config.fleet))
+    begin_s = None if config.begin is None else clock.moment(config.begin, "begin")
+    problem = read_problem(Path(config.service), Path(config.fleet), begin_s)
     objective: Objective = config.objective  # type: ignore[assignment]
     check_told(problem, objective, Path(config.fleet))
     seeds = range(config.seed, config.seed + config.n_seeds)

@@ -41,11 +41,11 @@ def replan(config: ReplanConfig, arguments: Sequence[str], reporter: Reporter) -
         BudgetError: a limit leaves demand unserved.
     """
     check_ready("replan", config.run.dir)
-    from hwnas.planning import decisions, replanner, sketches, summary
+    from hwnas.planning import clock, decisions, replanner, sketches, summary
     from hwnas.planning.plan import read_plan
     from hwnas.planning.problem import check_told, read_problem
     from hwnas.planning.replanner import Manner
-    from hwnas.planning.telemetry import as_rows, began, telemetry
+    from hwnas.planning.telemetry import as_rows, telemetry
 
     old = read_plan(Path(config.plan))
     sources = _sources(config)
@@ -57,9 +57,13 @@ def replan(config: ReplanConfig, arguments: Sequence[str], reporter: Reporter) -
             f"begin={config.begin}: {config.telemetry} has hours of the plan, not dates: leave it "
             "out."
         )
-    begun = 0.0 if seen.by_hour else began(config.begin, n_hours)
-    problem = sketches.real(read_problem(*(Path(sources[name]) for name in _SOURCES)))
-    check_told(problem, old.objective, Path(sources["fleet"]))
+    begin_s = clock.began(old.begin_min, n_hours)
+    if config.begin is not None:
+        begin_s = clock.moment(config.begin, "begin")
+    begun = 0.0 if seen.by_hour else clock.known(begin_s, n_hours)
+    service, fleet = (Path(sources[name]) for name in _SOURCES)
+    problem = sketches.real(read_problem(service, fleet, begin_s))
+    check_told(problem, old.objective, fleet)
     manner = Manner(
         config.tolerance, config.move_cost, config.most_moved, config.extrapolate, config.limit_s
     )

@@ -17,6 +17,9 @@ class PlanConfig:
     service: str = ""  #: service.yaml: fronts, classes of requests, what to survive, budgets
     fleet: str = ""  #: fleet.yaml: devices, links, carbon
     objective: str = "cost"  #: what is made least: cost, carbon or energy
+    #: when hour 0 begins: a date, of which the time counts, and of a plan for a week the weekday;
+    #: default: 0:00 UTC, on Mondays
+    begin: str | None = None
     #: of the first solution; corrections by simulation come on top
     limit_s: float = within("[1, 86_400]", 120.0)
     #: plans beside it, over cost, carbon, accuracy and latency, that are looked for; 0: none
@@ -94,7 +97,7 @@ class ReplanConfig:
     most_moved: float = within("[0, 1]", 0.2)  #: of an hour's replicas that may be stopped
     tolerance: float = within("[0, 1]", 0.05)  #: by which demand may differ without being new
     extrapolate: bool = True  #: whether hours that were not seen follow those that were
-    begin: str | None = None  #: when hour 0 began: a date; default: midnight in UTC, on Mondays
+    begin: str | None = None  #: when hour 0 began: a date; default: as the plan has it
     query: QueryConfig = field(default_factory=QueryConfig)
     in_place: bool = False  #: whether the plan's own folder takes the new plan
     limit_s: float = within("[1, 86_400]", 30.0)  #: of a solution; corrections come on top

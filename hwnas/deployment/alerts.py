@@ -20,19 +20,27 @@ _FULL = 0.99  # of what a replica can do: it is never seen to do all of it
 FORECAST = "hwnas:forecast_requests_per_second"  #: the series that says what a pool must bear
 
 
-def rules(pools: Sequence[Deployed]) -> dict[str, bytes]:
-    """Return the file of rules."""
-    groups = [{"name": f"hwnas-{pool.name}", "rules": [*_of_pool(pool)]} for pool in pools]
+def rules(pools: Sequence[Deployed], begin_min: int | None = None) -> dict[str, bytes]:
+    """Return the file of rules.
+
+    Args:
+        pools: What they are of.
+        begin_min: Minutes after 0:00 UTC, of a week after Monday's, at which hour 0 begins.
+    """
+    groups = [
+        {"name": f"hwnas-{pool.name}", "rules": [*_of_pool(pool, begin_min or 0)]} for pool in pools
+    ]
     text = yaml.safe_dump({"groups": groups}, sort_keys=False, width=100)
     return {"prometheus/rules.yaml": text.encode()}
 
 
-def _of_pool(pool: Deployed) -> Iterator[dict[str, Any]]:
+def _of_pool(pool: Deployed, begin_min: int) -> Iterator[dict[str, Any]]:
     chosen = f'{{model="{pool.name}"}}'
     rate = f"sum(rate(nv_inference_request_success{chosen}[5m]))"
     count = f"count(nv_inference_request_success{chosen})"
     late = f'nv_inference_request_summary_us{{model="{pool.name}",quantile="0.99"}}'
-    yield {"record": FORECAST, "labels": {"model": pool.name}, "expr": _forecast(pool.rates)}
+    forecast = _forecast(pool.rates, begin_min)
+    yield {"record": FORECAST, "labels": {"model": pool.name}, "expr": forecast}
     yield _alert(
         pool, "Late", f"max({late}) > {pool.kind.limit_ms * 1e3:.9g}", "5m", "page",
         f"More than {LATE:.0%} of the answers of a replica take longer than the "
@@ -98,14 +106,17 @@ def _alert(
     }  # fmt: skip
 
 
-def _forecast(rates: Sequence[float]) -> str:
+def _forecast(rates: Sequence[float], begin_min: int = 0) -> str:
     """Return what must be borne now: by the hour in UTC of a day or a week, or else the most."""
-    if len(rates) not in (_DAY, _WEEK) or len({*rates}) == 1:
+    n, (first, minute) = len(rates), divmod(begin_min, 60)
+    if n not in (_DAY, _WEEK) or len({*rates}) == 1:
         return f"vector({max(rates):.9g})"
     # Prometheus counts days from Sunday on, plans from Monday on.
-    now = "hour()" if len(rates) == _DAY else f"({_DAY} * ((day_of_week() + 6) % 7) + hour())"
+    now = "hour()" if n == _DAY else f"({_DAY} * ((day_of_week() + 6) % 7) + hour())"
+    if minute:  # the hour of the plan that goes on began in the hour before until then
+        now = f"floor(({now} + {n} + (minute() - {minute}) / 60) % {n})"
     parts, hour = [], 0
-    for rate, group in groupby(rates):
+    for rate, group in groupby(rates[(i - first) % n] for i in range(n)):
         last = hour + len([*group]) - 1
         parts.append(f"(vector({rate:.9g}) and on() ({now} >= {hour}) and on() ({now} <= {last}))")
         hour = last + 1

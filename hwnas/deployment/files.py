@@ -7,6 +7,7 @@ from hwnas.deployment import alerts, kserve, kubernetes, ray_app, triton, ways
 from hwnas.deployment.kubernetes import DEVICE, node_label
 from hwnas.deployment.pools import Deployed, deployed
 from hwnas.deployment.schedule import DAY, WEEK, allowed, schedule
+from hwnas.planning import clock
 from hwnas.planning.plan import Plan
 
 FOLDER = "deploy"  #: in the folder of a plan
@@ -34,10 +35,11 @@ def files(plan: Plan, busy: Mapping[str, float]) -> dict[str, bytes]:
     pools, unserved = deployed(plan, busy)
     found: dict[str, bytes] = {}
     if pools:
-        found |= triton.repository(pools) | kubernetes.manifests(pools, _scheduled(pools))
-        found |= kserve.graphs(plan, pools) | alerts.rules(pools) | ray_app.app(plan, pools)
+        found |= triton.repository(pools) | kubernetes.manifests(pools, _scheduled(plan, pools))
+        found |= kserve.graphs(plan, pools) | alerts.rules(pools, plan.begin_min)
+        found |= ray_app.app(plan, pools)
     jobs = [f"`{name}`" for name in found if name.endswith("/schedule.yaml")]
-    notes = [*_notes(pools, unserved), *_hours(pools, jobs), *_nodes(plan, pools)]
+    notes = [*_notes(pools, unserved), *_hours(pools, jobs), *_begun(plan), *_nodes(plan, pools)]
     own = "\n## Of this plan\n\n" + "\n".join(notes) + "\n" if notes else ""
     table = ways.table(plan, pools, kserve.named(plan, pools))
     found["README.md"] = (_head(found) + table + own).encode()
@@ -56,7 +58,7 @@ def _head(found: Mapping[str, bytes]) -> str:
     return "".join(line for line in lines if not line.startswith(lacking))
 
 
-def _scheduled(pools: Sequence[Deployed]) -> bytes:
+def _scheduled(plan: Plan, pools: Sequence[Deployed]) -> bytes:
     """Return what changes replicas by the hour."""
     hours = [kubernetes.hour(pools, of) for of in range(len(pools[0].replicas))]
     names = [pool.name for pool in pools]
@@ -64,7 +66,7 @@ def _scheduled(pools: Sequence[Deployed]) -> bytes:
         allowed("apps", "deployments", names),
         allowed("autoscaling", "horizontalpodautoscalers", names),
     ]
-    return schedule("hwnas-replicas", hours, rules)
+    return schedule("hwnas-replicas", hours, rules, plan.begin_min)
 
 
 def _notes(pools: Sequence[Deployed], unserved: Mapping[str, str]) -> list[str]:
@@ -142,6 +144,14 @@ def _hours(pools: Sequence[Deployed], jobs: Sequence[str]) -> list[str]:
         f"{start}. The plan's {n} hours are no day or week, so that nothing says when they are: "
         "`pools.csv` has their replicas."
     ]
+
+
+def _begun(plan: Plan) -> list[str]:
+    """Return what there is to say of hour 0, where it is another than usual."""
+    if plan.begin_min is None:
+        return []
+    when = clock.spelt(plan.begin_min, sum(len(of.hours) for of in plan.hours))
+    return [f"- Hour 0 of the plan begins at {when}: jobs and forecasts count from then on."]
 
 
 def _is_constant(pool: Deployed) -> bool:

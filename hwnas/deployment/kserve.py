@@ -30,7 +30,7 @@ def graphs(plan: Plan, pools: Sequence[Deployed]) -> dict[str, bytes]:
     found = {f"kserve/{name}.yaml": of[start] for name, of in by_class.items()}
     every = [b"---\n".join(of[hour] for of in by_class.values()) for hour in hours]
     rules = [allowed("serving.kserve.io", "inferencegraphs", [*by_class])]
-    scheduled = schedule("hwnas-routes", every, rules)
+    scheduled = schedule("hwnas-routes", every, rules, plan.begin_min)
     return found | ({"kserve/schedule.yaml": scheduled} if scheduled else {})
 
 

@@ -16,13 +16,16 @@ _PATH, _FILE = "/hours", "hour.yaml"
 _LATE_S = 1800  # that an hour may begin late, where the controller was away
 
 
-def schedule(name: str, hours: Sequence[bytes], rules: Sequence[Manifest]) -> bytes:
+def schedule(
+    name: str, hours: Sequence[bytes], rules: Sequence[Manifest], begin_min: int | None = None
+) -> bytes:
     """Return the manifests that apply a file an hour; empty: all are the same, or no day or week.
 
     Args:
         name: Of all that there is of it; jobs and files end in the first of their hours.
-        hours: The file of each hour of the plan; of a week from Monday on.
+        hours: The file of each hour of the plan.
         rules: What applying them needs to be allowed.
+        begin_min: Minutes after 0:00 UTC, of a week after Monday's, at which hour 0 begins.
     """
     if len(hours) not in (DAY, WEEK) or len({*hours}) == 1:
         return b""
@@ -31,19 +34,21 @@ def schedule(name: str, hours: Sequence[bytes], rules: Sequence[Manifest]) -> by
         own = [hour for hour, other in enumerate(hours) if other == content]
         of = f"{name}-{own[0]}"
         found.append(_manifest("v1", "ConfigMap", of, data={_FILE: content.decode()}))
-        for i, when in enumerate(crons(own, len(hours))):
+        for i, when in enumerate(crons(own, len(hours), begin_min or 0)):
             found.append(_job(f"{of}-{i}", when, name, of))
     return dumped(*found)
 
 
-def crons(hours: Sequence[int], n: int) -> list[str]:
+def crons(hours: Sequence[int], n: int, begin_min: int = 0) -> list[str]:
     """Return when hours of a day or a week begin, as cron has it: days that are alike together."""
     days: dict[tuple[int, ...], list[int]] = {}
+    first, minute = divmod(begin_min, 60)
+    utc = sorted((hour + first) % n for hour in hours)
     for day in range(n // DAY):
-        own = tuple(hour % DAY for hour in hours if hour // DAY == day)
+        own = tuple(hour % DAY for hour in utc if hour // DAY == day)
         days.setdefault(own, []).append((day + 1) % 7)  # of cron's week, Sunday is the first
     return [
-        f"0 {_listed(own)} * * {_listed(sorted(on)) if n == WEEK else '*'}"
+        f"{minute} {_listed(own)} * * {_listed(sorted(on)) if n == WEEK else '*'}"
         for own, on in days.items()
         if own
     ]

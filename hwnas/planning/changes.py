@@ -7,7 +7,6 @@ from typing import Literal
 import numpy as np
 
 from hwnas.errors import ConfigError, unknown
-from hwnas.planning.demand import Load
 from hwnas.planning.plan import Plan
 from hwnas.planning.problem import Problem
 from hwnas.planning.simulation import LATE
@@ -126,7 +125,7 @@ def changed(problem: Problem, plan: Plan, found: Changes, seen: Telemetry) -> Pr
             raise ConfigError(f"telemetry: {unknown('device', name, devices)}")
         quota = 0 if down is None else max(0, devices[name].quota - down)
         devices[name] = replace(devices[name], quota=quota)
-    load = Load(found.rates, found.borne, problem.load.traces, problem.load.trace_of)
+    load = replace(problem.load, rates=found.rates, borne=found.borne)
     return replace(problem, load=load, fleet=replace(problem.fleet, devices=devices))
 
 

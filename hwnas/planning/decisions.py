@@ -94,7 +94,8 @@ def sentences(old: Plan, found: Replanned, table: Sequence[Row]) -> list[str]:
     """Return in words what changed, what moved, what stayed, and what it comes to."""
     new = found.found.plan
     if not found.causes:
-        return ["Nothing changed beyond the tolerance: the plan is what it was, byte for byte."]
+        same = ", byte for byte" if new == old else " but for when hour 0 begins"
+        return [f"Nothing changed beyond the tolerance: the plan is what it was{same}."]
     said = [
         f"Planned again in the hours {spelt(sorted(c.hours))}: {c.words}." for c in _joined(found)
     ]

@@ -1,20 +1,19 @@
 """How many requests come in which hour, and how bursty: from rates, CSV files and traces."""
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hwnas.errors import ConfigError, unknown
+from hwnas.planning import clock
 from hwnas.planning.fleet import Fleet
 from hwnas.planning.models import csv_rows, located
 from hwnas.planning.service import MOST_HOURS, Class, Service
 
 Array = NDArray[np.float64]
 
-DAY = 24
 #: Requests of a trace that say how bursty it is: fewer say little of the hundredth that is latest.
 LEAST_ARRIVALS = 500
 _ARRIVAL = ("timestamp", "time", "arrival", "arrived_at")
@@ -28,6 +27,7 @@ class Load:
     borne: Array  #: as they must be borne: spikes counted
     traces: dict[str, Array]  #: gaps between arrivals, of mean 1, by the path of the file
     trace_of: tuple[str, ...]  #: of each class; empty: arrivals are Poisson's
+    begin_min: int | None = None  #: of hour 0 after 0:00 UTC; ``None``: nothing was said, 0
 
     @property
     def n_hours(self) -> int:
@@ -35,13 +35,19 @@ class Load:
         return len(self.rates[0])
 
 
-def read_load(service: Service, beside: Path) -> Load:
+def read_load(service: Service, beside: Path, begin_s: float | None = None) -> Load:
     """Return the demand of all classes.
 
+    Args:
+        service: Names it.
+        beside: The folder that relative paths begin in, if they are not there from here.
+        begin_s: When hour 0 began once, in seconds since 1970; ``None``: at 0:00 UTC.
+
     Raises:
-        ConfigError: a file cannot be read, is empty, or has not as many hours as others.
+        ConfigError: a file cannot be read, is empty, has not as many hours as others, or other
+            hours than it should.
     """
-    hourly = {name: _hours(name, c, beside) for name, c in service.classes.items()}
+    hourly = {name: _hours(name, c, beside, begin_s) for name, c in service.classes.items()}
     n = max(len(rates) for rates in hourly.values())
     for name, rates in hourly.items():
         if len(rates) not in (1, n):
@@ -53,13 +59,13 @@ def read_load(service: Service, beside: Path) -> Load:
         raise ConfigError("The demand of all classes is 0 in every hour: there is nothing to plan.")
     said = tuple(c.demand.trace or "" for c in service.classes.values())
     traces = {name: read_gaps(located(name, beside)) for name in said if name}
-    return Load(behind, behind * spikes, traces, said)
+    return Load(behind, behind * spikes, traces, said, clock.minutes(begin_s, n))
 
 
-def _hours(name: str, asked: Class, beside: Path) -> Array:
+def _hours(name: str, asked: Class, beside: Path, begin_s: float | None) -> Array:
     demand = asked.demand
     if demand.rate is not None:
-        return np.full(DAY, demand.rate)
+        return np.full(clock.DAY, demand.rate)
     if demand.hours is not None:
         return np.array(demand.hours)
     assert demand.csv is not None
@@ -71,6 +77,7 @@ def _hours(name: str, asked: Class, beside: Path) -> Array:
         raise ConfigError(
             f"{path} has {len(found)} rows; allowed: one an hour, at most {MOST_HOURS}."
         )
+    clock.check_rows(found, path, begin_s, column)
     return np.array([_rate(row[column], path, i) for i, row in enumerate(found)])
 
 
@@ -105,7 +112,8 @@ def read_gaps(path: Path) -> Array:
             f"{path} has {len(found)} arrivals; at least {LEAST_ARRIVALS} say how bursty it is. "
             "Leave trace out: arrivals are then Poisson's."
         )
-    times = np.array([seconds(row[column], path, i) for i, row in enumerate(found)])
+    said = [row[column] for row in found]
+    times = np.array([clock.seconds(one, f"{path}, row {i}") for i, one in enumerate(said)])
     gaps = np.diff(times)
     if (gaps < 0).any() or not gaps.sum() > 0:
         raise ConfigError(f"{path}: its arrivals are not in the order of time.")
@@ -113,24 +121,9 @@ def read_gaps(path: Path) -> Array:
     return scaled
 
 
-def seconds(said: str, path: Path, row: int) -> float:
-    """Return the seconds since 1970 of a date, which is UTC's if it names no zone, or of a number.
-
-    Raises:
-        ConfigError: it is neither.
-    """
-    try:
-        return float(said)
-    except ValueError:
-        pass
-    try:
-        found = datetime.fromisoformat(said)
-        return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
-    except ValueError:
-        raise ConfigError(f"{path}, row {row}: '{said[:40]}' is no time.") from None
-
-
-def read_carbon(fleet: Fleet, n_hours: int, beside: Path) -> dict[str, Array]:
+def read_carbon(
+    fleet: Fleet, n_hours: int, beside: Path, begin_s: float | None = None
+) -> dict[str, Array]:
     """Return kg of CO2 a kWh by region and hour; 0 where nothing is said.
 
     Raises:
@@ -142,6 +135,7 @@ def read_carbon(fleet: Fleet, n_hours: int, beside: Path) -> dict[str, Array]:
         if isinstance(said, str):
             path = located(said, beside)
             rows = csv_rows(path, f"carbon.{region}")
+            clock.check_rows(rows, path, begin_s)
             said = [_rate(row.get("kg_per_kwh", ""), path, i, 10) for i, row in enumerate(rows)]
         values = np.atleast_1d(np.array(said, np.float64))
         if len(values) > 1 and n_hours % len(values) and len(values) % n_hours:

@@ -134,6 +134,8 @@ class Plan:
     hours: list[HourPlan]
     carbon: dict[str, list[_Rate]]
     notes: list[str] = field(default_factory=list)
+    #: minutes after 0:00 UTC, of a week after Monday's, at which hour 0 begins; ``None``: 0
+    begin_min: Annotated[int, Bound(0, 168 * 60)] | None = None
 
     def sent(self, route: "Route", hour: int) -> float:
         """Return the requests a second that take a route, without those of spikes."""
@@ -157,9 +159,10 @@ _MOST = 16 << 20  # bytes
 
 def to_yaml(plan: Plan) -> bytes:
     """Return a plan as the text of its file; equal plans give equal bytes."""
-    return yaml.safe_dump(
-        asdict(plan), sort_keys=False, width=110, default_flow_style=None
-    ).encode()
+    content = asdict(plan)
+    if plan.begin_min is None:  # as plans are that were made before one could say so
+        del content["begin_min"]
+    return yaml.safe_dump(content, sort_keys=False, width=110, default_flow_style=None).encode()
 
 
 def read_plan(folder: Path) -> Plan:

@@ -86,21 +86,26 @@ def check_told(problem: Problem, objective: str, path: Path) -> None:
             )
 
 
-def read_problem(service_path: Path, fleet_path: Path) -> Problem:
+def read_problem(service_path: Path, fleet_path: Path, begin_s: float | None = None) -> Problem:
     """Return what two files and all that they name say.
+
+    Args:
+        service_path: ``service.yaml``.
+        fleet_path: ``fleet.yaml``.
+        begin_s: When hour 0 began once, in seconds since 1970; ``None``: at 0:00 UTC.
 
     Raises:
         HwnasError: one cannot be read, or something is missing; it says what, and the cure.
     """
     service = read_service(service_path)
     fleet = read_fleet(fleet_path, service)
-    load = read_load(service, service_path.parent)
+    load = read_load(service, service_path.parent, begin_s)
     catalogue = read_models(service, fleet, service_path.parent)
     _check_splits(service, catalogue)
     answers = read_answers([located(name, service_path.parent) for name in service.answers])
     named = [*dict.fromkeys(load.trace_of)]
     processes = tuple(Arrivals(load.traces.get(name)) for name in named)
-    carbon = read_carbon(fleet, load.n_hours, fleet_path.parent)
+    carbon = read_carbon(fleet, load.n_hours, fleet_path.parent, begin_s)
     process_of = tuple(named.index(name) for name in load.trace_of)
     return Problem(service, fleet, catalogue, load, carbon, answers, processes, process_of)
 

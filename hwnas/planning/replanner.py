@@ -86,7 +86,8 @@ def replanned(
     if not anew:
         every = range(len(plan.hours))
         runs, spiked = _simulated(plan, problem, seeds, progress, every)
-        same = Planned(plan, old, runs, {}, 0, spiked)
+        kept = replace(plan, begin_min=problem.load.begin_min)
+        same = Planned(kept, old, runs, {}, 0, spiked)
         return Replanned(same, [], 0.0)
     ran = restoring.translated(task, plan, names)
     was = {hour: ran[int(task.group[hour])] for hour in range(problem.load.n_hours)}

@@ -9,7 +9,7 @@ from typing import Annotated, NotRequired, TypedDict
 import numpy as np
 
 from hwnas.errors import ConfigError, unknown
-from hwnas.planning.demand import DAY, seconds
+from hwnas.planning.clock import HOUR, moment
 from hwnas.planning.models import csv_rows
 from hwnas.planning.plan import Plan
 from hwnas.planning.service import MOST_HOURS, Rate
@@ -17,10 +17,7 @@ from hwnas.records import rows
 from hwnas.records.schema import Bound, Fraction, Positive, Unfit
 from hwnas.results import Row
 
-_HOUR = 3600.0
 _MOMENT = 1e-9  # hours
-_MONDAY = 4 * DAY * _HOUR  # the first since 1970
-_AGES = Bound(-1e11, 1e11)
 
 _Row = TypedDict(
     "_Row",
@@ -72,7 +69,7 @@ def telemetry(samples: Iterable[Sample], n_hours: int, begin_s: float) -> Teleme
     ordered = sorted(samples, key=lambda sample: sample.at)
     found: dict[str, dict[str, dict[int, list[float]]]] = {"rate": {}, "p99_ms": {}, "late": {}}
     for sample in ordered:
-        hour = int((sample.at - begin_s) // _HOUR) % n_hours
+        hour = int((sample.at - begin_s) // HOUR) % n_hours
         for name, of in found.items():
             value = getattr(sample, name)
             if sample.klass and value is not None:
@@ -111,9 +108,9 @@ def _sample(raw: dict[str, str], path: Path, i: int, plan: Plan) -> Sample:
     try:
         row: _Row = rows.typed(_Row, {k: v for k, v in raw.items() if v != ""}, f"row {i}")
         if "hour" not in row:
-            _AGES.check(at := seconds(raw.get("time", ""), path, i), f"row {i}: time")
+            at = moment(raw.get("time", ""), f"{path}, row {i}")
         else:
-            at = row["hour"] * _HOUR
+            at = row["hour"] * HOUR
             n_hours = len(next(iter(plan.classes.values())).demand)
             Bound(0, n_hours - _MOMENT).check(row["hour"], f"row {i}: hour")
     except Unfit as problem:
@@ -140,28 +137,6 @@ def check(sample: Sample, plan: Plan, where: str) -> None:
         raise ConfigError(f"{where} says nothing of class '{sample.klass}': give requests_per_s.")
 
 
-def began(said: str | None, n_hours: int) -> float:
-    """Return when hour 0 of a plan began, in seconds since 1970.
-
-    Args:
-        said: A date; default: midnight in UTC, of a Monday where a plan is for a week.
-        n_hours: Of the plan.
-
-    Raises:
-        ConfigError: it is no date, or the plan is neither for days nor for a week.
-    """
-    if said is not None:
-        return seconds(said, Path("begin"), 0)
-    if n_hours == MOST_HOURS:
-        return _MONDAY
-    if DAY % n_hours and n_hours % DAY:
-        raise ConfigError(
-            f"The plan has {n_hours} hours, no day: say when hour 0 began, with begin=DATE, or "
-            "give telemetry with hours of the plan in a column hour."
-        )
-    return 0.0
-
-
 def is_url(said: str) -> bool:
     """Return whether telemetry is asked for over HTTP."""
     return re.match(r"https?://", said) is not None
@@ -171,7 +146,7 @@ def as_rows(samples: Sequence[Sample], *, by_hour: bool) -> list[Row]:
     """Return samples as the rows of a file that ``read_samples`` reads."""
     return [
         {
-            **({"hour": sample.at / _HOUR} if by_hour else {"time": sample.at}),
+            **({"hour": sample.at / HOUR} if by_hour else {"time": sample.at}),
             "class": sample.klass, "requests_per_s": sample.rate, "p99_ms": sample.p99_ms,
             "late": sample.late, "device": sample.device, "machines_down": sample.down,
         }

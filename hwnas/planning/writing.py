@@ -33,6 +33,7 @@ def as_plan(found: Solution, notes: Sequence[str] = ()) -> Plan:
         hours=hours,
         carbon={r: [float(v) for v in values] for r, values in sorted(problem.carbon.items())},
         notes=[*notes],
+        begin_min=problem.load.begin_min,
     )
 
 

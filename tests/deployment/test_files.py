@@ -1,6 +1,8 @@
 """What a plan is launched by is what servers, Kubernetes and Prometheus read."""
 
 import ast
+import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -263,6 +265,41 @@ def test_hours_of_a_week_are_those_of_cron() -> None:
     assert (
         schedule.schedule("a", [b"x", b"y"], []) == schedule.schedule("a", [b"x"] * 24, []) == b""
     )
+
+
+def _forecast_at(rule: str, minutes: int) -> float:
+    """Return what a rule says so many minutes after Monday's 0:00 UTC."""
+    day, minute = divmod(minutes, 24 * 60)
+    values = {"day_of_week": (day + 1) % 7, "hour": minute // 60, "minute": minute % 60}
+    known = {name: lambda of=value: of for name, value in values.items()}
+    part = r"vector\((\d+)\) and on\(\) \((.+?) >= (\d+)\) and on\(\) \(.+? <= (\d+)\)"
+    parts = re.findall(part, rule)
+    now = eval(parts[0][1], {**known, "floor": math.floor})
+    (found,) = (float(rate) for rate, _, first, last in parts if int(first) <= now <= int(last))
+    return found
+
+
+@pytest.mark.parametrize(("n", "begin"), [(24, 1320), (24, 1110), (168, 9960), (168, 9975)])
+def test_jobs_and_forecasts_count_hours_from_when_the_plan_begins(n: int, begin: int) -> None:
+    rates = [float(hour) for hour in range(n)]
+    rule = _forecast(rates, begin)
+    promql_parser.parse(rule)
+    for since in range(0, n * 60, 15 if n == 24 else 405):
+        assert _forecast_at(rule, (begin + since) % (n * 60)) == since // 60
+    first, minute = divmod(begin, 60)
+    days = {24: "* * *", 168: "* * 1"}[n]  # the third hour is on Monday, though it began on Sunday
+    assert schedule.crons([2], n, begin) == [f"{minute} {(first + 2) % 24} {days}"]
+
+
+def test_all_files_of_a_plan_say_when_it_begins() -> None:
+    plan = replace(made.plan(Path("cpu"), Path("npu")), begin_min=22 * 60 + 30)
+    found = files(plan, {})
+    jobs = [d for d in yaml.safe_load_all(found["deploy/kubernetes/schedule.yaml"])
+            if d["kind"] == "CronJob"]  # fmt: skip
+    busy = ",".join(str(hour) for hour in range(6, 18))  # 8 to 19, that begin at 6:30 UTC
+    assert f"30 {busy} * * *" in {job["spec"]["schedule"] for job in jobs}
+    assert "minute() - 30" in found["deploy/prometheus/rules.yaml"].decode()
+    assert "Hour 0 of the plan begins at 22:30 UTC" in found["deploy/README.md"].decode()
 
 
 def test_labels_of_nodes_hold_what_labels_may() -> None:

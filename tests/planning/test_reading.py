@@ -9,6 +9,7 @@ import pytest
 from hwnas.errors import HwnasError
 from hwnas.figure import Figure
 from hwnas.planning.arrivals import Arrivals
+from hwnas.planning.clock import minutes, moment
 from hwnas.planning.demand import read_gaps
 from hwnas.planning.fleet import Fleet, Link, ways
 from hwnas.planning.problem import Problem, read_problem
@@ -145,6 +146,58 @@ def test_regions_that_have_hyphens_are_linked(tmp_path: Path, name: str) -> None
         device["region"] = "eu-west-1"
     found = _read(tmp_path, asked, there)
     assert found.ways["us-east"]["eu-west-1"].rtt_ms == 7.0
+
+
+def _dates(*hours: int) -> list[str]:
+    return [f"2026-01-31T{hour:02}:00" for hour in hours]
+
+
+@pytest.mark.parametrize(
+    ("column", "said", "words"),
+    [
+        ("hour", [0, 1, 2, 3], None),
+        ("hour", [6, 7, 8, 9], "row 0: hour is '6', where 0 must be"),
+        ("Hour", [0, 1, 3, 2], "row 2: hour is '3', where 2 must be"),
+        ("time", ["2026-01-31T02:00+02:00", *_dates(*range(1, 24))], None),
+        ("time", _dates(0, 2, 1), "row 1: time is '2026-01-31T02:00', which is not an hour after"),
+        ("time", _dates(*range(6, 14)), "begins at 2026-01-31T06:00, hour 0 of the plan at 00:00 "
+         "UTC: have rows begin then, or say begin=2026-01-31T06:00"),
+        ("time", ["0:00", "1:00"], "'0:00' is no time"),
+    ],
+)  # fmt: skip
+def test_rows_of_demand_are_hours_in_their_order(
+    tmp_path: Path, column: str, said: list[Any], words: str | None
+) -> None:
+    asked = made.service()
+    asked["classes"]["web"]["demand"] = {"csv": "load.csv"}
+    rows = "\n".join(f"{one},9" for one in said)
+    (tmp_path / "load.csv").write_text(f"{column},web\n{rows}\n")
+    if words is None:
+        assert _read(tmp_path, asked, made.fleet()).load.n_hours == len(said)
+        return
+    with pytest.raises(HwnasError) as refused:
+        _read(tmp_path, asked, made.fleet())
+    assert words in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_rows_may_begin_when_one_says_and_a_class_may_be_called_time(tmp_path: Path) -> None:
+    asked = made.service()
+    asked["classes"] = {"time": asked["classes"]["web"] | {"demand": {"csv": "load.csv"}}}
+    rows = "\n".join(f"2026-02-{9 + i // 24:02}T{i % 24:02}:00+02:00,9" for i in range(168))
+    (tmp_path / "load.csv").write_text(f"Time,time\n{rows}\n")  # from a Monday on, in Athens
+    made.write(tmp_path, asked, made.fleet())
+    files = [tmp_path / "service.yaml", tmp_path / "fleet.yaml"]
+    with pytest.raises(HwnasError, match="hour 0 of the plan at Monday 00:00 UTC"):
+        read_problem(*files)
+    load = read_problem(*files, moment("2026-02-02T00:00+02:00", "begin")).load
+    assert load.begin_min == 6 * 24 * 60 + 22 * 60  # Sunday, 22:00 UTC
+
+
+@pytest.mark.parametrize("said", ["nan", "1e300", "later", "2026-01-31T00:00:30"])
+def test_a_begin_that_is_none_is_refused(said: str) -> None:
+    with pytest.raises(HwnasError):
+        minutes(moment(said, "begin"), 24)
 
 
 def test_grams_in_a_file_of_carbon_are_refused(tmp_path: Path) -> None:

@@ -330,18 +330,33 @@ def test_where_all_is_down_it_says_how_many_of_what_would_do(
     assert re.search(said, capsys.readouterr().err)
 
 
+def test_when_hour_0_begins_is_kept_and_said_anew(folder: Path) -> None:
+    Path("seen.csv").write_text("time,class,requests_per_s\n2026-01-31T02:10:00+02:00,web,120\n")
+    files = folder / "service.yaml", folder / "fleet.yaml"
+    plan = hwnas.plan(*files, front=0, n_seeds=1, begin="2026-01-30T22:00", run__dir="plan")
+    assert read_plan(plan.path).begin_min == 2 * 60  # its four hours come round
+    kept = hwnas.replan(plan, "seen.csv", n_seeds=1, run__dir="kept")  # the third of them
+    assert (kept.path / "plan.yaml").read_bytes() == (plan.path / "plan.yaml").read_bytes()
+    assert "byte for byte" in kept.sentences[0]
+    anew = hwnas.replan(plan, "seen.csv", begin="2026-01-30T23:00", n_seeds=1, run__dir="anew")
+    assert read_plan(anew.path).begin_min == 3 * 60
+    assert anew.sentences[0].startswith("Planned again")  # the second, of which less was asked
+
+
 def test_hours_of_dates_are_those_of_a_day(folder: Path) -> None:
-    from hwnas.planning.telemetry import began, read_samples, telemetry
+    from hwnas.planning.clock import known, moment
+    from hwnas.planning.telemetry import read_samples, telemetry
 
     Path("seen.csv").write_text(
         "time,class,requests_per_s,late\n2026-01-31T01:10:00,web,10,0.5\n"
         "2026-01-31T02:50:00+01:00,web,20,\n1769824800,batch,7,\n"  # 02:00 of that day
     )
     samples, by_hour = read_samples(Path("seen.csv"), read_plan(folder / "plan"))
-    found = telemetry(samples, 24, began(None, 24))
+    found = telemetry(samples, 24, known(None, 24))
     assert not by_hour
     assert found.rates == {"web": {1: 15.0}, "batch": {2: 7.0}}
     assert found.late == {"web": {1: 0.5}}
-    assert telemetry(samples, 24, began("2026-01-31T01:00", 24)).rates["web"] == {0: 15.0}
+    later = moment("2026-01-31T01:00", "begin")
+    assert telemetry(samples, 24, known(later, 24)).rates["web"] == {0: 15.0}
     with pytest.raises(hwnas.HwnasError, match="begin=DATE"):
-        began(None, 7)
+        known(None, 7)
