@@ -8,7 +8,7 @@ exit and of the end.
 """
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,6 +39,7 @@ class Answers:
     models: tuple[str, ...]  #: their names
     correct: NDArray[np.bool_]  #: ``(models, images)``
     confidence: NDArray[np.float64]  #: ``(models, images)``; only its order counts
+    left_out: tuple[str, ...] = ()  #: models of which only other weights' are known
 
     def cascade(self, first: str, second: str, share: float) -> tuple[Figure, float] | None:
         """Return accuracy where the least sure ``share`` is escalated, and the threshold.
@@ -141,26 +142,65 @@ def _read_splits(path: Path) -> list[dict[str, Heard]] | None:
     ]
 
 
-def read_answers(paths: list[Path]) -> Answers:
+def read_answers(paths: Sequence[Path], runs: Mapping[str, Path] | None = None) -> Answers:
     """Return what files of answers say, or the files of runs: of their validation images.
 
+    Args:
+        paths: The files, or the folders of the runs.
+        runs: Of models, by name, as far as they are of runs: what other runs kept of networks of
+            the same name is of other weights, and left out.
+
     Raises:
-        ConfigError: one cannot be read, or files are not of the same images.
+        ConfigError: one cannot be read, files are not of the same images, or do not say the same
+            of a model.
     """
-    parts = [_read(file) for path in paths for file in _files(path)]
-    if not parts:
-        return Answers((), np.zeros((0, 0), np.bool_), np.zeros((0, 0)))
-    sizes = {part.correct.shape[1] for part in parts}
-    if len(sizes) > 1:
-        raise ConfigError(f"answers: files are of {sorted(sizes)} images; all must be the same.")
-    names = tuple(name for part in parts for name in part.models)
-    if len({*names}) < len(names):
-        raise ConfigError("answers: a model is there twice.")
+    found: dict[str, tuple[Path, Heard]] = {}
+    others: set[str] = set()
+    for file in (file for path in paths for file in _files(path)):
+        for name, own in _read(file):
+            if (run := (runs or {}).get(name)) and _run_of(file) not in (None, run.resolve()):
+                others.add(name)
+            elif name in found:
+                _check_same(name, own, file, *found[name])
+            else:
+                _check_images(name, own, file, found)
+                found[name] = file, own
+    if not found:
+        return Answers((), np.zeros((0, 0), np.bool_), np.zeros((0, 0)), tuple(sorted(others)))
     return Answers(
-        names,
-        np.concatenate([part.correct for part in parts]),
-        np.concatenate([part.confidence for part in parts]),
+        tuple(found),
+        np.stack([own.correct for _, own in found.values()]),
+        np.stack([own.confidence for _, own in found.values()]),
+        tuple(sorted(others - {*found})),
     )
+
+
+def _run_of(file: Path) -> Path | None:
+    """Return the run that kept a file of answers; ``None``: it may be of any weights."""
+    name = file.resolve()
+    return name.parent.parent if name.match(FILES.format("*")) else None
+
+
+def _check_same(name: str, own: Heard, file: Path, other: Path, known: Heard) -> None:
+    same = np.array_equal(own.correct, known.correct) and np.array_equal(
+        own.confidence, known.confidence
+    )
+    if not same:
+        raise ConfigError(
+            f"answers: {other} and {file} say other things of model '{name}': leave out of answers "
+            "what is not of the weights that run."
+        )
+
+
+def _check_images(
+    name: str, own: Heard, file: Path, found: Mapping[str, tuple[Path, Heard]]
+) -> None:
+    for other, (place, known) in [*found.items()][:1]:
+        if known.correct.size != own.correct.size:
+            raise ConfigError(
+                f"answers: {place} has those of '{other}' to {known.correct.size} images, {file} "
+                f"of '{name}' to {own.correct.size}; all must be to the same."
+            )
 
 
 def _files(path: Path) -> list[Path]:
@@ -172,7 +212,8 @@ def _files(path: Path) -> list[Path]:
     return found
 
 
-def _read(path: Path) -> Answers:
+def _read(path: Path) -> Iterator[tuple[str, Heard]]:
+    """Yield the models of a file with their answers."""
     try:
         found = _arrays(path, "")
     except FileNotFoundError:
@@ -181,7 +222,8 @@ def _read(path: Path) -> Answers:
         raise ConfigError(f"answers: {path} cannot be read: {problem}.") from None
     if found.correct.shape[1] < _LEAST:
         raise ConfigError(f"answers: {path}: plans need {_LEAST} images or more.")
-    return found
+    for i, name in enumerate(found.models):
+        yield name, Heard(found.correct[i], found.confidence[i])
 
 
 def _arrays(path: Path, prefix: str) -> Answers:

@@ -63,6 +63,27 @@ def test_a_plan_reads_a_run(tmp_path: Path) -> None:
     assert counted[0].value == pytest.approx(right.mean())
 
 
+def test_of_two_runs_the_answers_count_that_are_of_the_weights_that_run(tmp_path: Path) -> None:
+    runs = [tmp_path / name for name in "ab"]
+    written = [_written(run, "x", seed) for run, seed in zip(runs, (0, 5), strict=True)]
+    _written(runs[1], "y", seed=9)
+    with pytest.raises(ConfigError, match=r"x\.answers\.npz and .* other things of model 'x'"):
+        read_answers(runs)
+    found = read_answers(runs, {"x": runs[1], "y": tmp_path / "c"})
+    assert found.models == ("x",)
+    assert (found.correct[0] == written[1]["validation"].correct).all()
+    assert found.left_out == ("y",)  # a third run's, of which none are there
+    assert read_answers([*runs, runs[1]], {"x": runs[1]}).models == ("x", "y")  # the same twice
+
+
+def test_answers_to_other_images_are_refused_by_name(tmp_path: Path) -> None:
+    _written(tmp_path, "x")
+    path = tmp_path / FILES.format("y")
+    path.write_bytes(packed("y", {"validation": _heard(0, 61)}))
+    with pytest.raises(ConfigError, match=r"'x' to 60 images, .* of 'y' to 61"):
+        read_answers([tmp_path])
+
+
 def test_a_run_without_answers_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"has no models/\*\.answers\.npz"):
         read_answers([tmp_path])

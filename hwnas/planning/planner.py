@@ -10,7 +10,7 @@ from hwnas.planning.goodput import Goodputs
 from hwnas.planning.models import unmeasured
 from hwnas.planning.options import Choices, choices
 from hwnas.planning.plan import Plan
-from hwnas.planning.problem import Problem, counted_as_nothing
+from hwnas.planning.problem import Problem, counted_as_nothing, unheard
 from hwnas.planning.simulation import WARY, HourSeen, Kill, Scene
 from hwnas.planning.solving import Solution, again, solution
 from hwnas.planning.task import Objective, Task
@@ -155,6 +155,7 @@ def corrected(
             raise BudgetError(explain.refusal(found, progress))
         problem = found.task.problem
         notes = [*unmeasured(problem.catalogue, problem.fleet), *counted_as_nothing(problem)]
+        notes += unheard(problem)
         plan, scene = as_plan(found, notes), Scene(arrivals(problem))
         places = range(len(plan.hours)) if only is None else only
         hours = [plan.hours[i].hours[0] for i in places]

@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 
 from hwnas.answers import Answers, read_answers
 from hwnas.errors import ConfigError
+from hwnas.export.folder import PROOF
 from hwnas.planning.arrivals import Arrivals
 from hwnas.planning.demand import Load, read_carbon, read_load
 from hwnas.planning.fleet import Device, Fleet, Way, read_fleet, ways
-from hwnas.planning.models import Catalogue, located, read_models
+from hwnas.planning.models import Catalogue, listed, located, read_models
 from hwnas.planning.service import Class, Service, read_service
 
 Array = NDArray[np.float64]
@@ -63,6 +64,18 @@ def counted_as_nothing(problem: Problem) -> list[str]:
     return [f"Not said, and counted as 0: {', '.join(keys)}."] if keys else []
 
 
+def unheard(problem: Problem) -> list[str]:
+    """Return a sentence on models whose answers were left out, where there are such."""
+    names = problem.answers.left_out
+    if not names:
+        return []
+    places = {problem.catalogue.models[name].place for name in names}
+    return [
+        f"Answers that are known of {listed(names)} are of other weights, and were left out: name "
+        f"{listed(places)} in answers, or there is no cascade of them."
+    ]
+
+
 def check_told(problem: Problem, objective: str, path: Path) -> None:
     """Refuse to minimise or limit what would count as nothing, since it was not said.
 
@@ -102,12 +115,23 @@ def read_problem(service_path: Path, fleet_path: Path, begin_s: float | None = N
     load = read_load(service, service_path.parent, begin_s)
     catalogue = read_models(service, fleet, service_path.parent)
     _check_splits(service, catalogue)
-    answers = read_answers([located(name, service_path.parent) for name in service.answers])
+    paths = [located(name, service_path.parent) for name in service.answers]
+    answers = read_answers(paths, _runs(catalogue))
     named = [*dict.fromkeys(load.trace_of)]
     processes = tuple(Arrivals(load.traces.get(name)) for name in named)
     carbon = read_carbon(fleet, load.n_hours, fleet_path.parent, begin_s)
     process_of = tuple(named.index(name) for name in load.trace_of)
     return Problem(service, fleet, catalogue, load, carbon, answers, processes, process_of)
+
+
+def _runs(catalogue: Catalogue) -> dict[str, Path]:
+    """Return the runs of models, by name, as far as they are not of exports or files."""
+    places = {name: Path(model.place) for name, model in catalogue.models.items()}
+    return {
+        name: place
+        for name, place in places.items()
+        if (place / "manifest.json").is_file() and not (place / PROOF).is_file()
+    }
 
 
 def _check_splits(service: Service, catalogue: Catalogue) -> None:
