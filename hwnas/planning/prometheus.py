@@ -5,7 +5,7 @@ import math
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
@@ -72,9 +72,10 @@ def samples(
                     f"query.{name}: its series have no label '{label}' (they have "
                     f"{', '.join(sorted(series['metric'])) or 'none'}): sum by ({label}) (...)."
                 )
-            of = series["metric"][label]
-            found += [s for t, said in series["values"]
-                      if (s := _sample(name, of, t, said)) is not None]  # fmt: skip
+            of, values = series["metric"][label], series["values"]
+            if name == "down" and not _is_now(values, over):
+                continue  # as of a count of what is down, once nothing is
+            found += [s for t, said in values if (s := _sample(name, of, t, said)) is not None]
     for sample in found:
         check(sample, plan, f"telemetry={public(url)}")
     if not any(sample.rate is not None for sample in found):
@@ -83,6 +84,11 @@ def samples(
             f"{(over.end_s - over.start_s) / 3600:g} hours; try it in the server's own page."
         )
     return found
+
+
+def _is_now(values: Sequence[tuple[float, str]], over: Range) -> bool:
+    """Return whether a series goes on until the end of a range, but for a step that was missed."""
+    return bool(values) and values[-1][0] >= over.end_s - 2 * over.step_s
 
 
 def _sample(name: str, of: str, at: float, said: str) -> Sample | None:

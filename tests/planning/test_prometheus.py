@@ -63,14 +63,25 @@ def test_queries_become_samples() -> None:
     answers = {
         "r": _matrix("class", "web", [(0, "12.5"), (300, "NaN"), (600, "+Inf"), (900, "13")]),
         "l": _matrix("class", "web", [(0, "0.02")]),
-        "d": _matrix("device", "cpu", [(900, "2")]),
+        "d": _matrix("device", "cpu", [(900, "1"), (6600, "2")]),
     }
     with _server(200, answers) as url:
         found = prometheus.samples(url, {"rate": "r", "late": "l", "down": "d"}, OVER, 5, PLAN)
     assert found == [
         Sample(0, "web", rate=12.5), Sample(900, "web", rate=13.0), Sample(0, "web", late=0.02),
-        Sample(900, device="cpu", down=2),
+        Sample(900, device="cpu", down=1), Sample(6600, device="cpu", down=2),
     ]  # fmt: skip
+
+
+def test_what_was_down_once_is_not_down_now() -> None:
+    """A count of what is down has no series while nothing is."""
+    answers = {
+        "r": _matrix("class", "web", [(0, "12.5")]),
+        "d": _matrix("device", "cpu", [(900, "2"), (6300, "2")]),
+    }
+    with _server(200, answers) as url:
+        found = prometheus.samples(url, {"rate": "r", "down": "d"}, OVER, 5, PLAN)
+    assert found == [Sample(0, "web", rate=12.5)]
 
 
 @pytest.mark.parametrize(
