@@ -1,5 +1,6 @@
 """Telemetry from Prometheus, by its HTTP API. Source: https://prometheus.io/docs/prometheus/latest/querying/api/."""
 
+import base64
 import http.client
 import math
 import urllib.error
@@ -119,10 +120,25 @@ def _asked(url: str, query: str, over: Range, timeout_s: float) -> list[_Series]
     return found
 
 
+def _request(address: str, where: str) -> urllib.request.Request:
+    """Return a request; a user and a password of its URL go into its header, and nowhere else."""
+    try:
+        parts = urllib.parse.urlsplit(address)
+    except ValueError:  # which says the whole of it
+        raise RunError(f"{where} is no URL: write http://HOST:9090.") from None
+    user, _, host = parts.netloc.rpartition("@")
+    request = urllib.request.Request(parts._replace(netloc=host).geturl())
+    if user:
+        said = base64.b64encode(urllib.parse.unquote(user).encode()).decode()
+        request.add_unredirected_header("Authorization", f"Basic {said}")
+    return request
+
+
 def _got(address: str, where: str, timeout_s: float) -> str:
     """Return the text of an answer; servers say why they refuse in theirs, too."""
+    request = _request(address, where)
     try:
-        with urllib.request.urlopen(address, timeout=timeout_s) as answer:  # is_url: http, https
+        with urllib.request.urlopen(request, timeout=timeout_s) as answer:  # is_url: http, https
             return _text(answer)
     except urllib.error.HTTPError as refused:
         with refused:

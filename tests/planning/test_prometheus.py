@@ -1,5 +1,6 @@
 """Telemetry over HTTP, from a server that answers as Prometheus does, and from others."""
 
+import base64
 import json
 import threading
 import time
@@ -114,9 +115,23 @@ def test_a_server_that_is_slow_or_away_is_named() -> None:
         prometheus.samples(url, {"rate": "r"}, OVER, 1, PLAN)
 
 
+def test_a_user_and_a_password_sign_in() -> None:
+    """Special characters of a password are escaped in a URL, and not in what signs in."""
+    request = prometheus._request("http://me:s%40cret:1@host:9090/x/api", "")
+    assert request.full_url == "http://host:9090/x/api"
+    signed = b"me:s@cret:1"
+    assert request.unredirected_hdrs == {
+        "Authorization": f"Basic {base64.b64encode(signed).decode()}"
+    }
+    assert not prometheus._request("http://host:9090", "").unredirected_hdrs
+
+
 def test_a_password_in_a_url_is_not_shown() -> None:
     with pytest.raises(HwnasError) as error:
         prometheus.samples("http://me:secret@127.0.0.1:9", {"rate": "r"}, OVER, 1, PLAN)
+    assert "secret" not in str(error.value)
+    with pytest.raises(HwnasError, match="is no URL") as error:
+        prometheus.samples("http://me:secret@ho\u2100st", {"rate": "r"}, OVER, 1, PLAN)
     assert "secret" not in str(error.value)
 
 
