@@ -48,7 +48,8 @@ def read_load(service: Service, beside: Path, begin_s: float | None = None) -> L
             hours than it should.
     """
     hourly = {name: _hours(name, c, beside, begin_s) for name, c in service.classes.items()}
-    n = max(len(rates) for rates in hourly.values())
+    constant = all(c.demand.rate is not None for c in service.classes.values())
+    n = clock.DAY if constant else max(len(rates) for rates in hourly.values())
     for name, rates in hourly.items():
         if len(rates) not in (1, n):
             raise ConfigError(f"class '{name}' has rates for {len(rates)} hours, others for {n}.")
@@ -65,7 +66,7 @@ def read_load(service: Service, beside: Path, begin_s: float | None = None) -> L
 def _hours(name: str, asked: Class, beside: Path, begin_s: float | None) -> Array:
     demand = asked.demand
     if demand.rate is not None:
-        return np.full(clock.DAY, demand.rate)
+        return np.array([demand.rate])  # in as many hours as others have
     if demand.hours is not None:
         return np.array(demand.hours)
     assert demand.csv is not None

@@ -126,6 +126,18 @@ def test_a_cache_takes_requests_away_and_a_spike_adds_them(tmp_path: Path) -> No
     assert load.borne.tolist() == [[60.0]]
 
 
+@pytest.mark.parametrize("hours", [1, 12, 168, None])
+def test_constant_demand_fits_any_hours_and_alone_is_for_a_day(
+    tmp_path: Path, hours: int | None
+) -> None:
+    asked = made.service()
+    web = asked["classes"]["web"]
+    asked["classes"]["flat"] = {**web, "demand": {"rate": 90}}
+    web["demand"] = {"rate": 5} if hours is None else {"hours": [5.0] * hours}
+    load = _read(tmp_path, asked, made.fleet()).load
+    assert load.rates.tolist() == [[5.0] * (hours or 24), [90.0] * (hours or 24)]
+
+
 def test_of_ways_that_are_as_fast_the_cheapest_is_taken() -> None:
     links = {
         "field-a": Link(5.0, usd_per_gb=0.2), "field-b": Link(5.0, usd_per_gb=0.1),
