@@ -12,7 +12,8 @@ import yaml
 
 MOST_JSON = 64 << 20  #: bytes
 MOST_YAML = 1 << 18
-_NODES = 100_000  # of YAML, aliases counted as often as they are said
+_NODES = 100_000  # of YAML, aliases counted as often as they are said; a longer text may say more
+_ENDLESS = 1 << 62
 
 
 class Damaged(ValueError):
@@ -117,14 +118,18 @@ def _no_number(said: str) -> Any:
 class _Loader(yaml.SafeLoader):
     """The safe loader, without keys that are there twice and aliases that multiply."""
 
+    def __init__(self, said: str):
+        super().__init__(said)
+        self.most = max(_NODES, len(said))
+
     def close(self) -> None:
         """Free what the parser holds."""
         self.dispose()
 
     def get_single_node(self) -> Any:
         node = super().get_single_node()
-        if node is not None and _weight(node, {}) > _NODES:
-            raise Damaged(f"it says more than {_NODES} values, aliases counted as often as said")
+        if node is not None and _weight(node, {}) > self.most:
+            raise Damaged(f"it says more than {self.most} values, aliases counted as often as said")
         return node
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
@@ -137,7 +142,7 @@ class _Loader(yaml.SafeLoader):
 def _weight(node: Any, known: dict[int, int]) -> int:
     """Return how many values a node says; one that says itself has infinitely many."""
     if id(node) not in known:
-        known[id(node)] = _NODES  # while it is being counted
+        known[id(node)] = _ENDLESS  # while it is being counted
         parts = node.value if isinstance(node, yaml.SequenceNode) else []
         if isinstance(node, yaml.MappingNode):
             parts = [part for pair in node.value for part in pair]

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 import pytest
 
+from hwnas.records import bounded
 from hwnas.records.bounded import Damaged, from_json, from_yaml
 from hwnas.records.schema import OPEN, Bound, Size, Unfit, fitted
 
@@ -101,6 +102,17 @@ _BOMB = "\n".join(
 def test_damaged_yaml_is_refused(said: str) -> None:
     with pytest.raises(Damaged):
         from_yaml(said)
+
+
+def test_yaml_says_what_its_text_does_and_aliases_do_not_multiply_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Plans of a week say more than 100,000 values, which were refused."""
+    monkeypatch.setattr(bounded, "_NODES", 100)
+    assert from_yaml("[" + "x," * 500 + "]") == ["x"] * 500
+    assert from_yaml("{" + ",".join(map(str, range(300))) + "}") == dict.fromkeys(range(300))
+    with pytest.raises(Damaged, match="says more than 643 values"):
+        from_yaml("a: &a [" + "x," * 300 + "]\nb: [" + ",".join(["*a"] * 10) + "]")
 
 
 def test_yaml_with_few_aliases_is_read() -> None:
