@@ -65,6 +65,25 @@ def test_simulations_say_what_failures_do(folder: Path, capsys: pytest.CaptureFi
     assert late > max(row["late"] for row in rows)
 
 
+def test_what_is_killed_again_is_another_machine_and_what_is_gone_is_not_killed(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machines = next(of for of in read_plan(folder / "plan").hours if 1 in of.hours).machines
+    device, most = max(machines.items(), key=lambda item: item[1])
+    failed = []
+    for n in (1, most, most + 1):
+        kills = ",".join([device] * n)
+        options = [f"kill=[{kills}]", "hours=1", "n_seeds=1", f"run.dir=k{n}"]
+        assert run(["simulate", f"plan={folder / 'plan'}", *options]) == 0
+        (row,) = csv.DictReader(Path(f"k{n}/hours.csv").read_text().splitlines())
+        failed.append(int(row["replicas_failed"]))
+        said = " ".join(capsys.readouterr().out.split())
+        assert "late after" in said
+        assert f"failed ({failed[-1]} replicas): in the minute after it" in said
+        assert (f"kill={device} took nothing in hour 1" in said) == (n > most)
+    assert failed[0] < failed[1] == failed[2]
+
+
 @pytest.mark.parametrize("said", ["hours=1", "hours=[1]", "hours=[0,1]"])
 def test_hours_are_simulated_as_asked_for(folder: Path, said: str) -> None:
     assert run(["simulate", f"plan={folder / 'plan'}", said, "n_seeds=1", "run.dir=h"]) == 0

@@ -146,6 +146,7 @@ def simulate(config: SimulateConfig, arguments: Sequence[str], reporter: Reporte
     seen = simulation.simulate(found, scene, seeds, reporter, hours)
     tables = summary.tables(found, seen, {})
     sentences = summary.seen_sentences(found, seen)
+    sentences += summary.failed_sentences(seen, config.kills)
     told = PlannedRun(Path(), found, tables, sentences, ())
     return written("simulate", config, arguments, told, {"summary.txt": lines(sentences)})
 

@@ -24,20 +24,30 @@ def run(config: SimulateConfig, arguments: Sequence[str]) -> None:
 
 
 def _table(found: PlannedRun) -> Table:
-    """Return the worst hour of each class."""
+    """Return the worst hour of each class: where something failed, in the minute after it."""
+    failed = any("replicas_failed" in row for row in found.tables.get("hours", ()))
+    shares = {"late": "late", **({"late_after": "late after"} if failed else {})}
+    *_, judged = shares
+    columns = [column for head in shares.values() for column in (head, "95 %")]
     shown = Table(
-        "class", "hour", "p50 ms", "p99 ms", "limit", "late", "95 %", "lost",
-        title="The hour of each class with the most late requests", title_justify="left",
-        box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False,
+        "class", "hour", "p50 ms", "p99 ms", "limit", *columns, "lost",
+        title="The hour of each class with the most late requests" + " after a failure" * failed,
+        title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False,
     )  # fmt: skip
     worst: dict[str, Row] = {}
     for row in found.tables.get("classes", ()):
-        if row["class"] not in worst or row["late"] > worst[row["class"]]["late"]:
+        if row["class"] not in worst or row[judged] > worst[row["class"]][judged]:
             worst[row["class"]] = row
     for name, row in worst.items():
-        half = "" if row["late_low"] is None else f"±{(row['late_high'] - row['late_low']) / 2:.2%}"
         shown.add_row(
             name, str(row["hour"]), f"{row['p50_ms']:.2f}", f"{row['p99_ms']:.2f}",
-            f"{row['p99_limit_ms']:g}", f"{row['late']:.2%}", half, str(row["lost"]),
+            f"{row['p99_limit_ms']:g}", *(cell for share in shares for cell in _share(row, share)),
+            str(row["lost"]),
         )  # fmt: skip
     return shown
+
+
+def _share(row: Row, name: str) -> tuple[str, str]:
+    """Return a share and its interval."""
+    low, high = row[f"{name}_low"], row[f"{name}_high"]
+    return f"{row[name]:.2%}", "" if low is None else f"±{(high - low) / 2:.2%}"

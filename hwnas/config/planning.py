@@ -47,6 +47,7 @@ class SimulateConfig:
     plan: str = ""  #: the folder of a plan
     trace: str | None = None  #: a CSV file of arrivals, whose bursts all classes have
     #: what fails a third into each hour: a device of which one machine dies, or spot; one or a list
+    #: in which a device that is named again loses another machine
     kill: Any = None
     throttle: str | None = None  #: DEVICE:SPEED, from a third into each hour on: cpu:0.5
     hours: Any = None  #: which hours; default: all that differ

@@ -1,6 +1,6 @@
 """A plan simulated: its hours with arrivals, failures and retries, over several seeds."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,7 +11,8 @@ from hwnas.figure import Figure, Source
 from hwnas.planning import events
 from hwnas.planning.arrivals import Arrivals
 from hwnas.planning.goodput import service_times
-from hwnas.planning.plan import HourPlan, Plan, Route
+from hwnas.planning.plan import HourPlan, Plan
+from hwnas.planning.routing import Routing
 from hwnas.progress import Progress
 
 Array = NDArray[np.float64]
@@ -23,12 +24,11 @@ _LEAST, _MOST = 4_000, 300_000  # requests of the rarest class and of all, in an
 _SECONDS = (20.0, 3600.0)  # that an hour's simulation takes, at least and at most
 _LIMITS = 60  # times the longest limit: a pool that falls behind is late only after a while
 _AFTER = 60.0  # seconds that are looked at after a failure
-_LEAST_SPARE = 1e-6  # of routes that have nothing to spare, as a part of their rate
 
 
 @dataclass(frozen=True)
 class Kill:
-    """Machines that fail: one of a kind, or all spot machines (``spot``)."""
+    """Machines that fail: one more of a kind, or all spot machines (``spot``)."""
 
     what: str
     at: float = 1 / 3  #: when, as a part of the time that is simulated
@@ -82,6 +82,7 @@ class HourSeen:
     kg: float
     busy: Mapping[str, float] = field(default_factory=dict)  #: share of time, by pool
     spike: bool = False  #: whether as much came as must be borne
+    failed: Sequence[int] = ()  #: replicas that failed, of each kill
 
 
 def simulate_hour(plan: Plan, hour: int, scene: Scene, seed: int) -> HourSeen:
@@ -186,6 +187,7 @@ class _Hour:
             {n: self._class(n, times[klass == k], latency[klass == k])
              for k, n in enumerate(self.names) if n in routes.reached and rates[n] > 0},
             found.retried, *self._spent(found, rates), self._busy(found), scene.spike,
+            [len(replicas) for _, replicas in self._killed()],
         )  # fmt: skip
 
     def _class(self, name: str, times: Array, latency_ms: Array) -> Seen:
@@ -221,14 +223,14 @@ class _Hour:
             events.lognormal(self.plan.jitter),
         )
 
-    def _routes(self) -> "_Routes":
-        return _Routes(self.of.routes, self.of.degraded, self.names, self.pool)
+    def _routes(self) -> Routing:
+        return Routing(self.of.routes, self.of.degraded, self.names, self.pool)
 
     def _incidents(self) -> events.Incidents:
         """Return what kills and throttles do to replicas."""
         rows: list[tuple[float, int, int, float]] = []
-        for kill in self.scene.kills:
-            for r in self._hit(kill.what):
+        for kill, replicas in self._killed():
+            for r in replicas:
                 rows.append((kill.at * self.seconds, r, events.FAIL, 1.0))
                 if kill.back is not None:
                     rows.append((kill.back * self.seconds, r, events.RETURN, 1.0))
@@ -251,17 +253,25 @@ class _Hour:
             for r in range(self.first_replica[i], self.first_replica[i + 1])
         ]
 
-    def _hit(self, what: str) -> list[int]:
-        """Return the replicas that a failure takes away.
+    def _killed(self) -> Iterator[tuple[Kill, list[int]]]:
+        """Yield failures with the replicas that they take away; what is gone fails no more.
 
         Replicas are dealt to machines in turn, so that a pool has as few on one as can be; of
-        machines of a kind the first fails, which has the most.
+        machines of a kind the first fails first, which has the most, then the next.
         """
+        gone: set[int] = set()
+        whats = [kill.what for kill in self.scene.kills]
+        for i, kill in enumerate(self.scene.kills):
+            own = [r for r in self._hit(kill.what, whats[:i].count(kill.what)) if r not in gone]
+            gone |= set() if kill.back is not None else {*own}
+            yield kill, own
+
+    def _hit(self, what: str, nth: int) -> list[int]:
         if what == "spot":
             spot = [n for n, device in self.plan.devices.items() if device.buy == "spot"]
             return [r for name in spot for r in self._of_device(name)]
-        n = max(1, self.of.machines.get(what, 0))
-        return self._of_device(what)[::n]
+        n = self.of.machines.get(what, 0)
+        return self._of_device(what)[nth::n] if nth < n else []
 
     def _spent(
         self, found: events.Outcome, rates: Mapping[str, float]
@@ -289,61 +299,3 @@ class _Hour:
             pool.kind: float(found.busy_s[ends[i] : ends[i + 1]].mean() / self.seconds)
             for i, pool in enumerate(self.of.pools)
         }
-
-
-class _Routes:
-    """Routes of an hour; those of the degraded state serve what finds its pool gone."""
-
-    def __init__(
-        self,
-        normal: Sequence[Route],
-        degraded: Sequence[Route],
-        names: Sequence[str],
-        pool: Mapping[str, int],
-    ):
-        every = [*normal, *degraded]
-        of = {name: k for k, name in enumerate(names)}
-        rate = np.array([r.rate for r in normal] + [0.0] * len(degraded))
-        klass = np.array([of[r.klass] for r in every], np.int32)
-        total = np.zeros(len(names))
-        np.add.at(total, klass, rate)
-        chance = np.divide(rate, total[klass], out=np.zeros(rate.size), where=total[klass] > 0)
-        self.reached = {name for k, name in enumerate(names) if total[k] > 0}
-        self.table = events.Routes(
-            klass,
-            chance,
-            _spare(normal, degraded),
-            np.array([pool[r.first] for r in every], np.int32),
-            np.array([-1 if r.second is None else pool[r.second] for r in every], np.int32),
-            np.array([r.share for r in every]),
-            np.array([r.reach_ms for r in every]) / 1e3,
-            np.array([r.pass_ms for r in every]) / 1e3,
-        )
-
-    def draw(self, klass: NDArray[np.intp], rng: np.random.Generator) -> events.Ints:
-        """Return a route for each request of those classes."""
-        route = np.zeros(klass.size, np.int32)
-        for k in np.unique(klass):
-            own = np.flatnonzero((self.table.klass == k) & (self.table.chance > 0))
-            mine = klass == k
-            ends = np.cumsum(self.table.chance[own])
-            drawn = np.searchsorted(ends / ends[-1], rng.random(int(mine.sum())), side="right")
-            route[mine] = own[np.minimum(drawn, own.size - 1)]
-        return route
-
-
-def _spare(normal: Sequence[Route], degraded: Sequence[Route]) -> Array:
-    """Return by which weights routes take in what finds its pool gone, ``(routes,)``.
-
-    What the degraded state gives them beyond what they have already. Where all that live have
-    nothing to spare, by their rates.
-    """
-    had: dict[tuple[str, str, str | None, float], float] = {}
-    for r in normal:
-        key = (r.klass, r.first, r.second, r.threshold)
-        had[key] = had.get(key, 0.0) + r.rate
-    more = [
-        max(0.0, r.rate - had.get((r.klass, r.first, r.second, r.threshold), 0.0)) for r in degraded
-    ]
-    least = [_LEAST_SPARE * r.rate for r in (*normal, *degraded)]
-    return np.maximum([0.0] * len(normal) + more, np.maximum(least, 1e-300))

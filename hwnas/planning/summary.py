@@ -130,6 +130,7 @@ def _hours(plan: Plan, seen: Sequence[HourSeen]) -> Iterable[Row]:
             **_columns("kwh", [run.kwh for run in runs]),
             **_columns("co2_kg", [run.kg for run in runs]),
             "retried": sum(run.retried for run in runs),
+            **({"replicas_failed": sum(runs[0].failed)} if runs[0].failed else {}),
         }  # fmt: skip
 
 
@@ -225,6 +226,36 @@ def seen_sentences(plan: Plan, seen: Sequence[HourSeen]) -> list[str]:
     said = f"In {n} simulation{'s' * (n > 1)} of {what} no class has more than {late:.2%} late"
     said += f" (class {name}, hour {hour}; allowed {LATE:.0%})"
     return [f"{said}; {lost} requests are lost."]
+
+
+def failed_sentences(seen: Sequence[HourSeen], whats: Sequence[str]) -> list[str]:
+    """Return what was late after failures, how many replicas failed, and where none did.
+
+    Args:
+        seen: What simulations of hours saw.
+        whats: What was to fail.
+    """
+    hit = [run for run in seen if any(run.failed)]
+    late = [(c.late_after, name, run.hour) for run in hit for name, c in run.classes.items()]
+    said = []
+    if late:
+        most, name, hour = max(late)
+        counts = [sum(run.failed) for run in hit]
+        replicas = " to ".join(map(str, sorted({min(counts), max(counts)})))
+        said.append(
+            f"{' and '.join(whats)} failed ({replicas} replicas): in the minute after it no class "
+            f"has more than {most:.2%} late (class {name}, hour {hour}; allowed {LATE:.0%})."
+        )
+    return [*said, *_without_failures(seen, whats)]
+
+
+def _without_failures(seen: Sequence[HourSeen], whats: Sequence[str]) -> Iterable[str]:
+    for i, what in enumerate(whats):
+        hours = sorted({run.hour for run in seen if not run.failed[i]})
+        if hours:
+            when = f"hour{'s' * (len(hours) > 1)} {spelt(hours)}"
+            other = " other" * (what in whats[:i])
+            yield f"kill={what} took nothing in {when}: no replica runs on{other} {what} there."
 
 
 def _limits(plan: Plan) -> list[Row]:

@@ -11,7 +11,9 @@ from hwnas.deployment import checking
 from hwnas.planning import events, goodput
 from hwnas.planning.arrivals import Arrivals
 from hwnas.planning.problem import read_problem
+from hwnas.planning.simulation import HourSeen, Seen
 from hwnas.planning.stations import curves_of, limits_of, stations_of
+from hwnas.planning.summary import failed_sentences
 from hwnas.progress import Silent
 from tests.conftest import few_of
 from tests.planning import made
@@ -194,6 +196,21 @@ def test_all_that_stations_ask_for_was_simulated_before(
     assert {wait > 0 for *_, wait in simulated} == {False, True}
     assert [*stations_of(problem, found, limits_of(problem))]
     assert {*found._known} == simulated
+
+
+def test_hours_in_which_nothing_failed_are_said() -> None:
+    def seen(hour: int, late_after: float, *failed: int) -> HourSeen:
+        classes = {"web": Seen(100, 0.0, late_after, 0, 1.0, 2.0)}
+        return HourSeen(hour, 0, 60.0, classes, 0, 0.0, 0.0, 0.0, failed=failed)
+
+    runs = [seen(0, 0.5, 0, 0), seen(1, 0.25, 3, 0), seen(2, 0.125, 4, 2)]
+    assert failed_sentences(runs, ["cpu", "cpu"]) == [
+        "cpu and cpu failed (3 to 6 replicas): in the minute after it no class has more than "
+        "25.00% late (class web, hour 1; allowed 1%).",
+        "kill=cpu took nothing in hour 0: no replica runs on cpu there.",
+        "kill=cpu took nothing in hours 0-1: no replica runs on other cpu there.",
+    ]
+    assert failed_sentences([seen(0, 0.5)], []) == []
 
 
 def test_heat_slows_what_begins_after_it() -> None:

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from hwnas.errors import HwnasError
-from hwnas.planning import explain, planner, simulation, sketches, solving
+from hwnas.planning import explain, planner, routing, simulation, sketches, solving
 from hwnas.planning.arrivals import Arrivals
 from hwnas.planning.goodput import Goodputs
 from hwnas.planning.highs import solve_all
@@ -280,11 +280,11 @@ def test_a_failure_sends_to_routes_what_the_degraded_state_gives_them_more() -> 
         return Route("web", rate, first, None, 0.0, 0.0, 0.9, 0.0, 0.0, 0.0)
 
     gone, kept = route("spot", 6.0), route("cpu", 4.0)
-    weights = simulation._spare([gone, kept], [route("cpu", 7.0), route("box", 3.0)])
+    weights = routing._spare([gone, kept], [route("cpu", 7.0), route("box", 3.0)])
     assert weights == pytest.approx([6e-6, 4e-6, 3.0, 3.0])
     # Nothing is spare, or nothing was planned for a failure: by rates.
-    assert simulation._spare([gone, kept], [kept]) == pytest.approx([6e-6, 4e-6, 4e-6])
-    assert simulation._spare([gone, kept], []) == pytest.approx([6e-6, 4e-6])
+    assert routing._spare([gone, kept], [kept]) == pytest.approx([6e-6, 4e-6, 4e-6])
+    assert routing._spare([gone, kept], []) == pytest.approx([6e-6, 4e-6])
 
 
 def test_a_sketch_has_the_goodputs_of_what_it_is_like(tmp_path: Path) -> None:
