@@ -47,6 +47,7 @@ def replan(config: ReplanConfig, arguments: Sequence[str], reporter: Reporter) -
     from hwnas.planning.replanner import Manner
     from hwnas.planning.telemetry import as_rows, telemetry
 
+    _take_back(Path(config.plan))
     old = read_plan(Path(config.plan))
     sources = _sources(config)
     config = replace(config, service=sources["service"], fleet=sources["fleet"])
@@ -88,16 +89,26 @@ def _in_place(
     config: ReplanConfig, arguments: Sequence[str], told: PlannedRun, content: dict[str, bytes]
 ) -> PlannedRun:
     """Write a plan, and have it take the place of the one that it came from."""
-    own = Path(config.plan)
-    beside = own.with_name(f".{own.name}.new")
-    former = own.with_name(f".{own.name}.former")
+    given, own = Path(config.plan), Path(config.plan).resolve()
+    beside, former = own.with_name(f".{own.name}.new"), _former(own)
     for left in (beside, former):  # of a process that was killed
         shutil.rmtree(left, ignore_errors=True)
     found = written("replan", config, arguments, told, content, beside)
     own.rename(former)
     beside.rename(own)
     shutil.rmtree(former)
-    return replace(found, path=own)
+    return replace(found, path=own if given.name in ("", "..") else given)
+
+
+def _former(own: Path) -> Path:
+    return own.with_name(f".{own.name}.former")
+
+
+def _take_back(given: Path) -> None:
+    """Give a plan its name that a process took away and was killed before another had it."""
+    own = given.resolve()
+    if not own.exists() and _former(own).is_dir():
+        _former(own).rename(own)
 
 
 def _sources(config: ReplanConfig) -> dict[str, str]:

@@ -2,6 +2,8 @@
 
 import csv
 import re
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import yaml
 import hwnas
 from hwnas.__main__ import run
 from hwnas.planning import moves, resolving, restoring
-from hwnas.planning.plan import Plan, read_plan
+from hwnas.planning.plan import Plan, read_plan, to_yaml
 from tests.conftest import few_of
 from tests.planning import checker, made
 
@@ -256,6 +258,24 @@ def test_a_new_plan_is_simulated_and_replanned_and_may_take_the_place_of_the_old
     assert "is not empty" in capsys.readouterr().err
 
 
+def test_a_plan_is_replaced_in_place_by_whatever_path_and_taken_back_after_a_kill(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(folder / "plan", "real")
+    Path("linked").symlink_to("real")
+    seen = Path(_seen(read_plan(Path("real")), {})).absolute()
+    files = [f"{of}={folder / of}.yaml" for of in ("service", "fleet")]
+    told = [f"telemetry={seen}", *files, "in_place=true", "n_seeds=1"]
+    Path("real").rename(".real.former")  # as a process that was killed between two renames
+    assert run(["replan", "plan=linked", *told]) == 0
+    assert Path("linked").is_symlink()
+    with monkeypatch.context() as inside:
+        inside.chdir("real")
+        assert run(["replan", "plan=.", *told]) == 0
+    assert read_plan(Path("real")) == read_plan(folder / "plan")
+    assert [path.name for path in Path().glob(".*")] == []
+
+
 @pytest.mark.parametrize(
     ("said", "words"),
     [
@@ -332,13 +352,13 @@ def test_where_all_is_down_it_says_how_many_of_what_would_do(
 
 def test_when_hour_0_begins_is_kept_and_said_anew(folder: Path) -> None:
     Path("seen.csv").write_text("time,class,requests_per_s\n2026-01-31T02:10:00+02:00,web,120\n")
-    files = folder / "service.yaml", folder / "fleet.yaml"
-    plan = hwnas.plan(*files, front=0, n_seeds=1, begin="2026-01-30T22:00", run__dir="plan")
-    assert read_plan(plan.path).begin_min == 2 * 60  # its four hours come round
-    kept = hwnas.replan(plan, "seen.csv", n_seeds=1, run__dir="kept")  # the third of them
-    assert (kept.path / "plan.yaml").read_bytes() == (plan.path / "plan.yaml").read_bytes()
+    shutil.copytree(folder / "plan", "plan")
+    plan = replace(read_plan(folder / "plan"), begin_min=2 * 60)  # its four hours come round
+    Path("plan/plan.yaml").write_bytes(to_yaml(plan))
+    kept = hwnas.replan("plan", "seen.csv", n_seeds=1, run__dir="kept")  # the third of them
+    assert (kept.path / "plan.yaml").read_bytes() == to_yaml(plan)
     assert "byte for byte" in kept.sentences[0]
-    anew = hwnas.replan(plan, "seen.csv", begin="2026-01-30T23:00", n_seeds=1, run__dir="anew")
+    anew = hwnas.replan("plan", "seen.csv", begin="2026-01-30T23:00", n_seeds=1, run__dir="anew")
     assert read_plan(anew.path).begin_min == 3 * 60
     assert anew.sentences[0].startswith("Planned again")  # the second, of which less was asked
 
