@@ -89,8 +89,8 @@ class Catalogue:
 
     def _timed(self, device: str, at: Device, name: str) -> str:
         """Return the target on which a model was timed for a device; empty: there is none."""
-        places = [where for where in (device, at.target) if where is not None]
-        return next((where for where in places if (where, name) in self.latency_ms), "")
+        where = at.target or device
+        return where if (where, name) in self.latency_ms else ""
 
 
 def _slower(figure: Figure, speed: float, source: Source | None = None) -> Figure:
@@ -291,11 +291,12 @@ def _read_table(found: Catalogue, path: Path) -> None:
 
 
 def _check_latencies(found: Catalogue, fleet: Fleet) -> None:
-    """Refuse a device on which no model was timed."""
+    """Refuse a device on which no model was timed, and a target that nothing was timed on."""
+    timed = {target for target, _ in found.latency_ms}
     for device, at in fleet.devices.items():
-        if not any(found.on(fleet, device, name) for name in found.models):
-            target = at.target or device
-            known = listed({target for target, _ in found.latency_ms})
+        is_known = at.target is None or at.target in timed
+        if not is_known or not any(found.on(fleet, device, name) for name in found.models):
+            target, known = at.target or device, listed(timed)
             raise ConfigError(
                 f"device '{device}': no model of the fronts has a latency on target '{target}' "
                 f"(there are some on {known}): measure with: python -m hwnas search "
@@ -309,7 +310,7 @@ def unmeasured(found: Catalogue, fleet: Fleet) -> Iterator[str]:
     for (target, _), by_batch in found.latency_ms.items():
         if any(figure.source in ("measured", "table") for figure in by_batch.values()):
             targets.setdefault(target, set()).update(by_batch)
-    used = {where for n, d in fleet.devices.items() for where in (n, d.target) if where}
+    used = {device.target or name for name, device in fleet.devices.items()}
     alone = [t for t, batches in targets.items() if t in used and batches == {1}]
     if alone:
         yield (

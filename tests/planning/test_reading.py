@@ -39,7 +39,19 @@ def _changed(content: made.Content, path: str, value: Any) -> made.Content:
         ("fleet", "devices.cpu.price", None, "devices.cpu.price, $ of a machine an hour"),
         ("fleet", "devices.cpu.quota", 0, "'devices.cpu.quota' is 0; allowed: at least 1"),
         ("fleet", "devices.cpu.busy_w", 1, "busy_w 1 is below idle_w 60"),
-        ("fleet", "devices.cpu.target", "gpu", None),
+        (
+            "fleet",
+            "devices.cpu.target",
+            "gpu",
+            "no model of the fronts has a latency on target 'gpu'",
+        ),
+        ("fleet", "devices.cpu.target", "box", None),
+        (
+            "fleet",
+            "devices.cpu",
+            {**made.fleet()["devices"]["cpu"], "like": "box", "target": "bx"},
+            "no model of the fronts has a latency on target 'bx' (there are some on box, cpu)",
+        ),
         ("fleet", "devices.cpu.like", "cpu", "like itself"),
         ("fleet", "links", {"site-site": {"rtt_ms": 1}}, "leads from site to itself"),
         ("fleet", "links", {"a-b": {"rtt_ms": 1}, "b-a": {"rtt_ms": 1}}, "there twice"),
@@ -116,6 +128,16 @@ def test_latencies_are_slower_by_heat_and_modelled_on_a_device_like_another(tmp_
     dreamt = found.catalogue.on(found.fleet, "dream", "small-int8")[1]
     assert dreamt.value == pytest.approx(4.0)
     assert dreamt.source == "modelled"
+
+
+def test_a_target_that_is_named_says_latencies_though_another_has_the_device_s_name(
+    tmp_path: Path,
+) -> None:
+    there = made.fleet()
+    there["devices"]["cpu"]["target"] = "box"
+    found = _read(tmp_path, made.service(), there)
+    timed = found.catalogue.on(found.fleet, "cpu", "small-int8")
+    assert [figure.value for figure in timed.values()] == [12.0, 40.0]
 
 
 def test_a_cache_takes_requests_away_and_a_spike_adds_them(tmp_path: Path) -> None:
