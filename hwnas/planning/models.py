@@ -14,14 +14,13 @@ from hwnas.errors import ConfigError, RunError
 from hwnas.export import recorded
 from hwnas.export.folder import PROOF
 from hwnas.export.recorded import Proof
-from hwnas.families import running
 from hwnas.figure import Figure, Figures, Source
 from hwnas.planning.fleet import Device, Fleet
 from hwnas.planning.plan import Ran
 from hwnas.planning.service import Service
-from hwnas.planning.timed import ran_by, target_of_run
+from hwnas.planning.timed import Numbers, ran_by, target_of_run
 from hwnas.records import bounded, rows
-from hwnas.records.schema import Bound, Fraction, Positive, Size, Unfit
+from hwnas.records.schema import Bound, Fraction, Positive, Size, Unfit, fitted
 from hwnas.searching.member import metric_of, own
 
 MOST_BATCH = 256
@@ -51,6 +50,8 @@ class Catalogue:
     models: dict[str, Model] = field(default_factory=dict)
     latency_ms: dict[tuple[str, str], dict[int, Figure]] = field(default_factory=dict)
     ran: dict[tuple[str, str], dict[int, Ran]] = field(default_factory=dict)  #: of some of them
+    #: on how many threads a target runs a model, and what says so
+    threads: dict[tuple[str, str], tuple[int, str]] = field(default_factory=dict)
 
     def add(self, model: Model) -> None:
         """Take in a model; the accuracy that is known best stays."""
@@ -61,6 +62,19 @@ class Catalogue:
     def time(self, target: str, name: str, batch: int, figure: Figure) -> None:
         """Take in how long a batch takes."""
         self.latency_ms.setdefault((target, name), {})[batch] = figure
+
+    def run_on(self, target: str, name: str, threads: int, place: str) -> None:
+        """Refuse latencies of a model that are of other threads than those known of a target.
+
+        Raises:
+            ConfigError: they are; it says which are.
+        """
+        known, first = self.threads.setdefault((target, name), (threads, place))
+        if threads != known:
+            raise ConfigError(
+                f"{place} has latencies of {name} on target '{target}' on {threads} threads, "
+                f"{first} on {known}: name one of them, or call one of the targets otherwise."
+            )
 
     def on(self, fleet: Fleet, device: str, name: str) -> dict[int, Figure]:
         """Return the latencies of a model on a device by batch size, heat and speed counted."""
@@ -154,7 +168,8 @@ def _read_export(found: Catalogue, path: Path) -> None:
     model = Model(
         _named(proof), target.dtype, Figure(*ran["accuracy"]), _memory(figures), str(path)
     )
-    _take(found, model, target.batch, figures, ran_by(target, path))
+    how = Numbers.of(proof["model"]["genotype"], target.batch, target.threads, f"fronts: {path}")
+    _take(found, model, how.batch, figures, ran_by(target, path, how.threads))
 
 
 def _named(proof: Proof) -> str:
@@ -184,14 +199,14 @@ def _read_run(found: Catalogue, path: Path) -> None:
         dtype = member.dtype(target.dtype)
         model = Model(member.candidate.id, dtype, accuracy, memory, str(path))
         said = member.candidate.genotype.to_dict()
-        batch, threads = (said.get(key) for key in (running.BATCH, running.THREADS))
-        ran = ran_by(target, path, int(threads) if threads else None)
-        _take(found, model, int(batch or target.batch), member.figures, ran)
+        how = Numbers.of(said, target.batch, target.threads, f"fronts: {path}")
+        _take(found, model, how.batch, member.figures, ran_by(target, path, how.threads))
 
 
 def _take(found: Catalogue, model: Model, batch: int, figures: Figures, ran: Ran) -> None:
     found.add(model)
     if "latency_ms" in figures:
+        found.run_on(ran.target, model.name, ran.threads, f"fronts: {model.place}")
         found.time(ran.target, model.name, batch, figures["latency_ms"])
         found.ran.setdefault((ran.target, model.name), {})[batch] = ran
 
@@ -278,16 +293,26 @@ def _interval(row: _Row, name: str, source: Source, at: str) -> Figure:
 def _read_table(found: Catalogue, path: Path) -> None:
     """Take in the whole networks of a latency table that fronts hold, too."""
     table = latency_table.load(path)
-    setting = re.fullmatch(r".+?-(\w+)-\d+t-b(\d+)", path.name)
+    numbers = r"(\d+(?:\+\d+)*)"
+    setting = re.fullmatch(rf".+?-(\w+)-{numbers}t-b{numbers}", path.name)
     if setting is None:
         raise RunError(f"profiles: {path} is not named as tables are: RUNTIME-DTYPE-1t-b1.")
-    dtype, batch = setting[1], int(setting[2])
     for row in table.networks:
-        name = f"{row['id']}-{dtype}"
+        name = f"{row.get('id')}-{setting[1]}"
         if name in found.models:
+            ran = Numbers.of(_genotype(row, path), setting[3], setting[2], f"profiles: {path}")
             low, high = (float(row[f"measured_ms_{end}"]) for end in ("low", "high"))
             figure = Figure(float(row["measured_ms"]), "measured", low, high)
-            found.time(path.parent.name, name, batch, figure)
+            found.time(path.parent.name, name, ran.batch, figure)
+            found.run_on(path.parent.name, name, ran.threads, f"profiles: {path}")
+
+
+def _genotype(row: latency_table.Row, path: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = fitted(dict[str, Any], bounded.from_json(row.get("genotype", "{}")))
+    except (bounded.Damaged, Unfit) as problem:
+        raise RunError(f"profiles: {path}: a genotype cannot be read: {problem}.") from None
+    return found
 
 
 def _check_latencies(found: Catalogue, fleet: Fleet) -> None:

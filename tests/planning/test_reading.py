@@ -1,5 +1,7 @@
 """Services and fleets as files: what is read, and what is refused in which words."""
 
+import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,7 @@ import pytest
 
 from hwnas.errors import HwnasError
 from hwnas.figure import Figure
+from hwnas.latency_table import LatencyTable
 from hwnas.planning.arrivals import Arrivals
 from hwnas.planning.clock import minutes, moment
 from hwnas.planning.demand import read_gaps
@@ -140,6 +143,31 @@ def test_a_target_that_is_named_says_latencies_though_another_has_the_device_s_n
     assert [figure.value for figure in timed.values()] == [12.0, 40.0]
 
 
+def _table(folder: Path, name: str, ms: float, **chosen: int) -> str:
+    """Write a latency table of one network, which chose how it runs; return where it is."""
+    place = f"cpu/onnxruntime-int8-{name}"
+    ends = {f"measured_ms{end}": ms for end in ("", "_low", "_high")}
+    row = {"search_space": "s", "id": "small", "network": "n", **ends, "n_repeats": 1,
+           "n_passes": 1, "drifted": False, "genotype": json.dumps(chosen)}  # fmt: skip
+    LatencyTable(folder / place, networks=[row]).save()
+    return place
+
+
+def test_tables_say_latencies_as_their_networks_ran_and_on_one_number_of_threads(
+    tmp_path: Path,
+) -> None:
+    several = _table(tmp_path, "1+2t-b1+8", 3.0, batch=8, threads=2)
+    found = _read(tmp_path, made.service(profiles=[several]), made.fleet()).catalogue
+    assert found.latency_ms["cpu", "small-int8"][8] == Figure(3.0, "measured", 3.0, 3.0)
+    more = _table(tmp_path, "4t-b1", 1.0)
+    words = "small-int8 on target 'cpu' on 4 threads, profiles: .*" + re.escape(f"{several} on 2:")
+    with pytest.raises(HwnasError, match=words):
+        _read(tmp_path, made.service(profiles=[several, more]), made.fleet())
+    silent = _table(tmp_path, "1t-b1+4", 1.0)
+    with pytest.raises(HwnasError, match=r"batch is 1\+4, its threads are 1: allowed is one"):
+        _read(tmp_path, made.service(profiles=[silent]), made.fleet())
+
+
 def test_a_cache_takes_requests_away_and_a_spike_adds_them(tmp_path: Path) -> None:
     asked = made.service()
     asked["classes"]["web"] |= {"cache_hit": 0.25, "demand": {"hours": [40], "spike": 2.0}}
@@ -157,7 +185,7 @@ def test_constant_demand_fits_any_hours_and_alone_is_for_a_day(
     asked["classes"]["flat"] = {**web, "demand": {"rate": 90}}
     web["demand"] = {"rate": 5} if hours is None else {"hours": [5.0] * hours}
     load = _read(tmp_path, asked, made.fleet()).load
-    assert load.rates.tolist() == [[5.0] * (hours or 24), [90.0] * (hours or 24)]
+    assert sorted(load.rates.tolist()) == [[5.0] * (hours or 24), [90.0] * (hours or 24)]
 
 
 def test_of_ways_that_are_as_fast_the_cheapest_is_taken() -> None:
@@ -221,10 +249,10 @@ def test_rows_may_begin_when_one_says_and_a_class_may_be_called_time(tmp_path: P
     rows = "\n".join(f"2026-02-{9 + i // 24:02}T{i % 24:02}:00+02:00,9" for i in range(168))
     (tmp_path / "load.csv").write_text(f"Time,time\n{rows}\n")  # from a Monday on, in Athens
     made.write(tmp_path, asked, made.fleet())
-    files = [tmp_path / "service.yaml", tmp_path / "fleet.yaml"]
+    service, fleet = tmp_path / "service.yaml", tmp_path / "fleet.yaml"
     with pytest.raises(HwnasError, match="hour 0 of the plan at Monday 00:00 UTC"):
-        read_problem(*files)
-    load = read_problem(*files, moment("2026-02-02T00:00+02:00", "begin")).load
+        read_problem(service, fleet)
+    load = read_problem(service, fleet, moment("2026-02-02T00:00+02:00", "begin")).load
     assert load.begin_min == 6 * 24 * 60 + 22 * 60  # Sunday, 22:00 UTC
 
 
