@@ -243,7 +243,7 @@ def _of_device(kind: Kind, ran: Ran) -> Iterator[str]:
             f"tensorrt or openvino) {cure}"
         )
     elif ran.provider not in _SERVED:
-        yield f"it was timed by {ran.provider}; servers run it by onnxruntime on the CPU"
+        yield f"it was timed by {ran.provider}; servers run it on the CPU"
     elif ran.provider not in (_SERVED[ran.provider], _CPU):
         yield f"it was timed by {ran.provider}; servers run it by {_SERVED[ran.provider]}"
     if not ran.threads:

@@ -122,12 +122,15 @@ _PLAIN = {"modelled", "none", "elsewhere"}
 _EXEMPT = {
     ("tvm/operators.py", "onnxruntime"),
     ("measure.py", "onnxruntime"),
+    ("runtimes.py", "onnxruntime"),  # of kits, which hwnas does not run
     ("app.py", "onnxruntime"),
     ("triton_model.py", "onnxruntime"),
     ("servers.py", "onnxruntime"),
     ("triton.py", "onnxruntime"),
     ("triton.py", "openvino"),
     ("ray_app.py", "openvino"),
+    ("fleet.py", "openvino"),  # execution providers of servers
+    ("pools.py", "openvino"),
     ("onnxruntime/settings.py", "openvino"),
 }
 

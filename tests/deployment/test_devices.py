@@ -97,7 +97,7 @@ def test_pools_on_cpus_get_the_threads_of_their_models(plan: Plan, tmp_path: Pat
         (Ran("mine"), ["nothing says what runs it", "nothing says on how many threads"]),
         (Ran("cpu", "", "tvm", "cpu", 1), ["its latencies are of model.so; servers run 0a.onnx"]),
         (Ran("gpu", "", "onnxruntime", "nvtensorrtrtx", 1), ["servers run it by cuda"]),
-        (Ran("cpu", "", "onnxruntime", "xnnpack", 1), ["onnxruntime on the CPU"]),
+        (Ran("cpu", "", "onnxruntime", "xnnpack", 1), ["servers run it on the CPU"]),
     ],
 )
 def test_what_is_not_known_of_a_device_is_said(plan: Plan, ran: Ran, words: list[str]) -> None:
