@@ -195,12 +195,14 @@ def _check_same(name: str, own: Heard, file: Path, other: Path, known: Heard) ->
 def _check_images(
     name: str, own: Heard, file: Path, found: Mapping[str, tuple[Path, Heard]]
 ) -> None:
-    for other, (place, known) in [*found.items()][:1]:
-        if known.correct.size != own.correct.size:
-            raise ConfigError(
-                f"answers: {place} has those of '{other}' to {known.correct.size} images, {file} "
-                f"of '{name}' to {own.correct.size}; all must be to the same."
-            )
+    if not found:
+        return
+    other, (place, known) = next(iter(found.items()))
+    if known.correct.size != own.correct.size:
+        raise ConfigError(
+            f"answers: {place} has those of '{other}' to {known.correct.size} images, {file} "
+            f"of '{name}' to {own.correct.size}; all must be to the same."
+        )
 
 
 def _files(path: Path) -> list[Path]:

@@ -12,9 +12,9 @@ import yaml
 
 from hwnas.deployment.pools import Deployed
 from hwnas.figure import Figure
+from hwnas.planning.clock import DAY, WEEK
 from hwnas.planning.simulation import LATE
 
-_DAY, _WEEK = 24, 168
 _SLACK = 1.1  # times what was planned: below, it is noise
 _FULL = 0.99  # of what a replica can do: it is never seen to do all of it
 FORECAST = "hwnas:forecast_requests_per_second"  #: the series that says what a pool must bear
@@ -109,10 +109,10 @@ def _alert(
 def _forecast(rates: Sequence[float], begin_min: int = 0) -> str:
     """Return what must be borne now: by the hour in UTC of a day or a week, or else the most."""
     n, (first, minute) = len(rates), divmod(begin_min, 60)
-    if n not in (_DAY, _WEEK) or len({*rates}) == 1:
+    if n not in (DAY, WEEK) or len({*rates}) == 1:
         return f"vector({max(rates):.9g})"
     # Prometheus counts days from Sunday on, plans from Monday on.
-    now = "hour()" if n == _DAY else f"({_DAY} * ((day_of_week() + 6) % 7) + hour())"
+    now = "hour()" if n == DAY else f"({DAY} * ((day_of_week() + 6) % 7) + hour())"
     if minute:  # the hour of the plan that goes on began in the hour before until then
         now = f"floor(({now} + {n} + (minute() - {minute}) / 60) % {n})"
     parts, hour = [], 0

@@ -6,7 +6,7 @@ from pathlib import Path
 from hwnas.deployment import alerts, kserve, kubernetes, ray_app, triton, ways
 from hwnas.deployment.kubernetes import DEVICE, node_label
 from hwnas.deployment.pools import Deployed, deployed
-from hwnas.deployment.schedule import DAY, WEEK, allowed, schedule
+from hwnas.deployment.schedule import allowed, schedule
 from hwnas.planning import clock
 from hwnas.planning.plan import Plan
 
@@ -134,7 +134,7 @@ def _shared(name: str, slots: int, own: Sequence[Deployed]) -> Iterator[str]:
 def _hours(pools: Sequence[Deployed], jobs: Sequence[str]) -> list[str]:
     """Return what there is to say of the hour that is deployed, and of the jobs that follow it."""
     n = len(pools[0].replicas) if pools else 0
-    if not jobs and (n in (DAY, WEEK) or all(_is_constant(pool) for pool in pools)):
+    if not jobs and (n in (clock.DAY, clock.WEEK) or all(_is_constant(pool) for pool in pools)):
         return []
     start = f"- Replicas and routes that are deployed are those of hour {pools[0].start}, in which "
     start += "most is asked for"
@@ -148,9 +148,10 @@ def _hours(pools: Sequence[Deployed], jobs: Sequence[str]) -> list[str]:
 
 def _begun(plan: Plan) -> list[str]:
     """Return what there is to say of hour 0, where it is another than usual."""
-    if plan.begin_min is None:
+    n_hours = sum(len(of.hours) for of in plan.hours)
+    if plan.begin_min is None or n_hours not in (clock.DAY, clock.WEEK):
         return []
-    when = clock.spelt(plan.begin_min, sum(len(of.hours) for of in plan.hours))
+    when = clock.spelt(plan.begin_min, n_hours)
     return [f"- Hour 0 of the plan begins at {when}: jobs and forecasts count from then on."]
 
 

@@ -207,7 +207,7 @@ def _alone(runtime: str) -> str:
 def _files(kind: Kind, ran: Ran) -> Iterator[Path]:
     """Yield where the model may be: beside its accuracy, else where it was timed."""
     name, _, precision = kind.model.rpartition("-")
-    for place in dict.fromkeys((kind.place, ran.place)):
+    for place in filter(None, dict.fromkeys((kind.place, ran.place))):
         yield Path(place) / _EXPORTED.get(precision, portable.FLOAT32)
         yield Path(place) / "models" / f"{name}.onnx"
 

@@ -9,9 +9,9 @@ manager own all fields, so that parts would remove the others.
 from collections.abc import Iterator, Sequence
 
 from hwnas.deployment.kubernetes import LOCKED, Manifest, dumped
+from hwnas.planning.clock import DAY, WEEK
 
 IMAGE = "registry.k8s.io/kubectl:v1.34.0"
-DAY, WEEK = 24, 168  #: hours of plans that say which hour is when
 _PATH, _FILE = "/hours", "hour.yaml"
 _LATE_S = 1800  # that an hour may begin late, where the controller was away
 

@@ -1,10 +1,10 @@
 """Which pools requests of a class go to, of those that servers run."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
 
 from hwnas.deployment.pools import Deployed, by_hour
 from hwnas.planning.plan import Plan, Route
+from hwnas.planning.summary import spelt
 
 _HEAD = """
 ## Where requests go
@@ -13,7 +13,7 @@ Requests of a class are sent to its graph of `kserve/`, or, where it has none, t
 `http://POOL:8000/v2/models/POOL/infer`. Without KServe, whoever sends them keeps to these shares:
 those of each hour are the routes of `plan.yaml`.
 
-| class | graph | hours (UTC) | share | pool | what is less sure goes on to |
+| class | graph | hours of the plan | share | pool | what is less sure goes on to |
 |---|---|---|---|---|---|
 """
 
@@ -67,15 +67,8 @@ def _rows(
     graph = f"`{graphs[klass]}`" if klass in graphs else ""
     for (first, second, threshold), shares in found.items():
         onward = f"`{names[second]}`, below {threshold:.4g}" if second else ""
-        hours = "all" if len(shares) == len(every) else spans([*shares])
+        hours = "all" if len(shares) == len(every) else spelt([*shares])
         yield [f"`{klass}`", graph, hours, _range([*shares.values()]), f"`{names[first]}`", onward]
-
-
-def spans(hours: Sequence[int]) -> str:
-    """Return ascending hours in words, those that follow one another together: ``0-7, 20``."""
-    breaks = [i + 1 for i, (a, b) in enumerate(pairwise(hours)) if b != a + 1]
-    parts = [hours[i:j] for i, j in pairwise([0, *breaks, len(hours)])]
-    return ", ".join(f"{p[0]}-{p[-1]}" if len(p) > 1 else f"{p[0]}" for p in parts)
 
 
 def _range(shares: Sequence[float]) -> str:

@@ -97,7 +97,11 @@ def spelt(begin_min: int, n_hours: int) -> str:
 
 
 def check_rows(
-    found: Sequence[Mapping[str, str]], path: Path, begin_s: float | None, rates: str = ""
+    found: Sequence[Mapping[str, str]],
+    path: Path,
+    begin_s: float | None,
+    n_hours: int,
+    rates: str = "",
 ) -> None:
     """Refuse rows that are not one an hour from hour 0 on, where a column says when they are.
 
@@ -105,6 +109,7 @@ def check_rows(
         found: The rows, with an ``hour`` of the plan or a ``time``, or neither.
         path: Of their file.
         begin_s: When hour 0 began once, in seconds since 1970; ``None``: nothing was said.
+        n_hours: Of the plan.
         rates: The column of what comes, whatever it is called.
 
     Raises:
@@ -114,7 +119,7 @@ def check_rows(
         if column != rates and column.strip().lower() == "hour":
             _check_hours([row[column] for row in found], path)
         if column != rates and column.strip().lower() == "time":
-            _check_times([row[column] for row in found], path, begin_s)
+            _check_times([row[column] for row in found], path, begin_s, n_hours)
 
 
 def _check_hours(said: Sequence[str], path: Path) -> None:
@@ -134,7 +139,7 @@ def _number(said: str) -> float | None:
         return None
 
 
-def _check_times(said: Sequence[str], path: Path, begin_s: float | None) -> None:
+def _check_times(said: Sequence[str], path: Path, begin_s: float | None, n_hours: int) -> None:
     times = [moment(time, f"{path}, row {i}") for i, time in enumerate(said)]
     for i, time in enumerate(times):
         if abs(time - times[0] - i * HOUR) > 1:
@@ -142,13 +147,14 @@ def _check_times(said: Sequence[str], path: Path, begin_s: float | None) -> None
                 f"{path}, row {i}: time is '{said[i][:40]}', which is not an hour after the row "
                 "before: rows are hours in their order, none left out."
             )
-    n = len(said)
+    n, usual_s = len(said), _usual(n_hours)
     if begin_s is None and DAY % n and n % DAY:
         return  # hour 0 is whenever they say
-    round_s = HOUR * (WEEK if n == WEEK else min(n, DAY))
-    begin = _usual(n) if begin_s is None else begin_s
+    # A week beside a plan of a day is of any days; half a day, or half a day's plan, comes round.
+    round_s = HOUR * (WEEK if n_hours == n == WEEK else min(n_hours, n, DAY))
+    begin = usual_s if begin_s is None else begin_s
     if 1 < (times[0] - begin) % round_s < round_s - 1:
-        usual = spelt(round((begin - _usual(n)) / 60) % (n * 60), n)
+        usual = spelt(round((begin - usual_s) / 60) % (n_hours * 60), n_hours)
         raise ConfigError(
             f"{path} begins at {said[0]}, hour 0 of the plan at {usual}: have rows begin then, or "
             f"say begin={said[0]}."

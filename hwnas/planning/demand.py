@@ -78,7 +78,7 @@ def _hours(name: str, asked: Class, beside: Path, begin_s: float | None) -> Arra
         raise ConfigError(
             f"{path} has {len(found)} rows; allowed: one an hour, at most {MOST_HOURS}."
         )
-    clock.check_rows(found, path, begin_s, column)
+    clock.check_rows(found, path, begin_s, len(found), column)
     return np.array([_rate(row[column], path, i) for i, row in enumerate(found)])
 
 
@@ -136,7 +136,7 @@ def read_carbon(
         if isinstance(said, str):
             path = located(said, beside)
             rows = csv_rows(path, f"carbon.{region}")
-            clock.check_rows(rows, path, begin_s)
+            clock.check_rows(rows, path, begin_s, n_hours)
             said = [_rate(row.get("kg_per_kwh", ""), path, i, 10) for i, row in enumerate(rows)]
         values = np.atleast_1d(np.array(said, np.float64))
         if len(values) > 1 and n_hours % len(values) and len(values) % n_hours:

@@ -18,7 +18,7 @@ from hwnas.figure import Figure, Figures, Source
 from hwnas.planning.fleet import Device, Fleet
 from hwnas.planning.plan import Ran
 from hwnas.planning.service import Service
-from hwnas.planning.timed import Numbers, ran_by, target_of_run
+from hwnas.planning.timed import as_it_ran, ran_by, ran_in, target_of_run
 from hwnas.records import bounded, rows
 from hwnas.records.schema import Bound, Fraction, Positive, Size, Unfit, fitted
 from hwnas.searching.member import metric_of, own
@@ -50,8 +50,6 @@ class Catalogue:
     models: dict[str, Model] = field(default_factory=dict)
     latency_ms: dict[tuple[str, str], dict[int, Figure]] = field(default_factory=dict)
     ran: dict[tuple[str, str], dict[int, Ran]] = field(default_factory=dict)  #: of some of them
-    #: on how many threads a target runs a model, and what says so
-    threads: dict[tuple[str, str], tuple[int, str]] = field(default_factory=dict)
 
     def add(self, model: Model) -> None:
         """Take in a model; the accuracy that is known best stays."""
@@ -59,22 +57,24 @@ class Catalogue:
         if known is None or model.accuracy.lower > known.accuracy.lower:
             self.models[model.name] = model
 
-    def time(self, target: str, name: str, batch: int, figure: Figure) -> None:
-        """Take in how long a batch takes."""
-        self.latency_ms.setdefault((target, name), {})[batch] = figure
-
-    def run_on(self, target: str, name: str, threads: int, place: str) -> None:
-        """Refuse latencies of a model that are of other threads than those known of a target.
+    def time(
+        self, target: str, name: str, batch: int, figure: Figure, ran: Ran | None = None
+    ) -> None:
+        """Take in how long a batch takes, and by what it was timed, where that is known.
 
         Raises:
-            ConfigError: they are; it says which are.
+            ConfigError: other latencies of the model on the target are of other threads.
         """
-        known, first = self.threads.setdefault((target, name), (threads, place))
-        if threads != known:
-            raise ConfigError(
-                f"{place} has latencies of {name} on target '{target}' on {threads} threads, "
-                f"{first} on {known}: name one of them, or call one of the targets otherwise."
-            )
+        if ran is not None:
+            known = self.ran.setdefault((target, name), {})
+            if other := next((o for o in known.values() if o.threads != ran.threads), None):
+                raise ConfigError(
+                    f"{ran.place} has latencies of {name} on target '{target}' on {ran.threads} "
+                    f"threads, {other.place} on {other.threads}: name one of them, or call one of "
+                    "the targets otherwise."
+                )
+            known[batch] = ran
+        self.latency_ms.setdefault((target, name), {})[batch] = figure
 
     def on(self, fleet: Fleet, device: str, name: str) -> dict[int, Figure]:
         """Return the latencies of a model on a device by batch size, heat and speed counted."""
@@ -168,8 +168,9 @@ def _read_export(found: Catalogue, path: Path) -> None:
     model = Model(
         _named(proof), target.dtype, Figure(*ran["accuracy"]), _memory(figures), str(path)
     )
-    how = Numbers.of(proof["model"]["genotype"], target.batch, target.threads, f"fronts: {path}")
-    _take(found, model, how.batch, figures, ran_by(target, path, how.threads))
+    said = proof["model"]["genotype"]
+    batch, threads = as_it_ran(said, target.batch, target.threads, f"fronts: {path}")
+    _take(found, model, batch, figures, ran_by(target, path, threads))
 
 
 def _named(proof: Proof) -> str:
@@ -199,16 +200,14 @@ def _read_run(found: Catalogue, path: Path) -> None:
         dtype = member.dtype(target.dtype)
         model = Model(member.candidate.id, dtype, accuracy, memory, str(path))
         said = member.candidate.genotype.to_dict()
-        how = Numbers.of(said, target.batch, target.threads, f"fronts: {path}")
-        _take(found, model, how.batch, member.figures, ran_by(target, path, how.threads))
+        batch, threads = as_it_ran(said, target.batch, target.threads, f"fronts: {path}")
+        _take(found, model, batch, member.figures, ran_by(target, path, threads))
 
 
 def _take(found: Catalogue, model: Model, batch: int, figures: Figures, ran: Ran) -> None:
     found.add(model)
     if "latency_ms" in figures:
-        found.run_on(ran.target, model.name, ran.threads, f"fronts: {model.place}")
-        found.time(ran.target, model.name, batch, figures["latency_ms"])
-        found.ran.setdefault((ran.target, model.name), {})[batch] = ran
+        found.time(ran.target, model.name, batch, figures["latency_ms"], ran)
 
 
 def _memory(figures: Figures) -> float:
@@ -294,17 +293,18 @@ def _read_table(found: Catalogue, path: Path) -> None:
     """Take in the whole networks of a latency table that fronts hold, too."""
     table = latency_table.load(path)
     numbers = r"(\d+(?:\+\d+)*)"
-    setting = re.fullmatch(rf".+?-(\w+)-{numbers}t-b{numbers}", path.name)
+    setting = re.fullmatch(rf"(.+?)-(\w+)-{numbers}t-b{numbers}(?:-[0-9a-f]+)?", path.name)
     if setting is None:
         raise RunError(f"profiles: {path} is not named as tables are: RUNTIME-DTYPE-1t-b1.")
+    engine, dtype, said_threads, said_batch = setting.groups()
     for row in table.networks:
-        name = f"{row.get('id')}-{setting[1]}"
+        name, at = f"{row.get('id')}-{dtype}", f"profiles: {path}"
         if name in found.models:
-            ran = Numbers.of(_genotype(row, path), setting[3], setting[2], f"profiles: {path}")
+            batch, threads = as_it_ran(_genotype(row, path), said_batch, said_threads, at)
             low, high = (float(row[f"measured_ms_{end}"]) for end in ("low", "high"))
             figure = Figure(float(row["measured_ms"]), "measured", low, high)
-            found.time(path.parent.name, name, ran.batch, figure)
-            found.run_on(path.parent.name, name, ran.threads, f"profiles: {path}")
+            ran = ran_in(engine, path.parent.name, path, threads)
+            found.time(ran.target, name, batch, figure, ran)
 
 
 def _genotype(row: latency_table.Row, path: Path) -> dict[str, Any]:

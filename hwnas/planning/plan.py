@@ -43,7 +43,7 @@ class Ran:
     """By what a model was timed on its device, as far as it is known: so servers run it, too."""
 
     target: str  #: whose latencies they are
-    place: str = ""  #: the run or export that says so
+    place: str = ""  #: the run, export or latency table that says so
     runtime: str = ""  #: that of the target
     provider: str = ""  #: of onnxruntime, or what is like it: ``cpu``, ``cuda``
     threads: Annotated[int, Bound(0, 1024)] = 0
@@ -160,8 +160,12 @@ _MOST = 16 << 20  # bytes
 def to_yaml(plan: Plan) -> bytes:
     """Return a plan as the text of its file; equal plans give equal bytes."""
     content = asdict(plan)
-    if plan.begin_min is None:  # as plans are that were made before one could say so
+    # As plans are that were made before one could say these.
+    if plan.begin_min is None:
         del content["begin_min"]
+    for kind in content["kinds"].values():
+        if kind["ran"] is None:
+            del kind["ran"]
     return yaml.safe_dump(content, sort_keys=False, width=110, default_flow_style=None).encode()
 
 

@@ -1,7 +1,6 @@
 """By what models were timed, as fronts say it: so servers must run them, too."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,38 +12,41 @@ from hwnas.records.schema import Unfit
 from hwnas.target import Target, from_facts
 
 
-@dataclass(frozen=True)
-class Numbers:
-    """In which batches and on how many threads latencies were measured."""
+def as_it_ran(
+    genotype: Mapping[str, object], batch: object, threads: object, where: str
+) -> tuple[int, int]:
+    """Return the batch and threads of a network, which may say so itself; else as its target does.
 
-    batch: int
-    threads: int
-
-    @staticmethod
-    def of(genotype: Mapping[str, object], batch: object, threads: object, where: str) -> "Numbers":
-        """Return how a network ran, which may say so itself; else as its target does.
-
-        Raises:
-            RunError: neither says one number.
-        """
-        said = genotype.get(running.BATCH, batch), genotype.get(running.THREADS, threads)
-        if not all(str(number).isdecimal() for number in said):
-            raise RunError(f"{where}: a network's batch is {said[0]}, its threads are {said[1]}: "
-                           "allowed is one number of each.")  # fmt: skip
-        return Numbers(*(int(str(number)) for number in said))
+    Raises:
+        RunError: neither says one number.
+    """
+    said = genotype.get(running.BATCH, batch), genotype.get(running.THREADS, threads)
+    if not all(str(number).isdecimal() for number in said):
+        raise RunError(f"{where}: a network's batch is {said[0]}, its threads are {said[1]}: "
+                       "allowed is one number of each.")  # fmt: skip
+    return int(str(said[0])), int(str(said[1]))
 
 
 def ran_by(target: Target, place: Path, threads: int | None = None) -> Ran:
-    """Return by what networks of a target are timed; of one out of reach that is not known.
+    """Return by what networks of a target are timed.
 
     Args:
         target: The target.
         place: What says so.
         threads: What a network chose; default: those of the target.
     """
-    variant = target.engine.removeprefix(target.runtime).removeprefix("-").partition(".")[0]
-    provider = (variant or "cpu") if backends.get(target.runtime).measured else ""
-    return Ran(target.name, str(place), target.runtime, provider, threads or target.threads)
+    return ran_in(target.engine, target.name, place, threads or target.threads)
+
+
+def ran_in(engine: str, target: str, place: Path, threads: int) -> Ran:
+    """Return the same by the names of a target and of its engine, as tables are named by them.
+
+    Of a target out of reach it is not known what runs networks.
+    """
+    runtime = next((n for n in backends.names() if f"{engine}-".startswith(f"{n}-")), "")
+    variant = engine.removeprefix(runtime).removeprefix("-").partition(".")[0]
+    is_known = runtime and backends.get(runtime).measured
+    return Ran(target, str(place), runtime, (variant or "cpu") if is_known else "", threads)
 
 
 def target_of_run(config: Mapping[str, Any], place: Path) -> Target:

@@ -169,8 +169,5 @@ class _Alone:
         network = self.student.network
         weights = {name: grid.rounded(weight) for name, weight, grid in self._on_grids}
         how = {"every": True} if self.student.has_exits else {}
-        if not weights:
-            found: Tensor = network(images, **how)
-            return found
-        found = functional_call(network, weights, (images,), how, tie_weights=False)
+        found: Tensor = functional_call(network, weights, (images,), how, tie_weights=False)
         return found

@@ -9,6 +9,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from hwnas.backends import portable
+from hwnas.deployment import pools
 from hwnas.deployment.files import files
 from hwnas.planning.plan import Kind, Plan, Ran, read_plan, to_yaml
 from hwnas.space import SearchSpace
@@ -136,8 +138,19 @@ def test_plans_say_it_and_those_of_before_are_read(plan: Plan, tmp_path: Path) -
         to_yaml(replace(plan, kinds={**plan.kinds, made.SMALL: kind}))
     )
     assert read_plan(tmp_path).kinds[made.SMALL] == kind
-    content = yaml.safe_load((tmp_path / "plan.yaml").read_text())
-    for each in content["kinds"].values():
-        del each["ran"]
-    (tmp_path / "plan.yaml").write_text(yaml.safe_dump(content))
+    (tmp_path / "plan.yaml").write_bytes(to_yaml(plan))
+    before = to_yaml(read_plan(tmp_path))  # numbers as plans write them
+    assert not any("ran" in kind for kind in yaml.safe_load(before)["kinds"].values())
+    (tmp_path / "plan.yaml").write_bytes(before)
     assert read_plan(tmp_path).kinds == plan.kinds
+    assert to_yaml(read_plan(tmp_path)) == before
+
+
+def test_a_file_that_lies_about_is_not_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where nothing says what a model was timed from, the working directory is no place of it."""
+    monkeypatch.chdir(tmp_path)
+    Path(portable.FLOAT32).write_bytes(b"another network")
+    kind = Kind("cpu", "a-float32", 1, 0.0, 9.0, 50.0, 1, None, {}, 3.5, "runs/cpu")
+    assert not [file for file in pools._files(kind, Ran("mine")) if file.is_file()]

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from hwnas.backends.onnxruntime.session import OrtSession
 from hwnas.deployment import alerts, kserve, kubernetes, schedule, ways
 from hwnas.deployment.alerts import _forecast
-from hwnas.deployment.files import _hours, _unscaled, files
+from hwnas.deployment.files import _begun, _hours, _unscaled, files
 from hwnas.deployment.pools import Deployed, Source
 from hwnas.deployment.ray_app import _at_peak
 from hwnas.errors import CompileError
@@ -299,7 +299,11 @@ def test_all_files_of_a_plan_say_when_it_begins() -> None:
     busy = ",".join(str(hour) for hour in range(6, 18))  # 8 to 19, that begin at 6:30 UTC
     assert f"30 {busy} * * *" in {job["spec"]["schedule"] for job in jobs}
     assert "minute() - 30" in found["deploy/prometheus/rules.yaml"].decode()
-    assert "Hour 0 of the plan begins at 22:30 UTC" in found["deploy/README.md"].decode()
+    said = found["deploy/README.md"].decode()
+    assert "Hour 0 of the plan begins at 22:30 UTC" in said
+    assert "| hours of the plan |" in said
+    short = [replace(plan.hours[0], hours=[0, 1])]  # for which there are no jobs and no forecasts
+    assert not _begun(replace(plan, hours=short))
 
 
 def test_labels_of_nodes_hold_what_labels_may() -> None:
@@ -341,7 +345,7 @@ def test_classes_with_several_ways_have_graphs_and_all_have_shares(deploy: Files
     assert rows == [
         f"| `web` | `class-web` | all | 40 to 100 % | `{ALONE}` |  |",
         f"| `web` | `class-web` | 8-19 | 60 % | `{POOL}` |  |",
-        f"| `counter` |  | 0-7, 20-23 | 100 % | `{ALONE}` |  |",
+        f"| `counter` |  | 0-7 20-23 | 100 % | `{ALONE}` |  |",
     ]
     said = deploy["README.md"].decode()
     assert f"| `class-web` | all | 33.3 to 66.7 % | `{ALONE}` |  |" in said

@@ -11,6 +11,7 @@ import pytest
 from hwnas.errors import HwnasError
 from hwnas.figure import Figure
 from hwnas.latency_table import LatencyTable
+from hwnas.planning import clock
 from hwnas.planning.arrivals import Arrivals
 from hwnas.planning.clock import minutes, moment
 from hwnas.planning.demand import read_gaps
@@ -159,10 +160,16 @@ def test_tables_say_latencies_as_their_networks_ran_and_on_one_number_of_threads
     several = _table(tmp_path, "1+2t-b1+8", 3.0, batch=8, threads=2)
     found = _read(tmp_path, made.service(profiles=[several]), made.fleet()).catalogue
     assert found.latency_ms["cpu", "small-int8"][8] == Figure(3.0, "measured", 3.0, 3.0)
+    ran = found.ran["cpu", "small-int8"][8]
+    assert (ran.runtime, ran.provider, ran.threads) == ("onnxruntime", "cpu", 2)
+    assert ran.place.endswith(several)
     more = _table(tmp_path, "4t-b1", 1.0)
-    words = "small-int8 on target 'cpu' on 4 threads, profiles: .*" + re.escape(f"{several} on 2:")
+    words = "small-int8 on target 'cpu' on 4 threads, .*" + re.escape(f"{several} on 2:")
     with pytest.raises(HwnasError, match=words):
         _read(tmp_path, made.service(profiles=[several, more]), made.fleet())
+    own = _table(tmp_path, "2t-b1-0123abcd", 4.0)  # beside one that ships
+    found = _read(tmp_path, made.service(profiles=[own]), made.fleet()).catalogue
+    assert found.ran["cpu", "small-int8"][1].threads == 2
     silent = _table(tmp_path, "1t-b1+4", 1.0)
     with pytest.raises(HwnasError, match=r"batch is 1\+4, its threads are 1: allowed is one"):
         _read(tmp_path, made.service(profiles=[silent]), made.fleet())
@@ -174,6 +181,18 @@ def test_a_cache_takes_requests_away_and_a_spike_adds_them(tmp_path: Path) -> No
     load = _read(tmp_path, asked, made.fleet()).load
     assert load.rates.tolist() == [[30.0]]
     assert load.borne.tolist() == [[60.0]]
+
+
+@pytest.mark.parametrize("begin", [None, "2026-02-04T00:00"])  # a Wednesday
+def test_carbon_of_a_week_beside_a_plan_of_a_day_begins_on_any_day(begin: str | None) -> None:
+    times = [{"time": f"2026-02-{4 + i // 24:02}T{i % 24:02}:00"} for i in range(clock.WEEK)]
+    begin_s = None if begin is None else clock.seconds(begin, "begin")
+    # As a plan keeps it that is read again: the time of day alone.
+    kept = clock.began(clock.minutes(begin_s, clock.DAY), clock.DAY)
+    for at in (begin_s, kept):
+        clock.check_rows(times, Path("c.csv"), at, clock.DAY)
+    with pytest.raises(HwnasError, match=r"hour 0 of the plan at Monday 00:00 UTC"):
+        clock.check_rows(times, Path("c.csv"), None, clock.WEEK)
 
 
 @pytest.mark.parametrize("hours", [1, 12, 168, None])
