@@ -71,14 +71,16 @@ class Device:
 
     @contextlib.contextmanager
     def running(self, target: Target) -> Iterator["Device"]:
-        """Give the device as one network runs, which may choose its images, threads and dtype.
+        """Give the device as one network runs, which may choose its images and threads.
 
-        A file that reads any number of images is timed with as many as its process is told.
+        A file that was not compiled for them is timed with as many as its process is told.
         """
-        if target == self.config.target:
+        config, found = self.config, copy.copy(self)
+        own = backends.artefacts()[backends.get(target.runtime).dtypes[target.dtype]]
+        told = config.target.batch, config.target.threads
+        if own.one_batch or told == (target.batch, target.threads):
             yield self
             return
-        config, found = self.config, copy.copy(self)
         pool = Pool(target, config.timing, config.rpc, config.tuning.limit_s)
         found.worker = Retrying(pool)
         try:

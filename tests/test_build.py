@@ -94,9 +94,15 @@ def test_network_that_chose_its_batch_runs_in_a_process_that_is_told(
         def close(self) -> None:
             self.is_closed = True
 
-    device = Device(_search("measured"), table)
+    config = _search("measured")
+    compiled = Device(config, table)
     monkeypatch.setattr(device_module, "Pool", Pool)
-    with device.running(device.config.target) as same:
+    with compiled.running(replace(config.target, batch=8)) as same:  # its files say their batch
+        assert (same, pools) == (compiled, [])
+    compiled.close()
+    device = Device(replace(config, target=replace(config.target, runtime="onnxruntime")), table)
+    pools.clear()
+    with device.running(replace(device.config.target, dtype="int8")) as same:
         assert (same, pools) == (device, [])
     own = replace(device.config.target, batch=8)
     with device.running(own) as found:

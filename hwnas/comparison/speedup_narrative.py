@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from hwnas.comparison.fronts import Objective
 from hwnas.comparison.speedup import Place, Range, Ratio, Speedup
+from hwnas.metrics import column, is_known
 
 _SAME = 1e-9  # of a ratio: what rounding may add
 
@@ -43,10 +44,14 @@ def quality_amount(found: Speedup, value: float) -> str:
 
 
 def amount(objective: Objective, value: float) -> str:
-    """Return a value with its unit: a fraction in four digits after the point."""
+    """Return a value with its unit: a fraction in four digits after the point.
+
+    Costs are told in three digits, errors and other qualities, by which rows differ least, in four.
+    """
     if objective.maximise and abs(value) <= 1:
         return f"{value:.4f}"
-    return f"{value:.3g} {objective.unit}".rstrip()
+    is_quality = is_known(objective.name) and column(objective.name).perfect is not None
+    return f"{value:.{4 if is_quality else 3}g} {objective.unit}".rstrip()
 
 
 def ratio_text(value: float) -> str:

@@ -59,7 +59,7 @@ def onnxruntime(arguments: argparse.Namespace, kit: dict[str, Any]) -> tuple[Run
     provider = arguments.provider
     if provider not in ort.get_available_providers():
         sys.exit(f"--provider {provider}: there are {', '.join(ort.get_available_providers())}.")
-    if provider != "CPUExecutionProvider":
+    if provider in ("CUDAExecutionProvider", "TensorrtExecutionProvider"):
         getattr(ort, "preload_dlls", lambda: None)()  # of CUDA and cuDNN, where pip installed them
 
     def opened(path: Path) -> Any:
@@ -196,9 +196,9 @@ def no_tf32(arguments: argparse.Namespace, dtype: str) -> None:
     cuda = (arguments.runtime, arguments.provider) == ("onnxruntime", "CUDAExecutionProvider")
     if dtype != "float32" or arguments.tf32 or not (cuda or arguments.runtime == "trtexec"):
         return
-    if cuda:
-        arguments.options.setdefault("use_tf32", "0")
-    elif "--noTF32" not in arguments.rest:
+    if cuda and arguments.options.setdefault("use_tf32", "0") != "0":
+        return
+    if not cuda and "--noTF32" not in arguments.rest:
         arguments.rest.insert(0, "--noTF32")
     print("float32 is computed in full, not as TF32 (--tf32 lets it).", flush=True)
 

@@ -81,6 +81,7 @@ class RunSampler(BaseSampler):
             work=known.work,
         )
         self._current: tuple[int, BaseSampler] | None = None
+        self._asked: tuple[int, Assignment | None] | None = None  #: the first trial that one is
 
     def infer_relative_search_space(
         self, study: optuna.Study, trial: FrozenTrial
@@ -130,11 +131,14 @@ class RunSampler(BaseSampler):
         """
         if not self._first:
             return None
+        if self._asked is not None and self._asked[0] == trial.number:
+            return self._asked[1]  # asked again: others may have begun and given back meanwhile
         number = first_number(trial.number, trial.system_attrs)
         before = islice(study.get_trials(deepcopy=False), number)
         new = (other for other in before if is_new(other.system_attrs))
         place = sum(1 for _ in islice(new, len(self._first)))
-        return self._first[place] if place < len(self._first) else None
+        self._asked = trial.number, self._first[place] if place < len(self._first) else None
+        return self._asked[1]
 
     def _of(self, number: int) -> BaseSampler:
         if self._current is None or self._current[0] != number:

@@ -36,7 +36,7 @@ from hwnas.searching.options import StudyConfig
 from hwnas.searching.proposal import SURPLUS
 from hwnas.space import Genotype, Space
 
-_WORKER = "worker"  # attribute of trials
+_WORKER = "worker"  # attribute of trials: the command that took it, of several the last
 _WAITED = "waited_s:"  # attributes of the study, of each command
 _POLL_S = 0.5  # between looks at what others do
 _RETRIES = 3  # of a trial whose workers die: it may be what they die of
@@ -111,13 +111,10 @@ class SharedStudy:
 
     def tell(self, trial: Trial, candidate: Candidate, violations: Mapping[str, float]) -> None:
         """Keep what became of a trial, unless this process was thought dead and others took it."""
-
-        def told() -> None:
-            trial.set_user_attr(_WORKER, self.worker)
-            trials.tell(self._study, trial, candidate, violations, self.objectives)
-
         try:
-            self._connection.patiently(told)
+            self._connection.patiently(
+                lambda: trials.tell(self._study, trial, candidate, violations, self.objectives)
+            )
         except UpdateFinishedTrialError:
             pass
         finally:
@@ -239,6 +236,7 @@ class SharedStudy:
             if len(earlier) >= n_trials:
                 self._connection.patiently(lambda: self._give_back(trial))
                 return None
+            self._connection.patiently(lambda: trial.set_user_attr(_WORKER, self.worker))
         except UpdateFinishedTrialError:
             return None  # it took so long that others thought this process dead
         self._pulse = _Pulse(self._connection, trial)

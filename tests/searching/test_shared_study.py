@@ -210,7 +210,11 @@ def test_in_a_database_that_commands_share_each_has_its_own_time(
     trial = a.ask(RandomSampler(seed=0), 3)
     assert trial is not None
     _evaluate(a, trial, tiny)
-    assert a.spent_s > 0
+    spent = a.spent_s
+    assert spent > 0
+    assert a.ask(RandomSampler(seed=0), 3) is not None  # under way
+    time.sleep(0.05)
+    assert a.spent_s >= spent + 0.05
     assert b.spent_s == 0
     a.wait(5.0)
     longer_named = SharedStudy(replace(shared, worker="aa"), tiny)
