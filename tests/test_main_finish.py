@@ -369,7 +369,7 @@ def test_members_say_which_weights_were_verified(searched: Path) -> None:
 
 @pytest.mark.parametrize("most", few_of([2, 1, 5], 1))
 def test_no_more_are_trained_on_than_are_asked_for(
-    searched: Path, tmp_path: Path, most: int
+    searched: Path, tmp_path: Path, most: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = [f"run.dir={tmp_path / 'run'}", f"run.supernets={searched.parent / 'networks'}"]
     options = ["finish.n_least=12", "finish.probability=1e-9", f"finish.n_most={most}"]
@@ -377,6 +377,12 @@ def test_no_more_are_trained_on_than_are_asked_for(
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
     assert len(manifest["finishing"]["finished"]) == most
     assert manifest["finishing"]["teacher"] in manifest["finishing"]["finished"]
+    left = json.loads((tmp_path / "run" / "front.json").read_text())["unfinished"]
+    assert left
+    assert not {*left} & {*manifest["finishing"]["finished"]}
+    words = " ".join(capsys.readouterr().out.split())
+    assert f"{len(left)} more may be on the front (finish.probability=1e-09), but" in words
+    assert f"finish.n_most={most + len(left)}" in words
 
 
 @pytest.mark.parametrize(
@@ -455,6 +461,36 @@ def test_each_target_has_one_that_is_finished(tiny: SearchSpace) -> None:
     finisher: Any = SimpleNamespace(parts=parts)
     state = finishing.Finish(known, {}, finisher, finished={own[1].id: Figure(0.9, "measured")})
     assert [*finishing._needed(state, is_limited=False)] == [own[0].genotype, own[2].genotype]
+
+
+@pytest.mark.parametrize(
+    ("minutes", "in_time", "words"),
+    [
+        (30.0, False, ("finish.minutes", "finish.minutes=60")),
+        (30.0, True, ("finish.n_most", "finish.n_most=3")),
+        (None, True, ("finish.n_most", "finish.n_most=3")),
+    ],
+)
+def test_what_may_be_on_the_front_and_is_not_finished_is_said_with_what_would_finish_it(
+    tiny: SearchSpace, minutes: float | None, in_time: bool, words: tuple[str, str]
+) -> None:
+    figures = {"latency_ms": Figure(1.0, "modelled"), "accuracy": Figure(0.9, "modelled")}
+    own = [Candidate(i, tiny.sample(random.Random(i)), figures) for i in range(4)]
+    likely = dict(zip((c.id for c in own), (0.3, 0.9, 0.5, 0.1), strict=True))
+    parts: Any = SimpleNamespace(config=SimpleNamespace(finish=FinishConfig(minutes=minutes)))
+    finisher: Any = SimpleNamespace(parts=parts)
+    state = finishing.Finish({"t": Beliefs(own, likely)}, {}, finisher)
+    state.add({own[1].id: Ready(Figure(0.9, "measured"))})
+    state.add({own[0].id: None}, for_good=not in_time)
+    left = state.unfinished("t")
+    assert left.ids == [own[2].id, own[0].id], "the most probable first"
+    (sentence,) = left.sentences(0.2, Path("a run"))
+    assert sentence == (
+        f"2 more may be on the front (finish.probability=0.2), but {words[0]} left them "
+        f"unfinished. To go on with them: python -m hwnas search 'run.resume=a run' {words[1]}"
+    )
+    state.add({c.id: Ready(Figure(0.9, "measured")) for c in own})
+    assert state.unfinished("t").sentences(0.2, Path("a run")) == []
 
 
 def test_nothing_is_trained_for_a_budget_that_nothing_meets(

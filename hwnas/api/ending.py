@@ -158,9 +158,11 @@ def _front(
     in_haste = {m.candidate.id for m in members if m.dtype("") == "int8"}.intersection(
         found.hurried
     )
+    left = found.unfinished(of.target)
     front = Front(
         of, own, candidates, members, held, verified.failed,
-        in_int8_in_haste=in_haste, guessing=_guessing(of.parts.data, members),
+        in_int8_in_haste=in_haste, guessing=_guessing(of.parts.data, members), unfinished=left.ids,
+        more=left.sentences(of.config.finish.probability, folder.path),
     )  # fmt: skip
     where = f"{of.target}: " * (len(contexts) > 1)
     if members:  # else that is said of all

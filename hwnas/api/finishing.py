@@ -1,12 +1,14 @@
 """The end of a search: candidates that may be on the front get the weights that are delivered."""
 
 import math
+import shlex
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import chain, zip_longest
+from pathlib import Path
 
 from hwnas.api.context import TargetContext
 from hwnas.api.readying import Ready, Round, Target, crew_of, finished
@@ -25,6 +27,25 @@ from hwnas.weights import as_left, left_after
 
 _TEACHER = 0.25  # of finish.minutes, that the teacher may take
 _LATER_ROUNDS = 5  # of finishing what became probable by what was finished before
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """Candidates that may be on the front of a target, and were not finished."""
+
+    ids: list[str]
+    option: str  #: with which the same run, resumed, finishes more
+
+    def sentences(self, probability: float, run: Path) -> list[str]:
+        """Return what a user is told of them, and what would finish them."""
+        if not self.ids:
+            return []
+        again = shlex.join(["python", "-m", "hwnas", "search", f"run.resume={run}", self.option])
+        name = self.option.partition("=")[0]
+        return [
+            f"{len(self.ids)} more may be on the front (finish.probability={probability:g}), but "
+            f"{name} left them unfinished. To go on with them: {again}"
+        ]
 
 
 @dataclass
@@ -77,6 +98,15 @@ class Finish:
             details={**candidate.details, **told},
             stopped=False,
         )
+
+    def unfinished(self, target: str) -> Unfinished:
+        """Return what may be on the front of a target as well, the most probable first."""
+        config = self.finisher.parts.config.finish
+        probable = self.known[target].band(config.probability)
+        left = [c.id for c in probable if c.id not in self.finished]
+        if config.minutes is not None and self.left_out.intersection(left):
+            return Unfinished(left, f"finish.minutes={2 * config.minutes:g}")
+        return Unfinished(left, f"finish.n_most={len(self.finished) + len(left)}")
 
     def members(self, target: str) -> list[Candidate]:
         """Return what is verified: finished candidates that may be on the front, fastest first.

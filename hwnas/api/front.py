@@ -43,6 +43,8 @@ class Front:
     in_int8_in_haste: Collection[str] = ()  #: ids of members that there was no time to train for it
     #: the metric on validation of finished members that may be guessing, by id
     guessing: Mapping[str, float] = field(default_factory=dict)
+    unfinished: Sequence[str] = ()  #: ids of others that may be on it, the most probable first
+    more: Sequence[str] = ()  #: how these would be finished, in a sentence
 
     @property
     def notes(self) -> list[str]:
@@ -141,6 +143,7 @@ def write_front(front: Front, manifest: Row) -> None:
         | ({"unverified": dict(front.failed)} if front.failed else {})
         | ({"hurried": sorted(front.in_int8_in_haste)} if front.in_int8_in_haste else {})
         | ({"guessing": sorted(front.guessing)} if front.guessing else {})
+        | ({"unfinished": list(front.unfinished)} if front.unfinished else {})
         | ({} if against is None else {"baseline": against.to_json()}),
     )
     title = f"{config.searched} on {config.target.name}, {parts.data.name}"
@@ -168,7 +171,7 @@ def write_front(front: Front, manifest: Row) -> None:
     if against is not None:
         page = searched.with_more(page, against.sentences, [against.table()])
     refused = [m.refusal for m in members if m.is_outrun]
-    page = searched.with_more(page, [*front.notes, *refused])
+    page = searched.with_more(page, [*front.notes, *front.more, *refused])
     for more in (front.cascades, front.exits):
         page = searched.with_more(page, more.sentences, more.tables, more.pictures)
     folder.write_bytes("report.html", render(page).encode())

@@ -54,6 +54,7 @@ def print_members(console: Console, front: Front, manifest: Row, title: str) -> 
         *front.exits.sentences,
         *_reading_words(front),
         _finishing_words(candidates, task.metric, finishing),
+        *front.more,
         *(member.refusal for member in members if member.is_outrun),
         f"{short}: {column(task.metric).title} of the compiled file on the whole "
         f"test split, measured; 95 %: {task.words.interval}.",
