@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from hwnas.errors import CompileError
 from hwnas.graph import INPUT, Node
 from hwnas.int8.network import QuantisedNetwork, QuantisedOp, Scale, Weights, needs_inner
+from hwnas.int8.windows import trimmed
 from hwnas.op import OpSpec
 
 _OP = schema.BuiltinOperator
@@ -84,7 +85,7 @@ def write(network: QuantisedNetwork) -> bytes:
     scales = {INPUT: network.input}
     for op in network.ops:
         inputs = [tensors[name] for name in op.node.inputs]
-        tensors[op.node.name] = _add(graph, op, inputs, scales[op.node.inputs[0]])
+        tensors[op.node.name] = _add(graph, trimmed(op), inputs, scales[op.node.inputs[0]])
         scales[op.node.name] = op.out
     return graph.pack(tensors[INPUT], [tensors[name] for name in network.answered])
 

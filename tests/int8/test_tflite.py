@@ -11,6 +11,7 @@ from hwnas.backends.vela.litert import LiteRTSession
 from hwnas.graph import INPUT, n_macs
 from hwnas.int8.network import QuantisedNetwork, stand_in
 from hwnas.int8.tflite import write
+from hwnas.int8.windows import trimmed
 from hwnas.op import Signature
 from hwnas.space import SearchSpace
 from hwnas.target import Target
@@ -62,6 +63,7 @@ def test_vela_takes_random_genotypes_without_cpu_operators_and_counts_the_same_m
 ) -> None:
     family, rng = families.get("mbconv"), random.Random(7)
     genotypes = [small.smallest(), small.largest(), *(small.sample(rng) for _ in range(50))]
+    n_trimmed = 0
     for genotype in genotypes:
         lowered = family.lower(small, genotype, task)
         cost = compile_tflite(write(stand_in(lowered)), lowered, npu).cost
@@ -69,7 +71,10 @@ def test_vela_takes_random_genotypes_without_cpu_operators_and_counts_the_same_m
         assert {layer.placement for layer in cost.layers} == {"NPU"}
         # The pooling's additions are the one thing that Vela counts beyond us.
         pooling = [layer.macs for layer in cost.layers if layer.operator == "Mean"]
-        assert sum(layer.macs for layer in cost.layers) - sum(pooling) == n_macs(lowered)
+        computed = sum(trimmed(op).node.op.n_macs for op in stand_in(lowered).ops)
+        assert sum(layer.macs for layer in cost.layers) - sum(pooling) == computed
+        n_trimmed += computed < n_macs(lowered)
+    assert 0 < n_trimmed < len(genotypes)
 
 
 def test_every_layer_has_the_macs_that_vela_counts(

@@ -1,0 +1,72 @@
+"""What networks cost on an NPU without the weights that only ever read the border of an image.
+
+python -m benchmarks.trimmed_windows [SPACE ...] has Vela compile random networks of search spaces
+for the target ``npu`` as ``hwnas/int8/windows.py`` trims them and as they are, and prints how many
+are trimmed, and the quartiles and extremes of how many times less latency and flash these need.
+"""
+
+import random
+import sys
+from collections.abc import Callable
+from unittest import mock
+
+import numpy as np
+import yaml
+
+from hwnas import content, families, space
+from hwnas.backends.vela.compiler import estimate
+from hwnas.families import annotations
+from hwnas.graph import Graph
+from hwnas.int8 import tflite
+from hwnas.int8.network import QuantisedOp, stand_in
+from hwnas.int8.windows import trimmed
+from hwnas.op import Signature
+from hwnas.target import Target, from_facts
+
+_SPACES = ("dense_packed", "dense_small", "mbconv_small")
+_DRAWN, _CHEAP = 400, 0.25  # networks; the share of them, by MACs, that is looked at apart
+
+
+def main() -> None:
+    """Compile, and print what it comes to."""
+    file = content.ROOT / "conf" / "target" / "npu.yaml"
+    target = from_facts(yaml.safe_load(file.read_text("utf-8")))
+    for name in sys.argv[1:] or _SPACES:
+        found = space.load(space.find(name))
+        family, rng = families.of(found), random.Random(0)
+        genotypes = [found.sample(rng) for _ in range(_DRAWN)]
+        networks = [annotations.lower(family, found, g, Signature(1, 10)) for g in genotypes]
+        networks.sort(key=lambda lowered: sum(node.op.n_macs for node in lowered))
+        for some, which in ((networks, "all"), (networks[: int(_CHEAP * _DRAWN)], "cheapest")):
+            _say(f"{name}, {which}", some, target)
+
+
+def _say(title: str, networks: list[Graph], target: Target) -> None:
+    changed = [lowered for lowered in networks if _is_trimmed(lowered)]
+    before, after = ([_cost(each, target, how) for each in changed] for how in (_same, trimmed))
+    print(f"{title}: {len(changed)} of {len(networks)} are trimmed")
+    if changed:
+        for what, ratios in zip(("ms", "KiB"), (np.array(before) / np.array(after)).T, strict=True):
+            quantiles = " ".join(f"{q:.2f}" for q in np.quantile(ratios, [0, 0.25, 0.5, 0.75, 1]))
+            print(f"    times less {what}: {quantiles}")
+
+
+def _same(quantised: QuantisedOp) -> QuantisedOp:
+    return quantised
+
+
+def _is_trimmed(lowered: Graph) -> bool:
+    return any(trimmed(op) is not op for op in stand_in(lowered).ops)
+
+
+def _cost(
+    lowered: Graph, target: Target, trim: Callable[[QuantisedOp], QuantisedOp]
+) -> tuple[float, float]:
+    """Return milliseconds and KiB of flash of a network whose windows are trimmed so."""
+    with mock.patch.object(tflite, "trimmed", trim):
+        figures = estimate(lowered, target).figures
+    return figures["latency_ms"].value, figures["flash_kib"].value
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""Windows are trimmed to what sees the image, and compute what they did."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hwnas import families, space
+from hwnas.backends.vela.compiler import compile_tflite
+from hwnas.backends.vela.litert import LiteRTSession
+from hwnas.graph import INPUT, Graph, Node
+from hwnas.int8 import tflite
+from hwnas.int8.network import QuantisedNetwork, stand_in
+from hwnas.int8.windows import trimmed
+from hwnas.op import OpSpec, Signature
+from hwnas.target import Target
+
+#: Kernel, stride, height and width, and the kernel and stride that are left.
+WINDOWS = {
+    (3, 1, 1, 1): (1, 1),
+    (3, 2, 1, 1): (1, 1),
+    (7, 1, 1, 1): (1, 1),
+    (3, 2, 2, 2): (2, 2),
+    (5, 2, 2, 2): (2, 2),
+    (5, 1, 2, 2): (3, 1),
+    (7, 1, 3, 3): (5, 1),
+    (7, 1, 2, 3): (5, 1),
+    (5, 1, 1, 2): (3, 1),
+    (3, 1, 2, 2): (3, 1),
+    (5, 2, 3, 3): (5, 2),
+    (3, 2, 1, 2): (3, 2),
+    (3, 2, 3, 3): (3, 2),
+    (2, 2, 2, 2): (2, 2),
+    (1, 1, 1, 1): (1, 1),
+}
+
+
+def _network(window: tuple[int, int, int, int], groups: int) -> QuantisedNetwork:
+    kernel, stride, height, width = window
+    out = (8, -(-height // stride), -(-width // stride))
+    op = OpSpec("conv2d+bn+relu", (8, height, width), out, kernel, stride, groups)
+    return stand_in(Graph.of([Node("conv", op, (INPUT,))]))
+
+
+@pytest.mark.parametrize("groups", [1, 8])
+@pytest.mark.parametrize("window", WINDOWS)
+def test_trimmed_windows_answer_the_same_bit_for_bit(
+    window: tuple[int, int, int, int], groups: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = _network(window, groups)
+    small = trimmed(network.ops[0])
+    assert (small.node.op.kernel, small.node.op.stride) == WINDOWS[window]
+    assert small.weights is not None
+    assert small.weights.weight.shape == small.node.op.weight_shape
+    images = np.random.default_rng(0).normal(size=(64, *network.input_shape)).astype(np.float32)
+    answers = LiteRTSession(tflite.write(network)).run(images)
+    monkeypatch.setattr(tflite, "trimmed", lambda quantised: quantised)
+    np.testing.assert_array_equal(answers, LiteRTSession(tflite.write(network)).run(images))
+    assert len(np.unique(answers)) > 8, "there is something to tell apart"
+
+
+@pytest.mark.parametrize("window", [window for window in WINDOWS if window[2] == window[3]])
+def test_every_weight_that_is_left_sees_the_image(window: tuple[int, int, int, int]) -> None:
+    network = _network(window, 8)
+    (op,) = network.ops
+    small = trimmed(op)
+    assert small.weights is not None
+    images = np.ones((1, *network.input_shape), np.float32)
+    before = LiteRTSession(tflite.write(network)).run(images)
+    kernel = small.node.op.kernel
+    for row in range(kernel):
+        for column in range(kernel):
+            weight = small.weights.weight.copy()
+            weight[:, :, row, column] = 127 * np.where(weight[:, :, row, column] > 0, -1, 1)
+            other = replace(small, weights=replace(small.weights, weight=weight))
+            after = LiteRTSession(tflite.write(replace(network, ops=(other,)))).run(images)
+            assert (after != before).any(), (row, column)
+
+
+def test_vela_needs_less_time_and_flash_for_a_network_that_ends_in_one_pixel(
+    npu: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = space.load(space.find("dense_packed"))
+    strided = {"resolution": 16, "stem.stride": 2, "stages.0.stride": 2, "stages.2.stride": 2}
+    kinds = {name: "plain" for name in found.choices if name.endswith("kind")}
+    smallest = {name: options[0] for name, options in found.choices.items()}
+    genotype = found.genotype(smallest | strided | kinds | {"stages.2.depth": 2})
+    lowered = families.of(found).lower(found, genotype, Signature(1, 10))
+    costs = []
+    for trim in (trimmed, lambda quantised: quantised):
+        monkeypatch.setattr(tflite, "trimmed", trim)
+        cost = compile_tflite(tflite.write(stand_in(lowered)), lowered, npu).cost
+        costs.append([cost.figures[name].value for name in ("latency_ms", "flash_kib")])
+    (ms, kib), (ms_before, kib_before) = costs
+    assert ms < 0.9 * ms_before
+    assert kib < 0.7 * kib_before
