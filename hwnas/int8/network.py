@@ -100,9 +100,14 @@ def needs_inner(op: OpSpec) -> bool:
     return bool(op.activation) and op.activation not in CLIPS
 
 
+def is_of_one_pixel(op: OpSpec) -> bool:
+    """Return whether an operator is the mean of what it reads, and so computes nothing."""
+    return op.base == "mean" and op.in_shape[1:] == (1, 1)
+
+
 def fixed_scale(node: Node, scales: Mapping[str, Scale]) -> Scale | None:
     """Return the scale that an operator's output must have; ``None`` if it is free."""
-    if node.op.base == "max_pool2d":
+    if node.op.base == "max_pool2d" or is_of_one_pixel(node.op):
         return scales[node.inputs[0]]
     return Scale.of_range(*CLIPS["hardsigmoid"]) if node.op.activation == "hardsigmoid" else None
 

@@ -10,7 +10,14 @@ from numpy.typing import NDArray
 
 from hwnas.errors import CompileError
 from hwnas.graph import INPUT, Node
-from hwnas.int8.network import QuantisedNetwork, QuantisedOp, Scale, Weights, needs_inner
+from hwnas.int8.network import (
+    QuantisedNetwork,
+    QuantisedOp,
+    Scale,
+    Weights,
+    is_of_one_pixel,
+    needs_inner,
+)
 from hwnas.int8.windows import trimmed
 from hwnas.op import OpSpec
 
@@ -133,6 +140,11 @@ def _add_plain(
             options = schema.MulOptionsT()
             options.fusedActivationFunction = clip
             graph.operator(_OP.MUL, inputs, out, "MulOptions", options)
+        case "mean" if is_of_one_pixel(op) and quantised.out == in_scale:
+            options = schema.ReshapeOptionsT()
+            options.newShape = shape = np.array([1, op.out_shape[0]], np.int32)
+            inputs = [inputs[0], graph.constant(f"{name}.shape", shape)]
+            graph.operator(_OP.RESHAPE, inputs, out, "ReshapeOptions", options)
         case "mean":
             axes = graph.constant(f"{name}.axes", np.array([1, 2], np.int32))
             inputs = [inputs[0], axes]

@@ -77,15 +77,39 @@ def test_every_weight_that_is_left_sees_the_image(window: tuple[int, int, int, i
             assert (after != before).any(), (row, column)
 
 
-def test_vela_needs_less_time_and_flash_for_a_network_that_ends_in_one_pixel(
-    npu: Target, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def _ends_in_one_pixel() -> Graph:
     found = space.load(space.find("dense_packed"))
     strided = {"resolution": 16, "stem.stride": 2, "stages.0.stride": 2, "stages.2.stride": 2}
     kinds = {name: "plain" for name in found.choices if name.endswith("kind")}
     smallest = {name: options[0] for name, options in found.choices.items()}
     genotype = found.genotype(smallest | strided | kinds | {"stages.2.depth": 2})
-    lowered = families.of(found).lower(found, genotype, Signature(1, 10))
+    return families.of(found).lower(found, genotype, Signature(1, 10))
+
+
+def test_the_mean_of_one_pixel_is_not_computed(
+    npu: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lowered = _ends_in_one_pixel()
+    network = stand_in(lowered)
+    images = np.random.default_rng(0).normal(size=(64, *network.input_shape)).astype(np.float32)
+    found = []
+    for is_computed in (False, True):
+        if is_computed:
+            monkeypatch.setattr(tflite, "is_of_one_pixel", lambda _: False)
+        file = tflite.write(network)
+        layers = compile_tflite(file, lowered, npu).cost.layers
+        assert any(layer.operator == "Mean" for layer in layers) == is_computed
+        found.append((LiteRTSession(file).run(images), sum(layer.cycles for layer in layers)))
+    (answers, cycles), (computed, more) = found
+    np.testing.assert_array_equal(answers, computed)
+    assert len(np.unique(answers)) > 8
+    assert cycles < more
+
+
+def test_vela_needs_less_time_and_flash_for_a_network_that_ends_in_one_pixel(
+    npu: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lowered = _ends_in_one_pixel()
     costs = []
     for trim in (trimmed, lambda quantised: quantised):
         monkeypatch.setattr(tflite, "trimmed", trim)
