@@ -40,6 +40,7 @@ class FrontFile(TypedDict):
     baseline: NotRequired[dict[str, Any]]
     unverified: NotRequired[dict[str, str]]  #: why others could not be verified, by id
     hurried: NotRequired[list[str]]  #: ids of members that there was no time to train for int8
+    unfinished: NotRequired[list[str]]  #: ids of others that may be on it, likeliest first
     guessing: NotRequired[list[str]]  #: ids of members that may be no better than guessing
 
 
