@@ -1,7 +1,7 @@
 """Is the simulator right? Against a real Triton, by a device that sleeps and by a real network.
 
     pip install --no-deps nvidia-pytriton && python -m experiments.fleet.served sleep
-    python -m experiments.fleet.served network
+    python -m experiments.fleet.served network  # and onnxruntime, where another --python has Triton
 
 ``sleep``: batches of n take 40 + 10 n ms (``sleeping_model.py``), so that the speed of this machine
 does not matter; batches are made by Triton itself. ``network``: ``mbconv_224``'s largest, by
@@ -62,6 +62,8 @@ def main() -> None:
         checking._work = lambda n: 1e-3 * n  # that machine is always as fast
     options = Options(_LOADS[asked.what], asked.seconds, _REPEATS, asked.drift, 3, 0)
     one, found = pool(_SPACES[asked.what], asked.wait), servers.probed(asked.python)
+    if asked.what == "network":  # which onnxruntime runs there
+        servers.chosen("triton", asked.python, found)
     with (
         Phases(Console()) as phases,
         servers.running("triton", asked.python, found, served([one])) as server,
