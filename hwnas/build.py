@@ -33,6 +33,8 @@ from hwnas.training.data import ImageData
 #: and torch's, which decides the supernet.
 DECISIVE = ("hwnas", "optuna")
 
+_MORE = ("minutes", "n_most")  #: of ``finish``: a run that is resumed may finish more with others
+
 
 @dataclass(frozen=True)
 class Parts:
@@ -80,7 +82,7 @@ class Parts:
             "sampler": digest(decisive(c.sampler)),
             "train": digest(self._one_or_by_space(by_space)),
             "accuracy": digest(decisive(c.trained) if c.accuracy == "trained" else c.accuracy),
-            "finish": digest({n: v for n, v in decisive(c.finish).items() if n != "minutes"}),
+            "finish": digest({n: v for n, v in decisive(c.finish).items() if n not in _MORE}),
             "start_from": digest([genotype.id for genotype in self.first]),
             "scoring": digest(decisive(c.scoring)),
             "seed": digest(c.seed),

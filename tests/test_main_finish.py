@@ -382,7 +382,16 @@ def test_no_more_are_trained_on_than_are_asked_for(
     assert not {*left} & {*manifest["finishing"]["finished"]}
     words = " ".join(capsys.readouterr().out.split())
     assert f"{len(left)} more may be on the front (finish.probability=1e-09), but" in words
-    assert f"finish.n_most={most + len(left)}" in words
+    again = words.partition("To go on with them: python -m hwnas ")[2].split()[:3]
+    assert again == [
+        "search",
+        f"run.resume={tmp_path / 'run'}",
+        f"finish.n_most={most + len(left)}",
+    ]
+    assert run(again) == 0
+    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
+    assert {*left} <= {*manifest["finishing"]["finished"]}, "what is said to finish more does"
+    assert "unfinished" not in json.loads((tmp_path / "run" / "front.json").read_text())
 
 
 @pytest.mark.parametrize(
