@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from hwnas.bounds import check, limits, within
 from hwnas.errors import ConfigError
+from hwnas.identity import LATER
 
 
 @dataclass
@@ -52,7 +53,7 @@ class FinishConfig:
     n_least: int = within("[1, 1_000_000]", 12)  #: candidates that are finished, however improbable
     #: candidates that are trained on for each target; default: as many as ``minutes`` allow, or
     #: without these a fifth of those that were scored
-    n_most: int | None = within("[1, 1_000_000]", None)
+    n_most: int | None = field(default=None, metadata={**limits("[1, 1_000_000]"), **LATER})
     #: of a run, however often it is resumed: no training is begun that would hardly end within,
     #: but the teacher's and, where a target has no finished network, one's
     minutes: float | None = within("(0, 525_600]", None)
