@@ -275,7 +275,7 @@ def check_resumed(
         if digests.get(name) != digest:
             raise RunError(
                 f"run.resume={folder.path}: {name} differs from that of the run. "
-                "Resume with the same settings (only n_trials may grow), or start a new run."
+                f"Resume with the same settings ({MAY_GROW}), or start a new run."
                 + IN_MEMORY
                 * (name == "data")
             )
@@ -286,6 +286,9 @@ def check_resumed(
             "may only grow."
         )
 
+
+#: What is no reason to refuse a run that is resumed, or a study that is joined.
+MAY_GROW = "only n_trials, minutes, finish.minutes and finish.n_most may grow"
 
 #: Why data may differ that are the same.
 IN_MEMORY = (
