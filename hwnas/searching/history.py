@@ -84,7 +84,7 @@ class Trials:
                     refused.add(self._space.key(self._assignment(other)))
             elif other.number != trial.number and self._is_within(other):
                 pending.append(self._assignment(other))
-            elif other.number < trial.number and not other.params:
+            elif other.number < trial.number:  # its choice is being made, or written
                 n_ahead += 1
         n = len(self._read)
         if [other.number for other in finished[:n]] != self._read:  # an earlier one ended since

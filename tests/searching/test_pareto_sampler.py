@@ -193,6 +193,22 @@ def test_workers_that_choose_at_once_choose_differently(n: int, n_costs: int | N
     assert different == 3 if n_costs is None else different >= 2
 
 
+@pytest.mark.parametrize("n", [0, 24])
+def test_choice_that_is_half_written_is_not_chosen_again(n: int) -> None:
+    """Optuna writes one option after the other, which takes a database a while."""
+
+    def sampler() -> ParetoSampler:
+        return ParetoSampler(_costs(latency), search_space=SMALL)
+
+    study = _run(sampler(), n)
+    storage = study._storage
+    writing, choosing = (storage.create_new_trial(study._study_id) for _ in range(2))
+    found = sampler().sample_relative(study, storage.get_trial(writing), SMALL)
+    written = SMALL["op0"]
+    storage.set_trial_param(writing, "op0", written.to_internal_repr(found["op0"]), written)
+    assert sampler().sample_relative(study, storage.get_trial(choosing), SMALL) != found
+
+
 @pytest.mark.parametrize("limit", few_of([0.6, 1.0], 1))
 @pytest.mark.parametrize("space", [SMALL, LARGE], ids=["small", "large"])
 def test_what_breaks_a_limit_is_not_proposed(
