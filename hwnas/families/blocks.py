@@ -215,7 +215,16 @@ class Mean(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """``(N, C, H, W)`` to ``(N, C)``."""
-        return x.mean((2, 3))
+        return pooled(x)
+
+
+def pooled(x: Tensor) -> Tensor:
+    """Return the mean over height and width, ``(N, C, H, W)`` to ``(N, C)``.
+
+    ``x.mean((2, 3))`` is the same, but its gradient lies in the order of ``NCHW``: what is before
+    it, in channels-last order, takes ten times as long then.
+    """
+    return x.permute(0, 2, 3, 1).flatten(1, 2).mean(1)
 
 
 def fold_batch_norm(network: nn.Module) -> nn.Module:

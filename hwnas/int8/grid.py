@@ -20,6 +20,7 @@ from hwnas.space import Genotype
 
 #: Fractions of the largest weight that the grid may end at, the largest first.
 _SHRINK = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5)
+_LEAST = 1e-12  # that 1 stands for: of a channel of zeros
 
 
 def steps(weight: Tensor, bits: int, by_channel: bool) -> Tensor:
@@ -28,14 +29,11 @@ def steps(weight: Tensor, bits: int, by_channel: bool) -> Tensor:
     In eight bits the largest weight is on the grid; in fewer, the grid is that of the least squared
     error. What is on a grid already stays as it is.
     """
-    flat = weight.detach().flatten(1) if by_channel else weight.detach().reshape(1, -1)
-    peaks = flat.abs().amax(1)
+    flat = _rows(weight.detach(), by_channel)
     if bits == NATIVE_BITS:
-        return peaks / largest(bits)
-    found = torch.stack([shrink * peaks / largest(bits) for shrink in _SHRINK])
-    spread = found.clamp(min=1e-12)[:, :, None]
-    errors = (_nearest(flat / spread, bits) * spread - flat).square().sum(2)
-    return found.gather(0, errors.argmin(0)[None])[0]
+        return _peaks(flat) / largest(bits)
+    found, _, best = _fitted(flat, bits)
+    return found.gather(0, best[None])[0]
 
 
 def integers(weight: Tensor, step: Tensor, bits: int) -> Tensor:
@@ -58,6 +56,26 @@ def two_of_four(weight: Tensor) -> Tensor:
     return torch.cat([kept.flatten(1, 2), weight[:, n:]], 1)
 
 
+def _rows(weight: Tensor, by_channel: bool) -> Tensor:
+    return weight.flatten(1) if by_channel else weight.reshape(1, -1)
+
+
+def _peaks(rows: Tensor) -> Tensor:
+    return rows.abs().amax(1)
+
+
+def _fitted(rows: Tensor, bits: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the grids that rows ``(C, K)`` may lie on, the rows on these, and which is best.
+
+    That is the real values of 1 ``(G, C)``, ``(G, C, K)`` and ``(C,)``. A training does this to
+    each layer at each step: in few operations, since what they are called by takes most of it.
+    """
+    found = rows.new_tensor(_SHRINK)[:, None] * _peaks(rows) / largest(bits)
+    spread = found.clamp(min=_LEAST)[:, :, None]
+    on_grid = (rows / spread).round_().clamp_(-largest(bits), largest(bits)).mul_(spread)
+    return found, on_grid, (on_grid - rows).square_().sum(2).argmin(0)
+
+
 def _nearest(scaled: Tensor, bits: int) -> Tensor:
     return scaled.round().clamp(-largest(bits), largest(bits))
 
@@ -73,10 +91,15 @@ class Grid:
     def rounded(self, weight: Tensor) -> Tensor:
         """Return the weight on the grid, with the gradient of the weight itself."""
         kept = two_of_four(weight.detach()) if self.is_sparse else weight.detach()
-        step = steps(kept, self.bits, self.by_channel).clamp(min=1e-12)
-        found = integers(kept, step, self.bits)
-        found = found * step.view(-1, *[1] * (weight.dim() - 1))
-        return weight + (found - weight).detach()
+        return weight + (self._on_it(kept) - weight).detach()
+
+    def _on_it(self, weight: Tensor) -> Tensor:
+        if self.bits == NATIVE_BITS:
+            step = steps(weight, self.bits, self.by_channel).clamp(min=_LEAST)
+            return integers(weight, step, self.bits) * step.view(-1, *[1] * (weight.dim() - 1))
+        rows = _rows(weight, self.by_channel)
+        _, on_grid, best = _fitted(rows, self.bits)
+        return on_grid.gather(0, best[None, :, None].expand(1, *rows.shape))[0].view(weight.shape)
 
 
 Grids = Mapping[str, Grid]  #: by the name of the parameter

@@ -11,7 +11,7 @@ from hwnas.backends.vela.litert import LiteRTSession
 from hwnas.families import annotations
 from hwnas.families.blocks import fold_batch_norm
 from hwnas.graph import Graph
-from hwnas.int8.grid import Grid, grids, put_on, steps
+from hwnas.int8.grid import Grid, grids, integers, put_on, steps
 from hwnas.int8.quantise import calibrate, in_int8
 from hwnas.int8.simulated import Simulated
 from hwnas.int8.tflite import write
@@ -49,6 +49,29 @@ def test_what_is_on_a_grid_stays(bits: int, by_channel: bool) -> None:
     torch.testing.assert_close(grid.rounded(found), found)
     coarser = Grid(bits - 1, by_channel).rounded(weight)
     assert (found - weight).abs().mean() < (coarser - weight).abs().mean()
+
+
+@pytest.mark.parametrize("bits", [3, 6])
+@pytest.mark.parametrize("by_channel", [True, False])
+def test_few_operations_find_what_one_by_one_is_found(bits: int, by_channel: bool) -> None:
+    weight = torch.randn(24, 8, 3, 3, generator=torch.Generator().manual_seed(bits))
+    weight[3] = 0.0
+    weight = weight.to(memory_format=torch.channels_last)
+    step = steps(weight, bits, by_channel)
+    spread = step.clamp(min=1e-12).view(-1, 1, 1, 1)
+    on_grid = integers(weight, spread.flatten(), bits) * spread
+    found = Grid(bits, by_channel).rounded(weight)
+    assert torch.equal(found, weight + (on_grid - weight))
+    assert found.stride() == weight.stride()
+    rows = weight.flatten(1) if by_channel else weight.reshape(1, -1)
+    for row, own in zip(rows, step.tolist(), strict=True):
+        peak, most = float(row.abs().max()), 2 ** (bits - 1) - 1
+        tried = [shrink * peak / most for shrink in (1.0, 0.9, 0.8, 0.7, 0.6, 0.5)]
+        errors = [
+            float(((row / one).round().clamp(-most, most) * one - row).square().sum()) if one else 0
+            for one in tried
+        ]
+        assert own == pytest.approx(tried[int(np.argmin(errors))], rel=1e-6)
 
 
 def test_ends_of_a_grid_are_where_the_error_is_least() -> None:

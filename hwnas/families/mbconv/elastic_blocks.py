@@ -6,7 +6,7 @@ from typing import Protocol, final, runtime_checkable
 
 from torch import Tensor, nn
 
-from hwnas.families.blocks import ConvNormAct, SqueezeExcitation
+from hwnas.families.blocks import ConvNormAct, SqueezeExcitation, pooled
 from hwnas.families.elastic import ElasticConv, ElasticLinear, activated
 from hwnas.families.mbconv.lowering import Block
 from hwnas.families.mbconv.network import (
@@ -56,7 +56,7 @@ class ElasticGate(nn.Module):
 
     def forward(self, x: Tensor, reduced: int) -> Tensor:
         """``(N, C, H, W)`` to the same."""
-        small = activated(self.reduce(x.mean((2, 3)), reduced), "relu")
+        small = activated(self.reduce(pooled(x), reduced), "relu")
         gate = activated(self.excite(small, x.shape[1]), "hardsigmoid")
         return x * gate[:, :, None, None]
 

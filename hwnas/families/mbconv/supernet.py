@@ -5,7 +5,7 @@ from typing import final
 
 from torch import Tensor, nn
 
-from hwnas.families.blocks import ConvNormAct, LinearAct
+from hwnas.families.blocks import ConvNormAct, LinearAct, pooled
 from hwnas.families.checks import n_stages
 from hwnas.families.elastic import ElasticConv, ElasticLinear, activated
 from hwnas.families.mbconv.elastic_blocks import KINDS, Elastic, ElasticBlock
@@ -58,7 +58,7 @@ class MBConvSupernet(nn.Module):
         if head.width:
             assert self.head is not None
             x = self.head(x, head.width, 1, head.activation)
-        x = x.mean((2, 3))
+        x = pooled(x)
         if head.features:
             assert self.features is not None
             x = activated(self.features(x, head.features), head.activation)

@@ -4,7 +4,7 @@ from typing import final
 
 from torch import Tensor, nn
 
-from hwnas.families.blocks import Add, ConvNormAct
+from hwnas.families.blocks import Add, ConvNormAct, pooled
 from hwnas.families.elastic import ElasticConv, ElasticLinear
 from hwnas.families.resnet.lowering import Block, Conv, dimensions
 from hwnas.families.resnet.network import ResidualNetwork, stages, stem_pool
@@ -63,7 +63,7 @@ class ResidualSupernet(nn.Module):
         x: Tensor = self.stem_pool(self.stem(images, dims.stem.c_out, dims.stem.kernel))
         for block in dims.blocks:
             x = self.get_submodule(block.name)(x, block)
-        logits: Tensor = self.classifier(x.mean((2, 3)))
+        logits: Tensor = self.classifier(pooled(x))
         return logits
 
     def extract(self, genotype: Genotype) -> nn.Module:
