@@ -276,8 +276,7 @@ def check_resumed(
             raise RunError(
                 f"run.resume={folder.path}: {name} differs from that of the run. "
                 f"Resume with the same settings ({MAY_GROW}), or start a new run."
-                + IN_MEMORY
-                * (name == "data")
+                + WHY_DIFFERENT.get(name, "")
             )
     recorded = earlier.get("config", {}).get("n_trials", 0)
     if n_trials < recorded:
@@ -290,11 +289,13 @@ def check_resumed(
 #: What is no reason to refuse a run that is resumed, or a study that is joined.
 MAY_GROW = "only n_trials, minutes, finish.minutes and finish.n_most may grow"
 
-#: Why data may differ that are the same.
-IN_MEMORY = (
-    " On machines of other memory, images may be in memory here and streamed there: see the line "
-    "'Decoded images', and say dataset.in_memory=true or false."
-)
+#: By what differs, why it may though nothing else was said.
+WHY_DIFFERENT = {
+    "data": " On machines of other memory, images may be in memory here and streamed there: see "
+    "the line 'Decoded images', and say dataset.in_memory=true or false.",
+    "train": " Before December 2026, networks of the family mbconv were trained with "
+    "train.optimiser=sgd where nothing else was said.",
+}
 
 
 def default_path(verb: str, *, shared: bool = False) -> Path:

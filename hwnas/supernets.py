@@ -3,7 +3,7 @@
 import contextlib
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -30,7 +30,7 @@ from hwnas.training import loop, precision
 from hwnas.training.alone import Student, train_alone
 from hwnas.training.batches import Material
 from hwnas.training.checkpoint import Checkpoint
-from hwnas.training.config import TrainingConfig, fine_tuning
+from hwnas.training.config import TrainingConfig, fine_tuning, shared
 from hwnas.training.data import DatasetConfig, ImageData, load, some
 from hwnas.training.inference import per_sample, recalibrate
 from hwnas.training.initial import initialise
@@ -125,7 +125,7 @@ class TrainingSetup:
     def of(self) -> dict[str, Any]:
         """Return what decides the weights, by the names that messages use."""
         signature, task = self.data.signature, self.data.task
-        options = self.train.decisive(self.family.recipe)
+        options = self.train.decisive(shared(self.family.recipe))
         bare, outputs = annotations.bare_space(self.space), task.words.outputs
         brought = "".join(f", {word}" for word in tasks.brought(task.name))
         return {
@@ -185,7 +185,10 @@ class TrainingSetup:
         bare = annotations.bare_space(self.space)  # what else is drawn would draw other subnets
         sandwich = Sandwich(supernet, bare, self.resolution, self.train, rounding, dtype)
         trainee = Trainee(
-            supernet.module, sandwich, self.family.recipe, measure=lambda: self._glance(supernet)
+            supernet.module,
+            sandwich,
+            shared(self.family.recipe),
+            measure=lambda: self._glance(supernet),
         )
         total = loop.n_steps(self.train, len(self.data.train))
         with sole(checkpoint, total, progress):
@@ -202,6 +205,9 @@ class TrainingSetup:
             start: What else decides its weights, beside what decides the supernet's.
         """
         what = self.of | {"genotype": annotations.bare(genotype).id, "start": start}
+        recipe = self.train.recipe(self.family.recipe)
+        if recipe != self.train.recipe(shared(self.family.recipe)):
+            what["recipe"] = asdict(recipe)
         return Checkpoint(Path(self.supernets, digest(what), "network.safetensors"), what)
 
     def teach(

@@ -176,7 +176,7 @@ def test_run_that_is_resumed_keeps_its_settings(capsys: pytest.CaptureFixture[st
     assert run(["train", "run.resume=r"]) == 0
     assert len(Path("r/log.csv").read_text().splitlines()) == 33
     capsys.readouterr()
-    assert "train.lr differs" in _refused(capsys, "train", "run.resume=r", "train.lr=0.2")
+    assert "train.lr differs" in _refused(capsys, "train", "run.resume=r", "train.lr=0.4")
     assert "hwnas train run.resume=r" in _refused(capsys, "train", *TINY, "run.dir=r")
 
 
@@ -197,7 +197,7 @@ def test_network_in_int8_says_in_what_its_figures_are(
     raw = space_yaml(tiny)
     raw["fixed"] |= {"precision": "int8"}
     Path("int8.yaml").write_text(yaml.safe_dump(raw))
-    assert run(["train", "search_space=int8.yaml", "train.epochs=1", *SMALLEST]) == 0
+    assert run(["train", "search_space=int8.yaml", "train.epochs=2", *SMALLEST]) == 0
     printed = capsys.readouterr().out
     for words in ("test split (360 images), in float32", "images), in int8 as calibrated"):
         assert words in printed

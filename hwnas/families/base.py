@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Recipe:
     """How networks of a family are trained where the user does not say otherwise."""
 
-    optimiser: str  #: ``sgd`` (with Nesterov's momentum) or ``adamw``
+    optimiser: str  #: ``sgd`` (with Nesterov's momentum), ``adamw`` or ``muon``
     lr: float  #: peak of the schedule
     weight_decay: float
 

@@ -28,7 +28,7 @@ from optuna.storages import RetryHeartbeatStaleTrialCallback, fail_stale_trials
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from hwnas.errors import RunError
-from hwnas.results import IN_MEMORY, MAY_GROW, Candidate
+from hwnas.results import MAY_GROW, WHY_DIFFERENT, Candidate
 from hwnas.searching import storage as storages
 from hwnas.searching import trials
 from hwnas.searching.connection import AWAY, Connection
@@ -211,7 +211,8 @@ class SharedStudy:
             raise RunError(
                 f"{self._connection.where} holds a study '{name}' of another search: "
                 f"{', '.join(differing)} differ. Choose another name with study.name=NAME, or use "
-                f"the same settings ({MAY_GROW})." + IN_MEMORY * ("data" in differing)
+                f"the same settings ({MAY_GROW})."
+                + "".join(WHY_DIFFERENT.get(name, "") for name in differing)
             )
 
         def made() -> optuna.Study:

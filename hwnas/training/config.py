@@ -8,14 +8,18 @@ from hwnas.errors import ConfigError, unknown
 from hwnas.families.base import Recipe
 from hwnas.identity import decisive
 
-OPTIMISERS = ("sgd", "adamw")
 DTYPES = ("auto", "float32", "bfloat16")
 
 _FINE_TUNING_LR = 0.1  # of the rate that trains from scratch
 #: What changes no weight of a supernet, but perhaps by rounding; and a path, whose content does.
 _INDIFFERENT = ("device", "tensorboard", "from_supernet", "fine_tuning_epochs", "init_from")
 
-
+#: By optimiser, where it is not the family's.
+_USUAL = {
+    "sgd": Recipe("sgd", lr=0.3, weight_decay=5e-5),
+    "adamw": Recipe("adamw", lr=2e-3, weight_decay=0.05),
+    "muon": Recipe("muon", lr=0.2, weight_decay=5e-5),
+}
 _WHY = "at a second an epoch, so many take more than a day"
 
 
@@ -25,10 +29,11 @@ class TrainingConfig:
 
     epochs: int = within("[0, 100_000]", 20, _WHY)
     batch_size: int = within("[2, 1_000_000]", 128)  #: images a step, of all processes together
-    optimiser: str | None = None  #: sgd or adamw; this and the next two default to the family's
+    #: sgd, adamw or muon; this, lr and weight_decay default to the family's
+    optimiser: str | None = None
     lr: float | None = within("(0, 1000]", None)  #: peak of the cosine schedule
     weight_decay: float | None = within("[0, 100]", None)
-    momentum: float = within("[0, 1)", 0.9)  #: of sgd
+    momentum: float = within("[0, 1)", 0.9)  #: of sgd and muon
     warmup: float = within("[0, 1)", 0.05)  #: fraction of the steps
     label_smoothing: float = within("[0, 1)", 0.1)  #: of classification
     #: alpha of the Beta distribution that images are mixed by; 0: not mixed
@@ -57,14 +62,16 @@ class TrainingConfig:
         check(self, "train.")
         if self.epochs == 0 and self.init_from is None:
             raise ConfigError("train.epochs=0 trains nothing: it needs train.init_from=FILE.")
-        for key, allowed in (("optimiser", OPTIMISERS), ("dtype", DTYPES)):
+        for key, allowed in (("optimiser", tuple(_USUAL)), ("dtype", DTYPES)):
             if (value := getattr(self, key)) is not None and value not in allowed:
                 raise ConfigError(unknown(f"train.{key}", value, allowed))
 
     def recipe(self, default: Recipe) -> Recipe:
         """Return a family's recipe, changed where options say so."""
+        if self.optimiser not in (None, default.optimiser):
+            default = _USUAL[self.optimiser]
         return Recipe(
-            self.optimiser or default.optimiser,
+            default.optimiser,
             default.lr if self.lr is None else self.lr,
             default.weight_decay if self.weight_decay is None else self.weight_decay,
         )
@@ -81,6 +88,14 @@ class TrainingConfig:
         """
         options = decisive(self) | asdict(self.recipe(default))
         return {name: value for name, value in options.items() if name not in _INDIFFERENT}
+
+
+def shared(recipe: Recipe) -> Recipe:
+    """Return a family's recipe for weights that networks share.
+
+    Muon turns a weight as a whole, of which each of them uses a part: it was not measured there.
+    """
+    return _USUAL["sgd"] if recipe.optimiser == "muon" else recipe
 
 
 def fine_tuning(recipe: Recipe) -> Recipe:

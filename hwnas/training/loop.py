@@ -220,7 +220,7 @@ class _Training:
         self._parameters = [*module.parameters()]
         self.state = State(
             module,
-            optimiser(module, self._recipe, config.momentum),
+            optimiser(module, self._recipe, config.momentum, self.total),
             Averages(module, config.ema) if config.ema else None,
             Watch(material.data.task, self.total),
         )

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from hwnas.families.base import Recipe
+from hwnas.training.muon import Muon
 
 _O = TypeVar("_O", bound=torch.optim.Optimizer)
 
@@ -19,8 +20,15 @@ def schedule(progress: float, warmup: float) -> float:
     return 0.5 * (1 + math.cos(math.pi * (progress - warmup) / (1 - warmup)))
 
 
-def optimiser(module: nn.Module, recipe: Recipe, momentum: float) -> torch.optim.Optimizer:
-    """Return the optimiser of a recipe; AdamW decays no biases and no scales, as is usual."""
+def optimiser(
+    module: nn.Module, recipe: Recipe, momentum: float, n_steps: int
+) -> torch.optim.Optimizer:
+    """Return the optimiser of a recipe, for a training of so many steps.
+
+    AdamW decays no biases and no scales, as is usual.
+    """
+    if recipe.optimiser == "muon":
+        return _Muon(module, recipe.lr, momentum, recipe.weight_decay, n_steps)
     if recipe.optimiser == "sgd":
         return _SGD(
             module.parameters(),
@@ -51,4 +59,4 @@ def _lean(kind: type[_O]) -> type[_O]:
     return type(kind.__name__, (kind,), plain)
 
 
-_SGD, _AdamW = _lean(torch.optim.SGD), _lean(torch.optim.AdamW)
+_SGD, _AdamW, _Muon = _lean(torch.optim.SGD), _lean(torch.optim.AdamW), _lean(Muon)

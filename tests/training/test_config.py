@@ -26,6 +26,9 @@ def test_family_decides_what_options_leave_open() -> None:
     assert TrainingConfig().recipe(FAMILY) == FAMILY
     found = TrainingConfig(optimiser="sgd", lr=0.3, weight_decay=0.0).recipe(FAMILY)
     assert found == Recipe("sgd", 0.3, 0.0)
+    other = TrainingConfig(optimiser="sgd").recipe(FAMILY)
+    assert other.lr != FAMILY.lr, "the family's is of another optimiser"
+    assert TrainingConfig(optimiser=FAMILY.optimiser).recipe(FAMILY) == FAMILY
     assert fine_tuning(FAMILY).lr == pytest.approx(0.0001)
 
 

@@ -23,8 +23,8 @@ class MBConv:
 
     @property
     def recipe(self) -> Recipe:
-        """How supernets and networks of this family are trained by default."""
-        return Recipe("sgd", lr=0.3, weight_decay=5e-5)
+        """How networks of this family are trained alone by default; supernets: see ``shared``."""
+        return Recipe("muon", lr=0.2, weight_decay=5e-5)
 
     def check(self, space: SearchSpace) -> None:
         """Raise ``SpaceError`` if the space does not describe such networks."""
