@@ -21,7 +21,7 @@ from hwnas.tasks.base import Found, Task
 from hwnas.training import loop
 from hwnas.training.alone import Student, seconds
 from hwnas.training.checkpoint import Checkpoint
-from hwnas.training.config import TrainingConfig
+from hwnas.training.config import TrainingConfig, shared
 from hwnas.training.precision import FLOAT32
 from hwnas.training.soft_targets import Views
 
@@ -144,13 +144,15 @@ class Training:
         """
         setup = origin.setup
         options = setup.train.of_recipe(self.epochs(config))
-        recipe = setup.train.recipe(setup.family.recipe)
+        # What is simulated in int8 knows of its grids; bfloat16 would round them. Its batch norm is
+        # folded: norms of its weights count, which Muon keeps.
+        is_simulated = isinstance(network, Simulated)
+        usual = setup.family.recipe
+        recipe = setup.train.recipe(shared(usual) if is_simulated else usual)
         recipe = replace(recipe, lr=recipe.lr * config.rate * self.gentleness)
         teacher = None
         if origin.tutor is not None and config.alpha:
             teacher = origin.tutor.teacher(setup, options, config.alpha)
-        # What is simulated in int8 knows of its grids; bfloat16 would round them.
-        is_simulated = isinstance(network, Simulated)
         student = Student(
             network,
             origin.resolution,

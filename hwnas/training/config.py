@@ -91,7 +91,7 @@ class TrainingConfig:
 
 
 def shared(recipe: Recipe) -> Recipe:
-    """Return a family's recipe for weights that networks share.
+    """Return a family's recipe for weights that networks share, or that have no batch norm.
 
     Muon turns a weight as a whole, of which each of them uses a part: it was not measured there.
     """
