@@ -152,10 +152,10 @@ def test_what_another_search_went_on_with_is_exported_as_this_one_left_it(
 
 
 def test_other_candidate_is_finished_likewise(root: Path, tmp_path: Path) -> None:
-    name = _unfinished(root)["id"]
-    # After so few epochs int8 may lose more points than what is delivered should.
-    options = [f"id={name}", "max_int8_drop=20", f"dir={tmp_path}"]
-    assert run(["export", f"run={root / 'alone'}", *options]) == 0
+    others = [row for row in _rows(root) if row["accuracy_finished"] is None]
+    # After so few epochs int8 costs the worst of them more points than it may.
+    name = max(others, key=lambda row: float(row["accuracy"]))["id"]
+    assert run(["export", f"run={root / 'alone'}", f"id={name}", f"dir={tmp_path}"]) == 0
     finishing = json.loads((tmp_path / name / "proof.json").read_text())["finishing"]
     assert finishing["teacher"] == _manifest(root)["finishing"]["teacher"]
     assert (finishing["epochs"], finishing["rate"], finishing["alpha"]) == (2, 1.0, 0.5)
