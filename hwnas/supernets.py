@@ -30,7 +30,7 @@ from hwnas.training import loop, precision
 from hwnas.training.alone import Student, train_alone
 from hwnas.training.batches import Material
 from hwnas.training.checkpoint import Checkpoint
-from hwnas.training.config import TrainingConfig, fine_tuning, shared
+from hwnas.training.config import TrainingConfig, by_descent, fine_tuning
 from hwnas.training.data import DatasetConfig, ImageData, load, some
 from hwnas.training.inference import per_sample, recalibrate
 from hwnas.training.initial import initialise
@@ -125,7 +125,7 @@ class TrainingSetup:
     def of(self) -> dict[str, Any]:
         """Return what decides the weights, by the names that messages use."""
         signature, task = self.data.signature, self.data.task
-        options = self.train.decisive(shared(self.family.recipe))
+        options = self.train.decisive(by_descent(self.family.recipe))
         bare, outputs = annotations.bare_space(self.space), task.words.outputs
         brought = "".join(f", {word}" for word in tasks.brought(task.name))
         return {
@@ -187,7 +187,7 @@ class TrainingSetup:
         trainee = Trainee(
             supernet.module,
             sandwich,
-            shared(self.family.recipe),
+            by_descent(self.family.recipe),
             measure=lambda: self._glance(supernet),
         )
         total = loop.n_steps(self.train, len(self.data.train))
@@ -206,7 +206,7 @@ class TrainingSetup:
         """
         what = self.of | {"genotype": annotations.bare(genotype).id, "start": start}
         recipe = self.train.recipe(self.family.recipe)
-        if recipe != self.train.recipe(shared(self.family.recipe)):
+        if recipe != self.train.recipe(by_descent(self.family.recipe)):
             what["recipe"] = asdict(recipe)
         return Checkpoint(Path(self.supernets, digest(what), "network.safetensors"), what)
 

@@ -21,7 +21,7 @@ from hwnas.tasks.base import Found, Task
 from hwnas.training import loop
 from hwnas.training.alone import Student, seconds
 from hwnas.training.checkpoint import Checkpoint
-from hwnas.training.config import TrainingConfig, shared
+from hwnas.training.config import TrainingConfig, by_descent
 from hwnas.training.precision import FLOAT32
 from hwnas.training.soft_targets import Views
 
@@ -144,11 +144,11 @@ class Training:
         """
         setup = origin.setup
         options = setup.train.of_recipe(self.epochs(config))
-        # What is simulated in int8 knows of its grids; bfloat16 would round them. Its batch norm is
-        # folded: norms of its weights count, which Muon keeps.
+        # What is simulated in int8 knows of its grids, which bfloat16 would round, and its batch
+        # norm is folded.
         is_simulated = isinstance(network, Simulated)
         usual = setup.family.recipe
-        recipe = setup.train.recipe(shared(usual) if is_simulated else usual)
+        recipe = setup.train.recipe(by_descent(usual) if is_simulated else usual)
         recipe = replace(recipe, lr=recipe.lr * config.rate * self.gentleness)
         teacher = None
         if origin.tutor is not None and config.alpha:

@@ -90,10 +90,11 @@ class TrainingConfig:
         return {name: value for name, value in options.items() if name not in _INDIFFERENT}
 
 
-def shared(recipe: Recipe) -> Recipe:
-    """Return a family's recipe for weights that networks share, or that have no batch norm.
+def by_descent(recipe: Recipe) -> Recipe:
+    """Return a family's recipe without Muon, for what that does not suit.
 
-    Muon turns a weight as a whole, of which each of them uses a part: it was not measured there.
+    It turns a weight as a whole, of which subnets use parts (not measured there), and keeps norms,
+    which count where batch norm is folded.
     """
     return _USUAL["sgd"] if recipe.optimiser == "muon" else recipe
 

@@ -1,7 +1,8 @@
 """Muon: steps of a convolution's weights turn all their directions alike.
 
 A gradient of such a matrix is mostly one or a few directions; plain descent learns these and hardly
-any other. Here the momentum is made orthogonal before it is followed.
+any other. Here the momentum is made orthogonal before it is followed. ``torch.optim.Muon`` takes
+weights of two dimensions alone, and lets norms grow.
 
 Sources: Jordan et al., "Muon", 2024, https://kellerjordan.github.io/posts/muon; that a weight keeps
 its norm, Liu et al., "Learning by Turning", ICML 2021, https://arxiv.org/abs/2102.07227.
@@ -39,7 +40,7 @@ class Muon(torch.optim.Optimizer):
     def __init__(
         self, module: nn.Module, lr: float, momentum: float, weight_decay: float, n_steps: int
     ):
-        self._turn_rate = min(_TURN / math.sqrt(n_steps), _MOST / lr)
+        self._turn_rate = min(_TURN / math.sqrt(max(1, n_steps)), _MOST / lr)
         turned, rest = list[nn.Parameter](), list[nn.Parameter]()
         for parameter in module.parameters():
             (turned if is_turned(parameter) else rest).append(parameter)
@@ -58,11 +59,8 @@ class Muon(torch.optim.Optimizer):
     def _turn(self, weights: list[Tensor], group: dict[str, Any]) -> None:
         for weight, heading in zip(weights, self._headings(weights, group), strict=True):
             norm, heading = weight.norm(), orthogonal(heading)
-            weight.sub_(
-                heading.mul_(
-                    self._turn_rate * group["lr"] * norm / heading.norm().clamp(min=_LEAST)
-                )
-            )
+            far = self._turn_rate * group["lr"] * norm / heading.norm().clamp(min=_LEAST)
+            weight.sub_(heading.mul_(far))
             weight.mul_(norm / weight.norm())
 
     def _descend(self, weights: list[Tensor], group: dict[str, Any]) -> None:

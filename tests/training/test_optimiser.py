@@ -93,6 +93,7 @@ def test_muon_turns_further_where_there_are_few_steps() -> None:
 
     assert turned(1000) > 2 * turned(10_000)
     assert turned(1) == pytest.approx(turned(10)), "there is a limit"
+    assert turned(0) == turned(1), "weights may be used as they are given"
 
 
 def test_muon_descends_where_there_is_no_matrix() -> None:

@@ -23,7 +23,7 @@ class MBConv:
 
     @property
     def recipe(self) -> Recipe:
-        """How networks of this family are trained alone by default; supernets: see ``shared``."""
+        """How networks are trained alone by default; supernets: see ``by_descent``."""
         return Recipe("muon", lr=0.2, weight_decay=5e-5)
 
     def check(self, space: SearchSpace) -> None:
