@@ -2,11 +2,12 @@
 
 Choices become features by ``Features``; the kernel is a Matern 3/2 with a length scale a feature
 (chosen in ``experiments/sampler``). Where some features sum up a candidate (how often each option
-occurs, what it costs), a value is a function of these alone, and another of all features: the first
-is learned from few observations, and the second says by how much single choices move it. Length
-scales are fitted by maximum a posteriori: with tens of observations and tens of features maximum
-likelihood alone overfits. How smooth a function is as a whole is left to the data; that one feature
-matters much more than others must be shown by it.
+occurs, what it costs, how large it is), a value is a line in these, a function of these alone, and
+another of all features: the first are learned from few observations, and the last says by how much
+single choices move it. A line goes on where nothing was observed yet. Length scales are fitted by
+maximum a posteriori: with tens of observations and tens of features maximum likelihood alone
+overfits. How smooth a function is as a whole is left to the data; that one feature matters much
+more than others must be shown by it.
 
 Sources: Rasmussen and Williams, "Gaussian processes for machine learning", 2006, chapter 5; sums of
 kernels over few features and many: Duvenaud et al., "Additive Gaussian processes", NeurIPS 2011,
@@ -34,6 +35,9 @@ _ONE, _OF_TWO = math.sqrt(2), -0.35
 # then those of features that sum up.
 _SPREAD, _SPREAD_OF_SUMMARY = (2.0, 0.3), (1.0, 0.5)
 _SINGLE = 2.0  #: of the logarithm of how much single choices move a value: variance of its prior
+#: Of the logarithm of how much a line does, in all that sums up: mean and variance of its prior.
+#: Much of how well a network answers is one (``experiments/sampler``).
+_TREND = 1.0, 2.0
 _STEPS = 60  #: of the optimiser, at most
 _BLOCK = 50_000  #: elements of a kernel that are worked on at once
 
@@ -47,6 +51,7 @@ class Hyperparameters:
     variance: float  #: of the variance of what the summary explains; where there is none, all do
     n_summary: int = 0  #: features that sum up a candidate: the last ones
     single: float = 0.0  #: of the variance that all features explain, over ``variance``
+    trend: float = 0.0  #: of the variance of a slope in a feature that sums up, over ``variance``
 
 
 @final
@@ -67,6 +72,10 @@ class Surrogate:
     def __init__(self, x: Array, y: Array, parameters: Hyperparameters, stds: Array | None = None):
         self._x, self._y, self._parameters = x, y, parameters
         self._parts = _parts(x.shape[1], parameters.n_summary, parameters.single)
+        n_summed = parameters.n_summary
+        self._sloped = slice(x.shape[1] - n_summed, x.shape[1])
+        self._slope = math.exp(parameters.trend / 2) if n_summed else 0.0
+        self._centre = x[:, self._sloped].mean(axis=0)
         self._variance = math.exp(parameters.variance)
         self._errors = np.zeros(len(y)) if stds is None else stds**2 / self._variance
         own = math.exp(parameters.noise) * _same(x, self._errors)
@@ -84,12 +93,20 @@ class Surrogate:
 
     def _kernel(self, x: Array) -> Array:
         lengths = self._parameters.lengths
+        line = self._lines(x) @ self._lines(self._x).T
         return np.asarray(
             sum(
-                weight * _kernel(x[:, part], self._x[:, part], lengths[part])
-                for part, weight in self._parts
+                (
+                    weight * _kernel(x[:, part], self._x[:, part], lengths[part])
+                    for part, weight in self._parts
+                ),
+                start=line,
             )
         )
+
+    def _lines(self, x: Array) -> Array:
+        """Return what lines in what sums up are made of, ``(n, n_summary)``."""
+        return np.asarray(self._slope * (x[:, self._sloped] - self._centre))
 
     def predict(self, x: Array) -> tuple[Array, Array]:
         """Return mean and standard deviation of what features explain, each ``(n,)``."""
@@ -98,7 +115,7 @@ class Surrogate:
         n = len(self._y)
         inverse = linalg.solve_triangular(self._factor, np.eye(n), lower=True, check_finite=False)
         solved = kernel @ inverse.T  # in much less time than by a triangular solver
-        whole = sum(weight for _, weight in self._parts)
+        whole = sum(weight for _, weight in self._parts) + (self._lines(x) ** 2).sum(axis=1)
         left = whole - np.einsum("ij,ij->i", solved, solved)
         return mean, np.sqrt(self._variance * np.maximum(left, 1e-9))
 
@@ -143,15 +160,20 @@ def fit(x: Array, y: Array, stds: Array | None = None, n_summary: int = 0) -> Hy
     n_told = int(used[d - n_summary :].sum()) if used[: d - n_summary].any() else 0
     n_summary = n_summary if n_told else 0
     centre = _centre(d, n_summary)
+    summed = z[:, z.shape[1] - n_told :]
+    summed = summed - summed.mean(axis=0)
+    lines = summed @ summed.T  # zero where nothing sums up
 
     def loss(values: Array) -> tuple[float, Array]:
-        lengths, noise, single, variance = values[:-3], values[-3], values[-2], math.exp(values[-1])
+        lengths, (noise, single, trend, at) = values[:-4], values[-4:]
+        variance = math.exp(at)
         parts = []
         for part, weight in _parts(len(lengths), n_told, single):
             scaled = z[:, part] / np.exp(lengths[part])
             explained, slope = _matern(_squares(scaled, scaled))
             parts.append((part, scaled, weight * explained, weight * slope))
-        kernel = sum(explained for _, _, explained, _ in parts) + math.exp(noise) * same
+        line = math.exp(trend) * lines
+        kernel = sum(explained for _, _, explained, _ in parts) + line + math.exp(noise) * same
         kernel[np.diag_indices_from(kernel)] += _JITTER + errors / variance
         factor = linalg.cholesky(kernel, lower=True, check_finite=False)
         inverse = linalg.cho_solve((factor, True), np.eye(n), check_finite=False)
@@ -159,7 +181,7 @@ def fit(x: Array, y: Array, stds: Array | None = None, n_summary: int = 0) -> Hy
         residual = y - float(ones @ y / ones.sum())
         weights = inverse @ residual
         misfit = 0.5 * float(residual @ weights) + prior
-        value = (0.5 * n + 1) * values[-1] + float(np.log(np.diag(factor)).sum())
+        value = (0.5 * n + 1) * at + float(np.log(np.diag(factor)).sum())
         value += misfit / variance
         # d value / d kernel = (inverse - weights weights' / variance) / 2
         inner = 0.5 * (inverse - np.outer(weights, weights) / variance)
@@ -169,24 +191,26 @@ def fit(x: Array, y: Array, stds: Array | None = None, n_summary: int = 0) -> Hy
             sums = weighted.sum(axis=1)
             # sum_ab w_ab (z_a - z_b)^2, for every feature at once
             spread = 2 * (sums @ scaled**2 - np.einsum("id,id->d", scaled, weighted @ scaled))
-            gradient[:-2][part] -= 2 * spread
-        gradient[-2] += np.sum(inner * same) * math.exp(noise)
+            gradient[:-3][part] -= 2 * spread
+        gradient[-3] += np.sum(inner * same) * math.exp(noise)
         if n_told:
-            gradient[-1] += np.sum(inner * parts[1][2])
+            gradient[-2] += np.sum(inner * parts[1][2])
+            gradient[-1] += np.sum(inner * line)
         of_variance = 0.5 * n + 1 - misfit / variance - np.diag(inner) @ errors / variance
         return value + implausible, np.append(gradient, of_variance)
 
     at = math.log(prior)
-    first = np.concatenate([centre[used] - 1.0, [_NOISE, 0.0, at]])
+    even = _TREND[0] - math.log(max(1, n_told))
+    first = np.concatenate([centre[used] - 1.0, [_NOISE, 0.0, even, at]])
     ends = [(c - 6.0, c + 6.0) for c in centre[used].tolist()]
-    bounds = [*ends, (-14.0, 1.0), (-8.0, 8.0), (at - 6, at + 6)]
+    bounds = [*ends, (-14.0, 1.0), (-8.0, 8.0), (even - 8.0, even + 8.0), (at - 6, at + 6)]
     found = optimize.minimize(
         loss, first, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": _STEPS}
     ).x
     lengths = centre.copy()
-    lengths[used] = found[:-3]
-    noise, single, variance = found[-3:].tolist()
-    return Hyperparameters(lengths, noise, variance, n_summary, single)
+    lengths[used] = found[:-4]
+    noise, single, trend, variance = found[-4:].tolist()
+    return Hyperparameters(lengths, noise, variance, n_summary, single, trend)
 
 
 def _parts(d: int, n_summary: int, single: float) -> list[tuple[slice, float]]:
@@ -208,13 +232,15 @@ def _implausibility(values: Array, centre: Array, n_summary: int) -> tuple[float
     """Return the prior's negative logarithm and its gradient.
 
     Args:
-        values: Logarithms of length scales, of noise, and of how much single choices count.
+        values: Logarithms of length scales, of noise, and of how much single choices and lines
+            count.
         centre: The mean of those of length scales, ``(d,)``.
         n_summary: Features that sum up a candidate.
     """
-    *lengths, noise, single = values.tolist()
+    *lengths, noise, single, trend = values.tolist()
     away = np.asarray(lengths) - centre
-    value = 0.5 * (noise - _NOISE) ** 2 / 4.0 + 0.5 * single**2 / _SINGLE
+    trend += math.log(max(1, n_summary)) - _TREND[0]
+    value = 0.5 * ((noise - _NOISE) ** 2 / 4.0 + single**2 / _SINGLE + trend**2 / _TREND[1])
     groups = []
     for own, (together, alone) in zip(
         np.split(away, [len(away) - n_summary]), (_SPREAD, _SPREAD_OF_SUMMARY), strict=True
@@ -222,7 +248,8 @@ def _implausibility(values: Array, centre: Array, n_summary: int) -> tuple[float
         shared = together / (alone + len(own) * together) * own.sum()
         groups.append((own - shared) / alone)  # the inverse of their covariance times them
         value += 0.5 * float(own @ groups[-1])
-    return value, np.concatenate([*groups, [(noise - _NOISE) / 4.0, single / _SINGLE]])
+    of_rest = [(noise - _NOISE) / 4.0, single / _SINGLE, trend / _TREND[1]]
+    return value, np.concatenate([*groups, of_rest])
 
 
 def _same(x: Array, errors: Array) -> Array:

@@ -145,6 +145,7 @@ def finish(
         progress: Of the command.
     """
     parts, phases = contexts[0].parts, allowance.watched(progress)
+    lower = parts.networks.lower
     config = parts.config.finish
     weights = as_left(contexts[0].evaluator, left_after(parts.config, candidates))
     state = Finish({}, {}, Finisher(parts, weights, progress=phases))
@@ -159,7 +160,7 @@ def finish(
 
     def seen(some: Sequence[Candidate]) -> dict[str, Beliefs]:
         return {
-            s.target: band.known(parts.space, some, views[s.target], state.finished)
+            s.target: band.known(parts.space, some, views[s.target], state.finished, lower)
             for s in contexts
         }
 

@@ -6,17 +6,18 @@ would make of them (``accuracy.fidelity``). ``belief`` then says how likely each
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hwnas.accuracy import fidelity
 from hwnas.figure import Figure
+from hwnas.graph import Graph
 from hwnas.metrics import quality
 from hwnas.results import Candidate
 from hwnas.searching import columns
 from hwnas.searching.belief import Belief, beliefs, scored
 from hwnas.searching.view import View
-from hwnas.space import Space
+from hwnas.space import Genotype, Space
 
 _LEAST = 1e-9  # of what has a logarithm
 
@@ -41,7 +42,11 @@ class Beliefs:
 
 
 def known(
-    space: Space, candidates: Sequence[Candidate], view: View, finished: Mapping[str, Figure]
+    space: Space,
+    candidates: Sequence[Candidate],
+    view: View,
+    finished: Mapping[str, Figure],
+    lower: Callable[[Genotype], Graph] | None = None,
 ) -> Beliefs:
     """Return what is believed of all candidates, given what some are after finishing.
 
@@ -50,6 +55,7 @@ def known(
         candidates: As search read them.
         view: Of the target.
         finished: The metric after finishing, on the validation split, by id.
+        lower: Returns the operators of a network, which sum it up; none: nothing does.
     """
     seen = [view.seen(candidate) for candidate in candidates]
     of_use = scored(seen, view.objectives)
@@ -71,7 +77,7 @@ def known(
 
     readings = [reading(candidate) for candidate in of_use]
     found = dict(
-        zip((c.id for c in readings), beliefs(space, readings, view.objectives), strict=True)
+        zip((c.id for c in readings), beliefs(space, readings, view.objectives, lower), strict=True)
     )
     return Beliefs(
         [_believed(candidate, metric, found, finished) for candidate in seen],

@@ -6,7 +6,7 @@ how likely it is that none of the others beats it.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,9 +14,12 @@ from numpy.typing import NDArray
 
 from hwnas.figure import NORMAL_95, Figure
 from hwnas.gaussian_process import Surrogate, fit
+from hwnas.graph import Graph
 from hwnas.metrics import column, paid, perfect, quality
 from hwnas.pareto import non_dominated
 from hwnas.results import Candidate
+from hwnas.searching import anatomy
+from hwnas.searching.choices import Assignment
 from hwnas.searching.expectation import CLIP, REFERENCE, CostedCandidates, Inputs
 from hwnas.searching.features import Features
 from hwnas.searching.least import least
@@ -51,7 +54,10 @@ class _Readings:
 
 
 def beliefs(
-    space: Space, candidates: Sequence[Candidate], objectives: Sequence[str]
+    space: Space,
+    candidates: Sequence[Candidate],
+    objectives: Sequence[str],
+    lower: Callable[[Genotype], Graph] | None = None,
 ) -> list[Belief]:
     """Return what is believed of scored candidates, in their order.
 
@@ -70,6 +76,7 @@ def beliefs(
         candidates: Such as have the metric and all costs. What is infeasible has none, and is no
             incumbent of others: ``scored`` leaves it out.
         objectives: The metric and one to three costs, which are known.
+        lower: Returns the operators of a network, which sum it up; none: nothing does.
 
     Raises:
         ValueError: a candidate lacks an objective.
@@ -89,8 +96,10 @@ def beliefs(
         draws = _independent(np.log(readings.errors), readings.stds, rng)
         figures = [own[0].figures[quality(objectives)] for own in groups.values()]
     else:
-        genotypes = [own[0].genotype for own in groups.values()]
-        mean, std, draws = _posterior(space, genotypes, readings)
+        assignments = [space.assignment(own[0].genotype) for own in groups.values()]
+        summary = None if lower is None else anatomy.summary(space, lower)
+        features = Features(space.choices, space.optional(), summary)
+        mean, std, draws = _posterior(features, assignments, readings)
         figures = _figures(readings, mean, std)
     on_front = _on_front(np.exp(draws), readings.costs)
     found = {
@@ -135,16 +144,14 @@ def _combined(readings: Sequence[Figure]) -> tuple[float, float]:
 
 
 def _posterior(
-    space: Space, genotypes: Sequence[Genotype], readings: _Readings
+    features: Features, assignments: Sequence[Assignment], readings: _Readings
 ) -> tuple[Array, Array, Array]:
     """Return mean, standard deviation and draws of logarithms of errors: ``(n,)``, ``(draws, n)``.
 
     Where there are more candidates than the process is given, the others are believed by what it
     predicts and by their own readings, and drawn independently.
     """
-    n = len(genotypes)
-    assignments = [space.assignment(genotype) for genotype in genotypes]
-    features = Features(space.choices, space.optional())
+    n = len(assignments)
     known = CostedCandidates(assignments, features(assignments), readings.costs)
     inputs = Inputs(known, None, features.n_shares)
     logs = np.log(readings.errors)

@@ -13,6 +13,7 @@ from hwnas.searching.expectation import Expectation, History
 from hwnas.searching.shortlist import Chosen, Scored
 
 _POOL, _GENERATIONS = 200, 3  # where there are too many to look at all
+_LONG_S, _MORE = 10.0, 6  # what trials take, from which more generations are worth their second
 _SHORTLIST = 40  # parents of a generation; candidates of which all that can be known is asked
 
 
@@ -47,7 +48,8 @@ def evolved(
     pool: dict[Hashable, Bred] = {}
     best: list[Scored] = []
     n_known = 0
-    for generation in range(_GENERATIONS):
+    are_long = model.pace is not None and model.pace.usual_s >= _LONG_S
+    for generation in range(_MORE if are_long else _GENERATIONS):
         drawn = [space.child(parents, rng) for _ in range(_POOL)]
         if generation == 0:
             drawn += [Bred(space.draw(rng)) for _ in range(_POOL // 2)]

@@ -1,13 +1,19 @@
 """Choices as vectors, for models of what networks come to."""
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
-from typing import final
+import random
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
+#: An assignment to numbers that sum it up; the first grows with the size of its network.
+Summary = Callable[[Mapping[str, Any]], Sequence[float]]
+
+_DRAWN, _SEED = 200, 0  # assignments that say how far what sums them up varies
+_WHOLE = 4.0  # standard deviations that stand for the range of a choice
 
 
 @final
@@ -18,9 +24,20 @@ class Features:
     that offer the same options form a group, of which each option's share is a feature too (or the
     mean of numbers): how often something occurs tells more than where, when little is known yet. A
     choice that is not active in an assignment is not in it, and has a feature that says so.
+
+    Args:
+        choices: Options by name.
+        optional: Choices that may be absent.
+        summary: Sums up an assignment by what else is known; each number is a feature, scaled by
+            how far it varies among random assignments.
     """
 
-    def __init__(self, choices: Mapping[str, Sequence[Hashable]], optional: Sequence[str] = ()):
+    def __init__(
+        self,
+        choices: Mapping[str, Sequence[Hashable]],
+        optional: Sequence[str] = (),
+        summary: Summary | None = None,
+    ):
         self._columns: list[tuple[str, Mapping[Hashable, tuple[float, ...]], int]] = []
         groups: dict[tuple[Hashable, ...], list[str]] = {}
         for name, options in choices.items():
@@ -34,10 +51,27 @@ class Features:
             if len(names) > 1
         ]
 
+        self._summary, self._low, self._range = summary, np.zeros(0), np.zeros(0)
+        if summary is not None:
+            rng = random.Random(_SEED)
+            draws = (
+                {n: rng.choice(options) for n, options in choices.items()} for _ in range(_DRAWN)
+            )
+            rows = np.array([summary(draw) for draw in draws])
+            spread = _WHOLE * rows.std(axis=0)
+            self._range = np.where(spread > 1e-9, spread, 1.0)
+            self._low = rows.mean(axis=0) - self._range / 2
+
     @property
     def n_shares(self) -> int:
-        """The number of features that are shares or means: the last ones."""
-        return sum(len(next(iter(vectors.values()))) for _, vectors in self._groups)
+        """The number of features that sum up: shares, means and what is known; the last ones."""
+        n_of_groups = sum(len(next(iter(vectors.values()))) for _, vectors in self._groups)
+        return n_of_groups + self.n_known
+
+    @property
+    def n_known(self) -> int:
+        """The number of features by ``summary``: the last ones, of which the first is the size."""
+        return len(self._low)
 
     def __call__(self, assignments: Sequence[Mapping[str, Hashable]]) -> Array:
         """Return the features of assignments, ``(n, d)``."""
@@ -51,6 +85,8 @@ class Features:
             active = [vectors[assignment[name]] for name in names if name in assignment]
             width = len(next(iter(vectors.values())))
             row.extend(np.mean(active, axis=0) if active else [0.0] * width)
+        if self._summary is not None:
+            row.extend((np.asarray(self._summary(assignment)) - self._low) / self._range)
         return row
 
 

@@ -19,16 +19,15 @@ from hwnas.budget import Budget
 from hwnas.cost.base import Cost, CostModel
 from hwnas.errors import BudgetError, CollapseError, CompileError
 from hwnas.figure import Figures
-from hwnas.graph import Graph, n_macs
+from hwnas.graph import Graph
 from hwnas.metrics import column, means, paid, quality
 from hwnas.progress import Progress
 from hwnas.results import Candidate
-from hwnas.searching import exits
+from hwnas.searching import anatomy, exits
 from hwnas.searching.choices import Assignment
 from hwnas.searching.incumbent import incumbent
 from hwnas.searching.ladder import rungs
 from hwnas.searching.options import SamplerConfig
-from hwnas.searching.pace import Work
 from hwnas.searching.sampler import RunSampler, SamplerContext
 from hwnas.space import Genotype, Option, Space
 
@@ -83,7 +82,7 @@ class Problem:
     evaluator: Evaluator
     knowledge: Knowledge | None = None
     first: tuple[Genotype, ...] = ()  #: the first trials, whatever the sampler
-    #: Operators of a network, which say how long it takes to train; none: nothing says that.
+    #: Operators of a network, which sum it up and say how long it trains; none: nothing does.
     lower: Callable[[Genotype], Graph] | None = None
     #: What exits of a scored network answer, and its end, where means over images that leave early
     #: are asked for; none: nobody asks.
@@ -148,7 +147,7 @@ def search(  # noqa: PLR0913, PLR0917
         first = [_whole(problem.space, genotype) for genotype in problem.first]
     known = _known(problem, study, cost)
     if math.isfinite(limit_s) and problem.lower is not None:
-        known = replace(known, work=_work(problem.space, problem.lower))
+        known = replace(known, work=anatomy.work(problem.space, problem.lower))
     run_sampler = RunSampler(sampler, seed, known, first)
     shown = len(study.candidates)
     with progress.phase("Search", n_trials, shown, limit_s - study.spent_s) as advance:
@@ -235,6 +234,7 @@ def _known(problem: Problem, study: Study, cost: Callable[[Genotype], Cost]) -> 
         n_costs=affordable or None,
         expensive=study.objectives.index(quality(study.objectives)),
         features=None if knowledge is None else features,
+        summary=None if problem.lower is None else anatomy.summary(space, problem.lower),
     )
 
 
@@ -259,20 +259,6 @@ def _mean_share(problem: Problem, study: Study) -> Callable[[Genotype, str], flo
         return median(alike) if own and alike else 1.0
 
     return share
-
-
-def _work(space: Space, lower: Callable[[Genotype], Graph]) -> Work:
-    """Return what the time of a training grows with: multiply-accumulates, and operators."""
-
-    @lru_cache(_REMEMBERED)
-    def row(genotype: Genotype) -> tuple[int, int]:
-        lowered = lower(genotype)
-        return n_macs(lowered), len(lowered)
-
-    def work(assignments: Sequence[Assignment]) -> NDArray[np.float64]:
-        return np.array([row(space.genotype(a)) for a in assignments], np.float64).reshape(-1, 2)
-
-    return work
 
 
 def _again(known: Candidate, number: int) -> Candidate:

@@ -35,6 +35,7 @@ class Pace:
 
     def __init__(self, work: Work, assignments: Sequence[Assignment], seconds: Array):
         self._work = work
+        self.usual_s = float(np.median(seconds))  #: that a trial took
         rows = self._rows(assignments)
         self._scale = np.maximum(rows.max(axis=0), 1e-300)
         rows /= self._scale

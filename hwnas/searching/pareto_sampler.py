@@ -22,7 +22,7 @@ from hwnas.searching import choosing, startup
 from hwnas.searching.choices import Assignment, Choices
 from hwnas.searching.costed import Costed, Costs
 from hwnas.searching.expectation import Expectation, History, Knowledge, Learner
-from hwnas.searching.features import Features
+from hwnas.searching.features import Features, Summary
 from hwnas.searching.history import Scale, Trials
 from hwnas.searching.pace import Work, learned
 from hwnas.searching.proposal import ATTRIBUTE, Proposal, is_fixed
@@ -64,6 +64,8 @@ class ParetoSampler(BaseSampler):
             negative. Candidates are then chosen by what they gain for each second that they are
             expected to take, after those that ended: where time is the limit, not their number.
             Default: by what they gain.
+        summary: Sums up a candidate by numbers that say something of its network as a whole, in
+            little time: it is asked of all that are looked at. Default: nothing.
     """
 
     def __init__(  # noqa: PLR0913
@@ -82,13 +84,14 @@ class ParetoSampler(BaseSampler):
         n_costs: int | None = None,
         features: Knowledge | None = None,
         work: Work | None = None,
+        summary: Summary | None = None,
     ):
         self._costs, self._seed = costs, seed
         self._search_space, self._active, self._optional = search_space, active, optional
         self._root, self._scope = root, scope
         self._expensive, self._bound = expensive, bound
         self._n_startup, self._n_costs = n_startup, n_costs
-        self._features, self._work = features, work
+        self._features, self._work, self._summary = features, work, summary
         self._common = IntersectionSearchSpace()
         self._independent = RandomSampler(seed=seed)
         self._costed: Costed | None = None
@@ -115,7 +118,7 @@ class ParetoSampler(BaseSampler):
             return {}
         if self._costed is None or self._costed.space.options.keys() != search_space.keys():
             choices = {name: _options(d) for name, d in search_space.items()}
-            features = Features(choices, self._optional)
+            features = Features(choices, self._optional, self._summary)
             space = Choices(choices, self._active, features, self._root, self._scope)
             self._costed = Costed(space, self._costs, self._n_costs)
             self._trials = Trials(space, self._expensive, self._bound)

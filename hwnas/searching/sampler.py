@@ -23,6 +23,7 @@ from optuna.trial import FrozenTrial, TrialState
 from hwnas.searching.choices import Assignment
 from hwnas.searching.costed import Costs
 from hwnas.searching.expectation import Knowledge
+from hwnas.searching.features import Summary
 from hwnas.searching.options import SamplerConfig
 from hwnas.searching.pace import Work
 from hwnas.searching.pareto_sampler import ParetoSampler
@@ -43,6 +44,7 @@ class SamplerContext:
     expensive: int
     features: Knowledge | None = None
     work: Work | None = None
+    summary: Summary | None = None
 
 
 @final
@@ -79,6 +81,7 @@ class RunSampler(BaseSampler):
             n_costs=known.n_costs,
             features=known.features,
             work=known.work,
+            summary=known.summary,
         )
         self._current: tuple[int, BaseSampler] | None = None
         self._asked: tuple[int, Assignment | None] | None = None  #: the first trial that one is

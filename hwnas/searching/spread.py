@@ -44,6 +44,11 @@ def least_alike(rows: Array, before: Array) -> int:
     return int(np.argmax(distances))
 
 
+def share(number: int) -> float:
+    """Return how far up a range the first trials are: its ends, then what halves the widest gap."""
+    return float(number) if number < 2 else radical_inverse(number - 1)
+
+
 def radical_inverse(n: int) -> float:
     """Return the n-th of numbers that fill [0, 1) evenly, whenever they are cut off."""
     value, digit = 0.0, 0.5

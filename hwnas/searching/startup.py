@@ -1,9 +1,12 @@
 """The first candidates of ``sampler=pareto``, before there is anything to learn from."""
 
+import bisect
+import itertools
 import random
 from collections.abc import Container, Hashable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hwnas.searching import spread
 from hwnas.searching.choices import Assignment, Choices
@@ -13,7 +16,10 @@ from hwnas.searching.proposal import Proposal
 
 _POOL = 200  # candidates that are drawn where there are too many to look at all
 _DRAWN = 100  # where nothing is known to fit
+_OF_EACH = 40  # that are drawn with each share of such choices
 _COMPARED = 400  # of the first candidates' part of the range of costs
+_SHARES = 0.0, 0.25, 0.5, 0.75  # of choices of what is drawn that are the smallest, or largest
+_ALIKE = 24  # of what is drawn, nearest to a size: the one least like all before is taken
 
 
 def propose(
@@ -25,7 +31,9 @@ def propose(
 ) -> tuple[Assignment, Proposal]:
     """Return one of the first candidates: each from another part of the range of costs.
 
-    Of this part, the one that is least like all before it.
+    Of this part, the one that is least like all before it. Where costs are not computed of all, and
+    it is known how large networks are, the range is that of sizes: they tell more before anything
+    is learned, at no cost.
 
     Args:
         costed: The candidates.
@@ -35,6 +43,10 @@ def propose(
         rng: Draws.
     """
     space = costed.space
+    if space.features.n_known and not costed.are_computed:
+        found = _by_size(costed, history, taken, rng)
+        if found is not None:
+            return found
     known = costed.all() if costed.are_computed else _drawn(costed, rng)
     free = [i for i, a in enumerate(known.assignments) if space.key(a) not in taken]
     if not free:  # nothing fits, as far as is known; if anything does, it is small
@@ -44,22 +56,76 @@ def propose(
         return other(space, taken, rng), Proposal("random")
     if known.costs.shape[1] == 0:
         return known.assignments[rng.choice(free)], Proposal("startup", len(free))
-    number = len(history.errors) + len(history.pending) + history.n_ahead
-    number, free = spread.of_branch(space, known.assignments, free, number)
+    number, free = spread.of_branch(space, known.assignments, free, _number(history))
     by_cost = np.argsort(known.costs[free, 0], kind="stable")
     width = max(1, len(free) * len(space.branches()) // n_startup)
-    # The cheapest, the dearest, and then always the middle of what is widest.
-    share = float(number) if number < 2 else spread.radical_inverse(number - 1)
+    share = spread.share(number)
     start = round(share * max(0, len(free) - width))
     if not costed.are_computed:  # what is drawn gathers where most of the space is: spread
         start = spread.logarithmic(known.costs[free, 0][by_cost], share, width)
     part: list[int] = by_cost[start : start + width].tolist()
     rows = [free[i] for i in rng.sample(part, min(len(part), _COMPARED))]
-    before = history.features
-    if history.pending:
-        before = np.vstack([*before, *space.vectors(history.pending)])
-    chosen = rows[spread.least_alike(known.features[rows], before)]
+    chosen = rows[spread.least_alike(known.features[rows], _before(costed, history))]
     return known.assignments[chosen], Proposal("startup", len(free), len(free))
+
+
+def _by_size(
+    costed: Costed, history: History, taken: Container[Hashable], rng: random.Random
+) -> tuple[Assignment, Proposal] | None:
+    """Return one of the first candidates, by the logarithm of its size; none where nothing fits."""
+    space = costed.space
+    pool = [end for both in space.ends() for end in both]
+    for end, share in itertools.product(space.ends()[0], _SHARES):
+        pool += [_nearer(space.draw(rng), end, share, space.root, rng) for _ in range(_OF_EACH)]
+    pool = [*{key: a for a in pool if (key := space.key(a)) not in taken}.values()]
+    if not pool:
+        return None
+    number, own = spread.of_branch(space, pool, range(len(pool)), _number(history))
+    pool = [pool[i] for i in own]
+    features = space.vectors(pool)
+    sizes = features[:, -space.features.n_known]
+    order: list[int] = np.argsort(sizes, kind="stable").tolist()
+    n_costed = 0
+
+    def fits(i: int) -> bool:
+        nonlocal n_costed
+        found = costed.of([pool[i]])
+        n_costed += found.costs.shape[1] > 0
+        return bool(found.assignments)
+
+    # What is smaller mostly fits as well.
+    order = order[: bisect.bisect_left(order, x=True, key=lambda i: not fits(i))]
+    if not order:
+        return None
+    target = sizes[order[0]] + spread.share(number) * (sizes[order[-1]] - sizes[order[0]])
+    near = sorted(order, key=lambda i: abs(float(sizes[i] - target)))[:_ALIKE]
+    before = _before(costed, history)
+    while near:
+        i = near.pop(spread.least_alike(features[near], before) if len(before) else 0)
+        if fits(i):
+            return pool[i], Proposal("startup", len(pool), n_costed)
+    return None
+
+
+def _number(history: History) -> int:
+    return len(history.errors) + len(history.pending) + history.n_ahead
+
+
+def _before(costed: Costed, history: History) -> NDArray[np.float64]:
+    """Return the features of all candidates that were chosen before."""
+    if not history.pending:
+        return history.features
+    return np.vstack([*history.features, *costed.space.vectors(history.pending)])
+
+
+def _nearer(
+    drawn: Assignment, end: Assignment, share: float, root: str, rng: random.Random
+) -> Assignment:
+    """Return an assignment that shares so many of its choices, but for the root, with an end."""
+    return {
+        name: end[name] if rng.random() < share and name != root else option
+        for name, option in drawn.items()
+    }
 
 
 def _drawn(costed: Costed, rng: random.Random) -> CostedCandidates:
@@ -74,13 +140,7 @@ def _drawn(costed: Costed, rng: random.Random) -> CostedCandidates:
     pool[-len(ends) :] = ends
     smallest = space.smallest()
     for share in (0.0, 0.5, 0.75, 0.9, 0.97):
-        mixed = [
-            {
-                n: smallest[n] if rng.random() < share and n != space.root else option
-                for n, option in a.items()
-            }
-            for a in pool
-        ]
+        mixed = [_nearer(a, smallest, share, space.root, rng) for a in pool]
         known = costed.of(mixed)
         if 4 * len(known.assignments) >= len(pool):
             break
@@ -89,5 +149,5 @@ def _drawn(costed: Costed, rng: random.Random) -> CostedCandidates:
 
 def other(space: Choices, taken: Container[Hashable], rng: random.Random) -> Assignment:
     """Return a random candidate; in all likelihood, one that was not proposed yet."""
-    drawn = [space.draw(rng) for _ in range(_DRAWN)]
+    drawn = [space.draw(rng) for _ in range(_OF_EACH)]
     return next((a for a in drawn if space.key(a) not in taken), drawn[0])

@@ -1,0 +1,168 @@
+"""What sums a network up: of every family, and what a search makes of it."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import optuna
+import pytest
+
+from hwnas import families
+from hwnas.content import ROOT
+from hwnas.gaussian_process import Surrogate, fit
+from hwnas.graph import Graph, Node
+from hwnas.op import OpSpec, Signature
+from hwnas.searching.anatomy import anatomy, summary, work
+from hwnas.searching.features import Features
+from hwnas.searching.pareto_sampler import ParetoSampler
+from hwnas.space import Genotype, SearchSpace, find, load
+
+SPACES = sorted(path.stem for path in (ROOT / "search_spaces").glob("*.yaml"))
+SIGNATURE = Signature(3, 10)
+
+
+def _lower(space: SearchSpace, genotype: Genotype) -> Graph:
+    return families.of(space).lower(space, genotype, SIGNATURE)
+
+
+def _small() -> Graph:
+    """Return a convolution of 8x8 pixels, a depthwise one of 4x4, and a classifier."""
+    ops = (
+        OpSpec("conv2d+bn+relu", (1, 8, 8), (4, 4, 4), kernel=3, stride=2),
+        OpSpec("conv2d+bn", (4, 4, 4), (4, 4, 4), kernel=3, groups=4),
+        OpSpec("mean", (4, 4, 4), (4, 1, 1)),
+        OpSpec("linear", (4, 1, 1), (10, 1, 1)),
+    )
+    inputs = ("input", "a", "b", "c")
+    return Graph.of(Node(n, op, (i,), 4) for n, op, i in zip("abcd", ops, inputs, strict=True))
+
+
+def test_sizes_are_those_of_the_network() -> None:
+    n_macs = 16 * 4 * 9 + 16 * 4 * 9 + 40
+    n_params = (36 + 4) + (36 + 4) + (40 + 10)
+    found = [math.exp(value) for value in anatomy(_small())[:15]]
+    expected = [
+        *(n_macs, n_params, 4, 64 + 64 + 10, 8),
+        *(3, 2, 2),
+        *(4, 4, 4, (9 * 9 * 4) ** (1 / 3)),
+        *(4, 4, 4),
+    ]
+    assert found == pytest.approx(expected)
+    assert anatomy(_small())[15:] == pytest.approx([576 / n_macs, 576 / n_macs])
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_networks_of_every_space_are_summed_up(name: str) -> None:
+    space = load(find(name))
+    rows = np.array([anatomy(_lower(space, g)) for g in (space.smallest(), space.largest())])
+    assert np.isfinite(rows).all()
+    assert (rows[1, :2] > rows[0, :2]).all()  # work and weights
+
+
+def test_network_is_lowered_once_whatever_choices_without_effect_are(tiny: SearchSpace) -> None:
+    asked = []
+
+    def lower(genotype: Genotype) -> Graph:
+        asked.append(genotype.id)
+        return _lower(tiny, genotype)
+
+    summed, worked = summary(tiny, lower), work(tiny, lower)
+    whole = {name: options[0] for name, options in tiny.choices.items()}
+    active = tiny.assignment(tiny.genotype(whole))
+    assert summed(whole) == summed(active)
+    assert worked([whole, active]).shape == (2, 2)
+    assert asked == [tiny.smallest().id] * 2
+
+
+def test_what_sums_up_is_scaled_by_how_far_it_varies() -> None:
+    choices = {"n": (1, 2, 3), "m": (1, 2, 3)}
+
+    def summed(a: Mapping[str, Any]) -> list[float]:
+        return [1000.0 * a["n"] * a["m"], 7.0]
+
+    features = Features(choices, summary=summed)
+    rows = features([{"n": n, "m": m} for n in (1, 2, 3) for m in (1, 2, 3)])
+    assert features.n_shares == Features(choices).n_shares + 2
+    assert -0.5 < rows[:, -2].min() < 0.4
+    assert 0.6 < rows[:, -2].max() < 1.5
+    assert np.ptp(rows[:, -1]) == 0
+
+
+@pytest.mark.parametrize("limit", [math.inf, 400.0])
+def test_first_candidates_are_spread_over_sizes_as_far_as_they_fit(limit: float) -> None:
+    space: dict[str, optuna.distributions.BaseDistribution] = {
+        f"c{i}": optuna.distributions.IntDistribution(1, 4) for i in range(20)
+    }
+    asked = []
+
+    def size(a: Mapping[str, Any]) -> float:
+        return math.exp(sum(a.values()) / 8)
+
+    def costs(assignments: Any) -> Any:
+        asked.extend(assignments)
+        return np.array([[size(a) if size(a) <= limit else math.nan] for a in assignments])
+
+    sampler = ParetoSampler(
+        costs, search_space=space, n_costs=12, summary=lambda a: [math.log(size(a)), 1.0]
+    )
+    study = optuna.create_study(directions=["maximize", "minimize"], sampler=sampler)
+    found = []
+    for _ in range(8):
+        trial = study.ask(space)
+        found.append(size(trial.params))
+        study.tell(trial, [0.5, found[-1]])
+    assert max(found) <= limit
+    logs = np.sort(np.log(found))
+    low, high = 20 / 8, min(math.log(limit), 80 / 8)
+    assert logs[0] == pytest.approx(low)
+    assert logs[-1] > high - 1.2
+    assert np.diff(logs).max() < 0.35 * (high - low)  # random ones gather in the middle
+    assert len(asked) <= 8 * 16
+    assert len({tuple(trial.params.values()) for trial in study.trials}) == 8
+
+
+def test_line_in_what_sums_up_goes_on_beyond_what_was_seen() -> None:
+    """Where a network is larger than all before, more is expected of it."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(0, 0.5, (20, 8))
+    y = 3 * x[:, -1] + rng.normal(0, 0.02, 20)
+    beyond = np.vstack([x[:4]] * 2)
+    beyond[:, -1] = np.repeat([0.5, 1.0], 4)
+    near, far = Surrogate(x, y, fit(x, y, None, 2)).predict(beyond)[0].reshape(2, 4).mean(axis=1)
+    assert far - near == pytest.approx(1.5, abs=0.4)
+    near, far = Surrogate(x, y, fit(x, y)).predict(beyond)[0].reshape(2, 4).mean(axis=1)
+    assert far - near < 1.0  # by choices alone it goes back to the mean
+
+
+def test_sampler_that_reads_what_sums_up_finds_more() -> None:
+    """Layers whose work is the product of two widths: no choice alone says what they come to."""
+    options = (8, 16, 32, 64)
+    choice = optuna.distributions.CategoricalDistribution(options)
+    space: dict[str, optuna.distributions.BaseDistribution] = {f"c{i}": choice for i in range(12)}
+    pixels = np.random.default_rng(0).uniform(0.2, 2.0, 11)
+
+    def log_work(a: Mapping[str, Any]) -> float:
+        return math.log(sum(n * a[f"c{i}"] * a[f"c{i + 1}"] for i, n in enumerate(pixels)))
+
+    def latency(a: Mapping[str, Any]) -> float:
+        return float(sum(a.values())) / 100
+
+    def costs(assignments: Any) -> Any:
+        return np.array([[latency(a)] for a in assignments])
+
+    def found(seed: int, **summed: Any) -> float:
+        sampler = ParetoSampler(costs, search_space=space, n_costs=12, seed=seed, **summed)
+        study = optuna.create_study(directions=["maximize", "minimize"], sampler=sampler)
+        for _ in range(20):
+            trial = study.ask(space)
+            accuracy = 1 - math.exp(-0.25 * log_work(trial.params))
+            study.tell(trial, [accuracy, latency(trial.params)])
+        rows = np.array([trial.values for trial in study.trials])
+        # What a front is worth: the accuracy within limits that are spread over its latencies.
+        within = [rows[rows[:, 1] <= at, 0] for at in (1.2, 2.0, 3.0, 4.0, 5.0, 6.0)]
+        return float(np.mean([part.max(initial=0.0) for part in within]))
+
+    more = [found(seed, summary=lambda a: [log_work(a)]) - found(seed) for seed in range(3)]
+    assert min(more) > 0
+    assert np.mean(more) > 0.003
