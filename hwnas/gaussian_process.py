@@ -36,7 +36,7 @@ _ONE, _OF_TWO = math.sqrt(2), -0.35
 _SPREAD, _SPREAD_OF_SUMMARY = (2.0, 0.3), (1.0, 0.5)
 _SINGLE = 2.0  #: of the logarithm of how much single choices move a value: variance of its prior
 #: Of the logarithm of how much a line does, in all that sums up: mean and variance of its prior.
-#: Much of how well a network answers is one (``experiments/sampler``).
+#: Much of how well a network answers is one (``experiments/landscape``).
 _TREND = 1.0, 2.0
 _STEPS = 60  #: of the optimiser, at most
 _BLOCK = 50_000  #: elements of a kernel that are worked on at once

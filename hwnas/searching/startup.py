@@ -84,7 +84,9 @@ def _by_size(
     pool = [pool[i] for i in own]
     features = space.vectors(pool)
     sizes = features[:, -space.features.n_known]
-    order: list[int] = np.argsort(sizes, kind="stable").tolist()
+    broken = history.features[np.isnan(history.errors)]
+    too_large = min((row[-space.features.n_known] for row in broken), default=np.inf)
+    order = [i for i in np.argsort(sizes, kind="stable").tolist() if sizes[i] < too_large]
     n_costed = 0
 
     def fits(i: int) -> bool:

@@ -122,6 +122,30 @@ def test_first_candidates_are_spread_over_sizes_as_far_as_they_fit(limit: float)
     assert len({tuple(trial.params.values()) for trial in study.trials}) == 8
 
 
+def test_sizes_that_were_too_large_are_left_to_others() -> None:
+    """Costs are measured, so that nothing is known to fit before it is tried."""
+    space: dict[str, optuna.distributions.BaseDistribution] = {
+        f"c{i}": optuna.distributions.IntDistribution(1, 4) for i in range(20)
+    }
+
+    def constraints(trial: optuna.trial.FrozenTrial) -> list[float]:
+        return [sum(trial.params.values()) - 35.0]
+
+    sampler = ParetoSampler(search_space=space, summary=lambda a: [float(sum(a.values()))])
+    study = optuna.create_study(directions=["maximize", "minimize"], sampler=sampler)
+    sizes = []
+    for _ in range(10):
+        trial = study.ask(space)
+        sizes.append(sum(trial.params.values()))
+        frozen = study._storage.get_trial(trial._trial_id)
+        study._storage.set_trial_system_attr(trial._trial_id, "constraints", constraints(frozen))
+        study.tell(trial, [0.5, float(sizes[-1])])
+    assert sizes[:2] == [20, 80]
+    too_large = [size for size in sizes if size > 35]
+    assert too_large == sorted(too_large, reverse=True)
+    assert len(too_large) <= 5  # random ones are, with few exceptions
+
+
 def test_line_in_what_sums_up_goes_on_beyond_what_was_seen() -> None:
     """Where a network is larger than all before, more is expected of it."""
     rng = np.random.default_rng(0)

@@ -8,7 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from hwnas import families
 from hwnas.figure import Figure
+from hwnas.graph import Graph, n_macs, n_params
+from hwnas.op import Signature
 from hwnas.results import Candidate
 from hwnas.searching import belief
 from hwnas.searching.belief import Belief, beliefs
@@ -247,3 +250,32 @@ def test_every_option_may_be_the_only_one() -> None:
     ]  # fmt: skip
     found = beliefs(space, candidates, OBJECTIVES)
     assert sum(b.on_front for b in found) == pytest.approx(1.0, abs=1e-9)
+
+
+def test_sizes_of_networks_tell_what_few_noisy_readings_do_not(small: SearchSpace) -> None:
+    """The accuracy is one of the work and the weights, which no choice says alone."""
+
+    def lower(genotype: Genotype) -> Graph:
+        return families.of(small).lower(small, genotype, Signature(1, 10))
+
+    def truth(genotype: Genotype) -> float:
+        graph = lower(genotype)
+        return 1 - 40 * n_macs(graph) ** -0.3 * n_params(graph) ** -0.2
+
+    missed = []
+    for seed in range(3):
+        rng, noise = random.Random(seed), np.random.default_rng(seed)
+        genotypes = [*{g.id: g for g in (small.sample(rng) for _ in range(40))}.values()]
+        readings = [proportion(float(noise.binomial(500, truth(g))), 500) for g in genotypes]
+        latency = Figure(1.0, "modelled")
+        candidates = [
+            Candidate(i, g, {"accuracy": read, "latency_ms": latency})
+            for i, (g, read) in enumerate(zip(genotypes, readings, strict=True))
+        ]
+        for known in (None, lower):
+            found = beliefs(small, candidates, OBJECTIVES, known)
+            away = [b.figure.value - truth(c.genotype)
+                    for b, c in zip(found, candidates, strict=True)]  # fmt: skip
+            missed.append(math.hypot(*away))
+    without, with_sizes = missed[::2], missed[1::2]
+    assert sum(with_sizes) < 0.85 * sum(without)

@@ -1,0 +1,98 @@
+"""Networks that are spread over latencies, each trained alone as a search trains its candidates.
+
+python -m experiments.landscape.networks DIR OUT.csv [--minutes 40] [--seed 0]
+
+DIR has Fashion-MNIST as Parquet files. Each network is a row of ``networks.csv``: its choices, what
+it costs, its accuracy on the validation split after one and after three epochs, and the seconds
+that it took. It uses one core: say other seeds in other processes.
+"""
+
+import argparse
+import csv
+import itertools
+import math
+import random
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+from hwnas import build
+from hwnas.api.composition import compose
+from hwnas.cost.base import Cost
+from hwnas.graph import n_macs
+from hwnas.progress import Silent
+from hwnas.space import Genotype, Space
+from hwnas.weights import accuracies
+
+LATENCIES_MS = 0.006, 0.2
+MOST_MACS = 9e6  # larger ones take minutes
+COSTS = ("latency_ms", "energy_mj", "sram_kib", "flash_kib")
+SHARES = (0.0, 0.0, 0.3, 0.6, 0.8)  # of choices that are the smallest
+_TRIES = 14  # networks that are compiled for each that is trained
+
+
+def main() -> None:
+    """Train networks until the time is up, and write a row for each."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("data", metavar="DIR")
+    parser.add_argument("out", type=Path, metavar="OUT.csv")
+    parser.add_argument("--minutes", type=float, default=40.0)
+    parser.add_argument("--seed", type=int, default=0)
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as kept, asked.out.open("a", newline="") as file:
+        words = ["+target=npu", "dataset=fashion_mnist", f"dataset.path={asked.data}"]
+        words += [f"run.supernets={kept}", "trained.confidence=null"]
+        parts = build.parts(compose("search", words), Silent())
+        cost_model, evaluator = build.cost_model(parts, None), accuracies(parts, Silent())
+        names = [*parts.space.choices]
+        writer = csv.writer(file)
+        if file.tell() == 0:
+            writer.writerow(["id", *names, *COSTS, "macs", "after_1", "after_3", "seconds"])
+        for number in itertools.count():
+            if time.monotonic() - began > 60 * asked.minutes:
+                break
+            rng = random.Random(f"landscape {asked.seed} {number}")
+            best: tuple[float, Genotype, Cost, int] | None = None
+            aim = rng.uniform(*map(math.log, LATENCIES_MS))
+            for _ in range(_TRIES):
+                genotype = _drawn(parts.space, rng)
+                cost, work = cost_model.cost(genotype), n_macs(parts.networks.lower(genotype))
+                if cost.reason or work > MOST_MACS or parts.config.allowed.exceeded(cost.figures):
+                    continue
+                away = abs(math.log(cost.figures["latency_ms"].value) - aim)
+                if best is None or away < best[0]:
+                    best = away, genotype, cost, work
+            if best is None:
+                continue
+            _, genotype, cost, work = best
+            since = time.monotonic()
+            details = evaluator.score(genotype).details
+            took = time.monotonic() - since
+            own = parts.space.assignment(genotype)
+            writer.writerow(
+                [genotype.id, *(own.get(name, "") for name in names)]
+                + [f"{cost.figures[name].value:.6g}" for name in COSTS]
+                + [work, *(f"{value:.4f}" for value in details.values()), f"{took:.1f}"]
+            )
+            file.flush()
+
+
+def _drawn(space: Space, rng: random.Random) -> Genotype:
+    """Return a random genotype, often nearer to the smallest, of any resolution."""
+    share, any_resolution = rng.choice(SHARES), rng.random() < 0.6
+    return space.genotype(
+        {
+            name: options[0]
+            if rng.random() < share and not (any_resolution and name == "resolution")
+            else rng.choice(options)
+            for name, options in space.choices.items()
+        }
+    )
+
+
+if __name__ == "__main__":
+    main()

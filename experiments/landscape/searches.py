@@ -1,0 +1,213 @@
+"""Whole searches on the landscape: two processes, a clock that only counts, and no training.
+
+python -m experiments.landscape.searches DIR [--minutes 20] [--seeds 6] [--without-sums]
+
+Costs are those of the roofline of the target ``npu``; an accuracy is read as from 6,000 images, and
+a network stops after its first epoch as in a search. Prints, for each seed, how many times as slow
+the front is as the landscape's own at equal accuracy: the geometric mean over accuracies of 0.883
+to 0.931, those of each third, and how many candidates read 16 pixels.
+"""
+
+import argparse
+import functools
+import heapq
+import math
+import random
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import optuna
+from numpy.typing import NDArray
+from optuna.distributions import BaseDistribution, CategoricalDistribution
+
+from experiments.landscape.landscape import Landscape
+from hwnas import build
+from hwnas.api.composition import compose
+from hwnas.cost.base import CostModel
+from hwnas.networks import Networks
+from hwnas.pareto import non_dominated
+from hwnas.progress import Silent
+from hwnas.searching.anatomy import summary, work
+from hwnas.searching.choices import Bred, Choices
+from hwnas.searching.features import Features
+from hwnas.searching.pareto_sampler import ParetoSampler
+from hwnas.searching.proposal import STD
+from hwnas.space import Genotype, SearchSpace
+
+Array = NDArray[np.float64]
+Point = tuple[float, float]  # latency in ms, error
+
+LEVELS = np.exp(np.linspace(math.log(1 - 0.883), math.log(1 - 0.931), 13))
+_THIRDS = slice(0, 4), slice(4, 9), slice(9, 13)
+_WORST = math.log(6)  # where an accuracy is not reached
+_N_IMAGES, _CONFIDENCE, _ENOUGH = 6_000, 1.645, 5
+_FIRST = 0.37  # of the seconds of both epochs, that the first takes
+_THOUGHT_S = 2.0
+_GENERATIONS, _CHILDREN, _DRAWN = 40, 100, 400  # of the landscape's own front
+
+
+@dataclass
+class World:
+    """What a search is about."""
+
+    networks: Networks
+    space: SearchSpace
+    cost_model: CostModel
+    fits: Any
+
+    def __post_init__(self) -> None:
+        self.costs = functools.cache(self._costs)
+
+    def _costs(self, genotype: Genotype) -> tuple[float, float]:
+        """Return latency and energy; NaN beyond the budget."""
+        cost = self.cost_model.cost(genotype)
+        if cost.reason or not self.fits(cost.figures):
+            return math.nan, math.nan
+        return cost.figures["latency_ms"].value, cost.figures["energy_mj"].value
+
+
+def opened(data: str) -> World:
+    """Return the world of ``search +target=npu`` on Fashion-MNIST, its costs modelled."""
+    with tempfile.TemporaryDirectory() as kept:
+        words = ["+target=npu", "dataset=fashion_mnist", f"dataset.path={data}", "cost=roofline"]
+        parts = build.parts(compose("search", [*words, f"run.supernets={kept}"]), Silent())
+    (space,) = parts.space.members
+    limits = parts.config.allowed
+    cost_model = build.cost_model(parts, None)
+    return World(parts.networks, space, cost_model, lambda found: not limits.exceeded(found))
+
+
+def main() -> None:
+    """Search with each seed, and print how far its front is behind."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("data", metavar="DIR")
+    parser.add_argument("--minutes", type=float, default=20.0)
+    parser.add_argument("--seeds", type=int, default=6)
+    parser.add_argument("--without-sums", action="store_true")
+    asked = parser.parse_args()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    world = opened(asked.data)
+    land = Landscape(world.networks, world.space)
+    print(f"landscape: {land.residual:.3f} left, {land.reading:.3f} of it by reading", flush=True)
+    best, behind = _best(world, land), []
+    for seed in range(asked.seeds):
+        found, n, small = _searched(world, land, seed, 60 * asked.minutes, asked.without_sums)
+        behind.append(_behind(found, best))
+        print(f"seed {seed}: {n} candidates, {_said(behind[-1])}, {small:.0%} of 16 px", flush=True)
+    means = np.mean(behind, axis=1)
+    spread = means.std() / math.sqrt(len(means))
+    print(f"all: {_said(np.mean(behind, axis=0))}; times or over {math.exp(spread):.2f}")
+
+
+def _searched(
+    world: World, land: Landscape, seed: int, limit_s: float, without_sums: bool
+) -> tuple[list[Point], int, float]:
+    """Return true points of what was trained whole, how many candidates, and the part of 16 px."""
+    space = world.space
+    distributions: dict[str, BaseDistribution] = {
+        name: CategoricalDistribution(options) for name, options in space.choices.items()
+    }
+
+    def costs(assignments: Sequence[Mapping[str, Any]]) -> Array:
+        return np.array([world.costs(space.genotype(a)) for a in assignments]).reshape(-1, 2)
+
+    sampler = ParetoSampler(
+        costs,
+        seed=seed,
+        search_space=distributions,
+        active=lambda assignment: space.assignment(space.genotype(assignment)),
+        optional=space.optional(),
+        scope=space.scope,
+        n_costs=12,
+        work=work(space, world.networks.lower),
+        summary=None if without_sums else summary(space, world.networks.lower),
+    )
+    study = optuna.create_study(directions=["maximize", "minimize", "minimize"], sampler=sampler)
+    rng = np.random.default_rng(1000 + seed)
+    free, running = [(0.0, 0), (0.0, 1)], list[tuple[float, Any, float, float, Array, bool]]()
+    told: list[tuple[Array, float, bool]] = []  # costs, error as read, whether it is whole
+    points, sides = list[Point](), list[int]()
+    while free:
+        now, process = heapq.heappop(free)
+        for ended in [one for one in running if one[0] <= now]:
+            running.remove(ended)
+            _tell(study, *ended[1:5])
+            told.append((ended[4], ended[2], ended[5]))
+        if now > limit_s:
+            continue
+        trial = study.ask(distributions)
+        genotype = space.genotype(trial.params)
+        first, last, seconds = land.truth(genotype)
+        own = np.array(world.costs(genotype))
+        read = [max(1, rng.binomial(_N_IMAGES, e)) / _N_IMAGES for e in (first, last)]
+        error, std, whole = read[1], math.sqrt(read[1] * (1 - read[1]) / _N_IMAGES), True
+        rivals = [e for c, e, is_whole in told if is_whole and (c <= own).all()]
+        if rivals and sum(is_whole for *_, is_whole in told) >= _ENOUGH:
+            outlook = math.log(read[0]) - land.gain
+            if math.log(min(rivals)) < outlook - _CONFIDENCE * land.gain_std:
+                error, whole = math.exp(outlook), False
+                std, seconds = error * land.gain_std, _FIRST * seconds
+        if whole:
+            points.append((float(own[0]), last))
+        sides.append(int(trial.params["resolution"]))
+        took = _THOUGHT_S + seconds
+        study._storage.set_trial_system_attr(trial._trial_id, STD, std)
+        running.append((now + took, (trial, took), error, std, own, whole))
+        heapq.heappush(free, (now + took, process))
+    return points, len(sides), sides.count(16) / len(sides)
+
+
+def _tell(study: optuna.Study, asked: Any, error: float, std: float, costs: Array) -> None:
+    trial, took = asked
+    study.tell(trial, [1 - error, *costs.tolist()])
+    # As if it had taken so long: Optuna gives out what its storage holds.
+    own = study._storage.get_all_trials(study._study_id, deepcopy=False)[trial.number]
+    assert own.datetime_start is not None
+    own.datetime_complete = own.datetime_start + timedelta(seconds=took)
+
+
+def _best(world: World, land: Landscape) -> list[Point]:
+    """Return the landscape's own front, as far as evolution finds it."""
+    space, rng, pool = world.space, random.Random(7), dict[str, tuple[Point, Any]]()
+    options = {name: list(values) for name, values in space.choices.items()}
+    choices = Choices(options, dict, Features(options), "", space.scope)
+
+    def add(assignment: Mapping[str, Any]) -> None:
+        genotype = space.genotype(assignment)
+        latency = world.costs(genotype)[0]
+        if genotype.id not in pool and math.isfinite(latency):
+            pool[genotype.id] = (latency, land.truth(genotype)[1]), assignment
+
+    for _ in range(_DRAWN):
+        add(choices.draw(rng))
+    for _ in range(_GENERATIONS):
+        points = np.array([[math.log(point[0]), point[1]] for point, _ in pool.values()])
+        front = non_dominated(points, [False, False])
+        parents = [Bred(a) for (_, a), on in zip(pool.values(), front, strict=True) if on]
+        for _ in range(_CHILDREN):
+            add(choices.child(parents, rng).assignment)
+    return [point for point, _ in pool.values()]
+
+
+def _behind(found: Sequence[Point], best: Sequence[Point]) -> Array:
+    """Return the logarithm of how many times as slow ``found`` is, at each level of errors."""
+
+    def fastest(points: Sequence[Point], level: float) -> float:
+        return min((latency for latency, error in points if error <= level), default=math.inf)
+
+    return np.array(
+        [min(_WORST, math.log(fastest(found, at) / fastest(best, at))) for at in LEVELS]
+    )
+
+
+def _said(behind: Array) -> str:
+    thirds = ", ".join(f"{math.exp(behind[part].mean()):.2f}" for part in _THIRDS)
+    return f"{math.exp(behind.mean()):.2f} times as slow ({thirds})"
+
+
+if __name__ == "__main__":
+    main()
