@@ -260,7 +260,7 @@ def test_sizes_of_networks_tell_what_few_noisy_readings_do_not(small: SearchSpac
 
     def truth(genotype: Genotype) -> float:
         graph = lower(genotype)
-        return 1 - 40 * n_macs(graph) ** -0.3 * n_params(graph) ** -0.2
+        return float(1 - 40 * n_macs(graph) ** -0.3 * n_params(graph) ** -0.2)
 
     missed = []
     for seed in range(3):
