@@ -1,13 +1,13 @@
 """Which candidate is expected to gain most: among all of a space, or among bred ones."""
 
 import random
-from collections.abc import Container, Hashable, Sequence
+from collections.abc import Callable, Container, Hashable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from hwnas.pareto import non_dominated
-from hwnas.searching.choices import Bred
+from hwnas.searching.choices import Assignment, Bred
 from hwnas.searching.costed import Costed
 from hwnas.searching.expectation import Expectation, History
 from hwnas.searching.shortlist import Chosen, Scored
@@ -73,24 +73,41 @@ def exact(
     best: Sequence[Scored],
     n_candidates: int,
     model: Expectation,
-    n_ahead: int,
+    others: Callable[[], tuple[Sequence[Assignment], int]],
 ) -> Chosen:
     """Return the best by computed costs, some at a time until one fits all limits.
 
-    Where others choose from the same, each takes another one.
+    Where others choose from the same, each takes another one: all this takes a while, so that they
+    are looked for at its end.
+
+    Args:
+        costed: What computes costs.
+        best: What is chosen from, the best first.
+        n_candidates: How many were looked at.
+        model: What is expected.
+        others: Returns what others chose by now, and how many choose before this one does.
     """
     space = costed.space
-    _, bred, costs = best[min(n_ahead, len(best) - 1)]
+
+    def place(keys: Sequence[Hashable]) -> int | None:
+        pending, n_ahead = others()
+        taken = {space.key(assignment) for assignment in pending}
+        free = [i for i, key in enumerate(keys) if key not in taken]
+        return free[min(n_ahead, len(free) - 1)] if free else None
+
+    keys = [space.key(bred.assignment) for _, bred, _ in best]
+    _, bred, costs = best[place(keys) or 0]
     first = Chosen(bred, costs, n_candidates, 0 if model.costs else n_candidates)
     if not costed.n_costs:
         return first
-    by_key = {space.key(bred.assignment): bred for _, bred, _ in best}
+    by_key = dict(zip(keys, (bred for _, bred, _ in best), strict=True))
     for start in range(0, len(best), costed.n_costs):
         part = [bred.assignment for _, bred, _ in best[start : start + costed.n_costs]]
         known = costed.of(part)
-        if known.assignments:
-            order: list[int] = np.argsort(-model.merits(known), kind="stable").tolist()
-            i = order[min(n_ahead, len(order) - 1)]
-            bred, n_costed = by_key[space.key(known.assignments[i])], start + len(part)
-            return replace(first, bred=bred, costs=known.costs[i], n_costed=n_costed)
+        merits = model.merits(known) if known.assignments else np.zeros(0)
+        order: list[int] = np.argsort(-merits, kind="stable").tolist()
+        keys = [space.key(known.assignments[i]) for i in order]
+        if (i := place(keys)) is not None:
+            bred, n_costed = by_key[keys[i]], start + len(part)
+            return replace(first, bred=bred, costs=known.costs[order[i]], n_costed=n_costed)
     return replace(first, n_costed=len(best))

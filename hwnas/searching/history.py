@@ -18,6 +18,8 @@ from hwnas.searching.proposal import CANDIDATE, STD, recorded
 
 Array = NDArray[np.float64]
 
+_OF_USE = (TrialState.COMPLETE, TrialState.RUNNING, TrialState.FAIL)
+
 
 @dataclass(frozen=True)
 class Scale:
@@ -73,19 +75,13 @@ class Trials:
 
     def history(self, study: optuna.Study, trial: FrozenTrial) -> tuple[History, Scale]:
         """Return what is known before a trial, and the scale of its errors."""
-        finished, pending, n_ahead, refused = [], [], 0, set[Hashable]()
-        states = (TrialState.COMPLETE, TrialState.RUNNING, TrialState.FAIL)
-        for other in study.get_trials(deepcopy=False, states=states):
+        finished, refused = [], set[Hashable]()
+        trials = study.get_trials(deepcopy=False, states=_OF_USE)
+        for other in trials:
             if other.state == TrialState.COMPLETE:
                 finished.append(other)
-            elif other.state == TrialState.FAIL:
-                if CANDIDATE in other.system_attrs and self._is_within(other):
-                    # It has no costs and tells the model nothing, but would fail again.
-                    refused.add(self._space.key(self._assignment(other)))
-            elif other.number != trial.number and self._is_within(other):
-                pending.append(self._assignment(other))
-            elif other.number < trial.number:  # its choice is being made, or written
-                n_ahead += 1
+            elif self._is_refused(other):
+                refused.add(self._space.key(self._assignment(other)))
         n = len(self._read)
         if [other.number for other in finished[:n]] != self._read:  # an earlier one ended since
             self._clear()
@@ -101,7 +97,24 @@ class Trials:
         told = np.log(scale.errors(-medians if scale.maximised else medians, 0.0 * medians))
         surprises = (np.log(errors) - told) / stds
         told_of = (self._stds / errors, surprises, self._seconds)
-        return History(*known, *told_of, pending, n_ahead), scale
+        return History(*known, *told_of, *self._others(trials, trial)), scale
+
+    def others(self, study: optuna.Study, trial: FrozenTrial) -> tuple[list[Assignment], int]:
+        """Return what was chosen since, or is under evaluation, and how many choose before."""
+        return self._others(study.get_trials(deepcopy=False, states=_OF_USE), trial)
+
+    def _others(
+        self, trials: Sequence[FrozenTrial], trial: FrozenTrial
+    ) -> tuple[list[Assignment], int]:
+        pending, n_ahead, known = list[Assignment](), 0, {trial.number, *self._read}
+        for other in trials:
+            if other.state == TrialState.FAIL or other.number in known:
+                continue
+            if self._is_within(other):
+                pending.append(self._assignment(other))
+            elif other.state == TrialState.RUNNING and other.number < trial.number:
+                n_ahead += 1  # its choice is being made, or written
+        return pending, n_ahead
 
     def _add(self, study: optuna.Study, trials: Sequence[FrozenTrial]) -> None:
         assignments = [self._assignment(trial) for trial in trials]
@@ -127,6 +140,11 @@ class Trials:
         self._numbers += [trial.number for trial in trials]
         self._assignments += assignments
         self.taken |= {self._space.key(assignment) for assignment in assignments}
+
+    def _is_refused(self, trial: FrozenTrial) -> bool:
+        """Whether it has no costs: it tells the model nothing, but would fail again."""
+        failed = trial.state == TrialState.FAIL and CANDIDATE in trial.system_attrs
+        return failed and self._is_within(trial)
 
     def _is_within(self, trial: FrozenTrial) -> bool:
         return self._space.options.keys() <= trial.params.keys()

@@ -10,6 +10,7 @@ before it alone: a study that is resumed goes on as it would have.
 
 import random
 from collections.abc import Callable, Container, Hashable, Mapping, Sequence
+from functools import partial
 from typing import Any, final
 
 import optuna
@@ -125,9 +126,10 @@ class ParetoSampler(BaseSampler):
             self._learner = Learner(self._n_startup, features.n_shares)
         assert self._trials is not None
         rng = random.Random(f"pareto {self._seed} {trial.number}")
+        others = partial(self._trials.others, study, trial)
         history, scale = self._trials.history(study, trial)
         taken = self._trials.taken | {self._costed.space.key(a) for a in history.pending}
-        assignment, proposal = self._propose(self._costed, history, scale, taken, rng)
+        assignment, proposal = self._propose(self._costed, history, scale, taken, rng, others)
         if not is_fixed(trial.system_attrs):
             raw = proposal.to_json()
             study._storage.set_trial_system_attr(trial._trial_id, ATTRIBUTE, raw)
@@ -146,6 +148,7 @@ class ParetoSampler(BaseSampler):
         scale: Scale,
         taken: Container[Hashable],
         rng: random.Random,
+        others: Callable[[], tuple[Sequence[Assignment], int]],
     ) -> tuple[Assignment, Proposal]:
         space, evaluated = costed.space, history.evaluated
         nothing_fits = costed.are_computed and not costed.all().assignments
@@ -161,7 +164,7 @@ class ParetoSampler(BaseSampler):
         if self._features is not None:
             model = self._expectation(costed, history, evaluated, self._features)
             best = ranked(space, best, model)
-        chosen = choosing.exact(costed, best, n_candidates, model, history.n_ahead)
+        chosen = choosing.exact(costed, best, n_candidates, model, others)
         return chosen.bred.assignment, account(space, chosen, model, scale)
 
     def _expectation(

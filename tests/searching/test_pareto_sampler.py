@@ -209,6 +209,34 @@ def test_choice_that_is_half_written_is_not_chosen_again(n: int) -> None:
     assert sampler().sample_relative(study, storage.get_trial(choosing), SMALL) != found
 
 
+@pytest.mark.parametrize("state", [None, optuna.trial.TrialState.COMPLETE])
+def test_what_another_process_chose_meanwhile_is_not_chosen_again(
+    state: optuna.trial.TrialState | None,
+) -> None:
+    """A proposal takes a second or two, most of it for costs; another one may end before."""
+    study = _run(ParetoSampler(_costs(latency), search_space=LARGE), 24, LARGE)
+    storage = study._storage
+    rival, choosing = (storage.create_new_trial(study._study_id) for _ in range(2))
+    chosen: dict[str, Any] = {}
+
+    def costs(assignments: Sequence[Assignment]) -> NDArray[np.float64]:
+        if chosen and not storage.get_trial(rival).params:
+            for name, distribution in LARGE.items():
+                internal = distribution.to_internal_repr(chosen[name])
+                storage.set_trial_param(rival, name, internal, distribution)
+            if state is not None:
+                storage.set_trial_state_values(rival, state, [0.9, 1.0])
+        return _costs(latency)(assignments)
+
+    def found() -> dict[str, Any]:
+        sampler = ParetoSampler(costs, search_space=LARGE, n_costs=12)
+        return sampler.sample_relative(study, storage.get_trial(choosing), LARGE)
+
+    chosen |= found()  # as long as the other one makes up its mind
+    assert found() != chosen
+    assert storage.get_trial(rival).params == chosen
+
+
 @pytest.mark.parametrize("limit", few_of([0.6, 1.0], 1))
 @pytest.mark.parametrize("space", [SMALL, LARGE], ids=["small", "large"])
 def test_what_breaks_a_limit_is_not_proposed(
