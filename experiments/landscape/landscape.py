@@ -4,6 +4,7 @@ import csv
 import functools
 import hashlib
 import math
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 from scipy.special import ndtri
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct, WhiteKernel
 
@@ -103,7 +105,9 @@ class Landscape:
 def _fitted(x: Array, y: Array) -> GaussianProcessRegressor:
     smooth = ConstantKernel(0.1) * RBF(np.full(x.shape[1], 6.0), (1, 300))
     kernel = smooth + ConstantKernel(0.1) * DotProduct(1.0) + WhiteKernel(0.003, (5e-4, 0.05))
-    return GaussianProcessRegressor(kernel, normalize_y=True).fit(x, y)
+    with warnings.catch_warnings():  # that a feature does not matter is no failure to converge
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return GaussianProcessRegressor(kernel, normalize_y=True).fit(x, y)
 
 
 def _foretold(model: GaussianProcessRegressor, x: Array, y: Array) -> Array:
