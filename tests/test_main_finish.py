@@ -83,8 +83,9 @@ def test_files_say_what_was_read_believed_and_finished(searched: Path) -> None:
         for name in shared - {"trial"}:  # of a network that came again
             told = by_id[member["id"]][name]
             assert member[name] == ("" if told is None else str(told)), name
-        assert float(member["accuracy_finished"]) == finishing["finished"][member["id"]][0]
-        assert abs(float(member["verified_accuracy_int8"]) - float(member["accuracy"])) < 0.2
+        finished = float(member["accuracy_finished"])
+        assert finished == finishing["finished"][member["id"]][0]
+        assert abs(float(member["verified_accuracy_int8"]) - finished) < 0.1
 
 
 def _forbid_training(monkeypatch: pytest.MonkeyPatch) -> None:
