@@ -53,6 +53,11 @@ class Costed:
         return CostedCandidates(kept, features[fits], costs[fits])
 
     @property
+    def are_told(self) -> bool:
+        """Whether nothing computes costs: they are known of what was tried."""
+        return self._costs is None
+
+    @property
     def are_computed(self) -> bool:
         """Whether the costs of all candidates are computed at once."""
         return self._is_small and not self.are_modelled
@@ -60,7 +65,7 @@ class Costed:
     @property
     def are_modelled(self) -> bool:
         """Whether a model stands in for the costs until a few candidates are chosen."""
-        return self._costs is None or self.n_costs is not None
+        return self.are_told or self.n_costs is not None
 
     @property
     def are_listed(self) -> bool:

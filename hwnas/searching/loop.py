@@ -33,6 +33,7 @@ from hwnas.space import Genotype, Option, Space
 
 _COLLAPSED = 5  # candidates of which none was trained: others will not be, either
 _REMEMBERED = 100_000  # costs
+_RECENT = 1_000  # graphs, which are larger
 # Candidates of a proposal whose costs of images that leave early are guessed; those of the others
 # are modelled by what trained ones came to.
 _GUESSED = 40
@@ -146,8 +147,13 @@ def search(  # noqa: PLR0913, PLR0917
     if problem.first:
         first = [_whole(problem.space, genotype) for genotype in problem.first]
     known = _known(problem, study, cost)
-    if math.isfinite(limit_s) and problem.lower is not None:
-        known = replace(known, work=anatomy.work(problem.space, problem.lower))
+    if problem.lower is not None:
+        lower = lru_cache(_RECENT)(
+            problem.lower
+        )  # for both: the one is asked right after the other
+        known = replace(known, summary=anatomy.summary(problem.space, lower))
+        if math.isfinite(limit_s):
+            known = replace(known, work=anatomy.work(problem.space, lower))
     run_sampler = RunSampler(sampler, seed, known, first)
     shown = len(study.candidates)
     with progress.phase("Search", n_trials, shown, limit_s - study.spent_s) as advance:
@@ -234,7 +240,6 @@ def _known(problem: Problem, study: Study, cost: Callable[[Genotype], Cost]) -> 
         n_costs=affordable or None,
         expensive=study.objectives.index(quality(study.objectives)),
         features=None if knowledge is None else features,
-        summary=None if problem.lower is None else anatomy.summary(space, problem.lower),
     )
 
 

@@ -16,9 +16,9 @@ from hwnas.searching.proposal import Proposal
 
 _POOL = 200  # candidates that are drawn where there are too many to look at all
 _DRAWN = 100  # where nothing is known to fit
-_OF_EACH = 40  # that are drawn with each share of such choices
 _COMPARED = 400  # of the first candidates' part of the range of costs
 _SHARES = 0.0, 0.25, 0.5, 0.75  # of choices of what is drawn that are the smallest, or largest
+_OF_EACH = 40  # that are drawn with each share
 _ALIKE = 24  # of what is drawn, nearest to a size: the one least like all before is taken
 
 
@@ -84,8 +84,7 @@ def _by_size(
     pool = [pool[i] for i in own]
     features = space.vectors(pool)
     sizes = features[:, -space.features.n_known]
-    broken = history.features[np.isnan(history.errors)]
-    too_large = min((row[-space.features.n_known] for row in broken), default=np.inf)
+    too_large = _too_large(history, space.features.n_known) if costed.are_told else np.inf
     order = [i for i in np.argsort(sizes, kind="stable").tolist() if sizes[i] < too_large]
     n_costed = 0
 
@@ -107,6 +106,15 @@ def _by_size(
         if fits(i):
             return pool[i], Proposal("startup", len(pool), n_costed)
     return None
+
+
+def _too_large(history: History, n_known: int) -> float:
+    """Return the size from which on all broke a limit, of those that were tried."""
+    if len(history.errors) == 0:
+        return np.inf
+    sizes, broken = history.features[:, -n_known], np.isnan(history.errors)
+    fitting = sizes[~broken].max(initial=-np.inf)
+    return float(sizes[broken & (sizes > fitting)].min(initial=np.inf))
 
 
 def _number(history: History) -> int:
@@ -151,5 +159,5 @@ def _drawn(costed: Costed, rng: random.Random) -> CostedCandidates:
 
 def other(space: Choices, taken: Container[Hashable], rng: random.Random) -> Assignment:
     """Return a random candidate; in all likelihood, one that was not proposed yet."""
-    drawn = [space.draw(rng) for _ in range(_OF_EACH)]
+    drawn = [space.draw(rng) for _ in range(_DRAWN)]
     return next((a for a in drawn if space.key(a) not in taken), drawn[0])

@@ -142,6 +142,35 @@ def test_sizes_that_were_too_large_are_left_to_others() -> None:
     assert len(too_large) <= 5  # random ones are, with few exceptions
 
 
+def test_small_ones_that_are_not_accurate_enough_say_nothing_of_large_ones() -> None:
+    """A budget may ask for accuracy: costs are known, and what is beyond them is not proposed."""
+    space: dict[str, optuna.distributions.BaseDistribution] = {
+        f"c{i}": optuna.distributions.IntDistribution(1, 4) for i in range(20)
+    }
+
+    def costs(assignments: Any) -> Any:
+        return np.array([[float(sum(a.values()))] for a in assignments])
+
+    sizes: dict[bool, list[int]] = {}
+    for are_told in (False, True):
+        sampler = ParetoSampler(
+            None if are_told else costs,
+            search_space=space,
+            n_costs=None if are_told else 12,
+            summary=lambda a: [float(sum(a.values()))],
+        )
+        study = optuna.create_study(directions=["maximize", "minimize"], sampler=sampler)
+        own = sizes[are_told] = []
+        for _ in range(10):
+            trial = study.ask(space)
+            own.append(sum(trial.params.values()))
+            under = [40.0 - own[-1]]
+            study._storage.set_trial_system_attr(trial._trial_id, "constraints", under)
+            study.tell(trial, [0.5, float(own[-1])])
+    assert sizes[False][:2] == [20, 80]
+    assert all(sum(size > 60 for size in own) >= 2 for own in sizes.values())
+
+
 def test_line_in_what_sums_up_goes_on_beyond_what_was_seen() -> None:
     """Where a network is larger than all before, more is expected of it."""
     rng = np.random.default_rng(0)
