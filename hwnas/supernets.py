@@ -188,7 +188,7 @@ class TrainingSetup:
             supernet.module,
             sandwich,
             by_descent(self.family.recipe),
-            measure=lambda: self._glance(supernet),
+            measure=lambda: _glance(self, supernet),
         )
         total = loop.n_steps(self.train, len(self.data.train))
         with sole(checkpoint, total, progress):
@@ -259,14 +259,6 @@ class TrainingSetup:
         """Return what scores subnets."""
         return SupernetEvaluator(supernet, self.family, self.space, self.data, scoring)
 
-    def _glance(self, supernet: Supernet) -> Row:
-        """Return the metric of both ends on a part of the validation split."""
-        ends = {"smallest": self.space.smallest(), "largest": self.space.largest()}
-        return {
-            f"{self.data.task.metric}_{name}": self.glance(supernet.extract(genotype), genotype)
-            for name, genotype in ends.items()
-        }
-
     def glance(self, network: nn.Module, genotype: Genotype) -> float:
         """Return the metric of a network, which is spent by it, on a part of validation."""
         resolution = self.resolution(genotype)
@@ -276,6 +268,15 @@ class TrainingSetup:
         part = some(self.data.validation, _GLANCE)
         prepared = self.data.prepare(part.images, resolution)
         return float(per_sample(self.data.task, network, prepared, part.targets).mean())
+
+
+def _glance(setup: TrainingSetup, supernet: Supernet) -> Row:
+    """Return the metric of both ends on a part of the validation split."""
+    ends = {"smallest": setup.space.smallest(), "largest": setup.space.largest()}
+    return {
+        f"{setup.data.task.metric}_{name}": setup.glance(supernet.extract(genotype), genotype)
+        for name, genotype in ends.items()
+    }
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,11 @@ Proteus (algorithms/ilp.py of UMass-LIDS/Proteus): a replica takes b / L(b) of t
 with L(b) below the limit. IPA (optimizer/optimizer.py of reconfigurable-ml-pipeline/ipa): of the
 largest with L(b) + (b - 1) / rate below it, which at that rate is L(b) (2 b - 1) / b. Both are
 solved by the same program, times a factor for all pools, and simulated with five seeds that
-planning has not seen.
+planning has not seen. What ``rules.csv`` has of a fleet and a trace is not run again.
 """
 
 import csv
+import itertools
 import sys
 import tempfile
 from dataclasses import replace
@@ -56,6 +57,10 @@ def late(problem: Problem, plan: Plan) -> float:
     return max(c.late for each in seen for c in each.classes.values())
 
 
+def _called(trace: str | None) -> str:
+    return Path(trace).stem if trace else "Poisson"
+
+
 def compared(folder: Path, seed: int, trace: str | None) -> list[dict[str, Any]]:
     """Return a row for our plan and for each rule at each factor, on one fleet."""
     rows = []
@@ -63,7 +68,7 @@ def compared(folder: Path, seed: int, trace: str | None) -> list[dict[str, Any]]
     problem = read_problem(folder / "service.yaml", folder / "fleet.yaml")
     choices = planner.choices_of(problem, Silent())
     task = Task(problem, choices, "cost")
-    about = {"fleet": seed, "trace": Path(trace).stem if trace else "Poisson"}
+    about = {"fleet": seed, "trace": _called(trace)}
     ours = planner.planned_of(task, LIMIT_S, [0, 1, 2, 3], Silent())
     rows.append({**about, "rule": "ours", "factor": 1.0, "cost": ours.plan.value,
                  "late": late(problem, ours.plan), "gap": ours.plan.gap})  # fmt: skip
@@ -89,17 +94,21 @@ def compared(folder: Path, seed: int, trace: str | None) -> list[dict[str, Any]]
 
 def main(fleets: int, traces: list[str]) -> None:
     """Compare on fleets, each with Poisson's arrivals and with each trace."""
-    rows: list[dict[str, Any]] = []
-    for seed in range(1, fleets + 1):
-        for trace in [None, *traces]:
-            with tempfile.TemporaryDirectory() as folder:
-                rows += compared(Path(folder), seed, trace)
-            with (HERE / "rules.csv").open("w", newline="") as file:
-                writer = csv.DictWriter(file, [*rows[0]], lineterminator="\n")
-                writer.writeheader()
-                writer.writerows(rows)
-            for row in rows[-4:]:
-                print(row, flush=True)
+    file = HERE / "rules.csv"
+    rows: list[dict[str, Any]] = [*csv.DictReader(file.open())] if file.exists() else []
+    done = {(int(row["fleet"]), row["trace"]) for row in rows}
+    for seed, trace in itertools.product(range(1, fleets + 1), [None, *traces]):
+        if (seed, _called(trace)) in done:
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            found = compared(Path(folder), seed, trace)
+        rows += found
+        with file.open("w", newline="") as written:
+            writer = csv.DictWriter(written, [*rows[0]], lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+        for row in found:
+            print(row, flush=True)
 
 
 if __name__ == "__main__":

@@ -4,10 +4,10 @@
     python -m experiments.fleet.served network  # and onnxruntime, where another --python has Triton
 
 ``sleep``: batches of n take 40 + 10 n ms (``sleeping_model.py``), so that the speed of this machine
-does not matter; batches are made by Triton itself. ``network``: ``mbconv_224``'s largest, by
-onnxruntime on one thread; it wants a quiet machine. Both as ``serve-check`` does it:
-the server is profiled, and the simulator is given that and the times at which requests were due.
-Each writes its rows to ``served_<what>.csv``, with a wait to ``served_<what>_<wait>ms.csv``.
+does not matter; batches are made by Triton itself. ``network``: the middle of ``mbconv_224``, by
+onnxruntime on one thread; it wants a quiet machine. Both as ``serve-check`` does it: the server is
+profiled, and the simulator is given that and the times at which requests were due. Each writes its
+rows to ``served_<what>.csv``, with a wait to ``served_<what>_<wait>ms.csv``.
 """
 
 import argparse
@@ -37,9 +37,10 @@ _BATCH, _REPEATS = 8, 3
 
 
 def pool(name: str, wait_ms: float) -> Deployed:
-    """Return a pool of one replica of the largest network of a space, with random weights."""
+    """Return a pool of one replica of a space's middle network, with random weights."""
     found = space.load(space.find(name))
-    lowered = families.get(found.family).lower(found, found.largest(), Signature(1, 10))
+    middle = {choice: options[len(options) // 2] for choice, options in found.choices.items()}
+    lowered = families.get(found.family).lower(found, found.genotype(middle), Signature(1, 10))
     lowered = fuse(lowered, "float32")
     model = onnx_served.served(write_fp32(lowered, random_weights(lowered, 0)))
     kind = Kind("cpu", name, _BATCH, wait_ms, 1e3, 1.0, 1, None, {}, 0.0, "")

@@ -111,8 +111,8 @@ class _Assembly:
         self._add_demand()
         self._add_relaxed() if self.pools is None else self._add_pools(self.pools)
         self._add_machines()
-        self._add_links()
-        self._add_budgets()
+        _add_links(self)
+        _add_budgets(self)
         total, rows = self.begin["end"], self.rows
         r, c, v = (np.concatenate([part[i] for part in rows.parts]) for i in range(3))
         lower, upper, integer = self._bounds()
@@ -166,7 +166,7 @@ class _Assembly:
         cost[begin["r"] : begin["u"]] = owned if self.part.owned is None else TIE * owned
         normal = self.columns.scenario == 0
         if task.objective == "cost":
-            cost[: begin["z"]] = np.where(normal, self._sent(), 0.0)
+            cost[: begin["z"]] = np.where(normal, self.sent(), 0.0)
         cost[begin["z"] : begin["m"]] = penalty(task, self._wanted())
         return cost
 
@@ -266,48 +266,52 @@ class _Assembly:
         ]
         self.rows.at_most("owned", entries, np.zeros(which.size))
 
-    def _add_links(self) -> None:
-        c, o = self.columns, self.task.choices.options
-        for j, (name, link) in enumerate(self.task.problem.fleet.links.items()):
-            if link.mbit_s is not None:
-                n = self.n[0] * self.n[1]
-                row = c.scenario * self.n[1] + c.hour
-                entries = [(row, np.arange(len(c)), o.links[c.option, j])]
-                self.rows.at_most(f"links.{name}", entries, np.full(n, link.mbit_s))
-
-    def _add_budgets(self) -> None:
-        task, budgets, n_i = self.task, self.task.problem.service.budgets, self.n[1]
-        every = np.arange(n_i * self.d)
-        for region, watts in budgets.power_w.items():
-            busy = [d.power_w * (d.region == region) for _, d in task.problem.devices]
-            entries = [(every // self.d, self.begin["m"] + every, np.tile(busy, n_i))]
-            self.rows.at_most(f"power_w.{region}", entries, np.full(n_i, watts))
-        weight = self.part.weight
-        spent = self.part.spent
-        share = weight.sum() / task.weight.sum() if spent is None else 1.0
-        days = task.problem.load.n_hours / 24 * share
-        for name, limit in (
-            ("cost", budgets.cost_per_day), ("carbon", budgets.carbon_kg_per_day)
-        ):  # fmt: skip
-            if limit is None:
-                continue
-            rent, owned = machine_values(task, "cost" if name == "cost" else "carbon")
-            used = (rent[self.hours] * weight[:, None]).ravel()
-            zero = np.zeros(self.d, np.intp)
-            used_up: list[_Entry] = [
-                (np.zeros(every.size, np.intp), self.begin["m"] + every, used),
-                (zero, self.begin["r"] + np.arange(self.d), owned * share),
-            ]
-            if name == "cost":
-                x = np.flatnonzero(self.columns.scenario == 0)
-                used_up.append((np.zeros_like(x), x, self._sent()[x]))
-            left = limit * days - (spent or {}).get(name, 0.0)
-            self.rows.at_most(f"{name}_budget", used_up, np.array([left]))
-
-    def _sent(self) -> Array:
+    def sent(self) -> Array:
         """Return what sending by columns costs in all hours like theirs, ``(columns,)``."""
         c = self.columns
         by_hour = [
             self.task.sending(i) * w for i, w in zip(self.hours, self.part.weight, strict=True)
         ]
         return np.array(by_hour)[c.hour, c.option]
+
+
+def _add_links(a: _Assembly) -> None:
+    """Add what links can carry."""
+    c, o = a.columns, a.task.choices.options
+    for j, (name, link) in enumerate(a.task.problem.fleet.links.items()):
+        if link.mbit_s is not None:
+            n = a.n[0] * a.n[1]
+            row = c.scenario * a.n[1] + c.hour
+            entries = [(row, np.arange(len(c)), o.links[c.option, j])]
+            a.rows.at_most(f"links.{name}", entries, np.full(n, link.mbit_s))
+
+
+def _add_budgets(a: _Assembly) -> None:
+    """Add what a service may spend."""
+    task, budgets, n_i = a.task, a.task.problem.service.budgets, a.n[1]
+    every = np.arange(n_i * a.d)
+    for region, watts in budgets.power_w.items():
+        busy = [d.power_w * (d.region == region) for _, d in task.problem.devices]
+        entries = [(every // a.d, a.begin["m"] + every, np.tile(busy, n_i))]
+        a.rows.at_most(f"power_w.{region}", entries, np.full(n_i, watts))
+    weight = a.part.weight
+    spent = a.part.spent
+    share = weight.sum() / task.weight.sum() if spent is None else 1.0
+    days = task.problem.load.n_hours / 24 * share
+    for name, limit in (
+        ("cost", budgets.cost_per_day), ("carbon", budgets.carbon_kg_per_day)
+    ):  # fmt: skip
+        if limit is None:
+            continue
+        rent, owned = machine_values(task, "cost" if name == "cost" else "carbon")
+        used = (rent[a.hours] * weight[:, None]).ravel()
+        zero = np.zeros(a.d, np.intp)
+        used_up: list[_Entry] = [
+            (np.zeros(every.size, np.intp), a.begin["m"] + every, used),
+            (zero, a.begin["r"] + np.arange(a.d), owned * share),
+        ]
+        if name == "cost":
+            x = np.flatnonzero(a.columns.scenario == 0)
+            used_up.append((np.zeros_like(x), x, a.sent()[x]))
+        left = limit * days - (spent or {}).get(name, 0.0)
+        a.rows.at_most(f"{name}_budget", used_up, np.array([left]))

@@ -81,7 +81,7 @@ class SharedStudy:
         self._pulse: _Pulse | None = None
         self.candidates: list[Candidate] = []
         try:
-            self._study = self._joined(membership.name, membership.digests)
+            self._study = _joined(self._connection, membership, space)
             self.waited_s = self._waited()  #: that all processes waited before any trial
             self.refresh()
         except BaseException:
@@ -189,40 +189,6 @@ class SharedStudy:
             return float(known.get(_WAITED + self.worker, 0.0))
         return sum(float(seconds) for name, seconds in known.items() if name.startswith(_WAITED))
 
-    def _joined(self, name: str, digests: Mapping[str, str]) -> optuna.Study:
-        """Return the study, new or as others began it.
-
-        Raises:
-            RunError: it is of another search.
-        """
-
-        def found() -> tuple[dict[str, str] | None, bool]:
-            try:
-                known = optuna.load_study(study_name=name, storage=self._connection.storage)
-            except KeyError:
-                return None, False
-            return known.user_attrs.get(storages.SHARED), bool(known.get_trials(deepcopy=False))
-
-        theirs, is_begun = self._connection.patiently(found)
-        differing = []
-        if theirs is not None or is_begun:  # else it is new, or somebody is making it just now
-            differing = [key for key in digests if (theirs or {}).get(key) != digests[key]]
-        if differing:
-            raise RunError(
-                f"{self._connection.where} holds a study '{name}' of another search: "
-                f"{', '.join(differing)} differ. Choose another name with study.name=NAME, or use "
-                f"the same settings ({MAY_GROW})."
-                + "".join(WHY_DIFFERENT.get(name, "") for name in differing)
-            )
-
-        def made() -> optuna.Study:
-            study = trials.create(self._connection.storage, name, self._space, self.objectives)
-            if theirs is None:
-                study.set_user_attr(storages.SHARED, dict(digests))
-            return study
-
-        return self._connection.patiently(made)
-
     def _taken(self, n_trials: int) -> Trial | None:
         """Return a new trial or one that was queued again; none if it is one too many."""
 
@@ -280,6 +246,42 @@ class SharedStudy:
         if self._pulse is not None:
             self._pulse.stop()
             self._pulse = None
+
+
+def _joined(connection: Connection, membership: Membership, space: Space) -> optuna.Study:
+    """Return the study, new or as others began it.
+
+    Raises:
+        RunError: it is of another search.
+    """
+    name, digests = membership.name, membership.digests
+
+    def found() -> tuple[dict[str, str] | None, bool]:
+        try:
+            known = optuna.load_study(study_name=name, storage=connection.storage)
+        except KeyError:
+            return None, False
+        return known.user_attrs.get(storages.SHARED), bool(known.get_trials(deepcopy=False))
+
+    theirs, is_begun = connection.patiently(found)
+    differing = []
+    if theirs is not None or is_begun:  # else it is new, or somebody is making it just now
+        differing = [key for key in digests if (theirs or {}).get(key) != digests[key]]
+    if differing:
+        raise RunError(
+            f"{connection.where} holds a study '{name}' of another search: "
+            f"{', '.join(differing)} differ. Choose another name with study.name=NAME, or use "
+            f"the same settings ({MAY_GROW})."
+            + "".join(WHY_DIFFERENT.get(name, "") for name in differing)
+        )
+
+    def made() -> optuna.Study:
+        study = trials.create(connection.storage, name, space, membership.objectives)
+        if theirs is None:
+            study.set_user_attr(storages.SHARED, dict(digests))
+        return study
+
+    return connection.patiently(made)
 
 
 @final
