@@ -164,7 +164,7 @@ def finish(
             for s in contexts
         }
 
-    wanted, teacher = look(), list[Genotype]()
+    wanted, teacher, searched = look(), list[Genotype](), {c.id: c for c in candidates}
     if wanted and trains and config.alpha:
         before = state.known.values() if allowance.is_resumed else ()
         scored = [c for known in before for c in known.band(0.0)]
@@ -177,8 +177,9 @@ def finish(
             wanted, slot = look(), allowance.slot(share)
             if trains:
                 wanted = wanted[: max(0, math.ceil(share * most) - len(state.finished))]
-            everything = chain.from_iterable(k.candidates for k in state.known.values())
-            done = [c for c in everything if c.id in state.finished]
+            done = [c for c in candidates if c.id in state.finished]
+            # By what they cost on all targets: each may be seen by another one.
+            wanted = [replace(c, figures=searched[c.id].figures) for c in wanted]
             left = [c.genotype for c in band.spread(wanted, done)]
             if share < 1.0 and slot.is_limited:
                 left = [*teacher, *left]  # its training for int8 is still to come

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr
+from scipy.special import log_ndtr, ndtr
 
 Array = NDArray[np.float64]
 #: ``(k,)`` levels to ``(n, k)``: how far the error of each candidate is expected below each.
@@ -29,7 +29,8 @@ def log_normal_improvement(mean: Array, std: Array) -> Improvement:
     def improvement(levels: Array) -> Array:
         logs = np.log(np.maximum(levels, 1e-300))[None]
         d = (logs - mean) / std
-        below = levels[None] * ndtr(d) - np.exp(mean + std**2 / 2) * ndtr(d - std)
+        # In logarithms: of what is known of not at all, the former factor alone is infinite.
+        below = levels[None] * ndtr(d) - np.exp(mean + std**2 / 2 + log_ndtr(d - std))
         return np.asarray(np.maximum(below, 0.0))
 
     return improvement

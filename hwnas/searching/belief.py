@@ -137,9 +137,9 @@ def _combined(readings: Sequence[Figure]) -> tuple[float, float]:
     different = {(figure.value, figure.std) for figure in readings}
     if exact := [value for value, std in different if std == 0]:
         return float(np.mean(exact)), 0.0
-    weights = {value: std**-2 for value, std in different}
-    total = math.fsum(weights.values())
-    value = math.fsum(value * weight for value, weight in weights.items()) / total
+    weights = [(value, std**-2) for value, std in different]
+    total = math.fsum(weight for _, weight in weights)
+    value = math.fsum(value * weight for value, weight in weights) / total
     return value, total**-0.5
 
 

@@ -28,6 +28,9 @@ CLIP = 0.5
 # What uncertainty is multiplied by, in turns: a model that is wrong and sure of it is found out by
 # what is proposed as if it were less sure.
 _CURIOSITIES = (0.5, 1.0, 2.0)
+# Of the range of the first candidates, between which costs and knowledge tell: a line through them
+# must not be followed to where a cost is zero.
+_WITHIN = -2.0, 3.0
 _WIDE = 20.0  # ratio of costs beyond which a volume hardly sees what is cheap
 
 
@@ -61,6 +64,7 @@ class History:
     seconds: Array  #: that trials took; NaN where that is not known
     pending: Sequence[Assignment]  #: under evaluation by other workers
     n_ahead: int = 0  #: earlier trials whose workers choose a candidate just now, from the same
+    refused: Sequence[Assignment] = ()  #: by the target: they have neither error nor costs
 
     @property
     def evaluated(self) -> "History":
@@ -84,6 +88,7 @@ class History:
             self.seconds[rows],
             self.pending,
             self.n_ahead,
+            self.refused,
         )
 
 
@@ -207,7 +212,8 @@ class Inputs:
 
     def __call__(self, of: CostedCandidates | History) -> Array:
         """Return the inputs, ``(n, d + m + k)``."""
-        return np.hstack([of.features, (self._values(of) - self._low) / self._range])
+        scaled = (self._values(of) - self._low) / self._range
+        return np.hstack([of.features, scaled.clip(*_WITHIN)])
 
     def _values(self, of: CostedCandidates | History) -> Array:
         costs = _log(of.costs) if self._logarithmic else of.costs

@@ -75,13 +75,13 @@ class Trials:
 
     def history(self, study: optuna.Study, trial: FrozenTrial) -> tuple[History, Scale]:
         """Return what is known before a trial, and the scale of its errors."""
-        finished, refused = [], set[Hashable]()
+        finished, refused = [], list[Assignment]()
         trials = study.get_trials(deepcopy=False, states=_OF_USE)
         for other in trials:
             if other.state == TrialState.COMPLETE:
                 finished.append(other)
             elif self._is_refused(other):
-                refused.add(self._space.key(self._assignment(other)))
+                refused.append(self._assignment(other))
         n = len(self._read)
         if [other.number for other in finished[:n]] != self._read:  # an earlier one ended since
             self._clear()
@@ -89,7 +89,7 @@ class Trials:
         self._read += [other.number for other in finished[n:]]
         if new := [other for other in finished[n:] if self._is_within(other)]:
             self._add(study, new)
-        self.taken |= refused
+        self.taken |= {self._space.key(assignment) for assignment in refused}
         scale = self._scale(self._values, study)
         errors = scale.errors(self._values, self._stds)
         known = (self._numbers, self._assignments, self._features, errors, self._costs)
@@ -97,7 +97,7 @@ class Trials:
         told = np.log(scale.errors(-medians if scale.maximised else medians, 0.0 * medians))
         surprises = (np.log(errors) - told) / stds
         told_of = (self._stds / errors, surprises, self._seconds)
-        return History(*known, *told_of, *self._others(trials, trial)), scale
+        return History(*known, *told_of, *self._others(trials, trial), refused), scale
 
     def others(self, study: optuna.Study, trial: FrozenTrial) -> tuple[list[Assignment], int]:
         """Return what was chosen since, or is under evaluation, and how many choose before."""

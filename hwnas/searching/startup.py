@@ -3,7 +3,8 @@
 import bisect
 import itertools
 import random
-from collections.abc import Container, Hashable
+from collections.abc import Container, Hashable, Sequence
+from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,8 @@ _DRAWN = 100  # where nothing is known to fit
 _COMPARED = 400  # of the first candidates' part of the range of costs
 _SHARES = 0.0, 0.25, 0.5, 0.75  # of choices of what is drawn that are the smallest, or largest
 _OF_EACH = 40  # that are drawn with each share
+_NEIGHBOURS = 4  # of a size, of which one has to fit
+_CHANCE = 0.1  # that what is larger breaks limits for another reason
 _ALIKE = 24  # of what is drawn, nearest to a size: the one least like all before is taken
 
 
@@ -84,18 +87,15 @@ def _by_size(
     pool = [pool[i] for i in own]
     features = space.vectors(pool)
     sizes = features[:, -space.features.n_known]
-    too_large = _too_large(history, space.features.n_known) if costed.are_told else np.inf
+    too_large = _too_large(costed, history) if costed.are_told else np.inf
     order = [i for i in np.argsort(sizes, kind="stable").tolist() if sizes[i] < too_large]
-    n_costed = 0
-
-    def fits(i: int) -> bool:
-        nonlocal n_costed
-        found = costed.of([pool[i]])
-        n_costed += found.costs.shape[1] > 0
-        return bool(found.assignments)
-
-    # What is smaller mostly fits as well.
-    order = order[: bisect.bisect_left(order, x=True, key=lambda i: not fits(i))]
+    fitting = _Fitting(costed, pool)
+    if costed.n_costs is None:
+        order = [i for i, fits in zip(order, fitting.are(order), strict=True) if fits]
+    else:  # what is smaller mostly fits as well, but for choices that never do
+        some = [order[k : k + _NEIGHBOURS] for k in range(len(order))]
+        n = bisect.bisect_left(some, x=True, key=lambda rows: not any(map(fitting.is_, rows)))
+        order = order[:n]
     if not order:
         return None
     target = sizes[order[0]] + spread.share(number) * (sizes[order[-1]] - sizes[order[0]])
@@ -103,29 +103,62 @@ def _by_size(
     before = _before(costed, history)
     while near:
         i = near.pop(spread.least_alike(features[near], before) if len(before) else 0)
-        if fits(i):
-            return pool[i], Proposal("startup", len(pool), n_costed)
+        if fitting.is_(i):
+            return pool[i], Proposal("startup", len(pool), fitting.n_costed)
     return None
 
 
-def _too_large(history: History, n_known: int) -> float:
-    """Return the size from which on all broke a limit, of those that were tried."""
-    if len(history.errors) == 0:
+@final
+class _Fitting:
+    """Which of a pool fit all limits; each is costed once."""
+
+    def __init__(self, costed: Costed, pool: Sequence[Assignment]):
+        self._costed, self._pool = costed, pool
+        self._known: dict[int, bool] = {}
+        self.n_costed = 0
+
+    def are(self, rows: Sequence[int]) -> list[bool]:
+        """Return whether each fits."""
+        if new := [i for i in rows if i not in self._known]:
+            key = self._costed.space.key
+            found = self._costed.of([self._pool[i] for i in new])
+            kept = {key(assignment) for assignment in found.assignments}
+            self._known |= {i: key(self._pool[i]) in kept for i in new}
+            self.n_costed += len(new) * (found.costs.shape[1] > 0)
+        return [self._known[i] for i in rows]
+
+    def is_(self, row: int) -> bool:
+        """Return whether one fits."""
+        return self.are([row])[0]
+
+
+def _too_large(costed: Costed, history: History) -> float:
+    """Return the size from which on none is to be tried, as all that were broke a limit.
+
+    Unless that may be chance: if they broke it as often as smaller ones do.
+    """
+    place = -costed.space.features.n_known
+    tried = [*history.features, *costed.space.vectors(history.refused)]
+    sizes = np.array([features[place] for features in tried])
+    broken = np.append(np.isnan(history.errors), np.ones(len(history.refused), np.bool_))
+    above = sizes > sizes[~broken].max(initial=-np.inf)
+    usual = (np.count_nonzero(broken & ~above) + 1) / (np.count_nonzero(~above) + 2)
+    if usual ** np.count_nonzero(above) > _CHANCE:
         return np.inf
-    sizes, broken = history.features[:, -n_known], np.isnan(history.errors)
-    fitting = sizes[~broken].max(initial=-np.inf)
-    return float(sizes[broken & (sizes > fitting)].min(initial=np.inf))
+    return float(sizes[above].min(initial=np.inf))
 
 
 def _number(history: History) -> int:
-    return len(history.errors) + len(history.pending) + history.n_ahead
+    known = len(history.errors) + len(history.refused)
+    return known + len(history.pending) + history.n_ahead
 
 
 def _before(costed: Costed, history: History) -> NDArray[np.float64]:
     """Return the features of all candidates that were chosen before."""
-    if not history.pending:
+    others = [*history.refused, *history.pending]
+    if not others:
         return history.features
-    return np.vstack([*history.features, *costed.space.vectors(history.pending)])
+    return np.vstack([*history.features, *costed.space.vectors(others)])
 
 
 def _nearer(

@@ -59,3 +59,10 @@ def test_nothing_is_gained_beyond_the_reference() -> None:
     costs = np.array([[1.0], [0.7], [0.6]])
     found = expected_improvement(costs, sure, front[:, 0], front[:, 1:], [1.0, 1.0])
     assert found == pytest.approx([0.0, 0.3 * 0.3, 0.0], abs=1e-6)
+
+
+def test_gain_of_what_nothing_is_known_of_is_a_number() -> None:
+    improvement = log_normal_improvement(np.array([0.0, -5.0]), np.array([60.0, 1e-6]))
+    found = improvement(np.array([0.1, 0.5]))
+    assert found[0] == pytest.approx([0.05, 0.25], rel=0.1)
+    assert found[1] == pytest.approx(np.array([0.1, 0.5]) - np.exp(-5.0))

@@ -162,6 +162,14 @@ def test_another_reading_of_the_same_genotype_counts_and_a_copy_does_not() -> No
     assert again.figure.value == pytest.approx(0.9, abs=0.002)
 
 
+def test_rough_reading_of_the_same_value_takes_nothing_from_a_precise_one() -> None:
+    precise, rough = (Figure(0.9, "measured", 0.9 - e, 0.9 + e) for e in (0.01, 0.1))
+    for readings in ([precise, rough], [rough, precise]):
+        value, std = belief._combined(readings)
+        assert value == pytest.approx(0.9)
+        assert std < precise.std
+
+
 def test_few_candidates_are_believed_as_they_were_read() -> None:
     candidates = _candidates(belief.MIN_CANDIDATES - 1, 500)
     found = beliefs(SPACE, candidates, OBJECTIVES)

@@ -70,3 +70,12 @@ def test_more_and_less_curious_proposals_take_turns() -> None:
     curious = replace(models[0], curiosity=max(three))
     wary = replace(models[0], curiosity=min(three))
     assert _gain(curious, 0.001) > _gain(wary, 0.001)
+
+
+def test_line_in_costs_is_not_followed_to_where_they_are_zero() -> None:
+    costs = np.geomspace(1, 10, N)
+    model = _expectation(costs, np.linspace(0.15, 0.05, N))
+    features = np.zeros((3, 1))
+    known = CostedCandidates([{}] * 3, features, np.array([[0.0], [1e-9], [1e-2]]))
+    assert np.isfinite(model.gains(known)).all()
+    assert model.inputs(known)[0] == pytest.approx(model.inputs(known)[2])
