@@ -96,13 +96,14 @@ def main(fleets: int, traces: list[str]) -> None:
     """Compare on fleets, each with Poisson's arrivals and with each trace."""
     file = HERE / "rules.csv"
     rows: list[dict[str, Any]] = [*csv.DictReader(file.open())] if file.exists() else []
-    done = {(int(row["fleet"]), row["trace"]) for row in rows}
+    done = {(int(row["fleet"]), row["trace"]) for row in rows if row["rule"] == "ipa"}
     for seed, trace in itertools.product(range(1, fleets + 1), [None, *traces]):
         if (seed, _called(trace)) in done:
             continue
         with tempfile.TemporaryDirectory() as folder:
             found = compared(Path(folder), seed, trace)
-        rows += found
+        others = [r for r in rows if (int(r["fleet"]), r["trace"]) != (seed, _called(trace))]
+        rows = [*others, *found]
         with file.open("w", newline="") as written:
             writer = csv.DictWriter(written, [*rows[0]], lineterminator="\n")
             writer.writeheader()

@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwnas.searching.choices import Assignment, Choices
-from hwnas.searching.expectation import CostedCandidates, ModelledCost
+from hwnas.searching.expectation import CostedCandidates
+from hwnas.searching.modelled import ModelledCost
 
 Array = NDArray[np.float64]
 #: Assignments to their costs ``(n, m)``: each objective but the expensive one, in the study's

@@ -13,6 +13,8 @@ from hwnas.pareto import hypervolume, non_dominated
 from hwnas.searching.acquisition import expected_improvement, log_normal_improvement
 from hwnas.searching.calibration import calibrated
 from hwnas.searching.choices import Assignment
+from hwnas.searching.modelled import ModelledCost, logs
+from hwnas.searching.odds import Odds
 from hwnas.searching.pace import Pace
 
 Array = NDArray[np.float64]
@@ -98,7 +100,7 @@ class Expectation:
 
     errors: Surrogate
     inputs: "Inputs"
-    costs: Sequence["ModelledCost"]  #: empty where they are known
+    costs: Sequence[ModelledCost]  #: empty where they are known
     front_errors: Array
     front_costs: Array
     reference: Sequence[float]  #: error and costs up to which gains count
@@ -107,11 +109,17 @@ class Expectation:
     within: tuple[float, float]  #: ends of 95 % intervals, in standard deviations from the mean
     curiosity: float  #: what uncertainty is multiplied by where gains are reckoned
     pace: Pace | None = None  #: how long trials take, where gains count by the second
+    odds: Odds | None = None  #: that candidates fit, where some that were tried did not
 
     def merits(self, known: CostedCandidates) -> Array:
-        """Return what candidates are chosen by: their gains, or those for each second ``(n,)``."""
-        gains = self.gains(known)
-        return gains if self.pace is None else gains / self.pace(known.assignments)
+        """Return what candidates are chosen by ``(n,)``: their gains, or those for each second.
+
+        As far as they are likely to fit.
+        """
+        merits = self.gains(known)
+        if self.pace is not None:
+            merits = merits / self.pace(known.assignments)
+        return merits if self.odds is None else merits * self.odds(known.features)
 
     def gains(self, known: CostedCandidates) -> Array:
         """Return the expected gain of candidates as a share of the hypervolume, ``(n,)``.
@@ -174,20 +182,6 @@ class Expectation:
 
 
 @final
-class ModelledCost:
-    """A cost that is modelled: its logarithm where it is positive."""
-
-    def __init__(self, x: Array, y: Array, parameters: Hyperparameters):
-        self._surrogate = Surrogate(x, _logs(y), parameters)
-        self._logarithmic = bool((y > 0).all())
-
-    def predict(self, x: Array) -> Array:
-        """Return the mean, ``(n,)``."""
-        mean = self._surrogate.predict(x)[0]
-        return np.exp(mean) if self._logarithmic else mean
-
-
-@final
 class Inputs:
     """What the model of the error reads: choices, costs, and what else is known of candidates.
 
@@ -243,7 +237,7 @@ class Learner:
         for which, costs in enumerate(history.costs.T, 1):
             first = history.first(self._n_known(history))
             told = _most_telling(first)
-            values = _logs(costs[: len(first.errors)])[told]
+            values = logs(costs[: len(first.errors)])[told]
             observed = (first.features[told], values, np.zeros(len(values)))
             parameters = self._fit(which, *observed, self._n_shares)
             found.append(ModelledCost(features, costs[chosen], parameters))
@@ -339,10 +333,6 @@ def _denoised(evaluated: History, told: Array, errors: Surrogate) -> Array:
 
 def _log(costs: Array) -> Array:
     return np.asarray(np.log(np.maximum(costs, 1e-300)))
-
-
-def _logs(values: Array) -> Array:
-    return np.log(values) if (values > 0).all() else values
 
 
 def _most_telling(history: History) -> NDArray[np.intp]:

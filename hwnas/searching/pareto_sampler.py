@@ -10,9 +10,11 @@ before it alone: a study that is resumed goes on as it would have.
 
 import random
 from collections.abc import Callable, Container, Hashable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, final
 
+import numpy as np
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
 from optuna.samplers import BaseSampler, RandomSampler
@@ -25,6 +27,7 @@ from hwnas.searching.costed import Costed, Costs
 from hwnas.searching.expectation import Expectation, History, Knowledge, Learner
 from hwnas.searching.features import Features, Summary
 from hwnas.searching.history import Scale, Trials
+from hwnas.searching.odds import Odds
 from hwnas.searching.pace import Work, learned
 from hwnas.searching.proposal import ATTRIBUTE, Proposal, is_fixed
 from hwnas.searching.shortlist import account, ranked
@@ -154,7 +157,8 @@ class ParetoSampler(BaseSampler):
         nothing_fits = costed.are_computed and not costed.all().assignments
         if len(evaluated.errors) < self._n_startup or nothing_fits:
             return startup.propose(costed, history, taken, self._n_startup, rng)
-        model = self._expectation(costed, history, evaluated)
+        odds = _odds(space, history)
+        model = replace(self._expectation(costed, history, evaluated), odds=odds)
         if costed.are_listed:
             best, n_candidates = choosing.of_all(costed, taken, model)
         else:
@@ -162,7 +166,8 @@ class ParetoSampler(BaseSampler):
         if not best:
             return startup.other(space, taken, rng), Proposal("random")
         if self._features is not None:
-            model = self._expectation(costed, history, evaluated, self._features)
+            more = self._expectation(costed, history, evaluated, self._features)
+            model = replace(more, odds=odds)
             best = ranked(space, best, model)
         chosen = choosing.exact(costed, best, n_candidates, model, others)
         return chosen.bred.assignment, account(space, chosen, model, scale)
@@ -181,6 +186,15 @@ class ParetoSampler(BaseSampler):
         everything = costed.all().costs if costed.are_computed else None
         pace = learned(self._work, evaluated.assignments, evaluated.seconds)
         return self._learner.expectation(evaluated, costs, pending, everything, knowledge, pace)
+
+
+def _odds(space: Choices, history: History) -> Odds | None:
+    """Return how likely candidates are to fit; none where all that were tried did."""
+    fitted = np.append(np.isfinite(history.errors), np.zeros(len(history.refused), np.bool_))
+    if fitted.all():
+        return None
+    features = np.vstack([*history.features, *space.vectors(history.refused)])
+    return Odds(features, fitted, space.features.n_shares)
 
 
 def _options(distribution: BaseDistribution) -> list[Any]:
