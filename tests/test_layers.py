@@ -149,6 +149,7 @@ PLACES = {
         "planning.simulation",
         "profiling.transfer",
         "searching.acquisition",
+        "searching.odds",
         "searching.calibration",
         "searching.pace",
         "tasks.regression.early_stopping",
