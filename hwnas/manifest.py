@@ -82,7 +82,7 @@ class Finishing(TypedDict):
     rate: float | None
     alpha: float
     max_int8_drop: float
-    teacher: str | None  #: ids of those that taught the others, between commas
+    teacher: str | None
     finished: dict[str, FigureRow]
     hurried: NotRequired[list[str]]  #: ids that there was no time to train for int8
 
@@ -218,11 +218,6 @@ def _require(content: Mapping[str, object], names: Iterable[str], at: str) -> No
     for name in names:
         if name not in content:
             raise Unfit(f"'{at}.{name}' is missing")
-
-
-def teachers_of(done: Mapping[str, Any]) -> list[str]:
-    """Return the ids of the networks that taught the others, by how they were finished."""
-    return str(done["teacher"]).split(", ") if done["teacher"] else []
 
 
 def weights_of(manifest: Mapping[str, Any]) -> str:

@@ -24,7 +24,6 @@ from hwnas.finishing.allowance import ALWAYS, Slot
 from hwnas.finishing.finisher import Finisher
 from hwnas.finishing.lesson import Lesson
 from hwnas.finishing.options import FinishConfig, FinishingConfig
-from hwnas.manifest import teachers_of
 from hwnas.progress import Silent
 from hwnas.results import Candidate
 from hwnas.searching import verify
@@ -68,8 +67,7 @@ def test_files_say_what_was_read_believed_and_finished(searched: Path) -> None:
     assert all(row["accuracy_read"] is not None for row in scored)
     finishing = manifest["finishing"]
     assert finishing["epochs"] == 2
-    assert len(teachers_of(finishing)) == 3
-    assert {*teachers_of(finishing)} <= {*finishing["finished"]}
+    assert finishing["teacher"] in finishing["finished"]
     with (searched / "front.csv").open(newline="") as file:
         members = list(csv.DictReader(file))
     assert len(members) >= 4
@@ -214,7 +212,7 @@ def test_a_run_keeps_for_how_long_its_candidates_were_trained(
 
 
 def _unfinished(searched: Path, folder: Path, minutes: float, spent_s: float) -> Path:
-    """Return a copy of a run that was killed when it had finished the teachers alone."""
+    """Return a copy of a run that was killed when it had finished the teacher alone."""
     run_folder, networks = folder / "run", folder / "networks"
     shutil.copytree(searched, run_folder)
     shutil.copytree(searched.parent / "networks", networks)
@@ -241,7 +239,7 @@ def test_what_the_time_of_a_run_does_not_suffice_for_is_not_begun(
     monkeypatch.setattr(Lesson, "takes_s", lambda *_: takes_s)
     assert run(["search", f"run.resume={folder}"]) == 0
     manifest = json.loads((folder / "manifest.json").read_text())
-    assert {*manifest["finishing"]["finished"]} == {*teachers_of(manifest["finishing"])}
+    assert [*manifest["finishing"]["finished"]] == [manifest["finishing"]["teacher"]]
     assert manifest["finishing_s"] >= 600
 
 
@@ -303,9 +301,8 @@ def test_where_time_is_limited_int8_is_trained_for_right_behind_for_each_target(
         found = Figure(0.9, "measured")
         return SimpleNamespace(fits=lambda *_: True, tuned=lambda _: found, for_int8=for_int8)
 
-    own = [of("npu"), of("too small"), of("cpu")]
-    bench: Any = SimpleNamespace(taught_by=lambda _: own)
-    ready = readying._ready(Genotype("tiny", ()), (), slot, [True, False, True], bench)
+    crew = [of("npu"), of("too small"), of("cpu")]
+    ready = readying._ready(Genotype("tiny", ()), slot, [True, False, True], crew)
     assert ready is not None
     assert ready.in_haste == in_haste
     assert asked == [("npu", True), ("cpu", True)] * in_haste
@@ -334,7 +331,7 @@ def test_several_processes_take_in_all_that_is_trained_already_however_late(
     steps = {g.id: n for g, n in zip(genotypes, (0, 5, 9, 9), strict=True)}
     finisher: Any = SimpleNamespace(
         config=FinishingConfig(), n_steps=9, left={},
-        teachers=(), is_teacher=lambda _: False, is_kept=lambda g: steps[g.id] == 9,
+        teacher=None, is_teacher=lambda _: False, is_kept=lambda g: steps[g.id] == 9,
         checkpoint=lambda g: SimpleNamespace(n_steps=lambda: steps[g.id]),
     )  # fmt: skip
 
@@ -350,7 +347,7 @@ def test_several_processes_take_in_all_that_is_trained_already_however_late(
 
 def test_a_run_keeps_what_its_finishing_took(searched: Path) -> None:
     manifest = json.loads((searched / "manifest.json").read_text())
-    phases = ("Train teachers", "Finish members", "Fine-tune", "Teacher answers")
+    phases = ("Train the teacher", "Finish members", "Fine-tune", "Teacher answers")
     took = sum(manifest["seconds"][phase] for phase in phases)
     assert took <= manifest["finishing_s"] <= sum(manifest["seconds"].values())
 
@@ -380,9 +377,7 @@ def test_no_more_are_trained_on_than_are_asked_for(
     assert run(["search", *QUICK, *given, *options]) == 0
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
     assert len(manifest["finishing"]["finished"]) == most
-    teachers = teachers_of(manifest["finishing"])
-    assert len(teachers) == min(3, (most + 1) // 2)
-    assert {*teachers} <= {*manifest["finishing"]["finished"]}
+    assert manifest["finishing"]["teacher"] in manifest["finishing"]["finished"]
     left = json.loads((tmp_path / "run" / "front.json").read_text())["unfinished"]
     assert left
     assert not {*left} & {*manifest["finishing"]["finished"]}
@@ -400,28 +395,19 @@ def test_no_more_are_trained_on_than_are_asked_for(
 
 
 @pytest.mark.parametrize(
-    ("minutes", "begun", "n", "taught_by"),
+    ("minutes", "begun", "taught_by"),
     [
-        (None, (1,), 1, [3]),
-        (None, (1,), 3, [3, 1, 2]),
-        (5.0, (), 1, [2]),
-        (5.0, (), 2, [2, 0]),
-        (0.1, (), 2, [0]),
-        (9.0, (), 1, [1]),
-        (9.0, (), 3, [1, 2, 0]),
-        (5.0, (3,), 1, [3]),
-        (5.0, (3, 0), 1, [3, 0]),  # both have learned already
-        (9.0, (2,), 1, [2]),  # as accurate, for all that is known
-        (9.0, (0,), 1, [1]),
-        (9.0, (0,), 2, [1, 2]),
+        (None, 1, 3),
+        (5.0, None, 2),
+        (0.1, None, 0),
+        (9.0, None, 1),
+        (5.0, 3, 3),
+        (9.0, 2, 2),  # as accurate, for all that is known
+        (9.0, 0, 1),
     ],
 )
-def test_where_time_is_limited_the_most_accurate_that_are_trained_in_a_part_of_it_teach(
-    monkeypatch: pytest.MonkeyPatch,
-    minutes: float | None,
-    begun: tuple[int, ...],
-    n: int,
-    taught_by: list[int],
+def test_where_time_is_limited_the_most_accurate_that_is_trained_in_a_quarter_of_it_teaches(
+    monkeypatch: pytest.MonkeyPatch, minutes: float | None, begun: int | None, taught_by: int
 ) -> None:
     """Accuracies of 0.90, 0.93, 0.92 and 0.935, within 0.015."""
     wanted = [
@@ -437,7 +423,7 @@ def test_where_time_is_limited_the_most_accurate_that_are_trained_in_a_part_of_i
         return int(dict(genotype.options)["size"])
 
     def checkpoint(genotype: Genotype) -> Any:
-        return SimpleNamespace(n_steps=lambda: 7 * (size(genotype) in begun))
+        return SimpleNamespace(n_steps=lambda: 7 * (size(genotype) == begun))
 
     finisher: Any = SimpleNamespace(
         parts=SimpleNamespace(
@@ -449,12 +435,11 @@ def test_where_time_is_limited_the_most_accurate_that_are_trained_in_a_part_of_i
     )
     monkeypatch.setattr(finishing, "n_macs", [10, 30, 20, 40].__getitem__)
     left_s = math.inf if minutes is None else 60 * minutes
-    found = finishing._teachers(wanted, wanted, finisher, lambda: left_s, n)
-    assert [size(genotype) for genotype in found] == taught_by
+    assert size(finishing._teacher(wanted, wanted, finisher, lambda: left_s)) == taught_by
     if minutes == 0.1:  # too few: what is wanted no more goes on teaching
-        begun = (3,)
-        few = finishing._teachers(wanted[:2], wanted, finisher, lambda: -1.0, n)
-        assert [size(genotype) for genotype in few] == [3]
+        begun = 3
+        few = finishing._teacher(wanted[:2], wanted, finisher, lambda: -1.0)
+        assert size(few) == begun
 
 
 def test_few_are_timed_before_one_teaches(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -470,8 +455,9 @@ def test_few_are_timed_before_one_teaches(monkeypatch: pytest.MonkeyPatch) -> No
     )
     monkeypatch.setattr(finishing, "n_macs", lambda genotype: genotype)
     some: Any = [SimpleNamespace(id=str(i), genotype=i) for i in range(99, -1, -1)]
-    first = finishing._first_within(42.0, some, finisher, 2)
-    assert [each.id for each in first] == ["42", "41"]
+    first = finishing._first_within(42.0, some, finisher)
+    assert first is not None
+    assert first.id == "42"
     assert len(timed) <= 8
 
 

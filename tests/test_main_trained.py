@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from hwnas.__main__ import run
-from hwnas.manifest import teachers_of
 from tests.conftest import SHARED_WEIGHTS
 from tests.unusable import edit
 
@@ -128,8 +127,7 @@ def test_finished_network_is_exported_as_it_was_verified(
             assert (folder / f"model.{own}.tflite").read_bytes() == (models / verified).read_bytes()
         proof = json.loads((folder / "proof.json").read_text())
         assert proof["source"]["supernet"] is None
-        is_teacher = name in teacher.split(", ")
-        assert proof["finishing"]["teacher"] == (None if is_teacher else teacher)
+        assert proof["finishing"]["teacher"] == (None if name == teacher else teacher)
         assert proof["finishing"]["weights"].startswith("scratch, epochs: 1")
         card = (folder / "MODEL_CARD.md").read_text()
         assert "Supernet: none, candidates were trained alone" in card
@@ -166,7 +164,7 @@ def test_other_candidate_is_finished_likewise(root: Path, tmp_path: Path) -> Non
 
 def test_what_is_said_on_the_command_line_overrides(root: Path, tmp_path: Path) -> None:
     done = _manifest(root)["finishing"]
-    name = next(name for name in done["finished"] if name not in teachers_of(done))
+    name = next(name for name in done["finished"] if name != done["teacher"])
     options = [f"id={name}", "epochs=1", "alpha=0", "prune=0.3", f"dir={tmp_path}"]
     assert run(["export", f"run={root / 'alone'}", *options]) == 0
     proof = json.loads((tmp_path / name / "proof.json").read_text())
@@ -216,17 +214,16 @@ def test_why_tells_trainings_and_what_is_believed(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     done, rows = _manifest(root)["finishing"], {row["id"]: row for row in _rows(root)}
-    teacher = rows[teachers_of(done)[0]]
+    teacher = rows[done["teacher"]]
     text = _why(root, teacher["id"], capsys)
     assert f"after 1 epoch {teacher['accuracy_after_1_epochs']:.5g}" in text
     assert f"finished {teacher['accuracy_finished']:.5g}" in text
     assert f"believed, given all others {teacher['accuracy']:.5g}" in text
-    assert "Finished by 2 epochs more; it is one of 2 teachers of the others." in text
+    assert "Finished by 2 epochs more; it is the teacher of the others." in text
     share = teacher["front_probability"]
     assert f"Probability of being on the front, before verification: {share:.0%}." in text
-    other = next(name for name in done["finished"] if name not in teachers_of(done))
-    words = f"with 50% of the loss on the mean of what {done['teacher']} answer."
-    assert words in _why(root, other, capsys)
+    other = next(name for name in done["finished"] if name != teacher["id"])
+    assert f"with 50% of the loss on what {teacher['id']} answers." in _why(root, other, capsys)
     stopped = next(r for r in rows.values() if r["state"] == "stopped" and r["id"] not in done)
     text = _why(root, stopped["id"], capsys)
     assert "expected after 3 epochs" in text

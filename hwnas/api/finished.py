@@ -10,7 +10,7 @@ from hwnas.config import ExportConfig, SearchConfig
 from hwnas.errors import RunError
 from hwnas.finishing.finisher import Finisher
 from hwnas.finishing.teachers import LargestSubnet
-from hwnas.manifest import Manifest, teachers_of, weights_of
+from hwnas.manifest import Manifest, weights_of
 from hwnas.metrics import column
 from hwnas.progress import Progress
 from hwnas.results import Candidate, Row
@@ -60,13 +60,13 @@ def finisher(
     if "finishing" not in manifest:  # of an earlier version, which had supernets alone
         return replace(found, tutor=LargestSubnet(weights))
     done = manifest["finishing"]
-    teachers = teachers_of(done)
-    if not teachers:  # the search had none; this may have the one that answers best
+    teacher = done["teacher"]
+    if teacher is None:  # the search had none; this may have the one that answers best
         sign = 1 if column(of.config.metric).maximise else -1
         finished = {name: (sign * figure[0], name) for name, figure in done["finished"].items()}
-        teachers = sorted(finished, key=finished.__getitem__)[-1:]
+        teacher = max(finished, key=finished.__getitem__, default="")
     genotypes = {c.id: c.genotype for c in candidates}
-    return replace(found, teachers=[genotypes[name] for name in teachers if name in genotypes])
+    return replace(found, teacher=genotypes.get(teacher))
 
 
 def check_kept(finisher: Finisher, genotypes: Sequence[Genotype], manifest: Manifest) -> None:
@@ -89,8 +89,8 @@ def check_kept(finisher: Finisher, genotypes: Sequence[Genotype], manifest: Mani
     done: Mapping[str, object] = manifest.get("finishing", {}).get("finished", {})
     searched = replace(finisher, other=None)
     taught = searched.config.epochs and searched.config.alpha
-    teachers = finisher.teachers if taught else []
-    for genotype in (*teachers, *genotypes):  # teachers first: others refer to their weights
+    teacher = [finisher.teacher] if finisher.teacher is not None and taught else []
+    for genotype in (*teacher, *genotypes):  # the teacher first: others refer to its weights
         if not _is_kept(searched, genotype, done):
             raise RunError(
                 f"The trained networks of the run are not in {Path(parts.config.run.supernets)} as "
@@ -109,8 +109,8 @@ def facts(finisher: Finisher, genotype: Genotype) -> Row:
     """Return what a proof says of how a network was finished, beside its steps."""
     config, teacher = finisher.config, None
     if config.epochs and config.alpha:
-        if finisher.teachers:
-            teacher = None if finisher.is_teacher(genotype) else finisher.taught_by
+        if finisher.teacher is not None:
+            teacher = None if finisher.is_teacher(genotype) else finisher.teacher.id
         elif finisher.tutor is not None:
             teacher = "the supernet's largest subnet"
     return {

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cache
-from itertools import islice, zip_longest
+from itertools import chain, zip_longest
 from pathlib import Path
 
 from hwnas.api.context import TargetContext
@@ -25,10 +25,7 @@ from hwnas.searching.view import View
 from hwnas.space import Genotype
 from hwnas.weights import as_left, left_after
 
-# Of finish.minutes, that teachers may take. Much: they are members themselves, and the better they
-# are, the better are the others (experiments/worth_it).
-_TEACHING = 0.4
-_TEACHERS = 3  # at most: the gain of each more is less
+_TEACHER = 0.25  # of finish.minutes, that the teacher may take
 _LATER_ROUNDS = 5  # of finishing what became probable by what was finished before
 
 
@@ -77,14 +74,14 @@ class Finish:
 
     def facts(self) -> Row:
         """Return what a manifest says of it."""
-        config = self.finisher.config
+        config, teacher = self.finisher.config, self.finisher.teacher
         return {
             "finishing": {
                 "epochs": config.epochs,
                 "rate": config.rate,
                 "alpha": config.alpha,
                 "max_int8_drop": config.max_int8_drop,
-                "teacher": self.finisher.taught_by,
+                "teacher": None if teacher is None else teacher.id,
                 "finished": {name: figure.to_json() for name, figure in self.finished.items()},
                 **({"hurried": hurried} if (hurried := sorted(self.hurried)) else {}),
             }
@@ -133,12 +130,12 @@ def finish(
 ) -> Finish:
     """Finish the candidates that may be on the front of a target.
 
-    Some that answer best are finished first, at once, and teach the others; those fill the gaps
-    between what is finished, so that a front that is cut off by the time is as wide. What is
-    finished says more of the others, too, so that some may become probable: they are finished then.
-    The first round takes half of what ``finish.n_most`` and ``finish.minutes`` allow, so that what
-    it says can still be heeded. Where time is limited, a network is trained for int8 right after it
-    was fine-tuned, so that the limit is of both; else that waits until it is verified.
+    The one that answers best is finished first and teaches the others; those fill the gaps between
+    what is finished, so that a front that is cut off by the time is as wide. What is finished says
+    more of the others, too, so that some may become probable: they are finished then. The first
+    round takes half of what ``finish.n_most`` and ``finish.minutes`` allow, so that what it says
+    can still be heeded. Where time is limited, a network is trained for int8 right after it was
+    fine-tuned, so that the limit is of both; else that waits until it is verified.
 
     Args:
         contexts: One for each target.
@@ -167,19 +164,15 @@ def finish(
             for s in contexts
         }
 
-    searched = {c.id: c for c in candidates}
+    wanted, teacher, searched = look(), list[Genotype](), {c.id: c for c in candidates}
+    if wanted and trains and config.alpha:
+        before = state.known.values() if allowance.is_resumed else ()
+        scored = [c for known in before for c in known.band(0.0)]
+        teacher = [_teacher(wanted, scored, state.finisher, allowance.left_s)]
+        state.finisher = Finisher(parts, weights, teacher[0], phases)
+        state.add(finished(state.finisher, teacher, phases, "Train the teacher"))
     most = len(contexts) * config.most(len({c.id for c in candidates if not c.reason}))
     with crew_of(state.finisher, [s.config for s in contexts]) or nullcontext() as crew:
-        wanted, teachers = look(), list[Genotype]()
-        if wanted and trains and config.alpha:
-            before = state.known.values() if allowance.is_resumed else ()
-            scored = [c for known in before for c in known.band(0.0)]
-            n = _TEACHERS if allowance.limit_s == math.inf else 1 if crew is None else crew.n
-            n = min(n, _TEACHERS, (most + 1) // 2)
-            teachers = _teachers(wanted, scored, state.finisher, allowance.left_s, n)
-            state.finisher = Finisher(parts, weights, teachers, phases)
-            how = Round(crew=crew)
-            state.add(finished(state.finisher, teachers, phases, "Train teachers", how))
         for share in (0.5, *[1.0] * _LATER_ROUNDS):
             wanted, slot = look(), allowance.slot(share)
             if trains:
@@ -189,7 +182,7 @@ def finish(
             wanted = [replace(c, figures=searched[c.id].figures) for c in wanted]
             left = [c.genotype for c in band.spread(wanted, done)]
             if share < 1.0 and slot.is_limited:
-                left = [*teachers, *left]  # their training for int8 is still to come
+                left = [*teacher, *left]  # its training for int8 is still to come
             if left := _in_time(left, slot, state.finisher):
                 targets = [Target(s.config, state.known[s.target].on_front) for s in contexts]
                 how = Round(slot, targets, crew)
@@ -223,25 +216,23 @@ def _in_time(genotypes: list[Genotype], slot: Slot, finisher: Finisher) -> list[
     return [genotype for genotype in genotypes if finisher.is_kept(genotype)]
 
 
-def _teachers(
+def _teacher(
     wanted: Sequence[Candidate],
     scored: Sequence[Candidate],
     finisher: Finisher,
     left_s: Callable[[], float],
-    n: int,
-) -> list[Genotype]:
-    """Return the networks that answer best.
+) -> Genotype:
+    """Return the network that answers best.
 
-    All others wait for their training, and for their answers. Where the time is limited, these have
-    to fit into a part of what is left; a run that goes on keeps those that it had, unless they
-    surely answer worse and there is time for others.
+    All others wait for its training, and for its answers. Where the time is limited, these have to
+    fit into a part of what is left; a run that goes on keeps the one that it had, unless that one
+    surely answers worse and there is time for another.
 
     Args:
         wanted: Those that are to be finished.
-        scored: All, where a run goes on: teachers that it had may be wanted no more.
+        scored: All, where a run goes on: the teacher that it had may be wanted no more.
         finisher: Finishes them.
         left_s: Seconds that are left.
-        n: How many at most, where none was begun.
     """
     config = finisher.parts.config
     sign = 1 if column(config.metric).maximise else -1
@@ -251,36 +242,34 @@ def _teachers(
 
     best = ordered(wanted)
     if math.isinf(left_s()):
-        return [c.genotype for c in best[:n]]
-    known = dict[str, Candidate]()
-    for c in (*best, *ordered(scored)):
-        known.setdefault(c.id, c)
-    before = (c for c in known.values() if finisher.checkpoint(c.genotype).n_steps())
-    chosen = begun = [*islice(before, _TEACHERS)]
-    if not begun or begun[0] is not best[0]:
-        others = _first_within(_TEACHING * left_s(), best, finisher, n)
-        if not begun:
-            chosen = others or [_least(best, finisher)]
-        elif others:
-            limit = column(config.metric).best(begun[0].figures[config.metric])
-            if better(config.metric, others[0].figures[config.metric].value, limit):
-                chosen = others
-    return [c.genotype for c in chosen]
+        return best[0].genotype
+    before = (c for c in chain(best, ordered(scored)) if finisher.checkpoint(c.genotype).n_steps())
+    begun = next(before, None)
+    if begun is best[0]:
+        return begun.genotype
+    first = _first_within(_TEACHER * left_s(), best, finisher)
+    if begun is None:
+        return (first or _least(best, finisher)).genotype
+    if first is None:
+        return begun.genotype
+    known = column(config.metric).best(begun.figures[config.metric])
+    is_worse = better(config.metric, first.figures[config.metric].value, known)
+    return (first if is_worse else begun).genotype
 
 
 def _first_within(
-    limit_s: float, some: Sequence[Candidate], finisher: Finisher, n: int
-) -> list[Candidate]:
-    """Return the first that are trained, and answer for others, in so many seconds each.
+    limit_s: float, some: Sequence[Candidate], finisher: Finisher
+) -> Candidate | None:
+    """Return the first that is trained, and answers for others, in so many seconds.
 
     The time is taken to grow with the operations, so that a few are timed, however many there are.
     """
     if limit_s <= 0:
-        return []
+        return None
     teaching_s = cache(lambda i: finisher.teaching_s(some[i].genotype))
     by_size = sorted(range(len(some)), key=lambda i: (_macs(some[i], finisher), i))
     small = by_size[: bisect_right(by_size, limit_s, key=teaching_s)]
-    return [*islice((some[i] for i in sorted(small) if teaching_s(i) <= limit_s), n)]
+    return next((some[i] for i in sorted(small) if teaching_s(i) <= limit_s), None)
 
 
 def _least(some: Sequence[Candidate], finisher: Finisher) -> Candidate:

@@ -4,7 +4,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import compress, zip_longest
-from typing import final
 
 from hwnas import build
 from hwnas.api.jobs import Crew
@@ -41,7 +40,7 @@ class Round:
     #: int8 come right behind
     slot: Slot = ALWAYS
     targets: Sequence[Target] = ()  #: the finisher's first, if there may be trainings for int8
-    crew: "Crew[Bench] | None" = None  #: processes that finish several; else this one does
+    crew: Crew[list[Finisher]] | None = None  #: processes that finish several; else this one does
 
 
 def finished(
@@ -63,7 +62,7 @@ def finished(
     epochs, slot, crew = finisher.config.epochs, how.slot, how.crew
     n_steps = max(1, finisher.n_steps)
     taught = [genotype for genotype in genotypes if not finisher.is_teacher(genotype)]
-    if finisher.teachers and taught:
+    if finisher.teacher is not None and taught:
         finisher.prepare(taught[0])
     paths = [finisher.checkpoint(genotype) for genotype in genotypes] if epochs else []
     if paths:  # first what is finished already, or nearly
@@ -80,13 +79,12 @@ def finished(
     before = n_done()
     with phases.phase(phase, len(genotypes) * n_steps, before, slot.open_s()) as advance:
         tasks = [
-            partial(_ready, g, finisher.teachers, slot, [g.id in t.fitting for t in how.targets])
-            for g in genotypes
+            partial(_ready, g, slot, [g.id in t.fitting for t in how.targets]) for g in genotypes
         ]
         if crew is not None and len(tasks) > 1 and before < len(tasks) * n_steps:
             found = crew.run(tasks, lambda: n_done() - before, advance, late)
         else:
-            found, own = [], Bench(finisher, [target.config for target in how.targets[1:]])
+            found, own = [], _finishers(finisher, [target.config for target in how.targets[1:]])
             for i, task in enumerate(tasks, 1):
                 if late(i - 1):
                     break
@@ -96,22 +94,7 @@ def finished(
     return {g.id: ready for g, ready in zip_longest(genotypes, found)}
 
 
-@final
-class Bench:
-    """What a process finishes networks with: a finisher for each target."""
-
-    def __init__(self, finisher: Finisher, others: Sequence[SearchConfig]):
-        parts = [build.retargeted(finisher.parts, config) for config in others]
-        self._finishers = [finisher, *(replace(finisher, parts=each) for each in parts)]
-
-    def taught_by(self, teachers: Sequence[Genotype]) -> Sequence[Finisher]:
-        """Return the finishers of networks that these teach."""
-        if self._finishers[0].teachers != teachers:
-            self._finishers = [replace(each, teachers=teachers) for each in self._finishers]
-        return self._finishers
-
-
-def crew_of(finisher: Finisher, configs: Sequence[SearchConfig]) -> Crew[Bench] | None:
+def crew_of(finisher: Finisher, configs: Sequence[SearchConfig]) -> Crew[list[Finisher]] | None:
     """Return processes that finish networks as one does; ``None`` where one process is wanted.
 
     Args:
@@ -119,24 +102,31 @@ def crew_of(finisher: Finisher, configs: Sequence[SearchConfig]) -> Crew[Bench] 
         configs: Of the search, of each target.
     """
     n = finisher.parts.config.study.workers or 1
-    return Crew(partial(_again, configs, finisher.left), n) if n > 1 else None
+    again = partial(_again, configs, finisher.teacher, finisher.left)
+    return Crew(again, n) if n > 1 else None
 
 
-def _again(configs: Sequence[SearchConfig], left: Mapping[str, int], progress: Progress) -> Bench:
+def _finishers(finisher: Finisher, others: Sequence[SearchConfig]) -> list[Finisher]:
+    """Return what finishes networks, and the same for other targets."""
+    parts = [build.retargeted(finisher.parts, config) for config in others]
+    return [finisher, *(replace(finisher, parts=each) for each in parts)]
+
+
+def _again(
+    configs: Sequence[SearchConfig],
+    teacher: Genotype | None,
+    left: Mapping[str, int],
+    progress: Progress,
+) -> list[Finisher]:
     parts = build.parts(configs[0], progress)
     weights = as_left(accuracies(parts, progress), left)
-    return Bench(Finisher(parts, weights, progress=progress), configs[1:])
+    return _finishers(Finisher(parts, weights, teacher, progress), configs[1:])
 
 
 def _ready(
-    genotype: Genotype,
-    teachers: Sequence[Genotype],
-    slot: Slot,
-    fits: Sequence[bool],
-    bench: Bench,
+    genotype: Genotype, slot: Slot, fits: Sequence[bool], own: Sequence[Finisher]
 ) -> Ready | None:
-    """Finish one network, unless there is no time for it."""
-    own = bench.taught_by(teachers)
+    """Finish one network, unless there is no time for it; there is a finisher for each target."""
     if not own[0].fits(genotype, slot.left_s()):
         return None
     figure = own[0].tuned(genotype)

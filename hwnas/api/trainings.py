@@ -8,7 +8,7 @@ from typing import Any
 
 from hwnas.candidates import read_columns
 from hwnas.figure import Figure
-from hwnas.manifest import Finishing, Manifest, teachers_of, weights_of
+from hwnas.manifest import Finishing, Manifest, weights_of
 from hwnas.metrics import quality
 from hwnas.results import Candidate, RunFolder
 from hwnas.searching import columns
@@ -110,16 +110,12 @@ def _finished(done: Finishing, genotype_id: str) -> str:
     if not done["epochs"]:
         return "Finished without further training (finish.epochs=0)."
     words = f"Finished by {_epochs(done['epochs'])} more"
-    teachers = teachers_of(done)
-    if genotype_id in teachers:
-        who = "the teacher" if len(teachers) == 1 else f"one of {len(teachers)} teachers"
-        return f"{words}; it is {who} of the others."
-    if not teachers:
+    teacher = done["teacher"]
+    if teacher == genotype_id:
+        return f"{words}; it is the teacher of the others."
+    if teacher is None:
         return f"{words}."
-    what = f"what {teachers[0]} answers"
-    if len(teachers) > 1:
-        what = f"the mean of what {done['teacher']} answer"
-    return f"{words}, with {done['alpha']:.0%} of the loss on {what}."
+    return f"{words}, with {done['alpha']:.0%} of the loss on what {teacher} answers."
 
 
 def _believed(

@@ -173,7 +173,11 @@ def _training(proof: Row) -> str:
     lines = [
         _origin(proof, train),
         f"Weights: {finishing['weights']}.",
-        *([f"Taught by {_teacher(teacher)}: {share:g} of the loss is on that."] if teacher else []),
+        *(
+            [f"Taught by {_teacher(teacher)}: {share:g} of the loss is on its answers."]
+            if teacher
+            else []
+        ),
         f"Quantisation: {finishing['int8']}."
         if finishing["int8"]
         else f"Not quantised: {finishing['no_int8']}",
@@ -203,10 +207,7 @@ def _origin(proof: Row, train: Row) -> str:
 
 
 def _teacher(name: str) -> str:
-    """Return who it was, and what was learned of that."""
-    if " and " in (ids := " and ".join(f"`{each}`" for each in name.split(", "))):
-        return f"{ids}, other networks of the search, by the mean of their answers"
-    return f"{name if ' ' in name else f'{ids}, another network of the search'}, by its answers"
+    return name if " " in name else f"`{name}`, another network of the search"
 
 
 def _evaluation(proof: Row) -> str:

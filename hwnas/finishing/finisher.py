@@ -1,7 +1,7 @@
 """Networks of a search, finished for its target and made ready to be verified."""
 
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
@@ -18,7 +18,7 @@ from hwnas.finishing import finish, lesson
 from hwnas.finishing.finish import Load
 from hwnas.finishing.lesson import Lesson, Origin
 from hwnas.finishing.options import FinishingConfig
-from hwnas.finishing.teachers import Member, Members, Tutor
+from hwnas.finishing.teachers import Member, Tutor
 from hwnas.int8.finished import Finished
 from hwnas.metrics import means
 from hwnas.progress import Progress, Silent
@@ -32,13 +32,13 @@ from hwnas.weights import Accuracies
 
 @dataclass(frozen=True)
 class Finisher:
-    """Finishes networks of a search; all use the same answers of the same teachers."""
+    """Finishes networks of a search; all use the same answers of one teacher."""
 
     parts: Parts
     weights: Accuracies
-    teachers: Sequence[Genotype] = ()  #: the networks that answer best
+    teacher: Genotype | None = None  #: the network that answers best; ``None``: none does
     progress: Progress = field(default_factory=Silent)
-    other: FinishingConfig | None = None  #: how all but the teachers are finished, if otherwise
+    other: FinishingConfig | None = None  #: how all but the teacher are finished, if otherwise
     tutor: Tutor | None = None  #: who teaches where none of the search does
     #: ids of networks that there was no time to train for int8, which some would need
     hurried: Collection[str] = ()
@@ -50,7 +50,7 @@ class Finisher:
 
     @property
     def searched(self) -> FinishingConfig:
-        """How the search finishes networks, the teachers among them."""
+        """How the search finishes networks, the teacher among them."""
         config = self.parts.config
         if config.accuracy == "trained":
             return config.finish.of_one(config.train.epochs, 1.0)
@@ -154,33 +154,28 @@ class Finisher:
         return f"{self.checkpoint(genotype).path.parent.name}{in_haste}"
 
     def prepare(self, genotype: Genotype) -> None:
-        """Have the teachers' answers at hand, for this network and all others."""
+        """Have the teacher's answers at hand, for this network and all others."""
         lesson.prepare(self._origin(genotype), self.config)
 
     def is_teacher(self, genotype: Genotype) -> bool:
-        """Return whether a network has the weights of one that teaches the others."""
-        return annotations.bare(genotype) in map(annotations.bare, self.teachers)
-
-    @property
-    def taught_by(self) -> str | None:
-        """The ids of those that teach the others, between commas."""
-        return ", ".join(teacher.id for teacher in self.teachers) or None
+        """Return whether a network has the weights of the one that teaches the others."""
+        return self.teacher is not None and annotations.bare(genotype) == annotations.bare(
+            self.teacher
+        )
 
     def _origin(self, genotype: Genotype) -> Origin:
         tutor = self.tutor
-        if self.teachers and self.config.epochs and self.config.alpha:
-            tutor = None if self.is_teacher(genotype) else self._members
+        if self.teacher is not None and self.config.epochs and self.config.alpha:
+            tutor = None if self.is_teacher(genotype) else self._taught_by
         return Origin(self.parts.setup_of(genotype), self.weights, genotype, tutor)
 
     @cached_property
-    def _members(self) -> Members:
-        return Members([self._member(teacher) for teacher in self.teachers])
-
-    def _member(self, genotype: Genotype) -> Member:
-        setup = self.parts.setup_of(genotype)
-        origin = Origin(setup, self.weights, genotype)
+    def _taught_by(self) -> Member:
+        assert self.teacher is not None
+        setup = self.parts.setup_of(self.teacher)
+        origin = Origin(setup, self.weights, self.teacher)
         network = finish.tuned(origin, self.searched, self.progress)
-        return Member(network.network, genotype, setup, network.past, self.progress)
+        return Member(network.network, self.teacher, setup, network.past, self.progress)
 
 
 def verifier(parts: Parts, finisher: Finisher, device: Device | None) -> Verifier:

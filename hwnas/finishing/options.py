@@ -55,7 +55,7 @@ class FinishConfig:
     #: without these a fifth of those that were scored
     n_most: int | None = field(default=None, metadata={**limits("[1, 1_000_000]"), **LATER})
     #: of a run, however often it is resumed: no training is begun that would hardly end within,
-    #: but the teachers' and, where a target has no finished network, one's
+    #: but the teacher's and, where a target has no finished network, one's
     minutes: float | None = within("(0, 525_600]", None)
 
     def __post_init__(self) -> None:

@@ -1,7 +1,6 @@
 """Who teaches the networks that are finished."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol, final
 
 from torch import nn
@@ -16,15 +15,15 @@ from hwnas.training.config import TrainingConfig
 
 
 class Tutor(Protocol):
-    """Has trained networks whose answers others learn."""
+    """Has a trained network whose answers others learn."""
 
     @property
     def words(self) -> str:
-        """Which networks these are, to be told from others; empty: a supernet's largest subnet."""
+        """Which network it is, to be told from others; empty for a supernet's largest subnet."""
         ...
 
     def teacher(self, setup: TrainingSetup, options: TrainingConfig, alpha: float) -> Teacher:
-        """Return the networks for one training.
+        """Return the network for one training.
 
         Args:
             setup: Of the network that is taught.
@@ -72,25 +71,3 @@ class Member:
             self.network, self.genotype, self.origin, options, self.progress
         )
         return Teacher(self.network, resolution, alpha, recorded, self.setup.dtype(self.genotype))
-
-
-@final
-@dataclass(frozen=True)
-class Members:
-    """Some of them, the mean of whose answers is learned.
-
-    Several answer better than the best of them. Source: Hinton et al., "Distilling the Knowledge in
-    a Neural Network", 2015, https://arxiv.org/abs/1503.02531, section 4.
-    """
-
-    members: Sequence[Member]
-
-    @property
-    def words(self) -> str:
-        """Which networks these are."""
-        return "".join(member.words for member in self.members)
-
-    def teacher(self, setup: TrainingSetup, options: TrainingConfig, alpha: float) -> Teacher:
-        """Return them with their answers to the batches of the training."""
-        first, *others = (member.teacher(setup, options, alpha) for member in self.members)
-        return replace(first, others=others)

@@ -1,6 +1,6 @@
 """Training of one plain network, from scratch or on from the weights it has."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import final
@@ -39,21 +39,9 @@ class Teacher:
     alpha: float = 0.5  #: share of the loss that is on its answers; the rest is on the targets
     recorded: SoftTargets | None = None  #: what it answers to the very batches of the training
     dtype: str = FLOAT32  #: of its forward pass
-    others: Sequence["Teacher"] = ()  #: the mean of whose answers and its own is learned
-
-    def on(self, device: torch.device) -> None:
-        """Have networks answer there."""
-        for each in (self, *self.others):
-            each.network.to(device).eval()
 
     def goals(self, batch: Batch, step_context: StepContext) -> Tensor:
-        """Return what is learned from answers to the images of a batch."""
-        own = self._goals(batch, step_context)
-        if not self.others:
-            return own
-        return torch.stack([own, *(t.goals(batch, step_context) for t in self.others)]).mean(0)
-
-    def _goals(self, batch: Batch, step_context: StepContext) -> Tensor:
+        """Return what is learned from its answers to the images of a batch."""
         if self.recorded is not None:
             return self.recorded.of(batch, step_context)
         seen = batch.at(self.resolution)
@@ -137,7 +125,7 @@ def seconds(
 
 def _trainee(student: Student, config: TrainingConfig) -> Trainee:
     if student.teacher is not None:
-        student.teacher.on(loop.device(config))
+        student.teacher.network.to(loop.device(config)).eval()
     student.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     step = _Alone(student, config)
     return Trainee(student.network, step, student.recipe, student.phase, student.measure)

@@ -101,22 +101,6 @@ def test_a_share_of_the_loss_is_on_the_answers_of_a_teacher_that_sees_the_same_i
     assert same(before, teacher.state_dict())
 
 
-def test_mean_of_what_several_teachers_answer_is_learned(
-    tiny: SearchSpace, digits: ImageData
-) -> None:
-    networks = [Learner(tiny, digits).network for _ in range(3)]
-    for parameter in (p for network in networks for p in network.parameters()):
-        nn.init.normal_(parameter, std=0.3)
-    first, *others = (Teacher(network, 8) for network in networks)
-    together = Teacher(first.network, 8, others=others)
-    together.on(torch.device("cpu"))
-    batch = draw(material(digits), TrainingConfig(), StepContext(0, 0, 0.0), Processes())
-    answers = [network(batch.at(8)).softmax(1) for network in networks]
-    assert all(not network.training for network in networks)
-    goals = together.goals(batch, StepContext(0, 0, 0.0))
-    torch.testing.assert_close(goals, torch.stack(answers).mean(0))
-
-
 def test_network_of_few_bits_learns_and_ends_on_its_grid(
     tiny: SearchSpace, digits: ImageData, tmp_path: Path
 ) -> None:
