@@ -20,7 +20,7 @@ _DRAWN = 100  # where nothing is known to fit
 _COMPARED = 400  # of the first candidates' part of the range of costs
 _SHARES = 0.0, 0.25, 0.5, 0.75  # of choices of what is drawn that are the smallest, or largest
 _OF_EACH = 40  # that are drawn with each share
-_NEIGHBOURS = 4  # of a size, of which one has to fit
+_HALVINGS = 10  # that a search for the largest that fits may take, and some to choose from
 _CHANCE = 0.1  # that what is larger breaks limits for another reason
 _ALIKE = 24  # of what is drawn, nearest to a size: the one least like all before is taken
 
@@ -93,7 +93,8 @@ def _by_size(
     if costed.n_costs is None:
         order = [i for i, fits in zip(order, fitting.are(order), strict=True) if fits]
     else:  # what is smaller mostly fits as well, but for choices that never do
-        some = [order[k : k + _NEIGHBOURS] for k in range(len(order))]
+        n_alike = max(1, costed.n_costs // _HALVINGS)  # of which one has to fit
+        some = [order[k : k + n_alike] for k in range(len(order))]
         n = bisect.bisect_left(some, x=True, key=lambda rows: not any(map(fitting.is_, rows)))
         order = order[:n]
     if not order:

@@ -7,14 +7,14 @@ import numpy as np
 import optuna
 import pytest
 from numpy.typing import NDArray
-from optuna.distributions import IntDistribution
+from optuna.distributions import BaseDistribution, IntDistribution
 from optuna.trial import TrialState
 
 from hwnas.searching.odds import Odds
 from hwnas.searching.pareto_sampler import ParetoSampler
 from hwnas.searching.proposal import CANDIDATE
 
-SPACE = {f"width{i}": IntDistribution(1, 4) for i in range(12)}
+SPACE: dict[str, BaseDistribution] = {f"width{i}": IntDistribution(1, 4) for i in range(12)}
 N = 30  # trials
 
 

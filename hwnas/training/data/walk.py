@@ -8,6 +8,7 @@ from hwnas.errors import DataError
 
 _DEEPEST = 32  # folders within one another
 _SYSTEM = ("/proc", "/sys", "/dev")  # what lies there are no files, and there is no end of them
+_MEMORY = "/dev/shm"  # but here, where data are put to be read fast
 
 
 def files(where: str, path: Path) -> Iterator[Path]:
@@ -32,7 +33,8 @@ def _files(where: str, path: Path, above: tuple[tuple[int, int], ...]) -> Iterat
         raise DataError(f"{where}: {path} is a link to a folder that it lies in. Remove it.")
     if len(above) > _DEEPEST:
         raise DataError(f"{where}: {path} lies in more than {_DEEPEST} folders.")
-    if any(path.resolve().is_relative_to(place) for place in _SYSTEM):
+    found = path.resolve()
+    if any(map(found.is_relative_to, _SYSTEM)) and not found.is_relative_to(_MEMORY):
         raise DataError(f"{where}: {path} is a folder of the operating system, not of images.")
     folders: list[str] = []
     names: list[str] = []

@@ -1,4 +1,6 @@
 import io
+import os
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +19,7 @@ from hwnas.training.data import (
     Split,
     StreamedSplit,
     load,
+    walk,
 )
 from tests.conftest import SHARED, images_of, needs_fashion_mnist
 from tests.training.data.made import loaded, photo, png, write, write_folder, write_hub
@@ -233,3 +236,10 @@ def test_streamed_digests_tell_images_and_splits_apart(tmp_path: Path) -> None:
     other = loaded(write(tmp_path / "y.parquet", photos, [0, 1] * 25), in_memory=False)
     assert other.digest != data.digest
     assert other.search_digest == data.search_digest
+
+
+@pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="no folder in memory")
+def test_folder_in_memory_is_read() -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        (Path(folder) / "a.png").touch()
+        assert [*walk.files("", Path(folder))] == [Path(folder) / "a.png"]
