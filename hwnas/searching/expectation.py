@@ -30,8 +30,7 @@ CLIP = 0.5
 # What uncertainty is multiplied by, in turns: a model that is wrong and sure of it is found out by
 # what is proposed as if it were less sure.
 _CURIOSITIES = (0.5, 1.0, 2.0)
-# Of the range of the first candidates, between which costs and knowledge tell: a line through them
-# must not be followed to where a cost is zero.
+# Of the range of the first candidates: a line must not be followed to where a cost is zero.
 _WITHIN = -2.0, 3.0
 _WIDE = 20.0  # ratio of costs beyond which a volume hardly sees what is cheap
 
@@ -66,7 +65,13 @@ class History:
     seconds: Array  #: that trials took; NaN where that is not known
     pending: Sequence[Assignment]  #: under evaluation by other workers
     n_ahead: int = 0  #: earlier trials whose workers choose a candidate just now, from the same
-    refused: Sequence[Assignment] = ()  #: by the target: they have neither error nor costs
+    refused: Sequence[Array] = ()  #: features of what the target refuses: it has no error, no costs
+
+    @property
+    def tried(self) -> tuple[Sequence[Array], NDArray[np.bool_]]:
+        """The features of all that was tried, and whether each fits all limits, ``(n,)``."""
+        fitted = np.append(np.isfinite(self.errors), np.zeros(len(self.refused), np.bool_))
+        return [*self.features, *self.refused], fitted
 
     @property
     def evaluated(self) -> "History":
@@ -112,10 +117,7 @@ class Expectation:
     odds: Odds | None = None  #: that candidates fit, where some that were tried did not
 
     def merits(self, known: CostedCandidates) -> Array:
-        """Return what candidates are chosen by ``(n,)``: their gains, or those for each second.
-
-        As far as they are likely to fit.
-        """
+        """Return gains, or those for each second, times the odds that candidates fit, ``(n,)``."""
         merits = self.gains(known)
         if self.pace is not None:
             merits = merits / self.pace(known.assignments)

@@ -97,7 +97,8 @@ class Trials:
         told = np.log(scale.errors(-medians if scale.maximised else medians, 0.0 * medians))
         surprises = (np.log(errors) - told) / stds
         told_of = (self._stds / errors, surprises, self._seconds)
-        return History(*known, *told_of, *self._others(trials, trial), refused), scale
+        others = self._others(trials, trial)
+        return History(*known, *told_of, *others, [*self._space.vectors(refused)]), scale
 
     def others(self, study: optuna.Study, trial: FrozenTrial) -> tuple[list[Assignment], int]:
         """Return what was chosen since, or is under evaluation, and how many choose before."""

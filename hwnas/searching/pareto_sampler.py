@@ -190,11 +190,8 @@ class ParetoSampler(BaseSampler):
 
 def _odds(space: Choices, history: History) -> Odds | None:
     """Return how likely candidates are to fit; none where all that were tried did."""
-    fitted = np.append(np.isfinite(history.errors), np.zeros(len(history.refused), np.bool_))
-    if fitted.all():
-        return None
-    features = np.vstack([*history.features, *space.vectors(history.refused)])
-    return Odds(features, fitted, space.features.n_shares)
+    features, fitted = history.tried
+    return None if fitted.all() else Odds(np.vstack(features), fitted, space.features.n_shares)
 
 
 def _options(distribution: BaseDistribution) -> list[Any]:

@@ -87,7 +87,7 @@ def _by_size(
     pool = [pool[i] for i in own]
     features = space.vectors(pool)
     sizes = features[:, -space.features.n_known]
-    too_large = _too_large(costed, history) if costed.are_told else np.inf
+    too_large = _too_large(history, space.features.n_known) if costed.are_told else np.inf
     order = [i for i in np.argsort(sizes, kind="stable").tolist() if sizes[i] < too_large]
     fitting = _Fitting(costed, pool)
     if costed.n_costs is None:
@@ -133,33 +133,29 @@ class _Fitting:
         return self.are([row])[0]
 
 
-def _too_large(costed: Costed, history: History) -> float:
+def _too_large(history: History, n_known: int) -> float:
     """Return the size from which on none is to be tried, as all that were broke a limit.
 
     Unless that may be chance: if they broke it as often as smaller ones do.
     """
-    place = -costed.space.features.n_known
-    tried = [*history.features, *costed.space.vectors(history.refused)]
-    sizes = np.array([features[place] for features in tried])
-    broken = np.append(np.isnan(history.errors), np.ones(len(history.refused), np.bool_))
-    above = sizes > sizes[~broken].max(initial=-np.inf)
-    usual = (np.count_nonzero(broken & ~above) + 1) / (np.count_nonzero(~above) + 2)
+    tried, fitted = history.tried
+    sizes = np.array([features[-n_known] for features in tried])
+    above = sizes > sizes[fitted].max(initial=-np.inf)
+    usual = (np.count_nonzero(~fitted & ~above) + 1) / (np.count_nonzero(~above) + 2)
     if usual ** np.count_nonzero(above) > _CHANCE:
         return np.inf
     return float(sizes[above].min(initial=np.inf))
 
 
 def _number(history: History) -> int:
-    known = len(history.errors) + len(history.refused)
-    return known + len(history.pending) + history.n_ahead
+    return len(history.tried[0]) + len(history.pending) + history.n_ahead
 
 
 def _before(costed: Costed, history: History) -> NDArray[np.float64]:
     """Return the features of all candidates that were chosen before."""
-    others = [*history.refused, *history.pending]
-    if not others:
-        return history.features
-    return np.vstack([*history.features, *costed.space.vectors(others)])
+    tried, _ = history.tried
+    chosen = [*tried, *costed.space.vectors(history.pending)]
+    return np.vstack(chosen) if chosen else history.features
 
 
 def _nearer(
