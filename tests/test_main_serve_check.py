@@ -150,6 +150,7 @@ def test_latency_counts_from_when_a_request_was_due(plan: Path, tiny: SearchSpac
         (["plan=PLAN", "pool=x"], "Unknown pool 'x'"),
         (["plan=PLAN", "server=tritn"], "Did you mean 'triton'"),
         (["plan=PLAN", "python=/no/python"], "is no interpreter of Python that runs"),
+        (["plan=PLAN", "python=/bin/true"], "is no interpreter of Python that runs"),
         (["plan=PLAN", "loads=[]"], "loads=[] leaves nothing to measure"),
         (["plan=PLAN", "loads=[1]"], "loads must be numbers, each in (0, 0.99]"),
     ],

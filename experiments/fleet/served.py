@@ -69,9 +69,7 @@ def main() -> None:
         Phases(Console()) as phases,
         servers.running("triton", asked.python, found, served([one])) as server,
     ):
-        checker = Checker(options, phases)
-        profile = checker.profile(one, server)
-        rows = checker.compared(one, server, profile)
+        profile, rows = Checker(options, phases).checked(one, server)
     name = f"served_{asked.what}" + f"_{asked.wait:g}ms" * (asked.wait > 0)
     with (_HERE / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, rows[0], lineterminator="\n")

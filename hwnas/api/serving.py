@@ -62,9 +62,9 @@ def serve_check(config: ServeCheckConfig, arguments: Sequence[str], reporter: Re
     ready = []
     for pool in pools:
         with servers.running(name, python, found, checking.served([pool])) as server:
-            profile = checker.profile(pool, server)
+            profile, loads = checker.checked(pool, server)
             profiles += _profile_rows(pool, profile)
-            rows += checker.compared(pool, server, profile)
+            rows += loads
             ready.append(server.ready_s)
     version = servers.SERVERS[name].version(found)
     sentences = [

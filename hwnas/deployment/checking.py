@@ -52,16 +52,25 @@ class Options:
 
 @dataclass(frozen=True)
 class Profile:
-    """How long a server takes for batches."""
+    """How long a server takes for batches, over repeats."""
 
     batch_ms: Mapping[int, Figure]  #: until the next can begin, by size
     overhead_ms: Figure  #: of a request beside its batch
     jitter: float  #: standard deviation of the log of what single requests take
 
+
+@dataclass(frozen=True)
+class _Reading:
+    """How long a server took for batches, at one time."""
+
+    batch_ms: dict[int, float]
+    overhead_ms: float
+    jitter: float
+
     @property
     def capacity(self) -> float:
         """Requests a second that it answers at most."""
-        return max(n / figure.value for n, figure in self.batch_ms.items()) * 1e3
+        return max(n / ms for n, ms in self.batch_ms.items()) * 1e3
 
 
 def sizes(pool: Deployed) -> list[int]:
@@ -88,52 +97,52 @@ class Checker:
         """What the sentinel took, before, between and after."""
         return self._sentinel.readings_ms
 
-    def profile(self, pool: Deployed, server: Running) -> Profile:
-        """Return how long batches of a pool take on a server.
+    def checked(self, pool: Deployed, server: Running) -> tuple[Profile, list[Row]]:
+        """Return how long batches of a pool take on a server, and a row for each load.
+
+        Rows have simulated and measured percentiles. Each repeat profiles the server anew: what a
+        machine did some minutes ago is not what it does now.
 
         Raises:
             DeviceError: the machine's speed drifts, or the server fails.
         """
         options = self._options
-        steps = [(n, r) for n in sizes(pool) for r in range(options.repeats)]
-        values: dict[int, list[float]] = {n: [] for n in sizes(pool)}
-        with self._progress.phase(f"Profile {pool.name}", len(steps) + 1) as advance:
-            for n, _ in steps:
-                request = server.request(pool.with_batch(n))
-                rate = self._steady(partial(self._rate, server, request, n))
-                values[n].append(n / rate * 1e3)
-                advance(1)
-            found = {n: over_few(each, "measured") for n, each in values.items()}
-            request = server.request(pool.with_batch(1))
-            single = partial(closed_loop, server.port, request, 1, options.seconds / 2)
-            alone = np.diff(self._steady(single)).ravel() * 1e3
-            advance(1)
-        parts = np.array_split(alone, options.repeats)
-        beside = [max(0.0, float(np.median(part)) - found[1].value) for part in parts]
-        quarters = np.quantile(np.log(alone), [0.25, 0.75])
-        jitter = min(_MOST_JITTER, float(quarters[1] - quarters[0]) / 1.349)  # of a normal one
-        return Profile(found, over_few(beside, "measured"), jitter)
-
-    def compared(self, pool: Deployed, server: Running, profile: Profile) -> list[Row]:
-        """Return a row for each load: simulated and measured percentiles.
-
-        Raises:
-            DeviceError: as ``profile``.
-        """
-        options, rows = self._options, []
-        steps = len(options.loads) * options.repeats
-        with self._progress.phase(f"Requests to {pool.name}", steps) as advance:
-            for load in options.loads:
-                rate = load * profile.capacity
-                seen: list[tuple[Seen, Array]] = []
-                for repeat in range(options.repeats):
-                    due = _poisson(rate, options.seconds, [options.seed, repeat, round(1e3 * load)])
+        readings: list[_Reading] = []
+        seen: list[list[tuple[Seen, Array]]] = [[] for _ in options.loads]
+        steps = options.repeats * (len(sizes(pool)) + 1 + len(options.loads))
+        with self._progress.phase(f"Check {pool.name}", steps) as advance:
+            for repeat in range(options.repeats):
+                reading = self._read(pool, server, advance)
+                readings.append(reading)
+                for load, pairs in zip(options.loads, seen, strict=True):
+                    seeds = [options.seed, repeat, round(1e3 * load)]
+                    due = _poisson(load * reading.capacity, options.seconds, seeds)
                     request = server.request(pool)
                     measured = self._steady(partial(open_loop, server.port, request, due))
-                    seen.append((measured, _simulated(pool, profile, due, options.seed + repeat)))
+                    pairs.append((measured, _simulated(pool, reading, due, options.seed + repeat)))
                     advance(1)
-                rows.append(_row(pool, server, load, rate, seen))
-        return rows
+        capacity = float(np.mean([reading.capacity for reading in readings]))
+        rows = [
+            _row(pool, server, load, load * capacity, pairs)
+            for load, pairs in zip(options.loads, seen, strict=True)
+        ]
+        return _over(readings), rows
+
+    def _read(self, pool: Deployed, server: Running, advance: Callable[[int], None]) -> _Reading:
+        """Return how long batches take now, and what a request takes beside its batch."""
+        batch_ms = {}
+        for n in sizes(pool):
+            request = server.request(pool.with_batch(n))
+            batch_ms[n] = n / self._steady(partial(self._rate, server, request, n)) * 1e3
+            advance(1)
+        request = server.request(pool.with_batch(1))
+        single = partial(closed_loop, server.port, request, 1, self._options.seconds / 4)
+        alone = np.diff(self._steady(single)).ravel() * 1e3
+        advance(1)
+        beside = max(0.0, float(np.median(alone)) - batch_ms[1])
+        quarters = np.quantile(np.log(alone), [0.25, 0.75])
+        jitter = min(_MOST_JITTER, float(quarters[1] - quarters[0]) / 1.349)  # of a normal one
+        return _Reading(batch_ms, beside, jitter)
 
     def _rate(self, server: Running, request: bytes, n: int) -> float:
         """Return the requests a second that are answered in batches of ``n``, always full ones."""
@@ -189,15 +198,24 @@ def _poisson(rate: float, seconds: float, seed: Sequence[int]) -> Array:
     return found
 
 
-def _simulated(pool: Deployed, profile: Profile, due_s: Array, seed: int) -> Array:
+def _simulated(pool: Deployed, reading: _Reading, due_s: Array, seed: int) -> Array:
     """Return latencies in ms of requests that are due then."""
-    batch_ms = {n: figure.value for n, figure in profile.batch_ms.items()}
-    service = service_times(batch_ms, pool.kind.batch)
-    noise = events.lognormal(profile.jitter)
+    service = service_times(reading.batch_ms, pool.kind.batch)
+    noise = events.lognormal(reading.jitter)
     pools, routes = events.single(service, pool.kind.wait_ms / 1e3, 1, noise)
     route = np.zeros(due_s.size, np.int32)
     found: Array = events.simulate(due_s, route, pools, routes, seed=seed).latency_s * 1e3
-    return found + profile.overhead_ms.value
+    return found + reading.overhead_ms
+
+
+def _over(readings: Sequence[_Reading]) -> Profile:
+    """Return what repeats come to."""
+    sizes_ms = {n: [each.batch_ms[n] for each in readings] for n in readings[0].batch_ms}
+    return Profile(
+        {n: over_few(values, "measured") for n, values in sizes_ms.items()},
+        over_few([each.overhead_ms for each in readings], "measured"),
+        float(np.mean([each.jitter for each in readings])),
+    )
 
 
 def _row(

@@ -85,9 +85,9 @@ def probed(python: str) -> Found:
         said = subprocess.run(
             [python, "-c", _PROBE], capture_output=True, text=True, check=True, timeout=60
         ).stdout
-    except (OSError, subprocess.SubprocessError):
+        found: Found = json.loads(said.strip().rpartition("\n")[2])  # after what sites print
+    except (OSError, subprocess.SubprocessError, ValueError):
         raise RunError(f"python={python} is no interpreter of Python that runs.") from None
-    found: Found = json.loads(said)
     return found
 
 

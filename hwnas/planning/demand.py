@@ -124,14 +124,14 @@ def read_gaps(path: Path) -> Array:
 
 def read_carbon(
     fleet: Fleet, n_hours: int, beside: Path, begin_s: float | None = None
-) -> dict[str, Array]:
-    """Return kg of CO2 a kWh by region and hour; 0 where nothing is said.
+) -> tuple[dict[str, Array], list[str]]:
+    """Return kg of CO2 a kWh by region and hour, 0 where nothing is said; and what was left out.
 
     Raises:
         ConfigError: a file cannot be read, or has another number of hours.
     """
-    found = {}
-    for region in fleet.regions:
+    found, left_out = {}, []
+    for region in sorted(fleet.regions):
         said = fleet.carbon.get(region, 0.0)
         if isinstance(said, str):
             path = located(said, beside)
@@ -143,5 +143,10 @@ def read_carbon(
             raise ConfigError(
                 f"carbon.{region} has {len(values)} hours, the demand {n_hours}: they do not fit."
             )
+        if len(values) > n_hours:
+            left_out.append(
+                f"carbon.{region} has {len(values)} hours: the plan's {n_hours} have the first "
+                f"{n_hours} of them."
+            )
         found[region] = np.resize(values, n_hours)
-    return found
+    return found, left_out

@@ -1,5 +1,6 @@
 """Why a demand cannot be served: which limit binds, and the nearest thing that would do."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -81,7 +82,7 @@ def _needed(problem: Problem, other: Solution) -> str:
                 for name, n in sorted(most.items())]  # fmt: skip
         return f"{', '.join(more)} would do."
     if problem.service.budgets.power_w != task.problem.service.budgets.power_w:
-        said = [f"{region}={w:.0f}" for region, w in sorted(power.items())
+        said = [f"{region}={math.ceil(10 * w) / 10:g}" for region, w in sorted(power.items())
                 if region in problem.service.budgets.power_w]  # fmt: skip
         return f"{', '.join(said)} W would do."
     of, now = problem.service.budgets, task.problem.service.budgets

@@ -57,7 +57,7 @@ class Link:
 
     rtt_ms: Annotated[float, Bound(0, 1e6)]
     mbit_s: Positive | None = None  #: default: more than is needed
-    usd_per_gb: Annotated[float, Bound(0, 1000)] = 0.0
+    usd_per_gb: Annotated[float, Bound(0, 1000)] = 0.0  #: of 2**30 bytes, as clouds bill them
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,11 @@ class Fleet:
     def regions(self) -> set[str]:
         """All regions in which machines may be."""
         return {device.region for device in self.devices.values()}
+
+    @property
+    def there(self) -> dict[str, Device]:
+        """The devices that exist, unless all are sketches."""
+        return {n: d for n, d in self.devices.items() if not d.sketch} or self.devices
 
 
 @dataclass(frozen=True)
@@ -108,12 +113,15 @@ def read_fleet(path: Path, service: Service) -> Fleet:
         _check_device(found, name, device, str(path))
     found = replace(found, links=_named(found.links, found.regions | service.regions, path))
     for name, asked in service.classes.items():
-        if not {*asked.regions} & found.regions:
+        regions = {device.region for device in found.there.values()}
+        there = sorted({*asked.regions} & regions)
+        if not there:
+            sketched = [n for n, d in found.devices.items() if d.region in asked.regions]
+            but = f" but sketches ({', '.join(sketched)})" if sketched else ""
             raise ConfigError(
-                f"{path}: no device is in a region of class '{name}' ({', '.join(asked.regions)}); "
-                f"there are devices in {', '.join(sorted(found.regions))}."
+                f"{path}: no device{but} is in a region of class '{name}' "
+                f"({', '.join(asked.regions)}); there are devices in {', '.join(sorted(regions))}."
             )
-        there = sorted({*asked.regions} & found.regions)
         if not {*there} & {*ways(found, asked.source)}:
             raise ConfigError(
                 f"{path}: no link leads from {asked.source} to a device of class '{name}': give "
@@ -220,6 +228,16 @@ def _from(fleet: Fleet, region: str) -> Iterator[tuple[str, str, Link]]:
         ends = name.split(" - " if " - " in name else "-")
         if region in ends:
             yield name, ends[1 - ends.index(region)], link
+
+
+def unreachable(service: Service, fleet: Fleet) -> Iterator[str]:
+    """Yield sentences on regions that classes name, but that none of their requests can go to."""
+    for name, asked in service.classes.items():
+        for region in asked.regions:
+            if region not in fleet.regions:
+                yield f"Class '{name}' may go to {region}, where there is no device."
+            elif region not in ways(fleet, asked.source):
+                yield f"Class '{name}' may go to {region}, but no link leads there."
 
 
 def payload_mbit(payload_kib: Kib) -> float:

@@ -50,12 +50,18 @@ class Catalogue:
     models: dict[str, Model] = field(default_factory=dict)
     latency_ms: dict[tuple[str, str], dict[int, Figure]] = field(default_factory=dict)
     ran: dict[tuple[str, str], dict[int, Ran]] = field(default_factory=dict)  #: of some of them
+    profiled_mib: dict[str, float] = field(default_factory=dict)  #: memory, where profiles say it
 
     def add(self, model: Model) -> None:
         """Take in a model; the accuracy that is known best stays."""
         known = self.models.get(model.name)
         if known is None or model.accuracy.lower > known.accuracy.lower:
             self.models[model.name] = model
+
+    def memory_mib(self, name: str) -> float | None:
+        """Return what a replica of a model, or of a part of one, takes; ``None``: not known."""
+        model = self.models.get(name)
+        return max(self.profiled_mib.get(name, 0.0), model.memory_mib if model else 0.0) or None
 
     def time(
         self, target: str, name: str, batch: int, figure: Figure, ran: Ran | None = None
@@ -268,6 +274,8 @@ def _read_csv(found: Catalogue, path: Path) -> None:
 def _take_row(found: Catalogue, row: _Row, place: str, at: str) -> None:
     precision, source = row.get("precision", "float32"), row.get("source", "modelled")
     name = f"{row['id']}-{precision}"
+    if "memory_mib" in row:
+        found.profiled_mib[name] = max(found.profiled_mib.get(name, 0.0), row["memory_mib"])
     if "accuracy" in row:
         accuracy = _interval(row, "accuracy", source, at)
         found.add(Model(row["id"], precision, accuracy, row.get("memory_mib", 0.0), place))

@@ -4,7 +4,7 @@ By a station, by a cascade of two (the small model first; what it is least sure 
 another), or by a network that is cut over two devices.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,7 +15,16 @@ from hwnas.errors import ConfigError
 from hwnas.planning.fleet import payload_mbit
 from hwnas.planning.goodput import Goodputs
 from hwnas.planning.problem import Problem
-from hwnas.planning.stations import PARTS, Array, Station, curves_of, limits_of, stations_of
+from hwnas.planning.service import Class
+from hwnas.planning.stations import (
+    PARTS,
+    Array,
+    Station,
+    curves_of,
+    has_room,
+    limits_of,
+    stations_of,
+)
 from hwnas.progress import Progress
 
 Ints = NDArray[np.intp]
@@ -229,32 +238,52 @@ class _Builder:
 
 
 def _refusal(problem: Problem, name: str, best: float) -> str:
-    """Return why no model fits a class: which limit binds, and what would come nearest."""
-    asked = problem.service.classes[name]
-    fastest: list[tuple[float, str]] = []
-    for device, at in problem.devices:
-        way = problem.ways[asked.source].get(at.region)
-        if way is None or at.region not in asked.regions:
-            continue
-        for model, m in problem.catalogue.models.items():
-            timed = problem.catalogue.on(problem.fleet, device, model)
-            if timed and m.accuracy.lower >= asked.accuracy_min:
-                needed = min(f.upper for f in timed.values()) + way.ms(asked.payload_kib)
-                fastest.append((needed, f"{model} on {device}"))
+    """Return why no model fits a class: which limit binds, and what would come nearest.
+
+    Args:
+        problem: The problem.
+        name: Of the class.
+        best: The highest accuracy that it gets within its ``p99_ms``; 0: none.
+    """
+    asked, models = problem.service.classes[name], problem.catalogue.models
     where = f"class '{name}': no model answers within p99_ms={asked.p99_ms:g} with an accuracy of "
     where += f"{asked.accuracy_min:g} (lower end) in {', '.join(asked.regions)}"
-    if not fastest:
-        top = max(problem.catalogue.models.values(), key=lambda m: m.accuracy.lower)
+    there = [*_idle(problem, asked)]
+    able = [each for each in there if models[each[1]].accuracy.lower >= asked.accuracy_min]
+    fitting = [each for each in able if has_room(problem, problem.fleet.devices[each[2]], each[1])]
+    if fitting:
+        needed, model, device = min(fitting)
+        which = f"{model} on {device}" + ", alone and idle" * (needed < asked.p99_ms)
+        within = f"; within it the most accurate have {best:.4f}" if best else ""
+        return f"{where}: p99_ms binds; the nearest is {which}, {needed:.3g} ms{within}."
+    if able:
+        _, model, device = min(able)
+        at, each = problem.fleet.devices[device], problem.catalogue.memory_mib(model)
         return (
-            f"{where}: accuracy_min binds; the most accurate, {top.name}, has "
-            f"{top.accuracy.lower:.4f}: accuracy_min={_floored(top.accuracy.lower)} would do."
+            f"{where}: memory_mib binds; {model} takes {each:.4g} MiB in each of the {at.slots} "
+            f"slots of {device}, which has {at.memory_mib:g}."
         )
-    needed, which = min(fastest)
-    within = f"; within it the most accurate have {best:.4f}" if best else ""
-    if needed < asked.p99_ms:
-        which += ", alone and idle"
-    return f"{where}: p99_ms binds; the nearest is {which}, {needed:.3g} ms{within}."
+    if not there:
+        return f"{where}: no model was timed on a device there."
+    top = max((models[model] for _, model, _ in there), key=lambda m: m.accuracy.lower)
+    said = f"the most accurate there, {top.name}, has {top.accuracy.lower:.4f}"
+    other = max(models.values(), key=lambda m: m.accuracy.lower)
+    if other.accuracy.lower >= asked.accuracy_min:
+        said += f" ({other.name} has {other.accuracy.lower:.4f}, but was not timed there)"
+    nearest = _floored(best or top.accuracy.lower)
+    return f"{where}: accuracy_min binds; {said}: accuracy_min={nearest} would do."
+
+
+def _idle(problem: Problem, asked: Class) -> Iterator[tuple[float, str, str]]:
+    """Yield where models could answer a class: milliseconds there and back, model and device."""
+    for device, at in problem.devices:
+        way = problem.ways[asked.source].get(at.region)
+        if way is not None and at.region in asked.regions:
+            for model in problem.catalogue.models:
+                if timed := problem.catalogue.on(problem.fleet, device, model):
+                    needed = min(f.upper for f in timed.values()) + way.ms(asked.payload_kib)
+                    yield needed, model, device
 
 
 def _floored(accuracy: float) -> str:
-    return f"{np.floor(accuracy * 1e4) / 1e4:.4f}"
+    return f"{np.floor(round(accuracy * 1e4, 6)) / 1e4:.4f}"  # 0.69 is a little less than that

@@ -155,7 +155,7 @@ def corrected(
             raise BudgetError(explain.refusal(found, progress))
         problem = found.task.problem
         notes = [*unmeasured(problem.catalogue, problem.fleet), *counted_as_nothing(problem)]
-        notes += unheard(problem)
+        notes += [*unheard(problem), *problem.notes]
         plan, scene = as_plan(found, notes), Scene(arrivals(problem))
         places = range(len(plan.hours)) if only is None else only
         hours = [plan.hours[i].hours[0] for i in places]

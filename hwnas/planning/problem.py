@@ -12,7 +12,7 @@ from hwnas.errors import ConfigError
 from hwnas.export.folder import PROOF
 from hwnas.planning.arrivals import Arrivals
 from hwnas.planning.demand import Load, read_carbon, read_load
-from hwnas.planning.fleet import Device, Fleet, Way, read_fleet, ways
+from hwnas.planning.fleet import Device, Fleet, Way, read_fleet, unreachable, ways
 from hwnas.planning.models import Catalogue, listed, located, read_models
 from hwnas.planning.service import Class, Service, read_service
 
@@ -31,6 +31,7 @@ class Problem:
     answers: Answers
     arrivals: tuple[Arrivals, ...]  #: the processes that there are
     process_of: tuple[int, ...]  #: of each class
+    notes: tuple[str, ...] = ()  #: sentences on what was said and does not count
 
     @cached_property
     def devices(self) -> list[tuple[str, Device]]:
@@ -60,8 +61,20 @@ def untold(problem: Problem) -> dict[str, list[str]]:
 
 def counted_as_nothing(problem: Problem) -> list[str]:
     """Return a sentence on what was not said, where there is such."""
-    keys = untold(problem)["carbon"]
+    keys = [*untold(problem)["carbon"], *(f"memory_mib of {name}" for name in _unsized(problem))]
     return [f"Not said, and counted as 0: {', '.join(keys)}."] if keys else []
+
+
+def _unsized(problem: Problem) -> list[str]:
+    """Return models whose memory nobody said, of those on devices that have so much and no more."""
+    limited = [name for name, device in problem.devices if device.memory_mib is not None]
+    parts = {part for split in problem.service.splits for part in (split.head, split.tail)}
+    return [
+        name
+        for name in sorted(parts | {*problem.catalogue.models})
+        if problem.catalogue.memory_mib(name) is None
+        and any(problem.catalogue.on(problem.fleet, device, name) for device in limited)
+    ]
 
 
 def unheard(problem: Problem) -> list[str]:
@@ -119,9 +132,10 @@ def read_problem(service_path: Path, fleet_path: Path, begin_s: float | None = N
     answers = read_answers(paths, _runs(catalogue))
     named = [*dict.fromkeys(load.trace_of)]
     processes = tuple(Arrivals(load.traces.get(name)) for name in named)
-    carbon = read_carbon(fleet, load.n_hours, fleet_path.parent, begin_s)
+    carbon, left_out = read_carbon(fleet, load.n_hours, fleet_path.parent, begin_s)
     process_of = tuple(named.index(name) for name in load.trace_of)
-    return Problem(service, fleet, catalogue, load, carbon, answers, processes, process_of)
+    notes = (*left_out, *unreachable(service, fleet))
+    return Problem(service, fleet, catalogue, load, carbon, answers, processes, process_of, notes)
 
 
 def _runs(catalogue: Catalogue) -> dict[str, Path]:

@@ -21,6 +21,7 @@ LATE = 0.01  #: share of requests that may be late
 WARY = 0.8 * LATE  #: that a plan's simulations may see: other seeds see other requests
 _WARM = 0.05  # of the time: what comes first finds empty queues
 _LEAST, _MOST = 4_000, 300_000  # requests of the rarest class and of all, in an hour's simulation
+_FITTING = 20_000_000  # requests that a simulation may hold, however long limits are: 2 GB
 _SECONDS = (20.0, 3600.0)  # that an hour's simulation takes, at least and at most
 _LIMITS = 60  # times the longest limit: a pool that falls behind is late only after a while
 _AFTER = 60.0  # seconds that are looked at after a failure
@@ -150,7 +151,8 @@ def _seconds(asked: Sequence[tuple[float, int]], longest_s: float) -> float:
     if not asked:
         return least
     wanted = max(least, *(max(_LEAST, period) / rate for rate, period in asked))
-    return min(wanted, _SECONDS[1], max(_MOST / sum(rate for rate, _ in asked), least))
+    rate = sum(rate for rate, _ in asked)
+    return min(wanted, _SECONDS[1], max(_MOST / rate, least), _FITTING / rate)
 
 
 class _Hour:

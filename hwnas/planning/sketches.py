@@ -15,10 +15,7 @@ from hwnas.results import Row
 
 def real(problem: Problem) -> Problem:
     """Return a problem without devices that do not exist, unless there are no others."""
-    there = {n: d for n, d in problem.fleet.devices.items() if not d.sketch}
-    if not there:
-        return problem
-    return replace(problem, fleet=replace(problem.fleet, devices=there))
+    return replace(problem, fleet=replace(problem.fleet, devices=problem.fleet.there))
 
 
 def bought(problem: Problem, found: Planned, limit_s: float, progress: Progress) -> list[Row]:

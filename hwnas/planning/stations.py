@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwnas.planning.arrivals import Arrivals
+from hwnas.planning.fleet import Device
 from hwnas.planning.goodput import SIZES, Goodputs, service_times
 from hwnas.planning.problem import Problem
 
@@ -88,15 +89,17 @@ def _places(problem: Problem) -> Iterator[tuple[tuple[int, str, int], dict[int, 
     parts = {name for s in problem.service.splits for name in (s.head, s.tail)}
     for d, (device, at) in enumerate(problem.devices):
         for name in [*problem.catalogue.models, *sorted(parts - {*problem.catalogue.models})]:
-            model = problem.catalogue.models.get(name)
             timed = problem.catalogue.on(problem.fleet, device, name)
-            fits = model is None or at.memory_mib is None or (
-                model.memory_mib * at.slots <= at.memory_mib
-            )  # fmt: skip
-            if timed and fits:
+            if timed and has_room(problem, at, name):
                 upper = {batch: figure.upper for batch, figure in timed.items()}
                 for process in dict.fromkeys(problem.process_of):
                     yield (d, name, process), upper
+
+
+def has_room(problem: Problem, at: Device, name: str) -> bool:
+    """Return whether a machine has memory for a model, or a part of one, in each of its slots."""
+    needed = (problem.catalogue.memory_mib(name) or 0.0) * at.slots
+    return at.memory_mib is None or needed <= at.memory_mib
 
 
 def _waits_of(problem: Problem, batch: int) -> list[float]:

@@ -204,10 +204,16 @@ def sentences(found: Planned) -> list[str]:
                 f"If {row['failed']} fails, {row['late_next_minute']:.1%} of class {row['class']} "
                 f"are late in the next minute, {row['lost']} are lost: more than asked for."
             )
-    if found.killed and len(said) == len([s for s in said if not s.startswith("If ")]):
+    tried = [what for what, seen in found.killed.items() if seen]
+    if tried and not any(s.startswith("If ") for s in said):
         said.append(
-            f"Whatever of {', '.join(found.killed)} fails in the hours of the peaks, no class has "
-            f"more than {LATE:.0%} late in the next minute, and nothing is lost."
+            f"Whatever of {', '.join(tried)} fails in the hours of the peaks, no class has more "
+            f"than {LATE:.0%} late in the next minute, and nothing is lost."
+        )
+    if idle := [what for what in found.killed if what not in tried]:
+        said.append(
+            f"No failure of {', '.join(idle)} was simulated: in the hours of the peaks nothing of "
+            "it runs that there are spares for."
         )
     return [*said, *breaks_first(plan), *plan.notes]
 

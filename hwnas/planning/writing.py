@@ -106,7 +106,7 @@ def _kind(task: Task, row: PoolRow) -> tuple[str, Kind]:
         variant.least,
         None if model is None else _figure(model.accuracy.to_json()),
         {str(b): _figure(f.to_json()) for b, f in timed.items() if b <= variant.batch},
-        0.0 if model is None else model.memory_mib, "" if model is None else model.place,
+        problem.catalogue.memory_mib(station.model) or 0.0, "" if model is None else model.place,
         problem.catalogue.ran_on(problem.fleet, device, station.model, variant.batch),
     )  # fmt: skip
 

@@ -72,3 +72,4 @@ def test_simulations_see_all_of_a_trace() -> None:
     assert _seconds([(100.0, trace.period)], 0.05) == 190.0
     assert _seconds([(100.0, 0)], 0.05) == 40.0
     assert _seconds([(100.0, trace.period), (5000.0, 0)], 0.05) < 60.0  # which is enough to see
+    assert _seconds([(40_000.0, 0)], 60.0) * 40_000 <= 2e7  # however long limits are, it fits

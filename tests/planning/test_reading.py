@@ -16,7 +16,8 @@ from hwnas.planning.arrivals import Arrivals
 from hwnas.planning.clock import minutes, moment
 from hwnas.planning.demand import read_gaps
 from hwnas.planning.fleet import Fleet, Link, ways
-from hwnas.planning.problem import Problem, read_problem
+from hwnas.planning.problem import Problem, counted_as_nothing, read_problem
+from hwnas.planning.stations import has_room
 from tests.planning import made
 
 
@@ -273,6 +274,46 @@ def test_rows_may_begin_when_one_says_and_a_class_may_be_called_time(tmp_path: P
         read_problem(service, fleet)
     load = read_problem(service, fleet, moment("2026-02-02T00:00+02:00", "begin")).load
     assert load.begin_min == 6 * 24 * 60 + 22 * 60  # Sunday, 22:00 UTC
+
+
+def test_what_is_said_and_does_not_count_is_noted(tmp_path: Path) -> None:
+    asked, there = made.service(), made.fleet(carbon={"site": [0.1, 0.2, 0.3, 0.4]})
+    there["devices"]["far"] = {**there["devices"]["box"], "region": "cloud", "like": "box"}
+    asked["classes"]["web"]["regions"] = ["site", "cloud", "clod"]
+    found = _read(tmp_path, asked, there)
+    assert found.carbon["site"].tolist() == [0.1, 0.2]
+    assert found.notes == (
+        "carbon.site has 4 hours: the plan's 2 have the first 2 of them.",
+        "Class 'web' may go to cloud, but no link leads there.",
+        "Class 'web' may go to clod, where there is no device.",
+    )
+
+
+def test_a_class_whose_only_devices_are_sketches_is_refused(tmp_path: Path) -> None:
+    there = made.fleet()
+    there["devices"]["next"] = {
+        **there["devices"]["box"], "region": "cloud", "like": "box", "sketch": True,
+    }  # fmt: skip
+    asked = made.service()
+    asked["classes"]["web"]["regions"] = ["cloud"]
+    with pytest.raises(
+        HwnasError, match=r"no device but sketches \(next\) is in a region of class"
+    ):
+        _read(tmp_path, asked, there)
+
+
+def test_memory_that_nobody_said_is_noted_and_profiles_may_say_it(tmp_path: Path) -> None:
+    there = made.fleet()
+    there["devices"]["box"]["memory_mib"] = 64
+    words = "counted as 0: carbon.site, memory_mib of large-int8, memory_mib of small-int8."
+    assert words in counted_as_nothing(_read(tmp_path, made.service(), there))[0]
+    rows = "id,precision,target,batch,latency_ms,memory_mib\n"
+    rows += "".join(f"{name},int8,box,1,9,70\n" for name in ("small", "large"))
+    (tmp_path / "profile.csv").write_text(rows)
+    found = _read(tmp_path, made.service(profiles=["profile.csv"]), there)
+    assert counted_as_nothing(found) == ["Not said, and counted as 0: carbon.site."]
+    assert not has_room(found, found.fleet.devices["box"], "small-int8")
+    assert has_room(found, found.fleet.devices["cpu"], "small-int8")  # says no limit
 
 
 @pytest.mark.parametrize("said", ["nan", "1e300", "later", "2026-01-31T00:00:30"])

@@ -22,6 +22,7 @@ from hwnas.planning.plan import Plan, Route, read_plan, to_yaml
 from hwnas.planning.problem import Problem, read_problem
 from hwnas.planning.simulation import HourSeen, Scene
 from hwnas.planning.solving import Solution, again, solution
+from hwnas.planning.summary import sentences
 from hwnas.planning.task import Objective, Task
 from hwnas.planning.writing import as_plan
 from hwnas.progress import Silent
@@ -251,6 +252,58 @@ def test_a_class_that_no_model_fits_is_told_the_nearest(
     made.write(tmp_path, asked, made.fleet())
     with pytest.raises(HwnasError, match=words):
         _solved(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("of_box", "words"),
+    [
+        # What is accurate enough was not timed where the class may go: a lower floor would do.
+        ({}, r"most accurate there, small-int8, has 0.6900 \(large-int8 has 0.7800, but was not "
+             r"timed there\): accuracy_min=0.6900 would do"),
+        ({"memory_mib": 3.0, "slots": 2}, "memory_mib binds; large-int8 takes 2 MiB in each of the "
+                                          "2 slots of box, which has 3"),
+    ],
+)  # fmt: skip
+def test_a_class_that_a_device_cannot_serve_is_told_why(
+    tmp_path: Path, of_box: dict[str, float], words: str
+) -> None:
+    asked, there = made.service(), made.fleet()
+    asked["classes"]["web"] |= {"accuracy_min": 0.75, "regions": ["edge"]}
+    there["devices"]["box"] |= {"region": "edge", **of_box}
+    (small, low, times), (large, high, slow) = made.MODELS
+    on_box = slow if of_box else {"cpu": slow["cpu"]}
+    rows = "id,precision,target,batch,latency_ms,memory_mib\nlarge,int8,cpu,8,99,2\n"
+    (tmp_path / "more.csv").write_text(rows)
+    asked["profiles"] = ["more.csv"]
+    made.write(tmp_path, asked, there, [(small, low, times), (large, high, on_box)])
+    with pytest.raises(HwnasError, match=words):
+        _solved(tmp_path)
+
+
+def test_the_power_that_would_do_does(tmp_path: Path) -> None:
+    asked, there = made.service(budgets={"power_w": {"site": 1}}), made.fleet()
+    for device in there["devices"].values():
+        device |= {"idle_w": 0.2, "busy_w": 0.44}
+    made.write(tmp_path, asked, there)
+    assert _solved(tmp_path).serves  # a watt is enough
+    asked["budgets"]["power_w"]["site"] = 0.1
+    made.write(tmp_path, asked, there)
+    told = explain.refusal(_solved(tmp_path), Silent())
+    found = re.search(r"power_w binds: site=([\d.]+) W would do", told)
+    assert found is not None, told
+    asked["budgets"]["power_w"]["site"] = float(found[1])
+    made.write(tmp_path, asked, there)
+    assert _solved(tmp_path).serves
+
+
+def test_a_failure_that_was_not_simulated_is_not_said_to_be_survived(planned: Path) -> None:
+    problem = _problem(planned)
+    task = Task(problem, choices(problem, GOODPUTS, Silent()), "cost")
+    found = planner.planned_of(task, 20, [0], Silent())
+    seen = next(iter(found.killed.values()))
+    said = "\n".join(sentences(replace(found, killed={"box": seen, "spot": []})))
+    assert "Whatever of box fails" in said
+    assert "No failure of spot was simulated" in said
 
 
 def test_a_budget_that_binds_is_told_in_its_own_unit(tmp_path: Path) -> None:
