@@ -18,12 +18,12 @@ import yaml
 
 from hwnas import content, families, space
 from hwnas.cost.calibration import features, fit
+from hwnas.cost.foretelling import Foretelling
 from hwnas.cost.host import as_run
 from hwnas.device import SHIPPED
 from hwnas.graph import Graph, distinct
 from hwnas.latency_table import LatencyTable, load
 from hwnas.op import Signature
-from hwnas.profiling.foretelling import Foretelling
 from hwnas.target import Target, from_facts
 
 _KNOWN, _DRAWS = (10, 16, 32), 5

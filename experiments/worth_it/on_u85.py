@@ -2,7 +2,7 @@
 
 python -m experiments.worth_it.on_u85 [--target ethos_u85_256]
 
-Networks of ``front.csv`` and ``baselines_2.csv``, whose accuracies on the test split are known, are
+Networks of ``front_long.csv`` and ``baselines_3.csv``, whose accuracies on the test split are known, are
 compiled by Vela with stand-in weights: ``u85.csv``.
 """
 
@@ -33,7 +33,7 @@ def main() -> None:
     file = content.ROOT / "conf" / "target" / f"{asked.target}.yaml"
     target = from_facts(yaml.safe_load(file.read_text(encoding="utf-8")))
     rows = list[dict[str, Any]]()
-    for side, name in (("front", "front.csv"), ("baseline", "baselines_2.csv")):
+    for side, name in (("front", "front_long.csv"), ("baseline", "baselines_3.csv")):
         for row in verified(_HERE / name):
             searched, genotype = network(row)
             signature = Signature(1, 10)

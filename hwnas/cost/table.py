@@ -16,7 +16,7 @@ from hwnas.space import Genotype
 from hwnas.target import Target
 
 if TYPE_CHECKING:
-    from hwnas.profiling.foretelling import Foretelling
+    from hwnas.cost.foretelling import Foretelling
 
 
 @final
@@ -77,6 +77,6 @@ class TableCostModel:
 
     @cached_property
     def _told(self) -> "Foretelling":
-        from hwnas.profiling.foretelling import Foretelling  # few searches ask it
+        from hwnas.cost.foretelling import Foretelling  # few searches ask it
 
         return Foretelling.of(self._timed)

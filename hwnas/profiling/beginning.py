@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hwnas.cost.calibration import Calibration, features, fit
+from hwnas.cost.foretelling import Foretelling
 from hwnas.errors import CompileError, TableError
 from hwnas.graph import Graph, distinct, n_macs_of_batch
 from hwnas.latency_table import FEWEST, FORETOLD, Entry, LatencyTable, is_transferred
 from hwnas.op import OpSpec
 from hwnas.profiling import networks, operators
 from hwnas.profiling.effort import Effort, apart, drawn
-from hwnas.profiling.foretelling import Foretelling
 from hwnas.profiling.networks import Whole
 from hwnas.profiling.subject import Subject
 from hwnas.progress import Progress

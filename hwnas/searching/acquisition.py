@@ -36,18 +36,6 @@ def log_normal_improvement(mean: Array, std: Array) -> Improvement:
     return improvement
 
 
-def normal_improvement(mean: Array, std: Array) -> Improvement:
-    """Return how far errors ``N(mean, std)`` are expected below levels."""
-    mean, std = mean[:, None], std[:, None]
-
-    def improvement(levels: Array) -> Array:
-        d = (levels[None] - mean) / std
-        density = np.exp(-0.5 * d**2) / np.sqrt(2 * np.pi)
-        return np.asarray(np.maximum(std * (d * ndtr(d) + density), 0.0))
-
-    return improvement
-
-
 def expected_improvement(
     costs: Array,
     improvement: Improvement,

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hwnas.cost.foretelling import Foretelling
 from hwnas.cost.table import TableCostModel
 from hwnas.device import _missing
 from hwnas.errors import CompileError, TableError
@@ -17,7 +18,6 @@ from hwnas.latency_table import FORETOLD, Entry, LatencyTable, load
 from hwnas.op import OpSpec, Signature
 from hwnas.profiling import beginning
 from hwnas.profiling.effort import Effort, drawn
-from hwnas.profiling.foretelling import Foretelling
 from hwnas.profiling.subject import Subject
 from hwnas.progress import Silent
 from hwnas.space import Genotype, SearchSpace

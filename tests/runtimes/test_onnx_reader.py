@@ -19,7 +19,6 @@ from hwnas.runtimes.base import Weights
 from hwnas.runtimes.onnx_reader import read
 from hwnas.runtimes.onnx_writer import write_fp32
 from hwnas.runtimes.stand_in import random_weights
-from hwnas.runtimes.torch_reader import read_torch
 from tests.runtimes.test_onnx_writer import IMAGE, NETWORKS, ONE_INPUT, TOKENS, VECTOR, alone
 from tests.runtimes.torch_models import MODELS, model
 
@@ -130,24 +129,6 @@ def test_export_computes_what_it_did(name: str, opset: int, free: bool) -> None:
 
 
 @tracing_is_no_error
-@pytest.mark.parametrize("name", MODELS)
-def test_module_is_read_without_a_file(name: str) -> None:
-    module, x = model(name).train(), images((3, SIDE, SIDE))
-    found = run(*read_torch(module, torch.zeros(1, 3, SIDE, SIDE)), x)
-    assert module.training
-    np.testing.assert_allclose(found, outputs(module.eval(), x), rtol=1e-4, atol=1e-4)
-
-
-def test_module_that_torch_cannot_export_is_refused() -> None:
-    class Odd(torch.nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            out: torch.Tensor = torch.special.i0e(x)
-            return out
-
-    with pytest.raises(CompileError, match=r"Torch cannot export the module as ONNX: .*i0e"):
-        read_torch(Odd(), torch.zeros(1, 3, 4, 4))
-
-
 def test_batch_norm_that_was_exported_is_folded() -> None:
     module = model("resnet")
     kept = torch.onnx.TrainingMode.PRESERVE
@@ -229,7 +210,6 @@ class Spread(torch.nn.Module):
     ],
 )
 def test_attention_with_a_fault_is_refused(fault: str, message: str) -> None:
-    example = torch.zeros(1, 3, SIDE, SIDE)
-    read_torch(Spread(""), example)
+    read(export(Spread(""), 17))
     with pytest.raises(CompileError, match=message):
-        read_torch(Spread(fault), example)
+        read(export(Spread(fault), 17))
