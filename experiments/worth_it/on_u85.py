@@ -2,8 +2,8 @@
 
 python -m experiments.worth_it.on_u85 [--target ethos_u85_256]
 
-Networks of ``front_long.csv`` and ``baselines_3.csv``, whose accuracies on the test split are known, are
-compiled by Vela with stand-in weights: ``u85.csv``.
+Networks of ``front_long.csv`` and ``baselines_3.csv``, whose accuracies on the test split are
+known, are compiled by Vela with stand-in weights: ``u85.csv``.
 """
 
 import argparse
