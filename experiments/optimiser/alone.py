@@ -1,7 +1,7 @@
 """What an optimiser brings: networks of a front, or baselines, trained alone by each.
 
 python -m experiments.optimiser.alone DIR FRONT.csv ID [ID ...] [--optimisers muon sgd]
-    [--epochs 20] [--seeds 0]
+    [--epochs 20] [--seeds 0] [--label-smoothing 0.1]
 
 FRONT.csv is the front.csv of a search, in which IDs are; DIR has Fashion-MNIST as Parquet files.
 Each training is printed as a row of ``alone.csv``: accuracies in float32, few bits of weights
@@ -40,6 +40,7 @@ def main() -> None:
     parser.add_argument("ids", nargs="+", metavar="ID")
     parser.add_argument("--optimisers", nargs="+", default=["muon", "sgd"], choices=RECIPES)
     parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--label-smoothing", type=float, default=TrainingConfig.label_smoothing)
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     asked = parser.parse_args()
     torch.set_num_threads(1)
@@ -54,7 +55,11 @@ def main() -> None:
         for seed in asked.seeds:
             for name in asked.optimisers:
                 train = TrainingConfig(
-                    epochs=asked.epochs, batch_size=128, unaugmented=0.6, **RECIPES[name]
+                    epochs=asked.epochs,
+                    batch_size=128,
+                    unaugmented=0.6,
+                    label_smoothing=asked.label_smoothing,
+                    **RECIPES[name],
                 )
                 with tempfile.TemporaryDirectory() as folder:
                     setup = TrainingSetup(space, family, data, dataset, train, seed, Path(folder))
