@@ -1,13 +1,16 @@
-"""Networks with exits: what runs up to each of them, and the network without any.
+"""Parts of networks: segments up to each exit, the network without any, and halves of a cut.
 
-Source: Teerapittayanon et al., "BranchyNet: Fast Inference via Early Exiting from Deep Neural
-Networks", ICPR 2016, https://arxiv.org/abs/1709.01686.
+Sources: Teerapittayanon et al., "BranchyNet: Fast Inference via Early Exiting from Deep Neural
+Networks", ICPR 2016, https://arxiv.org/abs/1709.01686; Kang et al., "Neurosurgeon: Collaborative
+Intelligence Between the Cloud and Mobile Edge", ASPLOS 2017,
+https://doi.org/10.1145/3037697.3037698.
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from hwnas.graph import INPUT, Graph, Node
+from hwnas.op import Shape
 
 
 def without_exits(network: Graph) -> Graph:
@@ -36,6 +39,34 @@ def cut(network: Graph) -> tuple[Graph, ...]:
         segments.append(replace(network, nodes=own, outputs=(crossing, name)))
         left = tuple(_reading(node, crossing) for node in left)
     return (*segments, replace(network, nodes=left, outputs=network.outputs[-1:]))
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A network in two parts: what the tail reads is what the head answers, and nothing else."""
+
+    head: Graph
+    tail: Graph
+
+    @property
+    def after(self) -> str:
+        """The operator whose result goes from the head to the tail."""
+        return self.head.outputs[0]
+
+    @property
+    def shape(self) -> Shape:
+        """Of that result, for one image."""
+        return self.head.output.op.out_shape
+
+
+def cuts(network: Graph) -> Iterator[Cut]:
+    """Yield the ways to cut a network without exits in two, the shortest head first."""
+    for end in range(1, len(network)):
+        head, tail = network[:end], network[end:]
+        if crossings(head, tail) == [head[-1].name]:
+            reading = tuple(_reading(node, head[-1].name) for node in tail)
+            yield Cut(replace(network, nodes=head, outputs=(head[-1].name,)),
+                      replace(network, nodes=reading))  # fmt: skip
 
 
 def crossings(before: Sequence[Node], behind: Sequence[Node]) -> list[str]:

@@ -103,11 +103,15 @@ def of_target(arguments: Sequence[str], position: int) -> list[str]:
     return found
 
 
-def for_targets(arguments: Sequence[str]) -> list[list[str]]:
+def for_targets(arguments: Sequence[str], *, searched: bool = True) -> list[list[str]]:
     """Return the arguments for each target of ``+target=[npu,cpu]``, else what was given.
 
-    What begins with a target's name is for it alone: ``npu.budget.latency_ms=0.3``. Where
-    objectives are not given, they are the task's metric and the latency on each target.
+    What begins with a target's name is for it alone: ``npu.budget.latency_ms=0.3``.
+
+    Args:
+        arguments: As they were written.
+        searched: Whether they are of a search: where its objectives are not given, they are the
+            task's metric and the latency on each target.
 
     Raises:
         ConfigError: the list is empty or names a target twice.
@@ -119,7 +123,7 @@ def for_targets(arguments: Sequence[str]) -> list[list[str]]:
     if not targets or len(set(targets)) < len(targets):
         raise ConfigError(f"target=[{named[-1]}]: write different targets, as '+target=[npu,cpu]'.")
     rest = [a for a in arguments if not _TARGETS.match(a)]
-    if len(targets) > 1 and not any(a.startswith("objectives=") for a in rest):
+    if searched and len(targets) > 1 and not any(a.startswith("objectives=") for a in rest):
         rest.insert(0, f"objectives=[{_metric(rest)},latency_ms]")
     common = [a for a in rest if not any(_is_for(a, target) for target in targets)]
     found = []

@@ -27,7 +27,7 @@ def run_verb(verb: str, arguments: Sequence[str]) -> None:
     Raises:
         HwnasError: what the user can mend.
     """
-    if verb == "verify":
+    if verb in ("verify", "split"):
         arguments = named(arguments, "export")
     arguments = flags_first(with_resumed(arguments))
     tabular = verb == "search" and says(arguments, "accuracy", "table")
@@ -35,7 +35,7 @@ def run_verb(verb: str, arguments: Sequence[str]) -> None:
     host.tune()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors through to `run`, which words them
     swept = [a for a in arguments if a not in ("-m", "--multirun")]
-    own = for_targets(swept)
+    own = for_targets(swept, searched=verb == "search")
     if len(swept) < len(arguments):
         if verb not in _SWEPT:
             raise ConfigError(

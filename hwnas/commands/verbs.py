@@ -28,6 +28,9 @@ def dispatch(configs: Sequence[Any], arguments: Sequence[str]) -> None:
     if isinstance(first, config.VerifyConfig):
         _module("verify").run(first)
         return
+    if isinstance(first, config.SplitConfig):
+        _module("split").run(configs, arguments)
+        return
     if len(configs) > 1:
         config.check_common(configs)
     if (name := _ALONE.get(type(first))) is not None:

@@ -12,7 +12,7 @@ from hwnas.config.runs import (
 )
 from hwnas.config.search import SearchConfig, TabularConfig
 from hwnas.config.several import agreed, check_common
-from hwnas.export.options import VerifyConfig
+from hwnas.export.options import SplitConfig, VerifyConfig
 
 __all__ = [
     "SCHEMAS",
@@ -27,6 +27,7 @@ __all__ = [
     "SearchConfig",
     "ServeCheckConfig",
     "SimulateConfig",
+    "SplitConfig",
     "TabularConfig",
     "TrainConfig",
     "VerifyConfig",
@@ -47,6 +48,7 @@ SCHEMAS: dict[str, type] = {
     "export": ExportConfig,
     "compress": CompressConfig,
     "verify": VerifyConfig,
+    "split": SplitConfig,
     "plan": PlanConfig,
     "simulate": SimulateConfig,
     "replan": ReplanConfig,

@@ -21,7 +21,9 @@ def check_common(configs: Sequence[object]) -> None:
     """
     checked = [config for config in configs if isinstance(config, SearchConfig)]
     if len(checked) < len(configs):
-        raise ConfigError("Only 'search' takes several targets; give others one at a time.")
+        raise ConfigError(
+            "Only 'search' and 'split' take several targets; give others one at a time."
+        )
     first, *others = checked
     for f in fields(SearchConfig):
         if f.name not in _OWN and any(getattr(c, f.name) != getattr(first, f.name) for c in others):

@@ -1,9 +1,10 @@
-"""Options of ``verify``; apart from others, because it needs no torch."""
+"""Options of ``verify`` and ``split``; apart from others, because they need no torch."""
 
 from dataclasses import dataclass, field
 
-from hwnas.bounds import check, within
+from hwnas.bounds import check, limits, within
 from hwnas.errors import ConfigError
+from hwnas.runtimes.options import TuningConfig
 from hwnas.target import Remote, Target
 from hwnas.timing import TimingConfig
 
@@ -25,3 +26,25 @@ class VerifyConfig:
         if not self.export:
             raise ConfigError("verify needs the folder of an export: python -m hwnas verify DIR")
         check(self)
+
+
+@dataclass
+class SplitConfig:
+    """What ``python -m hwnas split`` accepts."""
+
+    export: str = ""  #: the folder of an export
+    target: Target | None = None  #: where parts may run, [A,B]: several; default: the export's own
+    cuts: int = within("[1, 100]", 4)  #: ways to cut, at most
+    #: images of an inference, where the target is measured; others take target.batch
+    batches: list[int] = field(default_factory=lambda: [1, 2, 4, 8], metadata=limits("[1, 256]"))
+    dir: str | None = None  #: default: runs/split/<time>
+    timing: TimingConfig = field(default_factory=TimingConfig)
+    tuning: TuningConfig = field(default_factory=TuningConfig)
+    rpc: Remote = field(default_factory=Remote)
+
+    def __post_init__(self) -> None:
+        if not self.export:
+            raise ConfigError("split needs the folder of an export: python -m hwnas split DIR")
+        check(self)
+        if not self.batches:
+            raise ConfigError("batches=[] leaves nothing to be timed: say batches=[1].")

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, NotRequired, TypedDict
@@ -265,13 +265,27 @@ def _read_csv(found: Catalogue, path: Path) -> None:
         if "verified_fits_budget" in raw:
             raise ConfigError(f"{path} is of a search: name its folder, {path.parent}.")
         try:
-            row: _Row = rows.typed(_Row, {k: v for k, v in raw.items() if v != ""}, f"row {i}")
-            _take_row(found, row, str(path), f"row {i}")
+            take_row(found, raw, str(path), f"row {i}")
         except Unfit as problem:
             raise ConfigError(f"{path} cannot be read: {problem}.") from None
 
 
-def _take_row(found: Catalogue, row: _Row, place: str, at: str) -> None:
+def take_row(
+    found: Catalogue, raw: Mapping[str, str], place: str, at: str, ran: Ran | None = None
+) -> None:
+    """Take in a row of a front or a profile.
+
+    Args:
+        found: What takes it in.
+        raw: The row as text; what is empty is not said.
+        place: The folder or file that it is of.
+        at: The row, for messages.
+        ran: By what it was timed, if that is known.
+
+    Raises:
+        Unfit: a value is none of its type, or it says nothing.
+    """
+    row: _Row = rows.typed(_Row, {k: v for k, v in raw.items() if v != ""}, at)
     precision, source = row.get("precision", "float32"), row.get("source", "modelled")
     name = f"{row['id']}-{precision}"
     if "memory_mib" in row:
@@ -283,7 +297,7 @@ def _take_row(found: Catalogue, row: _Row, place: str, at: str) -> None:
         if "target" not in row:
             raise Unfit(f"{at} has a latency, but does not say of which target")
         figure = _interval(row, "latency_ms", source, at)
-        found.time(row["target"], name, row.get("batch", 1), figure)
+        found.time(row["target"], name, row.get("batch", 1), figure, ran)
     elif "accuracy" not in row:
         raise Unfit(f"{at} has neither an accuracy nor a latency_ms")
 

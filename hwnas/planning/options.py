@@ -194,7 +194,7 @@ class _Builder:
     def _add_splits(self, k: int, d: int, d2: int) -> None:
         """Add networks that are cut: cascades that always escalate, and send activations."""
         asked = self.problem.classes[k][1]
-        for split in self.problem.service.splits:
+        for split in self.problem.splits:
             steps = self._steps(k, d, d2, split.activation_kib)
             accuracy = self.problem.catalogue.models[split.model].accuracy.lower
             if steps is None or accuracy < asked.floor(degraded=True) - _SLACK:

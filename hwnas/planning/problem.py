@@ -14,7 +14,8 @@ from hwnas.planning.arrivals import Arrivals
 from hwnas.planning.demand import Load, read_carbon, read_load
 from hwnas.planning.fleet import Device, Fleet, Way, read_fleet, unreachable, ways
 from hwnas.planning.models import Catalogue, listed, located, read_models
-from hwnas.planning.service import Class, Service, read_service
+from hwnas.planning.service import Class, Service, Split, read_service
+from hwnas.planning.splits import read_splits
 
 Array = NDArray[np.float64]
 
@@ -31,6 +32,7 @@ class Problem:
     answers: Answers
     arrivals: tuple[Arrivals, ...]  #: the processes that there are
     process_of: tuple[int, ...]  #: of each class
+    splits: tuple[Split, ...] = ()  #: networks that are cut in two
     notes: tuple[str, ...] = ()  #: sentences on what was said and does not count
 
     @cached_property
@@ -68,7 +70,7 @@ def counted_as_nothing(problem: Problem) -> list[str]:
 def _unsized(problem: Problem) -> list[str]:
     """Return models whose memory nobody said, of those on devices that have so much and no more."""
     limited = [name for name, device in problem.devices if device.memory_mib is not None]
-    parts = {part for split in problem.service.splits for part in (split.head, split.tail)}
+    parts = {part for split in problem.splits for part in (split.head, split.tail)}
     return [
         name
         for name in sorted(parts | {*problem.catalogue.models})
@@ -127,7 +129,7 @@ def read_problem(service_path: Path, fleet_path: Path, begin_s: float | None = N
     fleet = read_fleet(fleet_path, service)
     load = read_load(service, service_path.parent, begin_s)
     catalogue = read_models(service, fleet, service_path.parent)
-    _check_splits(service, catalogue)
+    splits = read_splits(service, catalogue, service_path.parent)
     paths = [located(name, service_path.parent) for name in service.answers]
     answers = read_answers(paths, _runs(catalogue))
     named = [*dict.fromkeys(load.trace_of)]
@@ -135,7 +137,9 @@ def read_problem(service_path: Path, fleet_path: Path, begin_s: float | None = N
     carbon, left_out = read_carbon(fleet, load.n_hours, fleet_path.parent, begin_s)
     process_of = tuple(named.index(name) for name in load.trace_of)
     notes = (*left_out, *unreachable(service, fleet))
-    return Problem(service, fleet, catalogue, load, carbon, answers, processes, process_of, notes)
+    return Problem(
+        service, fleet, catalogue, load, carbon, answers, processes, process_of, splits, notes
+    )
 
 
 def _runs(catalogue: Catalogue) -> dict[str, Path]:
@@ -146,15 +150,3 @@ def _runs(catalogue: Catalogue) -> dict[str, Path]:
         for name, place in places.items()
         if (place / "manifest.json").is_file() and not (place / PROOF).is_file()
     }
-
-
-def _check_splits(service: Service, catalogue: Catalogue) -> None:
-    timed = {name for _, name in catalogue.latency_ms}
-    for split in service.splits:
-        for name, known in (("model", {*catalogue.models}), ("head", timed), ("tail", timed)):
-            if getattr(split, name) not in known:
-                raise ConfigError(
-                    f"splits: {name} '{getattr(split, name)}' is no "
-                    f"{'model of the fronts' if name == 'model' else 'row of profiles'}; names are "
-                    "ID-PRECISION, as 3f2a5c0d9e11-int8."
-                )

@@ -86,7 +86,8 @@ class Service:
     classes: Annotated[dict[Name, Class], Bound(1, 100)]
     profiles: list[str] = field(default_factory=list)  #: CSV files of latencies by batch size
     answers: list[str] = field(default_factory=list)  #: what models answer to validation images
-    splits: list[Split] = field(default_factory=list)
+    #: networks that are cut: what the verb split made of one, or what somebody measured
+    splits: list[str | Split] = field(default_factory=list)
     survive: Survive = field(default_factory=Survive)
     budgets: Budgets = field(default_factory=Budgets)
     tiers_ms: Annotated[list[Positive], Bound(1, 64)] | None = None  #: limits that pools may have

@@ -86,7 +86,7 @@ def curves_of(problem: Problem) -> Iterator[tuple[Arrivals, Array, int, float]]:
 
 def _places(problem: Problem) -> Iterator[tuple[tuple[int, str, int], dict[int, float]]]:
     """Yield where models can run, for which arrivals, with milliseconds of batches."""
-    parts = {name for s in problem.service.splits for name in (s.head, s.tail)}
+    parts = {name for s in problem.splits for name in (s.head, s.tail)}
     for d, (device, at) in enumerate(problem.devices):
         for name in [*problem.catalogue.models, *sorted(parts - {*problem.catalogue.models})]:
             timed = problem.catalogue.on(problem.fleet, device, name)

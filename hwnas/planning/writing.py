@@ -140,7 +140,7 @@ def _times(task: Task, k: int, first: int, second: int) -> tuple[float, float]:
     if second < 0:
         return reach, 0.0
     tail = stations[second].model
-    cut = [s.activation_kib for s in problem.service.splits
+    cut = [s.activation_kib for s in problem.splits
            if (s.head, s.tail) == (stations[first].model, tail)]  # fmt: skip
     other = problem.devices[stations[second].device][1].region
     return reach, problem.ways[region][other].ms(cut[0] if cut else asked.payload_kib)

@@ -37,6 +37,8 @@ _REFUSALS = (
 _ON_CPU = OnnxRuntime()
 _EVENT = "_kernel_time"  # what onnxruntime appends to the name of a node
 _ROUNDS = 10  # in which profiled and plain runs take turns
+#: What goes in and comes out: floats, or int8 as bytes, between two parts of a network.
+_TYPES: dict[str, type] = {"tensor(float)": np.float32, "tensor(uint8)": np.uint8}
 _CHUNK = 64  # images of an inference, where a model reads any number
 _REPEAT = 5  # plain runs between two looks at the clock
 
@@ -69,7 +71,7 @@ class OrtSession:
             if isinstance(self._input.shape[0], int)
             else min(_CHUNK, len(images))
         )
-        found = [np.empty((len(images), *out.shape[1:]), np.float32) for out in self._outputs]
+        found = [np.empty((len(images), *out.shape[1:]), _TYPES[out.type]) for out in self._outputs]
         for start in range(0, len(images), batch):
             chunk = images[start : start + batch]
             n = len(chunk)
@@ -177,7 +179,7 @@ def _load(model: bytes, options: Any, chosen: OnnxRuntime = _ON_CPU) -> Any:
         session = provider.created(model, options, chosen)
     for value in (*session.get_inputs(), *session.get_outputs()):
         fixed = value.shape[1:] if value.shape[:1] == [BATCH] else value.shape
-        if value.type != "tensor(float)" or not all(isinstance(n, int) for n in fixed):
+        if value.type not in _TYPES or not all(isinstance(n, int) for n in fixed):
             raise CompileError(
                 f"The model's '{value.name}' is {value.type} {value.shape}; expected floats of a "
                 "fixed shape, as hwnas writes them."
@@ -198,12 +200,14 @@ def _one_line() -> Iterator[None]:
 def _bound(session: Any, batch: int = 1) -> tuple[Any, list[Any]]:
     """Return input and output in memory that stays where it is, and what keeps it alive."""
     image, answers = session.get_inputs()[0], list(session.get_outputs())
-    read, *written = [[batch if n == BATCH else n for n in v.shape] for v in (image, *answers)]
-    pixels = np.random.default_rng(0).standard_normal(read).astype(np.float32)
-    kept = [
-        onnxruntime.OrtValue.ortvalue_from_numpy(array)
-        for array in (pixels, *(np.empty(shape, np.float32) for shape in written))
+    arrays: list[NDArray[Any]] = [
+        np.empty([batch if n == BATCH else n for n in value.shape], _TYPES[value.type])
+        for value in (image, *answers)
     ]
+    normal = np.random.default_rng(0).standard_normal(arrays[0].shape)
+    is_real = arrays[0].dtype == np.float32
+    arrays[0][:] = normal if is_real else np.clip(128 + 32 * normal, 0, 255)
+    kept = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in arrays]
     binding = session.io_binding()
     binding.bind_ortvalue_input(image.name, kept[0])
     for output, value in zip(answers, kept[1:], strict=True):

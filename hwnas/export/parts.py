@@ -1,0 +1,154 @@
+"""Parts of a network that was cut, on the targets where they may run: their files and costs."""
+
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import final
+
+from hwnas import backends
+from hwnas.backends import base, portable
+from hwnas.backends.base import Trained
+from hwnas.cost.base import Cost
+from hwnas.errors import CompileError
+from hwnas.export.options import SplitConfig
+from hwnas.export.proof import FP32_ERROR, INT8_ERROR, Floats
+from hwnas.export.splitting import SIDES, Array, Seen, Split, Whole, near
+from hwnas.latency_table import LatencyTable, setting
+from hwnas.op import OpSpec
+from hwnas.runtimes.pool import Pool, Retrying
+from hwnas.target import Target
+
+_ONNX = (portable.FLOAT32, portable.INT8)
+
+
+@dataclass(frozen=True)
+class Part:
+    """What is timed: a part, or the whole network beside them."""
+
+    id: str  #: in plans, with the precision behind it
+    place: str  #: of its files, ``cut1/head``; empty: it is the whole network
+    network: Trained
+    model: bytes  #: ONNX
+    read: Array  #: by the ONNX file
+    real: Floats  #: the same as numbers
+    wanted: Floats  #: what it answers to them
+
+    @property
+    def file(self) -> str:
+        """The name of its ONNX file."""
+        return portable.FLOAT32 if self.network.int8 is None else portable.INT8
+
+
+def parts_of(
+    whole: Whole, found: Sequence[Split], seen: Sequence[Seen], images: Floats
+) -> Iterator[Part]:
+    """Yield the whole network and all parts, with what they read and answer.
+
+    Args:
+        whole: The network.
+        found: The ways to cut it.
+        seen: What the parts of each did with the images.
+        images: Normalised, ``(N, C, H, W)``.
+    """
+    outputs = seen[0].outputs
+    yield Part(whole.id, "", whole.network, whole.model, images, images, outputs)
+    for each, of in zip(found, seen, strict=True):
+        for side in SIDES:
+            read, real = (images, images) if side == "head" else (of.sent, of.real)
+            wanted = of.real if side == "head" else of.outputs
+            name, place = each.part_id(side, whole), f"{each.name}/{side}"
+            yield Part(name, place, each.parts[side], each.files[side], read, real, wanted)
+
+
+@dataclass(frozen=True)
+class Timed:
+    """What a part costs on a target that reads so many images at once."""
+
+    part: Part
+    target: Target
+    cost: Cost
+    files: Mapping[str, bytes]  #: that are the target's alone, by name
+
+
+def timed(
+    parts: Sequence[Part], config: SplitConfig, target: Target, advance: Callable[[int], None]
+) -> Iterator[Timed]:
+    """Yield the cost of each part at each number of images.
+
+    Args:
+        parts: The parts.
+        config: How they are measured, and with which numbers of images.
+        target: On which.
+        advance: Is told of each that is done.
+
+    Raises:
+        CompileError: the target refuses a part, by its name.
+        ProofError: a part answers otherwise there than as ONNX.
+    """
+    for batch in batches(config, target):
+        at = replace(target, batch=batch)
+        with _bench(config, at) as bench:
+            for part in parts:
+                try:
+                    yield _timed(part, at, bench)
+                except CompileError as error:
+                    where = f"{part.id} on target '{at.name}', {batch} images at once"
+                    raise CompileError(f"{where}: {error}") from error
+                advance(1)
+
+
+def batches(config: SplitConfig, target: Target) -> list[int]:
+    """Return the numbers of images that are timed: one where an inference reads no more."""
+    return sorted({*config.batches}) if backends.get(target.runtime).batched else [1]
+
+
+@final
+class _Tuning:
+    """A device that compiles and times, and keeps no table.
+
+    Args:
+        target: It runs that.
+        worker: Its process.
+        n_plans: Ways to compile an operator that are tried.
+    """
+
+    def __init__(self, target: Target, worker: Retrying, n_plans: int):
+        self.worker, self.table = worker, LatencyTable(Path(setting(target)))
+        self._n_plans, self._plans = n_plans, dict[OpSpec, str]()
+
+    def plan(self, op: OpSpec) -> str:
+        """Return how an operator is compiled."""
+        if op not in self._plans:
+            self._plans[op] = self.worker.tune(op, self._n_plans)
+        return self._plans[op]
+
+
+@contextlib.contextmanager
+def _bench(config: SplitConfig, target: Target) -> Iterator[_Tuning | None]:
+    if not backends.get(target.runtime).measured:
+        yield None
+        return
+    with Pool(target, config.timing, config.rpc, config.tuning.limit_s) as pool:
+        yield _Tuning(target, Retrying(pool), config.tuning.n_plans)
+
+
+def _timed(part: Part, target: Target, bench: _Tuning | None) -> Timed:
+    """Return what a part costs, as ONNX where the target runs that, else as it compiles it."""
+    description = backends.get(target.runtime)
+    artefacts = base.of(target).artefacts(bench)
+    is_onnx = description.dtypes[target.dtype] in _ONNX
+    made = {".onnx": part.model} if is_onnx else artefacts.build(part.network)
+    read = part.read if is_onnx else part.real
+    with tempfile.TemporaryDirectory() as folder:
+        files = {suffix: Path(folder) / f"part{suffix}" for suffix in made}
+        for suffix, path in files.items():
+            path.write_bytes(made[suffix])
+        outputs, cost = artefacts.judge(files, part.network.lowered, [read])
+    if not is_onnx:
+        allowed = INT8_ERROR if target.dtype == "int8" else FP32_ERROR
+        near(f"{part.id} on target '{target.name}'", outputs, part.wanted, allowed)
+    names = backends.file_names(target.runtime, target.dtype)
+    own = {} if is_onnx else {names[suffix]: content for suffix, content in made.items()}
+    return Timed(part, target, cost, own)
