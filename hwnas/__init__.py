@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from hwnas.api.verbs import search as search
     from hwnas.api.verbs import serve_check as serve_check
     from hwnas.api.verbs import simulate as simulate
+    from hwnas.api.verbs import split as split
     from hwnas.api.verbs import train as train
     from hwnas.cost.base import Cost as Cost
     from hwnas.errors import HwnasError as HwnasError
@@ -41,6 +42,7 @@ _PLACES = {
             "search",
             "serve_check",
             "simulate",
+            "split",
             "train",
         ),
         "api.verbs",

@@ -128,6 +128,7 @@ PLACES = {
     "onnx": {
         "runtimes.onnx_check",
         "runtimes.onnx_reader",
+        "runtimes.onnx_parts",
         "runtimes.onnx_served",
         "runtimes.onnx_versions",
         "runtimes.onnx_writer",
@@ -240,6 +241,7 @@ PLACES = {
             "search",
             "serve_check",
             "simulate",
+            "split",
             "tabular",
             "train",
             "verify",

@@ -6,13 +6,15 @@ Proteus (algorithms/ilp.py of UMass-LIDS/Proteus): a replica takes b / L(b) of t
 with L(b) below the limit. IPA (optimizer/optimizer.py of reconfigurable-ml-pipeline/ipa): of the
 largest with L(b) + (b - 1) / rate below it, which at that rate is L(b) (2 b - 1) / b. Both are
 solved by the same program, times a factor for all pools, and simulated with five seeds that
-planning has not seen. What ``rules.csv`` has of a fleet and a trace is not run again.
+planning has not seen. What ``rules.csv`` has of a fleet and a trace is not run again: take its
+rows out for that.
 """
 
 import csv
 import itertools
 import sys
 import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -61,55 +63,65 @@ def _called(trace: str | None) -> str:
     return Path(trace).stem if trace else "Poisson"
 
 
-def compared(folder: Path, seed: int, trace: str | None) -> list[dict[str, Any]]:
-    """Return a row for our plan and for each rule at each factor, on one fleet."""
-    rows = []
-    made.write(folder, seed=seed, n_models=8, scale=0.3, hours=3, trace=trace)
-    problem = read_problem(folder / "service.yaml", folder / "fleet.yaml")
-    choices = planner.choices_of(problem, Silent())
-    task = Task(problem, choices, "cost")
-    about = {"fleet": seed, "trace": _called(trace)}
-    ours = planner.planned_of(task, LIMIT_S, [0, 1, 2, 3], Silent())
-    rows.append({**about, "rule": "ours", "factor": 1.0, "cost": ours.plan.value,
-                 "late": late(problem, ours.plan), "gap": ours.plan.gap})  # fmt: skip
-    single = choices.options.only((choices.options.second < 0).nonzero()[0])
-    alone = replace(task, choices=replace(choices, options=single))
-    without = planner.planned_of(alone, LIMIT_S, [0, 1, 2, 3], Silent())
-    rows.append({**about, "rule": "ours, single models", "factor": 1.0, "cost": without.plan.value,
-                 "late": late(problem, without.plan), "gap": without.plan.gap})  # fmt: skip
+def ours(task: Task) -> Iterator[dict[str, Any]]:
+    """Yield a row for our plan, and one for that of single models alone."""
+    options = task.choices.options
+    single = replace(task.choices, options=options.only((options.second < 0).nonzero()[0]))
+    for rule, of in (("ours", task), ("ours, single models", replace(task, choices=single))):
+        plan = planner.planned_of(of, LIMIT_S, [0, 1, 2, 3], Silent()).plan
+        yield _row(rule, 1.0, plan, late(task.problem, plan))
+
+
+def theirs(task: Task) -> Iterator[dict[str, Any]]:
+    """Yield a row for each rule at each factor, down to the first that is not late."""
+    problem, choices = task.problem, task.choices
     for rule in ("proteus", "ipa"):
         for factor in FACTORS:
             stations = tuple(by_rule(problem, s, rule, factor) for s in choices.stations)
-            found = solution(
-                Task(problem, replace(choices, stations=stations), "cost"), LIMIT_S, Silent()
-            )
+            of = Task(problem, replace(choices, stations=stations), "cost")
+            found = solution(of, LIMIT_S, Silent())
             plan = as_plan(found)
-            rows.append({**about, "rule": rule, "factor": factor, "cost": plan.value,
-                         "late": late(problem, plan) if found.serves else 1.0,
-                         "gap": plan.gap})  # fmt: skip
-            if rows[-1]["late"] <= simulation.LATE or not found.serves:
+            share = late(problem, plan) if found.serves else 1.0
+            yield _row(rule, factor, plan, share)
+            if share <= simulation.LATE or not found.serves:
                 break
-    return rows
+
+
+def _row(rule: str, factor: float, plan: Plan, share: float) -> dict[str, Any]:
+    return {"rule": rule, "factor": factor, "cost": plan.value, "late": share, "gap": plan.gap}
+
+
+def task_of(seed: int, trace: str | None) -> Task:
+    """Return a made-up fleet with arrivals at random or as in a trace."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        made.write(folder, seed=seed, n_models=8, scale=0.3, hours=3, trace=trace)
+        problem = read_problem(folder / "service.yaml", folder / "fleet.yaml")
+    return Task(problem, planner.choices_of(problem, Silent()), "cost")
 
 
 def main(fleets: int, traces: list[str]) -> None:
     """Compare on fleets, each with Poisson's arrivals and with each trace."""
     file = HERE / "rules.csv"
     rows: list[dict[str, Any]] = [*csv.DictReader(file.open())] if file.exists() else []
-    done = {(int(row["fleet"]), row["trace"]) for row in rows if row["rule"] == "ipa"}
     for seed, trace in itertools.product(range(1, fleets + 1), [None, *traces]):
-        if (seed, _called(trace)) in done:
-            continue
-        with tempfile.TemporaryDirectory() as folder:
-            found = compared(Path(folder), seed, trace)
-        others = [r for r in rows if (int(r["fleet"]), r["trace"]) != (seed, _called(trace))]
-        rows = [*others, *found]
-        with file.open("w", newline="") as written:
-            writer = csv.DictWriter(written, [*rows[0]], lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
-        for row in found:
-            print(row, flush=True)
+        about = {"fleet": str(seed), "trace": _called(trace)}
+        known = {row["rule"] for row in rows if about.items() <= row.items()}
+        wanted = [of for of, last in _LAST.items() if last not in known]
+        task = task_of(seed, trace) if wanted else None
+        for of in wanted:
+            assert task is not None
+            found = [about | row for row in of(task)]
+            rows = sorted([*rows, *found], key=lambda row: int(row["fleet"]))
+            with file.open("w", newline="") as written:
+                writer = csv.DictWriter(written, [*rows[0]], lineterminator="\n")
+                writer.writeheader()
+                writer.writerows(rows)
+            for row in found:
+                print(row, flush=True)
+
+
+_LAST = {ours: "ours, single models", theirs: "ipa"}  #: rule of the last row of each
 
 
 if __name__ == "__main__":

@@ -61,6 +61,12 @@ class ServeCheckResult(_Tables):
     _first = "loads"
 
 
+class SplitResult(_Tables):
+    """A network that was cut in two, by its folder; ``cuts`` says most."""
+
+    _first = "cuts"
+
+
 @dataclass(frozen=True)
 class TrainResult:
     """A trained supernet, or a network that was trained alone, by the folder of its run."""

@@ -194,5 +194,5 @@ def _sentences(cuts: Sequence[Cut], whole: Whole, path: Path) -> Iterator[str]:
     exact = "bit by bit" if whole.precision == "int8" else "but for the order of summation"
     yield f"Each head and its tail answer as the whole network does, {exact}."
     fewer = "no cut sends less" if least >= image else f"the least that a cut sends is {least:.3g}"
-    yield f"An image, a byte a value, is {image:.3g} KiB: {fewer}."
+    yield f"KiB are sent and work is done before a cut. An image is {image:.3g}: {fewer}."
     yield f"Plan with it: splits: [{path}] in service.yaml."

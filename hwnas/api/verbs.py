@@ -18,6 +18,7 @@ from hwnas.api.folders import (
     PlanResult,
     ProfileResult,
     ServeCheckResult,
+    SplitResult,
     TrainResult,
 )
 from hwnas.api.keywords import as_arguments
@@ -189,6 +190,23 @@ def compare(
     given = as_arguments({"runs": named, **options})
     found = run(compose("compare", given), given, Quiet(progress))
     return ComparisonResult(found.path, tuple(found.sentences))
+
+
+def split(export: str | Path, *, progress: Progress | None = None, **options: Any) -> SplitResult:
+    """Cut the network of an export in two, and time both parts on targets.
+
+    Args:
+        export: The folder of an export.
+        progress: Is told of phases.
+        options: Of ``python -m hwnas split``: ``target="npu"``, ``batches=[1, 8]``.
+    """
+    host.tune()
+    from hwnas.api.splitting import split as run
+
+    given = as_arguments({"export": export, **options})
+    configs = [compose("split", each) for each in for_targets(given, searched=False)]
+    found = run(configs, given, Quiet(progress))
+    return SplitResult(found.path, tuple(found.sentences))
 
 
 def plan(

@@ -40,7 +40,7 @@ class Model:
 
     def __init__(self, name: str):
         said = PLAN["pools"][name]
-        self.name, self.shape = name, said["shape"]
+        self.name, self.shape, self.dtype = name, said["shape"], np.dtype(said["dtype"])
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = said["threads"], 1
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
@@ -48,7 +48,7 @@ class Model:
         self.session = onnxruntime.InferenceSession(file, options, said["providers"])
         self.images = self.session.get_inputs()[0].name
         for n in {1, said["batch"]}:
-            self.session.run(None, {self.images: np.zeros((n, *self.shape), np.float32)})
+            self.session.run(None, {self.images: np.zeros((n, *self.shape), self.dtype)})
         self.batched.set_max_batch_size(said["batch"])
         self.batched.set_batch_wait_timeout_s(said["wait_s"])
 
@@ -56,8 +56,11 @@ class Model:
     async def batched(self, images: list[np.ndarray]) -> list[dict[str, Any]]:
         """Return what the model answers to a batch."""
         begun = time.perf_counter()
-        logits, sure = self.session.run(None, {self.images: np.stack(images)})
+        logits, *rated = self.session.run(None, {self.images: np.stack(images)})
         ms = (time.perf_counter() - begun) * 1e3
+        if not rated:  # the first part of a network: the second reads this
+            return [{"activation": row.tobytes(), "pool": self.name} for row in logits]
+        (sure,) = rated
         return [
             {
                 "answer": int(row.argmax()), "confidence": float(rate[0]), "logits": row.tolist(),
@@ -72,7 +75,7 @@ class Model:
         Raises:
             ValueError: it is none of the model's shape.
         """
-        return dict(await self.batched(np.frombuffer(body, np.float32).reshape(self.shape)))
+        return dict(await self.batched(np.frombuffer(body, self.dtype).reshape(self.shape)))
 
 
 class Classes:
@@ -90,11 +93,16 @@ class Classes:
             return JSONResponse({"error": f"classes: {', '.join(self.routes)}"}, 404)
         body = await request.body()
         (route,) = random.choices(routes, [each["rate"] for each in routes])
-        needed = 4 * int(np.prod(PLAN["pools"][route["first"]]["shape"]))
+        said = PLAN["pools"][route["first"]]
+        needed = np.dtype(said["dtype"]).itemsize * int(np.prod(said["shape"]))
         if len(body) != needed:
             return JSONResponse({"error": f"an image has {needed} bytes, got {len(body)}"}, 400)
         found = await self.pools[route["first"]].remote(body)
-        if route["second"] and found["confidence"] < route["threshold"]:
+        if route["split"]:
+            found = await self.pools[route["second"]].remote(found["activation"])
+        elif "activation" in found:  # of a head alone, as serve-check asks for it
+            found = {"pool": found["pool"], "bytes": len(found["activation"])}
+        elif route["second"] and found["confidence"] < route["threshold"]:
             found = await self.pools[route["second"]].remote(body)
         return JSONResponse(found)
 

@@ -9,6 +9,7 @@ from hwnas.deployment.pools import Deployed, deployed
 from hwnas.deployment.schedule import allowed, schedule
 from hwnas.planning import clock
 from hwnas.planning.plan import Plan
+from hwnas.runtimes.onnx_parts import PASSED
 
 FOLDER = "deploy"  #: in the folder of a plan
 
@@ -39,7 +40,13 @@ def files(plan: Plan, busy: Mapping[str, float]) -> dict[str, bytes]:
         found |= kserve.graphs(plan, pools) | alerts.rules(pools, plan.begin_min)
         found |= ray_app.app(plan, pools)
     jobs = [f"`{name}`" for name in found if name.endswith("/schedule.yaml")]
-    notes = [*_notes(pools, unserved), *_hours(pools, jobs), *_begun(plan), *_nodes(plan, pools)]
+    notes = [
+        *_notes(pools, unserved),
+        *_cut(plan, pools),
+        *_hours(pools, jobs),
+        *_begun(plan),
+        *_nodes(plan, pools),
+    ]
     own = "\n## Of this plan\n\n" + "\n".join(notes) + "\n" if notes else ""
     table = ways.table(plan, pools, kserve.named(plan, pools))
     found["README.md"] = (_head(found) + table + own).encode()
@@ -85,6 +92,22 @@ def _notes(pools: Sequence[Deployed], unserved: Mapping[str, str]) -> list[str]:
             lines.append(f"- `{pool.name}`: {pool.source.note}.{cure}")
         lines += _unscaled(pool)
     return lines
+
+
+def _cut(plan: Plan, pools: Sequence[Deployed]) -> Iterator[str]:
+    """Yield what there is to say of networks that were cut in two."""
+    names = {pool.of: pool.name for pool in pools}
+    split = dict.fromkeys(
+        (names[first], names[second], klass) for klass in plan.classes
+        for of in ways.ways(plan, klass, names) for first, second, _ in map(ways.way, of)
+        if second is not None and plan.is_split(first, second)
+    )  # fmt: skip
+    for first, second, klass in split:
+        yield (
+            f"- `{first}` and `{second}` are a network that was cut: send the first one's output "
+            f"`{PASSED}` to the second as its input of that name; `{ray_app.NAME}` does. KServe "
+            f"cannot pass it on, so class `{klass}` has no graph."
+        )
 
 
 def _unscaled(pool: Deployed) -> Iterator[str]:

@@ -37,12 +37,15 @@ def graphs(plan: Plan, pools: Sequence[Deployed]) -> dict[str, bytes]:
 def named(plan: Plan, pools: Sequence[Deployed]) -> dict[str, str]:
     """Return the names of graphs by class: of all with a cascade, or more than one way.
 
-    What no server runs is left out, and so are classes that are left with nothing.
+    What no server runs is left out, and so are classes that are left with nothing; and those with
+    a network that was cut: what one step answers is not what the next one reads, to KServe.
     """
     names, taken = {pool.of: pool.name for pool in pools}, set[str]()
     found = {}
     for klass in plan.classes:
         own = {way(route) for of in ways(plan, klass, names) for route in of}
+        if any(plan.is_split(first, second) for first, second, _ in own):
+            continue
         if len(own) > 1 or any(second is not None for _, second, _ in own):
             found[klass] = label(f"class-{klass}", klass, taken)
     return found

@@ -103,7 +103,11 @@ def deployed(plan: Plan, busy: Mapping[str, float]) -> tuple[list[Deployed], dic
     """
     used = {pool.kind for of in plan.hours for pool in of.pools}
     sources = {of: _source(kind) for of, kind in plan.kinds.items() if of in used}
-    models = _models({source.file for source in sources.values() if source.file is not None})
+    cut = {r.second for of in plan.hours for r in (*of.routes, *of.degraded)
+           if plan.is_split(r.first, r.second)}  # fmt: skip
+    files = {of: source.file for of, source in sources.items() if source.file is not None}
+    tails = {file for of, file in files.items() if of in cut}  # they read no images
+    models = _models({*files.values()} - tails) | {f: served(f.read_bytes()) for f in tails}
     found, unserved, taken = [], {}, set[str]()
     for of, source in sources.items():
         if source.unserved:
@@ -177,12 +181,12 @@ def label(said: str, salt: str, taken: set[str]) -> str:
 
 def _source(kind: Kind) -> Source:
     """Return how the model of a kind is served: as it was timed on the device of its pools."""
-    if kind.accuracy is None:
-        return Source(unserved="it is a part of a network that was cut: there is no file of it")
     ran = kind.ran or _as_before(kind)
     if unserved := _alone(ran.runtime):
         return Source(unserved=unserved)
     file = next((f for f in _files(kind, ran) if f.is_file()), None)
+    if kind.accuracy is None and file is None:
+        return Source(unserved="it is a part of a network that was cut: there is no file of it")
     notes = [*_of_file(kind, ran, file), *_of_device(kind, ran)]
     return Source(file, ran.threads or 1, _SERVED.get(ran.provider, ""), "; ".join(notes))
 
@@ -218,7 +222,7 @@ def _of_file(kind: Kind, ran: Ran, file: Path | None) -> Iterator[str]:
         from_here = "" if Path(kind.place).exists() else f", seen from {Path.cwd()}"
         yield f"no file of it is known: {kind.place} has none{from_here}"
         return
-    if Path(kind.place) not in file.parents:
+    if kind.place and Path(kind.place) not in file.parents:
         yield f"its accuracy is of {kind.place}; servers run {file}, of the same network"
     precision = kind.model.rpartition("-")[2]
     own = backends.get(ran.runtime).dtypes.get(precision, "") if ran.runtime else ""

@@ -24,7 +24,7 @@ def app(plan: Plan, pools: Sequence[Deployed]) -> dict[str, bytes]:
     able = {pool.of: pool for pool in pools if pool.model is not None}
     if not able:
         return {}
-    hours = [_hour(of, able) for of in plan.hours]
+    hours = [_hour(plan, of, able) for of in plan.hours]
     content = {
         "pools": {pool.name: _pool(pool) for pool in able.values()},
         "hours": hours,
@@ -37,7 +37,9 @@ def app(plan: Plan, pools: Sequence[Deployed]) -> dict[str, bytes]:
 def alone(pools: Sequence[Deployed]) -> bytes:
     """Return an application in which each pool has one replica, and a class of its own name."""
     routes = {
-        pool.name: [{"first": pool.name, "second": "", "rate": 1.0, "threshold": 0.0}]
+        pool.name: [
+            {"first": pool.name, "second": "", "rate": 1.0, "threshold": 0.0, "split": False}
+        ]
         for pool in pools
     }
     hour = {"hours": [0], "replicas": {pool.name: 1 for pool in pools}, "routes": routes}
@@ -65,6 +67,7 @@ def _pool(pool: Deployed) -> dict[str, Any]:
         "device": pool.kind.device, "batch": pool.kind.batch, "wait_s": pool.kind.wait_ms / 1e3,
         "threads": pool.source.threads, "providers": [_PROVIDERS[pool.source.provider]],
         "gpus": _gpus(pool), "shape": pool.model.shape, "busy": pool.busy,
+        "dtype": "uint8" if pool.model.types[0] == "UINT8" else "float32",
     }  # fmt: skip
 
 
@@ -85,13 +88,13 @@ def _at_peak(hours: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]
     return found
 
 
-def _hour(of: HourPlan, able: dict[str, Deployed]) -> dict[str, Any]:
+def _hour(plan: Plan, of: HourPlan, able: dict[str, Deployed]) -> dict[str, Any]:
     routes: dict[str, list[dict[str, Any]]] = {}
     for r in of.routes:
         if r.first in able and (r.second is None or r.second in able):
             routes.setdefault(r.klass, []).append({
                 "first": able[r.first].name, "second": able[r.second].name if r.second else "",
-                "rate": r.rate, "threshold": r.threshold,
+                "rate": r.rate, "threshold": r.threshold, "split": plan.is_split(r.first, r.second),
             })  # fmt: skip
     replicas = {able[p.kind].name: p.replicas for p in of.pools if p.kind in able}
     return {"hours": of.hours, "replicas": replicas, "routes": routes}

@@ -141,8 +141,7 @@ def running(name: str, python: str, found: Found, pools: Sequence[Deployed]) -> 
 
 def _image(pool: Deployed) -> bytes:
     assert pool.model is not None
-    c, h, w = pool.model.shape
-    return bytes(4 * c * h * w)
+    return bytes(pool.model.request_bytes)
 
 
 def _free_port() -> int:
@@ -217,10 +216,11 @@ def _triton(python: str, found: Found, pools: Pools, folder: Path, port: int) ->
 def _triton_request(pool: Deployed, image: bytes) -> bytes:
     assert pool.model is not None
     tensor: dict[str, Any] = {
-        "name": pool.model.image, "shape": [1, *pool.model.shape], "datatype": "FP32",
+        "name": pool.model.image, "shape": [1, *pool.model.shape],
+        "datatype": pool.model.types[0],
         "parameters": {"binary_data_size": len(image)},
     }  # fmt: skip
-    wanted = [{"name": pool.model.logits, "parameters": {"binary_data": True}}]
+    wanted = [{"name": pool.model.answer, "parameters": {"binary_data": True}}]
     head = json.dumps({"inputs": [tensor], "outputs": wanted}).encode()
     extra = f"Inference-Header-Content-Length: {len(head)}\r\n"
     return _post(f"/v2/models/{pool.name}/infer", extra, head + image)

@@ -3,10 +3,9 @@
 Source: https://github.com/triton-inference-server/server, docs/user_guide/model_configuration.md.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from hwnas.deployment.pools import Deployed
-from hwnas.runtimes.onnx_served import CONFIDENCE
 
 REPOSITORY = "triton/models"  #: in the folder of the files
 IMAGE = "hwnas-models:1"  #: that the Dockerfile builds
@@ -65,15 +64,19 @@ def _tensors(pool: Deployed) -> list[str]:
     """Return what goes in and comes out; without its file, Triton asks the model."""
     if pool.model is None:
         return []
-    outputs: Mapping[str, int] = {pool.model.logits: pool.model.n_outputs, CONFIDENCE: 1}
-    return [
-        f"input [ {_tensor(pool.model.image, *pool.model.shape)} ]",
-        f"output [ {', '.join(_tensor(name, n) for name, n in outputs.items())} ]",
+    model = pool.model
+    read, answered = model.types
+    outputs = [
+        _tensor(name, answered if name == model.answer else "FP32", sizes)
+        for name, sizes in model.outputs.items()
     ]
+    return [
+        f"input [ {_tensor(model.image, read, model.shape)} ]", f"output [ {', '.join(outputs)} ]",
+    ]  # fmt: skip
 
 
-def _tensor(name: str, *sizes: int) -> str:
-    return f'{{ name: "{name}" data_type: TYPE_FP32 dims: [ {", ".join(map(str, sizes))} ] }}'
+def _tensor(name: str, kind: str, sizes: Sequence[int]) -> str:
+    return f'{{ name: "{name}" data_type: TYPE_{kind} dims: [ {", ".join(map(str, sizes))} ] }}'
 
 
 def _batching(pool: Deployed) -> list[str]:

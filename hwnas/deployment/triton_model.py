@@ -28,8 +28,9 @@ class TritonPythonModel:
         )
         image = self.session.get_inputs()[0]
         self.image, self.outputs = image.name, [out.name for out in self.session.get_outputs()]
+        dtype = np.uint8 if image.type == "tensor(uint8)" else np.float32
         for n in range(1, said["max_batch_size"] + 1):
-            self.session.run(None, {self.image: np.zeros((n, *image.shape[1:]), np.float32)})
+            self.session.run(None, {self.image: np.zeros((n, *image.shape[1:]), dtype)})
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """Answer a batch of requests, of an image or more each."""

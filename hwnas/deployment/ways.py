@@ -13,7 +13,7 @@ Requests of a class are sent to its graph of `kserve/`, or, where it has none, t
 `http://POOL:8000/v2/models/POOL/infer`. Without KServe, whoever sends them keeps to these shares:
 those of each hour are the routes of `plan.yaml`.
 
-| class | graph | hours of the plan | share | pool | what is less sure goes on to |
+| class | graph | hours of the plan | share | pool | what goes on, and where to |
 |---|---|---|---|---|---|
 """
 
@@ -66,9 +66,19 @@ def _rows(
             shares[hour] = shares.get(hour, 0.0) + share
     graph = f"`{graphs[klass]}`" if klass in graphs else ""
     for (first, second, threshold), shares in found.items():
-        onward = f"`{names[second]}`, below {threshold:.4g}" if second else ""
+        onward = _onward(plan, (first, second, threshold), names)
         hours = "all" if len(shares) == len(every) else spelt([*shares])
         yield [f"`{klass}`", graph, hours, _range([*shares.values()]), f"`{names[first]}`", onward]
+
+
+def _onward(plan: Plan, taken: Way, names: Mapping[str, str]) -> str:
+    """Return where requests go on to, and which."""
+    first, second, threshold = taken
+    if second is None:
+        return ""
+    if plan.is_split(first, second):
+        return f"`{names[second]}`, always: it reads what the first answers"
+    return f"`{names[second]}`, below {threshold:.4g}"
 
 
 def _range(shares: Sequence[float]) -> str:

@@ -124,13 +124,14 @@ def _is_in_int8(cut: Cut) -> bool:
 def _written(side: str, part: Trained, *, as_bytes: bool) -> bytes:
     from hwnas.runtimes import onnx_parts
 
-    if part.int8 is None:
-        return portable.write(part, fuse(part.lowered, "float32"), "float32", any_batch=True)
-    model = portable.write(part, part.lowered, "int8", any_batch=True)
-    if not as_bytes:
-        return model
-    passing = onnx_parts.answering_bytes if side == "head" else onnx_parts.reading_bytes
-    return passing(model)
+    lowered = part.lowered if part.int8 is not None else fuse(part.lowered, "float32")
+    dtype = "float32" if part.int8 is None else "int8"
+    model = portable.write(part, lowered, dtype, any_batch=True)
+    if as_bytes and side == "head":
+        model = onnx_parts.answering_bytes(model)
+    elif as_bytes:
+        model = onnx_parts.reading_bytes(model)
+    return onnx_parts.passing(model, answers=side == "head")
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, NotRequired, TypedDict
@@ -121,17 +121,16 @@ def _slower(figure: Figure, speed: float, source: Source | None = None) -> Figur
     return Figure(figure.value / speed, source or figure.source, *ends)
 
 
-def read_models(service: Service, fleet: Fleet, beside: Path) -> Catalogue:
+def read_models(service: Service, beside: Path) -> Catalogue:
     """Return what fronts, exports, tables and profiles say.
 
     Args:
         service: Names them.
-        fleet: Has devices for which there must be latencies.
         beside: The folder that relative paths begin in, if they are not there from here.
 
     Raises:
         RunError: one cannot be read.
-        ConfigError: latencies are missing; it says by which command they are measured.
+        ConfigError: one is not there, or says nothing of models.
     """
     found = Catalogue()
     for name in service.fronts:
@@ -141,7 +140,6 @@ def read_models(service: Service, fleet: Fleet, beside: Path) -> Catalogue:
         _read_table(found, path) if path.is_dir() else _read_csv(found, path)
     if not found.models:
         raise ConfigError(f"fronts={', '.join(service.fronts)}: no member of a front is in them.")
-    _check_latencies(found, fleet)
     return found
 
 
@@ -335,38 +333,3 @@ def _genotype(row: latency_table.Row, path: Path) -> dict[str, Any]:
     except (bounded.Damaged, Unfit) as problem:
         raise RunError(f"profiles: {path}: a genotype cannot be read: {problem}.") from None
     return found
-
-
-def _check_latencies(found: Catalogue, fleet: Fleet) -> None:
-    """Refuse a device on which no model was timed, and a target that nothing was timed on."""
-    timed = {target for target, _ in found.latency_ms}
-    for device, at in fleet.devices.items():
-        is_known = at.target is None or at.target in timed
-        if not is_known or not any(found.on(fleet, device, name) for name in found.models):
-            target, known = at.target or device, listed(timed)
-            raise ConfigError(
-                f"device '{device}': no model of the fronts has a latency on target '{target}' "
-                f"(there are some on {known}): measure with: python -m hwnas search "
-                f"+target={target}   or name its target: devices.{device}.target."
-            )
-
-
-def unmeasured(found: Catalogue, fleet: Fleet) -> Iterator[str]:
-    """Yield in words which batch sizes were not timed, and what measures them."""
-    targets: dict[str, set[int]] = {}
-    for (target, _), by_batch in found.latency_ms.items():
-        if any(figure.source in ("measured", "table") for figure in by_batch.values()):
-            targets.setdefault(target, set()).update(by_batch)
-    used = {device.target or name for name, device in fleet.devices.items()}
-    alone = [t for t, batches in targets.items() if t in used and batches == {1}]
-    if alone:
-        yield (
-            f"Only batches of one were timed on {listed(alone)}: python -m hwnas search "
-            f"+target={alone[0]} target.batch=8 times others; or name a CSV file in profiles."
-        )
-
-
-def listed(names: Iterable[str], most: int = 6) -> str:
-    """Return names, or the first of them."""
-    every: Sequence[str] = sorted(names)
-    return ", ".join(every[:most]) + (f" and {len(every) - most} more" * (len(every) > most))

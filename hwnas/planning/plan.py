@@ -137,6 +137,10 @@ class Plan:
     #: minutes after 0:00 UTC, of a week after Monday's, at which hour 0 begins; ``None``: 0
     begin_min: Annotated[int, Bound(0, 168 * 60)] | None = None
 
+    def is_split(self, first: str, second: str | None) -> bool:
+        """Return whether two pools of a route are a network that was cut: one reads the other's."""
+        return second is not None and self.kinds[second].accuracy is None
+
     def sent(self, route: "Route", hour: int) -> float:
         """Return the requests a second that take a route, without those of spikes."""
         asked = self.classes[route.klass]

@@ -7,7 +7,7 @@ from hwnas.errors import BudgetError
 from hwnas.planning import explain, headroom, simulation
 from hwnas.planning.arrivals import Arrivals
 from hwnas.planning.goodput import Goodputs
-from hwnas.planning.models import unmeasured
+from hwnas.planning.lacking import unmeasured
 from hwnas.planning.options import Choices, choices
 from hwnas.planning.plan import Plan
 from hwnas.planning.problem import Problem, counted_as_nothing, unheard

@@ -13,7 +13,8 @@ from hwnas.export.folder import PROOF
 from hwnas.planning.arrivals import Arrivals
 from hwnas.planning.demand import Load, read_carbon, read_load
 from hwnas.planning.fleet import Device, Fleet, Way, read_fleet, unreachable, ways
-from hwnas.planning.models import Catalogue, listed, located, read_models
+from hwnas.planning.lacking import check_latencies, listed
+from hwnas.planning.models import Catalogue, located, read_models
 from hwnas.planning.service import Class, Service, Split, read_service
 from hwnas.planning.splits import read_splits
 
@@ -128,8 +129,9 @@ def read_problem(service_path: Path, fleet_path: Path, begin_s: float | None = N
     service = read_service(service_path)
     fleet = read_fleet(fleet_path, service)
     load = read_load(service, service_path.parent, begin_s)
-    catalogue = read_models(service, fleet, service_path.parent)
+    catalogue = read_models(service, service_path.parent)
     splits = read_splits(service, catalogue, service_path.parent)
+    check_latencies(catalogue, fleet)
     paths = [located(name, service_path.parent) for name in service.answers]
     answers = read_answers(paths, _runs(catalogue))
     named = [*dict.fromkeys(load.trace_of)]

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Annotated, TypedDict
 
 from hwnas.errors import ConfigError
-from hwnas.planning.models import Catalogue, csv_rows, listed, located, take_row
+from hwnas.planning.lacking import listed
+from hwnas.planning.models import Catalogue, csv_rows, located, take_row
 from hwnas.planning.service import Service, Split
 from hwnas.planning.timed import ran_in
 from hwnas.records import rows

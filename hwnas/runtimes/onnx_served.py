@@ -1,5 +1,6 @@
 """ONNX files as servers of models take them: any number of images, and how sure each answer is."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ from hwnas.runtimes.base import BATCH
 
 CONFIDENCE = "confidence"  #: the output that says the largest probability of a class, ``(N, 1)``
 _FLOAT = TensorProto.FLOAT
+_TYPES = {_FLOAT: "FP32", TensorProto.UINT8: "UINT8"}  # as Triton calls them
 
 
 @dataclass(frozen=True)
@@ -22,12 +24,31 @@ class Served:
     image: str  #: the name of its input
     shape: tuple[int, int, int]  #: of an image: channels, height, width
     shrinks: bool  #: whether it first makes images smaller
-    logits: str  #: the name of what it answers
-    n_outputs: int
+    answer: str  #: the name of what it answers: logits, or what the tail of a network reads
+    answered: tuple[int, ...]  #: its shape but for the batch: classes, or as ``shape``
+    types: tuple[str, str] = ("FP32", "FP32")  #: of its input and of that, as Triton calls them
+
+    @property
+    def is_head(self) -> bool:
+        """Whether it is the first part of a network that was cut."""
+        return len(self.answered) > 1
+
+    @property
+    def outputs(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of all that it answers, by name."""
+        own = {self.answer: self.answered}
+        return own if self.is_head else own | {CONFIDENCE: (1,)}
+
+    @property
+    def request_bytes(self) -> int:
+        """What a request of one image, or of what a tail reads, has."""
+        return math.prod(self.shape) * (1 if self.types[0] == "UINT8" else 4)
 
 
 def served(model: bytes, size: tuple[int, int] | None = None) -> Served:
     """Return a classifier that reads any number of images, and says how sure it is of each.
+
+    Of a network that was cut in two the head answers what the tail reads, and is sure of nothing.
 
     Args:
         model: The bytes of a file that hwnas wrote, for a number of images or for any.
@@ -35,27 +56,31 @@ def served(model: bytes, size: tuple[int, int] | None = None) -> Served:
             are resized as in training, bilinear with antialiasing, but not rounded to pixels.
 
     Raises:
-        CompileError: it has not one input, images, and one output, ``(N, classes)``.
+        CompileError: it has not one input, images, and one output, ``(N, classes)`` or what the
+            tail of a network reads.
     """
     loaded = _loaded(model)
     graph = loaded.graph
-    images, logits = graph.input[0], graph.output[0]
-    shape, outputs = _sizes(images), _sizes(logits)
-    if len(shape) != 3 or len(outputs) != 1 or not all((*shape, *outputs)):
+    images, answer = graph.input[0], graph.output[0]
+    shape, outputs = _sizes(images), _sizes(answer)
+    types = [_TYPES.get(value.type.tensor_type.elem_type, "") for value in (images, answer)]
+    is_known = all((*shape, *outputs, *types))
+    if len(shape) != 3 or len(outputs) not in (1, 3) or not is_known:
         raise CompileError(f"No classifier of images: it reads {shape} and answers {outputs}.")
     if images.type.tensor_type.shape.dim[0].dim_value:
         _free(graph)
-    for value in (images, logits):
+    for value in (images, answer):
         value.type.tensor_type.shape.dim[0].dim_param = BATCH
     del graph.value_info[:]
     c, h, w = shape
     height, width = size or (h, w)
     if (height, width) != (h, w):
         _shrink(graph, height, width)
-    _rate(graph, logits.name)
+    if len(outputs) == 1:
+        _rate(graph, answer.name)
     content = loaded.SerializeToString(deterministic=True)
-    whole = (c, height, width)
-    return Served(content, images.name, whole, whole != shape, logits.name, outputs[0])
+    whole, said = (c, height, width), (types[0], types[1])
+    return Served(content, images.name, whole, whole != shape, answer.name, outputs, said)
 
 
 def _loaded(model: bytes) -> Any:

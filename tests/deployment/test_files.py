@@ -72,7 +72,7 @@ def test_served_model_takes_any_batch_and_says_how_sure_it_is(
     expected = OrtSession(written).run(images)
     for n in (1, 3):
         some = np.concatenate([images] * 3)[:n]
-        logits, sure = once.run([found.logits, CONFIDENCE], {found.image: some})
+        logits, sure = once.run([found.answer, CONFIDENCE], {found.image: some})
         np.testing.assert_allclose(logits, np.concatenate([expected] * 3)[:n], atol=1e-5)
         raised = np.exp(logits - logits.max(1, keepdims=True))
         np.testing.assert_allclose(sure[:, 0], (raised / raised.sum(1, keepdims=True)).max(1), 1e-5)
@@ -84,7 +84,7 @@ def test_smaller_models_shrink_what_they_are_sent(tiny: SearchSpace) -> None:
     assert (found.shape, found.shrinks) == ((1, 20, 14), True)
     images = np.random.default_rng(0).standard_normal((2, 1, 20, 14)).astype(np.float32)
     once = onnxruntime.InferenceSession(found.content, providers=["CPUExecutionProvider"])
-    (logits,) = once.run([found.logits], {found.image: images})
+    (logits,) = once.run([found.answer], {found.image: images})
     resized = F.interpolate(torch.from_numpy(images), (8, 8), mode="bilinear", antialias=True)
     np.testing.assert_allclose(logits, OrtSession(written).run(resized.numpy()), atol=1e-4)
 

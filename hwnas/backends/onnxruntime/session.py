@@ -54,12 +54,14 @@ class OrtSession:
         self._session = _load(model, _options(n_threads, spinning=False), chosen)
         self._input, self._outputs = self._session.get_inputs()[0], self._session.get_outputs()
 
-    def run(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
+    def run(self, images: NDArray[Any]) -> NDArray[Any]:
         """Return the last output for normalised images ``(N, C, H, W)``, as ``outputs`` has it."""
         return self.outputs(images)[-1]
 
-    def outputs(self, images: NDArray[np.float32]) -> tuple[NDArray[np.float32], ...]:
+    def outputs(self, images: NDArray[Any]) -> tuple[NDArray[Any], ...]:
         """Return all outputs, in the order of the model: rows, or images ``(N, C, H, W)``.
+
+        In float32; what goes from one part of an int8 network to the next is in uint8.
 
         One inference reads as many images as the model was written for; the last is filled up.
 

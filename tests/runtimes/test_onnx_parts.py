@@ -1,0 +1,108 @@
+"""Parts of networks as ONNX: read back exactly, and in a row what the whole network is."""
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hwnas import families, segments
+from hwnas import space as spaces
+from hwnas.backends.onnxruntime.session import OrtSession
+from hwnas.errors import CompileError
+from hwnas.graph import Graph, fuse
+from hwnas.int8 import tflite
+from hwnas.int8.network import stand_in
+from hwnas.op import Signature
+from hwnas.runtimes.onnx_parts import (
+    PASSED,
+    answering_bytes,
+    passing,
+    read_fp32,
+    read_int8,
+    reading_bytes,
+)
+from hwnas.runtimes.onnx_writer import write_fp32, write_int8
+from hwnas.runtimes.stand_in import random_weights
+
+SPACES = ("mbconv_small", "cpu_small", "resnet_small", "hardswish")
+
+
+def _lowered(name: str, seed: int) -> Graph:
+    """Return the operators of a random network; ``hardswish`` is one with activations computed."""
+    space = spaces.load(spaces.find("mbconv_small" if name == "hardswish" else name))
+    genotype = space.sample(random.Random(seed))
+    lowered = families.get(space.family).lower(space, genotype, Signature(1, 10))
+    if name != "hardswish":
+        return lowered
+    nodes = (
+        replace(n, op=replace(n.op, kind=n.op.kind.replace("relu6", "hardswish"))) for n in lowered
+    )
+    return replace(lowered, nodes=tuple(nodes))
+
+
+@pytest.mark.parametrize("name", SPACES)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_what_was_written_is_read_back_to_the_byte(name: str, seed: int) -> None:
+    lowered = _lowered(name, seed)
+    for network in (stand_in(lowered), stand_in(_partly_in_float(lowered))):
+        model = write_int8(network, any_batch=True)
+        found = read_int8(model, Graph(tuple(op.node for op in network.ops), network.answered))
+        assert write_int8(found, any_batch=True) == model
+    assert tflite.write(read_int8(write_int8(stand_in(lowered)), lowered)) == tflite.write(
+        stand_in(lowered)
+    )
+    fused = fuse(lowered, "float32")
+    real = write_fp32(fused, random_weights(lowered, 0), any_batch=True)
+    assert write_fp32(fused, read_fp32(real, lowered), any_batch=True) == real
+
+
+def _partly_in_float(lowered: Graph) -> Graph:
+    last = len(lowered) - 1
+    return replace(
+        lowered, nodes=tuple(replace(n, in_float=i in (0, last)) for i, n in enumerate(lowered))
+    )
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_head_and_tail_answer_as_the_whole_and_pass_bytes(name: str) -> None:
+    lowered = _lowered(name, 2)
+    whole = stand_in(lowered)
+    images = np.random.default_rng(0).standard_normal((5, *lowered[0].op.in_shape))
+    images = images.astype(np.float32)
+    expected = OrtSession(write_int8(whole)).run(images)
+    found = [cut for cut in segments.cuts(lowered) if cut.shape[1:] != (1, 1)]
+    assert found
+    for cut in found:
+        head, tail = (write_int8(whole.part(part), any_batch=True) for part in (cut.head, cut.tail))
+        first = OrtSession(passing(answering_bytes(head), answers=True))
+        sent = first.run(images)
+        assert sent.dtype == np.uint8
+        assert sent.shape[1:] == cut.shape
+        second = OrtSession(passing(reading_bytes(tail), answers=False))
+        np.testing.assert_array_equal(second.run(sent), expected)
+        assert OrtSession(tail).run(OrtSession(head).run(images)).shape == expected.shape
+    assert PASSED.encode() in passing(head, answers=True)
+
+
+def test_no_cut_goes_through_a_residual() -> None:
+    lowered = _lowered("mbconv_small", 3)
+    names = [node.name for node in lowered]
+    inside = {
+        name
+        for node in lowered
+        if node.op.base == "add"
+        for name in names[
+            names.index(min(node.inputs, key=names.index)) + 1 : names.index(node.name)
+        ]
+    }
+    assert inside
+    assert not inside & {cut.after for cut in segments.cuts(lowered)}
+
+
+def test_a_file_of_another_network_is_refused() -> None:
+    lowered, other = _lowered("mbconv_small", 0), _lowered("resnet_small", 0)
+    with pytest.raises(CompileError, match="of another network: it has no"):
+        read_int8(write_int8(stand_in(lowered)), other)
+    with pytest.raises(CompileError, match="not valid ONNX"):
+        read_int8(b"nothing", lowered)

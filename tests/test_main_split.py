@@ -1,0 +1,234 @@
+"""``split`` as its users start it, and plans with what it made."""
+
+import csv
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+import yaml
+
+import hwnas
+from hwnas.__main__ import run
+from hwnas.deployment.pools import deployed
+from hwnas.export.kept import prepared, read_kept
+from hwnas.export.recorded import read
+from hwnas.planning.plan import read_plan
+from tests.conftest import SHARED_WEIGHTS
+
+_ON_CPU = ("cpu.target.dtype=int8", "cpu.target.runtime=onnxruntime", "timing.repeats=3",
+           "timing.min_repeat_ms=2", "timing.drift=0.9")  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _in_a_fresh_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["hwnas"])
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of an export for an NPU."""
+    folder = tmp_path_factory.mktemp("split")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["hwnas"])
+        quick = ["+target=npu", "search_space=tiny", "train.epochs=1", "n_trials=4", "budget=none"]
+        places = [f"run.dir={folder / 'run'}", f"run.supernets={folder / 'supernets'}"]
+        assert run(["search", *quick, *SHARED_WEIGHTS, *places]) == 0
+        pick = ["epochs=0", "pick=most_accurate", f"dir={folder / 'e'}"]
+        assert run(["export", f"run={folder / 'run'}", *pick]) == 0
+    (found,) = [path for path in (folder / "e").iterdir() if path.is_dir()]
+    return found
+
+
+@pytest.fixture(scope="module")
+def split(exported: Path) -> Path:
+    """Return what was made of it."""
+    folder = exported.parent / "s"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["hwnas"])
+        where = ["+target=[npu,cpu]", *_ON_CPU, "batches=[1,4]", f"dir={folder}"]
+        assert run(["split", str(exported), *where]) == 0
+    return folder
+
+
+def _cuts(split: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((split / "split.json").read_text())["cuts"]
+    return found
+
+
+def test_parts_in_a_row_are_the_network_and_pass_bytes_on(exported: Path, split: Path) -> None:
+    recorded = read(exported)
+    said = recorded["dataset"]["normalisation"]
+    images = prepared(read_kept(exported, recorded).pixels[:9], said["mean"], said["std"])
+    name, providers = "model.int8.onnx", ["CPUExecutionProvider"]
+    whole = onnxruntime.InferenceSession(exported / name, providers=providers)
+    (expected,) = whole.run(None, {"images": images})
+    for cut in _cuts(split):
+        head, tail = (
+            onnxruntime.InferenceSession(split / cut["name"] / side / name, providers=providers)
+            for side in ("head", "tail")
+        )
+        (sent,) = head.run(["activation"], {"images": images})
+        assert sent.dtype == np.uint8
+        assert sent.nbytes / 1024 / len(images) == cut["activation_kib"]
+        (found,) = tail.run(["logits"], {"activation": sent})
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_all_parts_are_timed_on_all_targets_at_the_batches_that_these_read(split: Path) -> None:
+    with (split / "profile.csv").open() as file:
+        rows = [*csv.DictReader(file)]
+    n = 1 + 2 * len(_cuts(split))
+    for target, batch, source in (("npu", 1, "compiler-estimate"), ("cpu", 1, "measured"),
+                                  ("cpu", 4, "measured")):  # fmt: skip
+        own = [r for r in rows if (r["target"], r["batch"]) == (target, str(batch))]
+        assert len({row["id"] for row in own}) == len(own) == n
+        assert {row["source"] for row in own} == {source}
+    assert len(rows) == 3 * n
+    by = {(r["id"], r["target"], r["batch"]): float(r["latency_ms"]) for r in rows}
+    whole = next(row["id"] for row in rows if not row["place"])
+    for cut in _cuts(split):
+        parts = [by[cut[side].removesuffix("-int8"), "npu", "1"] for side in ("head", "tail")]
+        assert max(parts) < by[whole, "npu", "1"] < 1.5 * sum(parts)
+        files = {path.name for path in (split / cut["name"] / "head" / "npu").iterdir()}
+        assert files == {"model.int8.tflite", "model.vela.tflite"}
+
+
+def test_shorter_heads_send_more(split: Path) -> None:
+    sent = [cut["activation_kib"] for cut in _cuts(split)]
+    work = [cut["head_macs"] for cut in _cuts(split)]
+    assert sent == sorted({*sent}, reverse=True)
+    assert work == sorted({*work})
+
+
+@pytest.fixture
+def folder(split: Path, exported: Path, tmp_path: Path) -> Path:
+    """Return the folder of a service, for a fleet where a slow machine is near."""
+    asked = {
+        "fronts": [str(exported)], "splits": [str(split)],
+        "classes": {"web": {
+            "p99_ms": 200.0, "regions": ["edge", "cloud"], "origin": "edge", "payload_kib": 2000.0,
+            "demand": {"rate": 20.0},
+        }},
+    }  # fmt: skip
+    some = {"price": 0.1, "idle_w": 5, "busy_w": 9, "target": "cpu"}
+    there = {
+        "devices": {
+            "phone": some | {"region": "edge", "buy": "bought", "quota": 1, "slots": 1},
+            "server": some | {"region": "cloud", "buy": "on_demand", "quota": 2, "slots": 4},
+        },
+        "links": {"edge-cloud": {"rtt_ms": 1, "mbit_s": 20}},
+    }
+    heads = {cut["head"] for cut in _cuts(split)}
+    # Heads stay as fast as they are, and all else becomes too slow for one phone.
+    folder, path = tmp_path, tmp_path / "split" / "profile.csv"
+    shutil.copytree(split, path.parent)
+    with path.open() as file:
+        rows = [*csv.DictReader(file)]
+    for row in rows:
+        near = f"{row['id']}-int8" in heads
+        row |= dict.fromkeys(("latency_ms_low", "latency_ms_high"), "")
+        row["latency_ms"] = "1" if near else "60"
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, [*rows[0]])
+        writer.writeheader()
+        writer.writerows(row for row in rows if row["target"] == "cpu" and row["batch"] == "1")
+    asked["splits"] = ["split"]
+    (folder / "service.yaml").write_text(yaml.safe_dump(asked))
+    (folder / "fleet.yaml").write_text(yaml.safe_dump(there))
+    return folder
+
+
+def test_a_plan_cuts_a_network_where_that_is_all_that_fits(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = [f"{name}={folder / name}.yaml" for name in ("service", "fleet")]
+    assert run(["plan", *files, "front=0", "run.dir=p"]) == 0
+    assert "0 requests are lost" in capsys.readouterr().out
+    plan = read_plan(Path("p"))
+    (route,) = plan.hours[0].routes
+    assert plan.is_split(route.first, route.second)
+    assert (route.share, plan.kinds[route.first].device) == (1.0, "phone")
+    said = Path("p/deploy/README.md").read_text()
+    assert "always: it reads what the first answers" in said
+    assert "Class `web`" not in said
+    assert not Path("p/deploy/kserve").exists()
+    pools, unserved = deployed(plan, {})
+    assert not unserved
+    models = {pool.of: pool.model for pool in pools}
+    head, tail = models[route.first], models[str(route.second)]
+    assert head is not None
+    assert tail is not None
+    assert (head.answer, head.answered, head.types) == ("activation", tail.shape, ("FP32", "UINT8"))
+    assert (tail.image, tail.types, tail.answered) == ("activation", ("UINT8", "FP32"), (10,))
+    config = Path(f"p/deploy/triton/models/{pools[0].name}/config.pbtxt").read_text()
+    assert 'name: "activation" data_type: TYPE_UINT8' in config
+    assert '"split": True' in Path("p/deploy/ray_app.py").read_text().replace("'", '"')
+
+
+def test_the_library_cuts_an_export_of_its_own_target_too(exported: Path) -> None:
+    found = hwnas.split(exported, cuts=1)
+    assert found.table().num_rows == 1
+    assert [name for name in found.table().column_names if "_ms." in name] == [
+        "head_ms.npu", "tail_ms.npu",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "split needs the folder of an export"),
+        (["no"], "no is no export"),
+        (["EXPORT", "+target=cpu"], "computes in float32, the export in int8: say target.dtype="),
+        (["EXPORT", "batches=[0]"], "batches"),
+        (["EXPORT", "batches=[]"], "batches=[] leaves nothing"),
+        (["EXPORT", "cuts=0"], "cuts must be"),
+        (["EXPORT", "dir=EXPORT"], "dir="),
+    ],
+)
+def test_what_is_wrong_is_one_line(
+    exported: Path, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["split", *(a.replace("EXPORT", str(exported)) for a in arguments)]) == 2
+    said = capsys.readouterr().err.strip()
+    assert words in said
+    assert "\n" not in said
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "words"),
+    [
+        ("split.json", None, "is no folder of a split: make one with: python -m hwnas split"),
+        ("split.json", "{", "split.json cannot be read"),
+        ("split.json", '{"format": 99, "export": "", "cuts": []}', "format 99 is that of a newer"),
+        ("profile.csv", None, "there is no such file"),
+        ("profile.csv", "id,precision,target\na,int8,cpu\n", "'row 0.engine' is missing"),
+    ],
+)
+def test_a_damaged_split_is_one_line(
+    file: str, content: str | None, words: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = folder / "split" / file
+    path.unlink()
+    if content is not None:
+        path.write_text(content)
+    files = [f"{name}={folder / name}.yaml" for name in ("service", "fleet")]
+    assert run(["plan", *files, "front=0", "run.dir=p"]) == 2
+    said = capsys.readouterr().err.strip()
+    assert words in said
+    assert "\n" not in said
+
+
+def test_a_changed_export_is_not_cut(
+    exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(exported, tmp_path / "e")
+    (tmp_path / "e" / "labels.txt").write_text("other")
+    assert run(["split", str(tmp_path / "e")]) == 1
+    assert "labels.txt was changed" in capsys.readouterr().err
