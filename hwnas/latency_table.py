@@ -20,7 +20,7 @@ from hwnas import files
 from hwnas.bounds import check, within
 from hwnas.errors import ConfigError, TableError
 from hwnas.op import OpSpec
-from hwnas.records import bounded, rows
+from hwnas.records import bounded, check_format, rows
 from hwnas.records.schema import OPEN, Bound, Count, Positive, Size, Unfit, fitted
 from hwnas.target import Target
 from hwnas.timing import Timing
@@ -31,6 +31,7 @@ TRANSFERRED = "transferred"
 #: The plan of an operator that was not timed at all: its latency follows from others timed here.
 FORETOLD = "foretold"
 
+FORMAT = 1  #: of tables that are written; earlier ones say none
 Row = dict[str, Any]
 _SHAPES = ("in_shape", "out_shape")
 _LATER = "threads"  # of operators: absent where a table has one number for all
@@ -41,6 +42,7 @@ FEWEST = 10  #: networks from which a table may follow
 
 
 class _Provenance(TypedDict):
+    format: NotRequired[int]
     digests: dict[str, list[str]]
     device: NotRequired[dict[str, Any]]
     versions: NotRequired[dict[str, str]]
@@ -211,6 +213,7 @@ class LatencyTable:
         contents = _contents(self)
         # Whenever this is cut off, the provenance knows each file that is there: as it was, or as
         # it becomes. The first provenance goes last: without one there is no table yet.
+        self.provenance["format"] = FORMAT
         self.provenance["digests"] = {
             name: list(dict.fromkeys([*_digest_on_disk(self.path / name), digest_of(text)]))
             for name, text in contents.items()
@@ -225,10 +228,12 @@ def load(path: Path) -> LatencyTable:
     """Read a table.
 
     Raises:
-        TableError: it is damaged, or was changed by hand.
+        TableError: it is damaged, was changed by hand, or is of a newer version.
     """
     try:
-        provenance: Row = fitted(Annotated[_Provenance, OPEN], _json(path / _PROVENANCE))
+        said = _json(path / _PROVENANCE)
+        check_format(said, FORMAT)
+        provenance: Row = fitted(Annotated[_Provenance, OPEN], said)
         texts = {name: bounded.text(path / name, rows.MOST) for name in _FILES}
         for name, text in texts.items():
             if digest_of(text) not in provenance["digests"].get(name, ()):

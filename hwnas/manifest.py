@@ -7,7 +7,7 @@ from typing import Annotated, Any, NotRequired, TypedDict
 
 from hwnas.errors import RunError
 from hwnas.figure import FigureRow
-from hwnas.records import check_format, read_json
+from hwnas.records import read_json
 from hwnas.records.schema import OPEN, Bound, Count, Unfit
 
 FORMAT = 2  #: of manifests that are written; those of the first edition say none
@@ -171,8 +171,7 @@ def read_manifest(path: Path, option: str = "run.resume") -> Manifest:
     """
     called = f"{option}={path}: manifest.json"
     try:
-        found = read_json(Manifest, path / "manifest.json", RunError, called)
-        check_format(found, FORMAT)
+        found = read_json(Manifest, path / "manifest.json", RunError, called, newest=FORMAT)
         _check_search(found)
     except (FileNotFoundError, NotADirectoryError):
         raise RunError(f"{option}={path}: no manifest.json there, so it is not a run.") from None

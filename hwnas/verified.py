@@ -12,12 +12,14 @@ from hwnas.metrics import is_known, paid, qualities
 from hwnas.records import read_json
 from hwnas.records.schema import Unfit, fitted
 
+FORMAT = 1  #: of both files as they are written; earlier ones say none
 MemberRow = dict[str, Any]  #: values by column; none is an object or a list
 
 
 class Made(TypedDict):
     """``models/ID.json``: a member's figures and files."""
 
+    format: NotRequired[int]
     genotype: dict[str, int | float | str]
     figures: dict[str, FigureRow]
     details: dict[str, float]
@@ -30,6 +32,7 @@ class Made(TypedDict):
 class FrontFile(TypedDict):
     """``front.json``: the members of a front, a row of columns each."""
 
+    format: NotRequired[int]
     objectives: dict[str, Literal["max", "min"]]
     members: list[MemberRow]
     target: NotRequired[str]
@@ -62,10 +65,11 @@ def read_made(run: Path, genotype_id: str) -> Made | None:
     """Return what a run wrote of a member that it verified; ``None`` if it did not.
 
     Raises:
-        RunError: it is damaged.
+        RunError: it is damaged, or of a newer version.
     """
+    path = run / "models" / f"{genotype_id}.json"
     try:
-        return read_json(Made, run / "models" / f"{genotype_id}.json", RunError)
+        return read_json(Made, path, RunError, newest=FORMAT)
     except FileNotFoundError:
         return None
 
@@ -82,11 +86,11 @@ def read_front(run: Path) -> FrontFile | None:
     """Return the front of a run; ``None`` where there is none yet.
 
     Raises:
-        RunError: it is damaged.
+        RunError: it is damaged, or of a newer version.
     """
     path = run / "front.json"
     try:
-        found = read_json(FrontFile, path, RunError)
+        found = read_json(FrontFile, path, RunError, newest=FORMAT)
     except FileNotFoundError:
         return None
     try:

@@ -56,6 +56,7 @@ def test_audit_says_how_well_the_supernet_ranks_and_goes_on_where_it_was(
     assert "1 networks trained twice" in out
     first = (again / "audit" / "audit.json").read_text()
     found = json.loads(first)
+    assert found["format"] == 1
     value, low, high = found["kendall_tau"]
     assert low <= value <= high
     with (again / "audit" / "networks.csv").open() as file:

@@ -122,6 +122,7 @@ def test_targets_are_compared_by_verified_figures_and_costed_again(
     assert "different targets: npu, sketch" in told
     assert "both/npu on the target of both/sketch" in told
     content = json.loads((out / "comparison.json").read_text())
+    assert content["format"] == 1
     for row in content["runs"]:
         assert row["hypervolume_share_low"] < row["hypervolume_share_high"]
     for row in _rows(out / "points.csv"):

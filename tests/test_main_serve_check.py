@@ -80,6 +80,7 @@ def test_simulation_foretells_a_server_that_it_profiled(
     assert [*profile] == [1, 2, 4]
     assert 25 <= profile[1] < profile[4]  # 20 + 5 ms, and what timers and the machine add
     found = json.loads(Path("a/serve_check.json").read_text())
+    assert found["format"] == 1
     assert len(found["sentinel_ms"]) > 8
     assert found["loads"][0]["requests"] == int(rows[0]["requests"])
 

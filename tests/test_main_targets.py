@@ -29,6 +29,7 @@ from hwnas.searching.targets import Targets
 from hwnas.searching.verify import Verification
 from hwnas.space import Genotype, SearchSpace
 from hwnas.tasks.classification.task import Classes
+from hwnas.verified import FORMAT
 from tests.conftest import SHARED_WEIGHTS
 
 BOTH = "+target=[npu,sketch]"
@@ -133,12 +134,16 @@ def test_each_target_has_a_front_and_all_have_one(
     for target in ("npu", "sketch"):
         found = json.loads((folder / target / "front.json").read_text())
         assert found["target"] == target
+        assert found["format"] == FORMAT
         ids[target] = {member["id"] for member in found["members"]}
         for member in found["members"]:
             files = [p.name for p in (folder / target / "models").glob(f"{member['id']}*")]
             assert files
+            made = json.loads((folder / target / "models" / f"{member['id']}.json").read_text())
+            assert made["format"] == FORMAT
         manifest = json.loads((folder / target / "manifest.json").read_text())
         assert manifest["config"]["target"]["name"] == target
+    assert json.loads((folder / "front.json").read_text())["format"] == FORMAT
     with (folder / "front.csv").open(newline="") as file:
         joint = list(csv.DictReader(file))
     assert joint

@@ -42,6 +42,7 @@ def _refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 def _summary(folder: str) -> dict[str, Any]:
     content: dict[str, Any] = json.loads(Path(folder, "summary.json").read_text())
+    assert content["format"] == 1
     return content
 
 

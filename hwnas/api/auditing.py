@@ -35,6 +35,8 @@ from hwnas.training.inference import per_sample
 from hwnas.union import joined
 from hwnas.verified import MemberRow, read_front
 
+_FORMAT = 1  #: of audit.json
+
 
 @dataclass(frozen=True)
 class Audited:
@@ -318,7 +320,7 @@ def _amount(metric: str, value: float) -> str:
 def _write(folder: RunFolder, png: bytes, content: Row) -> None:
     folder.write_bytes("audit/audit.png", png)
     folder.write_csv("audit/networks.csv", content["networks"])
-    folder.write_json("audit/audit.json", content)
+    folder.write_json("audit/audit.json", {"format": _FORMAT} | content)
     report = folder.path / "report.html"
     if report.is_file():
         page = with_audit(report.read_text(encoding="utf-8"), png, content["words"])

@@ -19,6 +19,7 @@ from hwnas.searching.for_all import MemberForAll, judge
 from hwnas.searching.front import pareto_front
 from hwnas.searching.member import Member
 from hwnas.training import guessing
+from hwnas.verified import FORMAT
 
 
 @dataclass(frozen=True)
@@ -129,6 +130,7 @@ def write(
         (folder.path / "front.csv").unlink(missing_ok=True)
     names: Sequence[str] = manifest["objectives"]
     content = {
+        "format": FORMAT,
         "objectives": {n: "max" if column(n).maximise else "min" for n in names},
         "budgets": {t: dict(_budget(own).limits) for t, own in manifest["targets"].items()},
         "members": rows,

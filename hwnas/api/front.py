@@ -19,6 +19,7 @@ from hwnas.searching.for_all import MemberForAll
 from hwnas.searching.member import Member
 from hwnas.target import Target
 from hwnas.training import guessing
+from hwnas.verified import FORMAT
 
 #: What a search that was verified writes.
 FILES = (
@@ -133,6 +134,7 @@ def write_front(front: Front, manifest: Row) -> None:
     folder.write_json(
         "front.json",
         {
+            "format": FORMAT,
             "objectives": {n: "max" if column(n).maximise else "min" for n in config.objectives},
             "target": config.target.name,
             "caveat": config.target.caveat,

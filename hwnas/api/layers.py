@@ -22,7 +22,7 @@ from hwnas.results import RunFolder, default_path
 from hwnas.runtimes import onnx_reader
 from hwnas.space import Genotype, SearchSpace
 from hwnas.target import Roofline
-from hwnas.verified import Made
+from hwnas.verified import FORMAT, Made
 
 _RUNS = Path("runs", "search")
 _MOST_MODEL = 2 << 30  # bytes of an ONNX file
@@ -94,7 +94,8 @@ def find_genotype(space: SearchSpace, text: str) -> Genotype:
             )
         path = found[-1]
     try:
-        made = read_json(Made, path, ConfigError, f"genotype={text}: {path}")
+        called = f"genotype={text}: {path}"
+        made = read_json(Made, path, ConfigError, called, newest=FORMAT)
     except FileNotFoundError:
         raise ConfigError(f"genotype={text}: {path} is not there.") from None
     return space.genotype(made["genotype"])

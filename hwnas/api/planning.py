@@ -12,6 +12,7 @@ from hwnas.api.reporter import Reporter
 from hwnas.config import PlanConfig, SimulateConfig
 from hwnas.errors import ConfigError, RunError, unknown
 from hwnas.files import whole
+from hwnas.manifest import FORMAT
 from hwnas.records import read_json
 from hwnas.records.schema import OPEN
 from hwnas.results import Row, RunFolder, begun, default_path
@@ -197,7 +198,8 @@ def recorded(folder: Path) -> Mapping[str, str]:
         RunError: its manifest is damaged.
     """
     try:
-        said: Mapping[str, str] = read_json(_MANIFEST, folder / "manifest.json", RunError)["config"]
+        found = read_json(_MANIFEST, folder / "manifest.json", RunError, newest=FORMAT)
+        said: Mapping[str, str] = found["config"]
     except FileNotFoundError:
         return {}
     return said

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from hwnas.deployment.checking import Profile
     from hwnas.deployment.pools import Deployed
 
+_FORMAT = 1  #: of serve_check.json
 _MOST_LATE = 0.1  # of what is measured: how late requests may leave
 
 
@@ -162,7 +163,7 @@ def _write(
         folder = RunFolder(building)
         for name, rows in tables.items():
             folder.write_csv(f"{name}.csv", rows)
-        folder.write_json("serve_check.json", facts)
+        folder.write_json("serve_check.json", {"format": _FORMAT} | facts)
         folder.write_bytes("summary.txt", ("\n".join(sentences) + "\n").encode())
         manifest = begun("serve-check", arguments, {}, config) | {"status": "finished"}
         folder.write_json("manifest.json", manifest)

@@ -39,6 +39,7 @@ from hwnas.training.loop import Log, Summary
 from hwnas.training.loop import Row as LogRow
 from hwnas.union import named
 
+_FORMAT = 1  #: of summaries
 _N_RANDOM = 10  # subnets of the closing table
 _EVERY = 50  # rows of the log between two writes of its file
 _IN_FLOAT, _IN_INT8 = ", in float32", ", in int8 as calibrated"
@@ -96,7 +97,7 @@ def train(config: TrainConfig, arguments: Sequence[str], reporter: Reporter) -> 
             with _logged(folder, config) as log:
                 title, rows, summary = train_it(config, setup, reporter, log)
             reporter.say(summary["notes"], alarming=True)
-            folder.write_json("summary.json", summary)
+            folder.write_json("summary.json", {"format": _FORMAT} | summary)
             folder.write_json("manifest.json", manifest | {"status": "finished"})
         return Trained(folder.path, title, setup.data.task.metric, rows, summary)
 

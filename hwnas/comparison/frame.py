@@ -13,6 +13,7 @@ from hwnas.comparison.fronts import Array, Objective
 from hwnas.errors import ConfigError
 from hwnas.records import read_yaml
 
+FORMAT = 1  #: of files that a comparison writes; earlier ones, and those of people, say none
 _MARGIN = 0.1  # of the range, that the reference point is beyond the worst
 
 
@@ -69,11 +70,11 @@ def read(path: Path, objectives: Sequence[Objective]) -> Frame:
     """Read the frame of an earlier comparison, or a small JSON or YAML file of one.
 
     Raises:
-        ConfigError: it does not name both points in these objectives.
+        ConfigError: it does not name both points in these objectives, or is of a newer version.
     """
     where = f"reference={path}"
     try:
-        content = read_yaml(dict[str, Any], path, ConfigError, where)
+        content = read_yaml(dict[str, Any], path, ConfigError, where, newest=FORMAT)
     except FileNotFoundError:
         raise ConfigError(f"{where}: there is no such file.") from None
     points = [_point(content, key, objectives, where) for key in ("ideal", "reference")]

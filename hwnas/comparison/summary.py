@@ -10,7 +10,7 @@ import numpy as np
 
 from hwnas.comparison import bootstrap, significance
 from hwnas.comparison.bootstrap import DRAWS, Draws, Uncertainty
-from hwnas.comparison.frame import Frame, spanned
+from hwnas.comparison.frame import FORMAT, Frame, spanned
 from hwnas.comparison.fronts import Array, Front, Kind, Objective, Run, front, union
 from hwnas.comparison.indicators import INDICATORS, Yardstick, coverage
 from hwnas.comparison.significance import PairTest, Ranking, Sample, Spread
@@ -118,6 +118,7 @@ class Comparison:
         """Return what ``comparison.json`` holds; a later comparison reads its frame from it."""
         frame = self.yardstick.frame
         content = {
+            "format": FORMAT,
             "objectives": {o.name: "max" if o.maximise else "min" for o in self.objectives},
             "figures": self.kind,
             **frame.to_json(),

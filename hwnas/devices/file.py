@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, TypedDict, final
+from typing import Annotated, NotRequired, TypedDict, final
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from hwnas.graph import Graph
 from hwnas.records import read_json
 from hwnas.records.schema import Bound, Count, Positive, Size
 
-_VERSION = 1
+_FORMAT = 1  #: of files that are written; earlier ones call it their version
 _Level = Annotated[int, Bound(0, 64)]
 _ENOUGH = 7  #: measurements from which one can be told to be wrong
 _FAR = 1.5  #: half intervals that it must be off what all others say
@@ -106,7 +106,7 @@ class MeasuredDevice:
     def save(self, path: Path) -> None:
         """Write the file."""
         content = {
-            "version": _VERSION,
+            "format": _FORMAT,
             "setting": self.setting,
             "spaces": self.spaces,
             "batch": self.batch,
@@ -123,7 +123,8 @@ _Network = Annotated[list[_Operator], Bound(1, 10_000)]
 
 
 class _Saved(TypedDict):
-    version: Annotated[int, Bound(_VERSION, _VERSION)]
+    format: NotRequired[int]
+    version: NotRequired[int]  #: 1, of files that say no format
     setting: str
     spaces: list[str]
     batch: Size
@@ -136,10 +137,10 @@ def load(path: Path) -> MeasuredDevice:
     """Return the device of a file.
 
     Raises:
-        TableError: it is damaged, or of another version.
+        TableError: it is damaged, or of a newer version.
     """
     try:
-        saved = read_json(_Saved, path, TableError)
+        saved = read_json(_Saved, path, TableError, newest=_FORMAT)
     except FileNotFoundError:
         raise TableError(f"{path} is not there.") from None
     if len(saved["ms"]) != len(saved["measured"]):

@@ -13,7 +13,14 @@ from hwnas.records.schema import Unfit, fitted
 T = TypeVar("T")
 
 
-def read_json(kind: type[T], path: Path, error: type[HwnasError], called: str = "") -> T:
+def read_json(
+    kind: type[T],
+    path: Path,
+    error: type[HwnasError],
+    called: str = "",
+    *,
+    newest: int | None = None,
+) -> T:
     """Return the content of a JSON file as its type.
 
     Args:
@@ -21,17 +28,26 @@ def read_json(kind: type[T], path: Path, error: type[HwnasError], called: str = 
         path: The file.
         error: What is raised.
         called: How messages name the file; default: its path.
+        newest: The largest ``format`` that is read; ``None``: such files have none.
 
     Raises:
         FileNotFoundError: there is none.
-        HwnasError: of the class that was given: it is damaged, or not of that type.
+        HwnasError: of the class that was given: it is damaged, not of that type, or of a newer
+            format.
     """
-    return _read(kind, path, error, called, from_json, MOST_JSON)
+    return _read(kind, path, error, called, lambda: from_json(text(path, MOST_JSON)), newest)
 
 
-def read_yaml(kind: type[T], path: Path, error: type[HwnasError], called: str = "") -> T:
+def read_yaml(
+    kind: type[T],
+    path: Path,
+    error: type[HwnasError],
+    called: str = "",
+    *,
+    newest: int | None = None,
+) -> T:
     """Return the content of a YAML file as its type; as ``read_json``."""
-    return _read(kind, path, error, called, from_yaml, MOST_YAML)
+    return _read(kind, path, error, called, lambda: from_yaml(text(path, MOST_YAML)), newest)
 
 
 def parsed(kind: type[T], said: str, error: type[HwnasError], called: str) -> T:
@@ -60,11 +76,14 @@ def _read(
     path: Path,
     error: type[HwnasError],
     called: str,
-    parse: Callable[[str], Any],
-    most: int,
+    content_of: Callable[[], Any],
+    newest: int | None,
 ) -> T:
     try:
-        return cast(T, fitted(kind, parse(text(path, most))))
+        content = content_of()
+        if newest is not None:  # first: a newer format may have other fields
+            check_format(content, newest)
+        return cast(T, fitted(kind, content))
     except (Damaged, Unfit) as problem:
         raise error(f"{called or path} cannot be read: {problem}.") from None
 

@@ -30,7 +30,7 @@ from hwnas.space import Genotype
 from hwnas.tasks.base import Task
 from hwnas.training.data import Batch
 from hwnas.training.inference import per_sample
-from hwnas.verified import figures_of, read_made
+from hwnas.verified import FORMAT, figures_of, read_made
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,7 @@ def _verify_once(candidate: Candidate, bench: Verifier, folder: RunFolder) -> Me
     made.unlink(missing_ok=True)  # of other weights; the next one says that all is done
     member, layers = _verify(candidate, bench, folder)
     content = {
+        "format": FORMAT,
         "genotype": candidate.genotype.to_dict(),
         "figures": {name: figure.to_json() for name, figure in member.figures.items()},
         "details": member.details,

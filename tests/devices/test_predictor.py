@@ -131,9 +131,14 @@ def test_file_says_the_same_again(
     found.save(path)
     assert file.load(path).latency(networks[300]) == found.latency(networks[300])
     whole = path.read_text()
+    path.write_text(whole.replace('"format": 1', '"version": 1'))  # as files were that said none
+    assert file.load(path).latency(networks[300]) == found.latency(networks[300])
     for damaged, words in (
         (whole[:100], "not JSON"),
-        (whole.replace('"version": 1', '"version": 2'), "'version' is 2"),
+        (
+            whole.replace('"format": 1', '"format": 2'),
+            "format 2 is that of a newer version of hwnas",
+        ),
         (whole.replace('"measured": [[[', '"measured": [[[99, 1, 1, 1, 1], ['), r"0\]\[0\]' is 99"),
         (whole.replace('"ms": [', '"ms": [1.0, '), "a latency for each network"),
     ):
