@@ -8,7 +8,7 @@ from hwnas.figure import Figure
 from hwnas.graph import Graph, Node, fuse, n_macs, n_params
 from hwnas.memory import peak_activation_bytes, weight_bytes
 from hwnas.metering import Energy
-from hwnas.metrics.base import over
+from hwnas.metrics.builtin import throughput
 from hwnas.target import Target
 
 
@@ -33,9 +33,8 @@ def host_cost(
         "flash_kib": Figure(weight_bytes(lowered) / 1024, "modelled"),
         "macs_m": Figure(n_macs(lowered) / 1e6, "modelled"),
         "params_m": Figure(n_params(lowered) / 1e6, "modelled"),
+        **throughput.of_batch(latency, lowered.batch),
     }
-    if lowered.batch:  # metrics know that of the target
-        figures["throughput_ips"] = over(1e3 * lowered.batch, latency)
     return Cost(figures, details)
 
 

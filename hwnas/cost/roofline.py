@@ -25,7 +25,7 @@ from hwnas.memory import (
     read_shapes,
     weight_bytes,
 )
-from hwnas.metrics.base import over
+from hwnas.metrics.builtin import throughput
 from hwnas.op import OpSpec
 from hwnas.space import Genotype
 from hwnas.target import Roofline, Target
@@ -192,9 +192,8 @@ def network_cost(lowered: Graph, target: Target, roofline: Roofline) -> Cost:
         "flash_kib": Figure(weights / 1024, "modelled"),
         "macs_m": Figure(n_macs(lowered) / 1e6, "modelled"),
         "params_m": Figure(n_params(lowered) / 1e6, "modelled"),
+        **throughput.of_batch(latency, lowered.batch),
     }
-    if lowered.batch:  # metrics know that of the target
-        figures["throughput_ips"] = over(1e3 * lowered.batch, latency)
     return Cost(figures, {**components, **details}, _layers(lowered, bounds, target))
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from hwnas.cost.base import Cost
 from hwnas.figure import Figure
 from hwnas.graph import Graph
+from hwnas.metrics.builtin import throughput
 from hwnas.segments import cut
 
 _AT_ONE_TIME = ("sram_kib", "dram_kib")  # only one segment runs
@@ -13,7 +14,7 @@ _OF_ALL = "mac_utilisation"  # a mean over cycles
 _POWERS = ("power_active_w", "power_idle_w")  # means over time
 _FLAGS = ("drifted", "latency_drifted")  # of any
 _CYCLES = "cycles"
-_OF_WHOLE = "throughput_ips"  # follows from the latency of all
+_OF_WHOLE = throughput.NAME  # follows from the latency of all
 
 
 def one_by_one(lowered: Graph, cost: Callable[[Graph], Cost]) -> Cost:

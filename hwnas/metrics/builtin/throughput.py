@@ -4,16 +4,32 @@ from hwnas.figure import Figure, Figures
 from hwnas.metrics.base import Metric, over
 from hwnas.target import Target
 
+NAME = "throughput_ips"
 
-def _throughput(figures: Figures, target: Target) -> Figure:
-    return over(1e3 * target.batch, figures["latency_ms"])
+
+def of_batch(latency_ms: Figure, batch: int) -> dict[str, Figure]:
+    """Return the throughput of a network that says its batch; nothing where the target says it.
+
+    Args:
+        latency_ms: Of a batch.
+        batch: Its images; 0: the target's, which ``METRIC`` knows.
+    """
+    return {NAME: _throughput(latency_ms, batch)} if batch else {}
+
+
+def _throughput(latency_ms: Figure, batch: int) -> Figure:
+    return over(1e3 * batch, latency_ms)
+
+
+def _derived(figures: Figures, target: Target) -> Figure:
+    return _throughput(figures["latency_ms"], target.batch)
 
 
 METRIC = Metric(
-    "throughput_ips",
+    NAME,
     "throughput",
     "images/s",
     maximise=True,
-    derive=_throughput,
+    derive=_derived,
     needs=("latency_ms",),
 )
