@@ -20,11 +20,12 @@ import numpy as np
 from hwnas.errors import HwnasError
 from hwnas.planning.arrivals import Arrivals
 from hwnas.planning.goodput import Goodputs
+from hwnas.planning.objective import OBJECTIVES
 from hwnas.planning.options import choices
 from hwnas.planning.plan import to_yaml
 from hwnas.planning.problem import Problem, read_problem
 from hwnas.planning.solving import solution
-from hwnas.planning.task import OBJECTIVES, Task
+from hwnas.planning.task import Task
 from hwnas.planning.writing import as_plan
 from hwnas.progress import Silent
 from tests.planning import brute_force, checker, made

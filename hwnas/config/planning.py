@@ -6,8 +6,7 @@ from typing import Any
 from hwnas.bounds import SEED, check, limits, within
 from hwnas.config.runs import OutputConfig
 from hwnas.errors import ConfigError, unknown
-
-_OBJECTIVES = ("cost", "carbon", "energy")
+from hwnas.planning.objective import OBJECTIVES
 
 
 @dataclass
@@ -36,8 +35,8 @@ class PlanConfig:
                 "plan needs service=FILE, what is asked for, and fleet=FILE, what there is; "
                 "experiments/fleet has one of each."
             )
-        if self.objective not in _OBJECTIVES:
-            raise ConfigError(unknown("objective", self.objective, _OBJECTIVES))
+        if self.objective not in OBJECTIVES:
+            raise ConfigError(unknown("objective", self.objective, OBJECTIVES))
 
 
 @dataclass

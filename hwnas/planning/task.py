@@ -1,19 +1,17 @@
 """What is solved: a problem in the hours that differ, with what machines are worth in them."""
 
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hwnas.planning.objective import Objective as Objective
 from hwnas.planning.options import Choices
 from hwnas.planning.problem import Problem
 
 Array = NDArray[np.float64]
 Ints = NDArray[np.intp]
-Objective = Literal["cost", "carbon", "energy"]
 
-OBJECTIVES = ("cost", "carbon", "energy")
 TIE = 1e-6  #: of a machine's price, where money is not what is asked for
 _DEAR = 100.0  # times what serving costs: what it counts that something is not served
 _LEAST_RATE = 1e-9
