@@ -3,6 +3,8 @@
 import ast
 import functools
 import graphlib
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -201,6 +203,7 @@ PLACES = {
         "searching.storage",
         "searching.study",
         "searching.trials",
+        "searching.unofficial",
     },
     "sqlalchemy": {
         "searching.connection",
@@ -327,6 +330,25 @@ def test_outside_libraries_stay_in_their_place(path: Path) -> None:
             if f"{imported}.".startswith(f"{library}."):
                 name = _name(path)
                 assert any(f"{name}.".startswith(f"{place}.") for place in places), imported
+
+
+def test_private_members_of_optuna_are_used_in_one_place() -> None:
+    samplers = [path for path in MODULES if "optuna" in path.read_text()]
+    found = {_name(path) for path in samplers if any(_private(path))}
+    assert found == {"searching.unofficial"}
+
+
+def _private(path: Path) -> Iterator[str]:
+    """Yield private modules of Optuna that a module imports, and private members of other objects.
+
+    Its own are those of ``self``.
+    """
+    for imported in _imports(path, top_level=False):
+        if imported.startswith("optuna.") and "._" in imported:
+            yield imported
+    for node in ast.walk(_tree(path)):
+        if isinstance(node, ast.Attribute) and re.match("_[^_]", node.attr):
+            yield from {ast.unparse(node)} - {f"self.{node.attr}", f"cls.{node.attr}"}
 
 
 @pytest.mark.parametrize("path", MODULES, ids=_name)

@@ -18,6 +18,7 @@ from hwnas.errors import ConfigError, RunError
 from hwnas.searching.options import StudyConfig
 from hwnas.searching.storage import SQLITE, check, lock_at_begin, settle_sqlite
 from hwnas.searching.trials import ALIVE
+from hwnas.searching.unofficial import identity
 from hwnas.searching.watch import Watch
 
 T = TypeVar("T")
@@ -58,9 +59,9 @@ class Connection:
     def beat(self, trial: Trial) -> None:
         """Give a sign of life of a trial."""
         with self._watch.answering():
-            self.storage.record_heartbeat(trial._trial_id)
+            self.storage.record_heartbeat(identity(trial))
             # Optuna's own is by the clock of the database.
-            self.storage.set_trial_system_attr(trial._trial_id, ALIVE, str(datetime.now()))
+            self.storage.set_trial_system_attr(identity(trial), ALIVE, str(datetime.now()))
 
     def patiently(self, do: Callable[[], T]) -> T:
         """Return what something returns, trying again for a while if the database is away."""

@@ -31,6 +31,7 @@ from hwnas.searching.odds import Odds
 from hwnas.searching.pace import Work, learned
 from hwnas.searching.proposal import ATTRIBUTE, Proposal, is_fixed
 from hwnas.searching.shortlist import account, ranked
+from hwnas.searching.unofficial import keep
 
 
 @final
@@ -135,7 +136,7 @@ class ParetoSampler(BaseSampler):
         assignment, proposal = self._propose(self._costed, history, scale, taken, rng, others)
         if not is_fixed(trial.system_attrs):
             raw = proposal.to_json()
-            study._storage.set_trial_system_attr(trial._trial_id, ATTRIBUTE, raw)
+            keep(study, trial, ATTRIBUTE, raw)
         return dict(assignment)
 
     def sample_independent(

@@ -5,7 +5,6 @@ depends on these and on the trials before it alone, so that a resumed run propos
 """
 
 import random
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -13,11 +12,7 @@ from typing import Any, final
 
 import optuna
 from optuna.distributions import BaseDistribution
-from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import BaseSampler, GPSampler, NSGAIISampler, RandomSampler, TPESampler
-from optuna.samplers.nsgaii._elite_population_selection_strategy import (
-    NSGAIIElitePopulationSelectionStrategy,
-)
 from optuna.trial import FrozenTrial, TrialState
 
 from hwnas.searching.choices import Assignment
@@ -28,6 +23,7 @@ from hwnas.searching.options import SamplerConfig
 from hwnas.searching.pace import Work
 from hwnas.searching.pareto_sampler import ParetoSampler
 from hwnas.searching.proposal import ATTRIBUTE, GENERATION, Proposal, first_number, is_new
+from hwnas.searching.unofficial import child, keep
 
 
 @dataclass(frozen=True)
@@ -103,7 +99,7 @@ class RunSampler(BaseSampler):
             own = self._of(trial.number)
             own.sample_relative(study, trial, own.infer_relative_search_space(study, trial))
             ladder = Proposal("ladder").to_json()
-            study._storage.set_trial_system_attr(trial._trial_id, ATTRIBUTE, ladder)
+            keep(study, trial, ATTRIBUTE, ladder)
             return dict(given)
         return self._of(trial.number).sample_relative(study, trial, search_space)
 
@@ -180,13 +176,14 @@ class _Nsga2(BaseSampler):
         self._seed, self._population_size = seed, population_size
         several = {name: d for name, d in search_space.items() if not d.single()}
         self._search_space = dict(sorted(several.items()))  # in the order in which Optuna infers it
-        self._sampler = _nsga2(0, population_size)
+        self._sampler = NSGAIISampler(seed=0, population_size=population_size)
         self._n_read, self._latest = 0, _Generation()  # of the first trials that are all finished
         self._generation, self._parents = 0, list[FrozenTrial]()
 
     def before_trial(self, study: optuna.Study, trial: FrozenTrial) -> None:
         """Make the sampler of this trial."""
-        self._sampler = _nsga2(self._seed(trial.number), self._population_size)
+        seed, size = self._seed(trial.number), self._population_size
+        self._sampler = NSGAIISampler(seed=seed, population_size=size)
         self._sampler.before_trial(study, trial)
 
     def infer_relative_search_space(
@@ -202,16 +199,19 @@ class _Nsga2(BaseSampler):
         generation = trial.system_attrs.get(GENERATION)
         if generation is None:
             generation = self._next(study.get_trials(deepcopy=False))
-            study._storage.set_trial_system_attr(trial._trial_id, GENERATION, generation)
+            keep(study, trial, GENERATION, generation)
         if generation != self._generation:
             # Of a resumed study no parents are known. Optuna would select those of each generation
             # by recursion: deeper than Python allows after some hundred generations.
             for earlier in range(min(self._generation, generation), generation + 1):
-                self._parents = self._sampler.get_parent_population(study, earlier)
+                parents = self._sampler.get_parent_population(study, earlier)
+                # They come in order of selection where they are computed, and in order of trials
+                # where Optuna kept them, as of a resumed run: its children would differ.
+                self._parents = sorted(parents, key=lambda parent: parent.number)
             self._generation = generation
         if not self._parents:
             return {}
-        return self._sampler._child_generation_strategy(study, search_space, self._parents)
+        return child(self._sampler, study, search_space, self._parents)
 
     def sample_independent(
         self, study: optuna.Study, trial: FrozenTrial, name: str, distribution: BaseDistribution
@@ -253,28 +253,3 @@ class _Generation:
         if trial.state != TrialState.COMPLETE or number < self.number:
             return self
         return _Generation(number, self.size + 1 if number == self.number else 1)
-
-
-def _nsga2(seed: int, population_size: int) -> NSGAIISampler:
-    select = NSGAIIElitePopulationSelectionStrategy(population_size=population_size)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ExperimentalWarning)  # the selection strategy
-        return NSGAIISampler(
-            seed=seed,
-            population_size=population_size,
-            elite_population_selection_strategy=_SelectInOrder(select),
-        )
-
-
-@dataclass(frozen=True)
-class _SelectInOrder:
-    """NSGA-II's elite selection, in order of trials.
-
-    Optuna gives the elite in order of selection when it computes it and in order of trials when it
-    finds it in its cache, which a resumed run does not have: the children would differ.
-    """
-
-    select: NSGAIIElitePopulationSelectionStrategy
-
-    def __call__(self, study: optuna.Study, population: list[FrozenTrial]) -> list[FrozenTrial]:
-        return sorted(self.select(study, population), key=lambda trial: trial.number)

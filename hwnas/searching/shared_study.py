@@ -34,6 +34,7 @@ from hwnas.searching import trials
 from hwnas.searching.connection import AWAY, Connection
 from hwnas.searching.options import StudyConfig
 from hwnas.searching.proposal import SURPLUS
+from hwnas.searching.unofficial import identity, keep
 from hwnas.space import Genotype, Space
 
 _WORKER = "worker"  # attribute of trials: the command that took it, of several the last
@@ -211,7 +212,7 @@ class SharedStudy:
 
     def _give_back(self, trial: Trial) -> None:
         """Fail a trial that is one too many; what it was is for the next one."""
-        self._study._storage.set_trial_system_attr(trial._trial_id, SURPLUS, value=True)
+        keep(self._study, trial, SURPLUS, value=True)
         self._study.tell(trial, state=TrialState.FAIL)
 
     def _counts(self, trial: FrozenTrial) -> bool:
@@ -227,7 +228,7 @@ class SharedStudy:
         for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             if trial.number not in self._vouched and (trial.datetime_start or begun) <= begun:
                 self._vouched.add(trial.number)
-                self._connection.storage.record_heartbeat(trial._trial_id)
+                self._connection.storage.record_heartbeat(identity(trial))
 
     def _queue_again(self, trial: FrozenTrial) -> None:
         try:

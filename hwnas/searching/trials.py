@@ -22,6 +22,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from hwnas.metrics import column, paid, qualities, quality
 from hwnas.results import Candidate
 from hwnas.searching.proposal import CANDIDATE, STD
+from hwnas.searching.unofficial import keep
 from hwnas.space import Space
 from hwnas.union import to_json
 
@@ -122,7 +123,7 @@ def tell(
     if scored is not None and scored.std > 0:
         own[STD] = scored.std
     for name, content in own.items():
-        study._storage.set_trial_system_attr(trial._trial_id, name, content)
+        keep(study, trial, name, content)
     if not _has_costs(candidate.figures, objectives):
         return study.tell(trial, state=TrialState.FAIL, skip_if_finished=True)
     known = {name: figure.value for name, figure in candidate.figures.items()}
