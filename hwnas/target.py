@@ -213,7 +213,7 @@ def from_facts(recorded: Mapping[str, Any]) -> Target:
 
 @dataclass
 class Remote:
-    """Where a device is reached that is not this machine, by TVM's RPC."""
+    """Where a device is reached that is not this machine, if the backend reaches others."""
 
     tracker: str = ""  #: ``HOST:PORT`` of the tracker at which devices register
     key: str = ""  #: under which they are registered

@@ -200,7 +200,7 @@ def _is_same(op: OpSpec) -> bool:
 
 
 def _add_pad(graph: "_Graph", quantised: QuantisedOp, x: int, scale: Scale) -> int:
-    """Append an explicit padding, which Vela folds into the convolution."""
+    """Append an explicit padding, which compilers fold into the convolution."""
     op, name = quantised.node.op, quantised.node.name
     (c, h, w), p = op.in_shape, op.padding
     pads = graph.constant(f"{name}.pads", np.array([[0, 0], [p, p], [p, p], [0, 0]], np.int32))

@@ -23,8 +23,8 @@ from hwnas.runtimes.base import Engine, Judged, Parameters, Plans
 from hwnas.target import Remote, Target
 from hwnas.timing import Compared, Timing, TimingConfig
 
-#: A worker of a remote device may end the call under way: TVM's servers don't outlive a client that
-#: dies while they answer.
+#: A worker of a remote device may end the call under way: a server there may not outlive a client
+#: that dies while it answers.
 GRACE_S = 5.0
 _START_S = 120.0  #: to import a compiler and to time the sentinel on a busy machine
 

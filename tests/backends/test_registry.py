@@ -1,6 +1,7 @@
 import ast
 import importlib.metadata
 import importlib.util
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from importlib.machinery import ModuleSpec
@@ -117,6 +118,8 @@ def test_settings_of_a_stranger_that_say_nothing_change_no_facts(
 
 #: Words that are something else, too: a figure's source, no value, and not here.
 _PLAIN = {"modelled", "none", "elsewhere"}
+#: Libraries by which more is done than a backend does.
+_SHARED = {"onnxruntime", "openvino"}
 #: The texts that name another backend: tables have a digest of what stands around the one; the
 #: others run without hwnas, or are for servers that call by these names what runs a model.
 _EXEMPT = {
@@ -148,6 +151,17 @@ def test_no_backend_is_named_outside_its_folder() -> None:
                 for name in names - {own}
                 if name in text.lower() and ("/".join(where[1:]), name) not in _EXEMPT
             ]
+    assert found == []
+
+
+def test_compilers_are_not_named_to_readers_either() -> None:
+    names = {*backends.names()} - _PLAIN - _SHARED
+    assert names >= {"tvm", "vela"}
+    found = []
+    for path in sorted(ROOT.rglob("*.py")):
+        others = names - {*path.relative_to(ROOT).parts[:-1]}
+        text = path.read_text().lower()
+        found += [f"{path}: {name}" for name in others if re.search(rf"\b{name}\b", text)]
     assert found == []
 
 
