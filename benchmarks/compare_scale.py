@@ -30,7 +30,7 @@ from hwnas.searching import trials
 from hwnas.searching.front import pareto_front
 from hwnas.searching.options import NAME
 from hwnas.space import SearchSpace, find, load
-from hwnas.tasks.classification.proportion import proportion
+from hwnas.tasks.proportion import proportion
 
 
 def make(path: Path, space: SearchSpace, n_runs: int, n: int) -> None:

@@ -20,12 +20,11 @@ from hwnas.figure import Figure
 from hwnas.records.arrays import read_npz
 from hwnas.records.bounded import Damaged
 from hwnas.tasks.base import Found, Targets, Task
-from hwnas.tasks.classification.task import Classes
+from hwnas.tasks.proportion import share_of
 
 #: Shares of requests that a cascade may escalate.
 SHARES = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6)
 _LEAST = 50  # images: fewer say next to nothing
-_TASK = Classes(("wrong", "right"))  # which classes there are is all the same here
 FILES = "models/{}.answers.npz"  #: of a network by its id, in the folder of a run
 EXITS = "models/{}.exits.npz"  #: likewise, of a network with exits
 _PREFIXES = {"validation": "", "test": "test_"}  # of arrays, by split
@@ -53,7 +52,7 @@ class Answers:
         n = order.size
         cut = round(share * n)
         right = np.concatenate([self.correct[b, order[:cut]], self.correct[a, order[cut:]]])
-        return rated(right), float(self.confidence[a, order[min(cut, n - 1)]])
+        return share_of(right), float(self.confidence[a, order[min(cut, n - 1)]])
 
 
 @dataclass(frozen=True)
@@ -62,11 +61,6 @@ class Heard:
 
     correct: NDArray[np.bool_]  #: ``(images,)``
     confidence: NDArray[np.float64]  #: ``(images,)``
-
-
-def rated(flags: NDArray[np.bool_]) -> Figure:
-    """Return the share of images that something is true of, with its 95 % interval."""
-    return _TASK.score(flags)
 
 
 def heard(task: Task, outputs: Found, targets: Targets) -> Heard:

@@ -1,6 +1,6 @@
 import pytest
 
-from hwnas.tasks.classification.proportion import proportion
+from hwnas.tasks.proportion import proportion
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from hwnas.commands.console import Phases
 from hwnas.config import TrainConfig
 from hwnas.figure import Figure
 from hwnas.space import Genotype
-from hwnas.tasks.classification.proportion import proportion
+from hwnas.tasks.proportion import proportion
 
 _DRAWS = 10_000  # of networks, for the interval of their median
 

@@ -51,10 +51,15 @@ class Cascades:
         """What a page draws of them."""
         return [report.picture(self.stages, self.found)] if self.tables else []
 
-    def write(self, folder: RunFolder) -> None:
-        """Write the table; take away that of an earlier end of the search."""
+    def write(self, folder: RunFolder, metric: str) -> None:
+        """Write the table; take away that of an earlier end of the search.
+
+        Args:
+            folder: Of the search for the target.
+            metric: Of the task.
+        """
         if self.found:
-            folder.write_csv(FILE, [cascade.row() for cascade in self.found])
+            folder.write_csv(FILE, [cascade.row(metric) for cascade in self.found])
         else:
             (folder.path / FILE).unlink(missing_ok=True)
 

@@ -51,10 +51,15 @@ class Exits:
         """What a page draws of it."""
         return [report.picture(self.networks, self.found)] if self.found else []
 
-    def write(self, folder: RunFolder) -> None:
-        """Write the table; take away that of an earlier end of the search."""
+    def write(self, folder: RunFolder, metric: str) -> None:
+        """Write the table; take away that of an earlier end of the search.
+
+        Args:
+            folder: Of the search for the target.
+            metric: Of the task.
+        """
         if self.found:
-            folder.write_csv(FILE, [each.row() for each in self.found])
+            folder.write_csv(FILE, [each.row(metric) for each in self.found])
         else:
             (folder.path / FILE).unlink(missing_ok=True)
 

@@ -4,8 +4,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from hwnas.api.baseline import Against
+from hwnas.api.cascades import FILE as CASCADES
 from hwnas.api.cascades import Cascades
 from hwnas.api.context import TargetContext
+from hwnas.api.exits import FILE as EXITS
 from hwnas.api.exits import Exits
 from hwnas.api.reporter import Reporter
 from hwnas.energy import EnergyModel, PowerModel
@@ -126,7 +128,7 @@ def write_front(front: Front, manifest: Row) -> None:
     config = parts.config
     write_baseline(folder, against)
     for more in (front.cascades, front.exits):
-        more.write(folder)
+        more.write(folder, config.metric)
     if against is not None:
         manifest["baseline"] = told(against)
     rows = [member.row(parts.space) for member in members]
@@ -185,9 +187,7 @@ def withdraw(folder: RunFolder, manifest: Row) -> None:
 
     It is not of what was found since. What was verified for it is kept.
     """
-    for more in (Cascades(), Exits()):
-        more.write(folder)
-    for name in (BASELINE, *FILES):
+    for name in (BASELINE, CASCADES, EXITS, *FILES):
         if name not in ("candidates.parquet", "manifest.json"):
             (folder.path / name).unlink(missing_ok=True)
     folder.write_json("manifest.json", manifest)

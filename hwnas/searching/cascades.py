@@ -17,13 +17,13 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from hwnas.answers import Heard, rated
+from hwnas.answers import Heard
 from hwnas.budget import Budget
 from hwnas.figure import Figure, Figures
 from hwnas.metrics import column, costs
 from hwnas.pareto import non_dominated
 from hwnas.results import Row
-from hwnas.tasks.classification.task import METRIC
+from hwnas.tasks.proportion import share_of
 
 LATENCY, ENERGY = "latency_ms", "energy_mj"
 _WAITED = (LATENCY, "latency_p99_ms")  # for an answer, wherever it comes from
@@ -106,13 +106,13 @@ class Cascade:
         """The latency that an image has in addition that goes on."""
         return self._later(LATENCY).value
 
-    def row(self) -> Row:
-        """Return the cascade as a row."""
+    def row(self, metric: str) -> Row:
+        """Return the cascade as a row; its share of right answers is a value of the metric."""
         row: Row = {"first": self.first.id, "second": self.second.id, "threshold": self.threshold}
         row |= {} if self.way is None else {"second_target": self.way.target}
         for prefix, seen in (("", self.predicted), ("verified_", self.verified)):
             row |= seen.share.columns(f"{prefix}share")
-            row |= seen.accuracy.columns(f"{prefix}{METRIC}")
+            row |= seen.accuracy.columns(f"{prefix}{metric}")
             for name, figure in seen.costs.items():
                 row |= figure.columns(f"{prefix}{name}")
         for name, figure in self.worst.items():
@@ -123,7 +123,7 @@ class Cascade:
         first, second = self.first.heard[split], self.second.heard[split]
         on = first.confidence[part] < self.threshold
         right = np.where(on, second.correct[part], first.correct[part])
-        share = rated(on)
+        share = share_of(on)
         names = [LATENCY] if self.way is not None else [LATENCY, ENERGY]
         known = [n for n in names if n in self.first.costs and n in self.second.costs]
         expected = {
@@ -134,7 +134,7 @@ class Cascade:
             own = self.second.costs.get(_PRICE, Figure(0.0, "modelled"))
             price = _together(_PRICE, own, Figure(self.way.usd_per_m, "modelled"))
             expected["expected_usd_per_m"] = _expected(Figure(0.0, "modelled"), price, share)
-        return Seen(share, rated(right), expected)
+        return Seen(share, share_of(right), expected)
 
     def _later(self, name: str) -> Figure:
         """Return what the second network takes, and reaching it."""

@@ -16,13 +16,13 @@ from typing import final
 
 import numpy as np
 
-from hwnas.answers import Heard, leaving, rated
+from hwnas.answers import Heard, leaving
 from hwnas.errors import ConfigError
 from hwnas.figure import Figure, Figures
 from hwnas.pareto import non_dominated
 from hwnas.results import Row
 from hwnas.searching.cascades import ENERGY, EXPECTED, LATENCY, LEAST, MAXIMISE, half
-from hwnas.tasks.classification.task import METRIC
+from hwnas.tasks.proportion import share_of
 
 POINTS = 0.3  #: that leaving early may lose where thresholds are chosen for a search
 NEVER = 2.0  #: a threshold that no probability reaches
@@ -98,17 +98,21 @@ class EarlyExits:
         """By which share the expected latency on the test split is off what was foreseen."""
         return self.verified.costs[EXPECTED].value / self.predicted.costs[EXPECTED].value - 1
 
-    def row(self) -> Row:
-        """Return the network and its thresholds as a row; first what was foreseen."""
+    def row(self, metric: str) -> Row:
+        """Return the network and its thresholds as a row; first what was foreseen.
+
+        Args:
+            metric: Of the task: shares of right answers are its values.
+        """
         words = " ".join(f"{threshold:.6g}" for threshold in self.thresholds)
         row: Row = {"id": self.network.id, "thresholds": words}
         for prefix, seen in (("", self.predicted), ("verified_", self.verified)):
             for i, share in enumerate(seen.left):
                 row |= share.columns(f"{prefix}left_{i}")
-            row |= seen.accuracy.columns(f"{prefix}{METRIC}")
+            row |= seen.accuracy.columns(f"{prefix}{metric}")
             for name, figure in seen.costs.items():
                 row |= figure.columns(f"{prefix}{name}")
-        row[f"verified_{METRIC}_at_end"] = self.network.accuracy("test")
+        row[f"verified_{metric}_at_end"] = self.network.accuracy("test")
         for name in (LATENCY, ENERGY):
             if name in self.network.costs:
                 row |= self.network.costs[name].columns(name)
@@ -119,13 +123,13 @@ class EarlyExits:
         at = leaving(np.stack([h.confidence[part] for h in heard[:-1]]), self.thresholds)
         right = np.stack([h.correct[part] for h in heard])[at, np.arange(len(at))]
         n = len(self.network.segments)
-        reached = [rated(at >= i) for i in range(n)]
+        reached = [share_of(at >= i) for i in range(n)]
         costs = {
             f"expected_{name}": _expected([of[name] for of in self.network.segments], reached)
             for name in (LATENCY, ENERGY)
             if all(name in of for of in self.network.segments)
         }
-        return Seen(tuple(rated(at == i) for i in range(n - 1)), rated(right), costs)
+        return Seen(tuple(share_of(at == i) for i in range(n - 1)), share_of(right), costs)
 
 
 def swept(network: Exiting) -> list[EarlyExits]:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hwnas.accuracy.fidelity import log_error, log_std, outlook
-from hwnas.tasks.classification.proportion import proportion
+from hwnas.tasks.proportion import proportion
 
 
 def _pairs(n: int, gain: float, residual: float, seed: int = 0) -> list[tuple[float, float]]:

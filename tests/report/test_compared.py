@@ -20,7 +20,7 @@ from hwnas.results import Candidate, RunFolder
 from hwnas.searching.front import pareto_front
 from hwnas.searching.member import Member, verified_names
 from hwnas.space import SearchSpace
-from hwnas.tasks.classification.proportion import proportion
+from hwnas.tasks.proportion import proportion
 from tests.report.conftest import Opened
 
 OBJECTIVES = ("accuracy", "latency_ms")

@@ -10,7 +10,7 @@ from hwnas.errors import CompileError
 from hwnas.figure import Figure
 from hwnas.space import Genotype
 from hwnas.tasks.classification.early_stopping import Bits, read, whole
-from hwnas.tasks.classification.proportion import proportion
+from hwnas.tasks.proportion import proportion
 from hwnas.tasks.score import Incumbent, Score
 
 

@@ -10,7 +10,7 @@ from hwnas.searching import columns
 from hwnas.searching.band import known, spread
 from hwnas.searching.view import View
 from hwnas.space import SearchSpace
-from hwnas.tasks.classification.proportion import proportion
+from hwnas.tasks.proportion import proportion
 
 VIEW = View("", ("accuracy", "latency_ms"), {})
 

@@ -17,7 +17,7 @@ from hwnas.searching import belief
 from hwnas.searching.belief import Belief, beliefs
 from hwnas.searching.front import pareto_front
 from hwnas.space import Genotype, SearchSpace
-from hwnas.tasks.classification.proportion import proportion
+from hwnas.tasks.proportion import proportion
 
 OBJECTIVES = ("accuracy", "latency_ms")
 SPACE = SearchSpace(

@@ -147,7 +147,7 @@ def test_second_network_on_another_target(three: list[Stage]) -> None:
         assert costs["expected_latency_ms"].value == pytest.approx(1 + 30 * share)
         assert costs["expected_usd_per_m"].value == pytest.approx(3 * share)
         assert "expected_energy_mj" not in costs  # what the radio takes is not known
-        assert cascade.row()["second_target"] == "server"
+        assert cascade.row("accuracy")["second_target"] == "server"
     assert cascades.found([small], Budget({"latency_ms": 30.9}), [large], way) == []
     # A limit of what one of them is not known by is not met; p99 is waited for like the mean.
     assert cascades.found([small], Budget({"latency_p99_ms": 1e9}), [large], way) == []

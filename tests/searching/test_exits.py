@@ -67,7 +67,7 @@ def test_figures_are_those_of_images_counted_one_by_one() -> None:
         assert each.share_of_worst == pytest.approx(spent / N / 7)
         at_end = one.heard[-1]["test"].correct.mean()
         assert each.lost == pytest.approx(100 * (at_end - right / N))
-        row = each.row()
+        row = each.row("accuracy")
         assert row["verified_expected_latency_ms"] == latency.value
         assert row["verified_left_0"] == left[0] / N
 

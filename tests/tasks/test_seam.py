@@ -34,6 +34,14 @@ def test_nothing_outside_tasks_knows_classes() -> None:
     assert found == []
 
 
+def test_nothing_outside_tasks_imports_one_of_them() -> None:
+    kinds = "|".join(path.name for path in (ROOT / "tasks").iterdir() if path.is_dir())
+    importing = re.compile(rf"hwnas\.tasks(\.| import .*)\b({kinds})\b")
+    assert importing.search("from hwnas.tasks.classification.task import METRIC")
+    files = [p for p in ROOT.rglob("*.py") if "tasks" not in p.relative_to(ROOT).parts]
+    assert [path for path in files if importing.search(path.read_text())] == []
+
+
 @pytest.mark.parametrize("task", ALL, ids=lambda task: task.name)
 def test_task_is_the_same_from_its_json(task: Task) -> None:
     assert tasks.from_json(task.to_json()) == task

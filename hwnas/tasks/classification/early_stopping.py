@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwnas.figure import Figure
-from hwnas.tasks.classification.proportion import proportion
+from hwnas.tasks.proportion import proportion
 from hwnas.tasks.score import Incumbent, Score
 
 Array = NDArray[np.float64]

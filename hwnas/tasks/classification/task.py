@@ -12,7 +12,7 @@ import numpy as np
 from hwnas.figure import NORMAL_95, Figure
 from hwnas.tasks.base import Found, Index, Loss, Targets, Words
 from hwnas.tasks.classification import early_stopping
-from hwnas.tasks.classification.proportion import proportion
+from hwnas.tasks.proportion import proportion
 from hwnas.tasks.score import Incumbent, Score
 
 if TYPE_CHECKING:

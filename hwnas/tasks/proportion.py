@@ -1,6 +1,9 @@
-"""A share of right answers, with its interval."""
+"""Shares of what there is, such as of right answers, with their intervals."""
 
 import math
+
+import numpy as np
+from numpy.typing import NDArray
 
 from hwnas.figure import NORMAL_95, Figure
 
@@ -16,3 +19,8 @@ def proportion(successes: float, n: float) -> Figure:
     centre = (p + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
     return Figure(p, "measured", max(0.0, min(p, centre - half)), min(1.0, max(p, centre + half)))
+
+
+def share_of(flags: NDArray[np.bool_]) -> Figure:
+    """Return the share of images that something is true of, as ``proportion`` does."""
+    return proportion(int(flags.sum()), len(flags))
