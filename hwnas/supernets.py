@@ -1,7 +1,6 @@
-"""Composition root of training: from a configuration to a trained supernet or network."""
+"""Composition root of training: from a configuration to a trained supernet."""
 
 import contextlib
-import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -17,7 +16,7 @@ from hwnas.accuracy.options import ScoringConfig
 from hwnas.accuracy.supernet import SupernetEvaluator
 from hwnas.errors import RunError
 from hwnas.families import annotations, exiting, exits, packing, running
-from hwnas.families.base import Family, Recipe, Supernet
+from hwnas.families.base import Family, Supernet
 from hwnas.families.rounding import Rounding
 from hwnas.graph import Graph
 from hwnas.identity import digest
@@ -30,7 +29,7 @@ from hwnas.training import loop, precision
 from hwnas.training.alone import Student, train_alone
 from hwnas.training.batches import Material
 from hwnas.training.checkpoint import Checkpoint
-from hwnas.training.config import TrainingConfig, by_descent, fine_tuning
+from hwnas.training.config import TrainingConfig, by_descent
 from hwnas.training.data import DatasetConfig, ImageData, load, some
 from hwnas.training.inference import per_sample, recalibrate
 from hwnas.training.initial import initialise
@@ -299,51 +298,6 @@ class Training:
             )
             for member in space.members
         }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class TrainingJob:
-    """The training of one network alone: from scratch, or on from a supernet's weights."""
-
-    setup: TrainingSetup  #: data, options and seed
-    genotype: Genotype
-    supernet: Supernet | None = None  #: whose weights it goes on from
-
-    @property
-    def options(self) -> TrainingConfig:
-        """How it is trained; what the family's recipe leaves open is in ``recipe``."""
-        train = self.setup.train
-        return train if self.supernet is None else train.of_recipe(train.fine_tuning_epochs)
-
-    @property
-    def recipe(self) -> Recipe:
-        """The family's recipe, changed where options say so; gentler on learned weights."""
-        recipe = self.setup.train.recipe(self.setup.family.recipe)
-        return recipe if self.supernet is None else fine_tuning(recipe)
-
-    def checkpoint(self) -> Checkpoint:
-        """Return where the network is kept."""
-        start = "scratch"
-        if self.supernet is not None:
-            start = f"supernet, {self.options.epochs} epochs of fine-tuning"
-        return self.setup.network_checkpoint(self.genotype, start)
-
-    def trained(self, progress: Progress, log: Log | None = None) -> tuple[nn.Module, Summary]:
-        """Return the trained network, ready for use; trains what is not trained yet."""
-        setup = self.setup
-        loop.check(self.options, len(setup.data.train))
-        start, metric = self.supernet, setup.data.task.metric
-        network = (setup.build if start is None else start.extract)(self.genotype)
-        student = Student(
-            network,
-            setup.resolution(self.genotype),
-            self.recipe,
-            measure=lambda: {metric: setup.glance(copy.deepcopy(network), self.genotype)},
-            grids=setup.grids(network, self.genotype),
-            dtype=setup.dtype(self.genotype),
-            has_exits=bool(setup.lowered(self.genotype).exits),
-        )
-        return network, setup.teach(student, self.options, self.checkpoint(), progress, log)
 
 
 def _content(path: str | None) -> str | None:

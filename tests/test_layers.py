@@ -106,6 +106,7 @@ LAYERS = {
     "config": 6,
     "supernets": 5,
     "kept_supernets": 5,
+    "training_job": 5,
     "networks": 6,
     "device": 6,
     "build": 6,

@@ -20,10 +20,11 @@ import torch
 from experiments.worth_it.sides import network
 from hwnas import families
 from hwnas.progress import Silent
-from hwnas.supernets import TrainingJob, TrainingSetup
+from hwnas.supernets import TrainingSetup
 from hwnas.training.config import TrainingConfig
 from hwnas.training.data import DatasetConfig, load
 from hwnas.training.inference import per_sample
+from hwnas.training_job import TrainingJob
 
 DATA = {"name": "fashion_mnist", "validation": 0.1, "flip": True, "shift": 0.036}
 RECIPES = {  # the default of each

@@ -27,10 +27,11 @@ from hwnas.int8.network import QuantisedNetwork, stand_in
 from hwnas.int8.quantise import quantise
 from hwnas.int8.tflite import write
 from hwnas.progress import Silent
-from hwnas.supernets import TrainingJob, TrainingSetup
+from hwnas.supernets import TrainingSetup
 from hwnas.target import from_facts
 from hwnas.training.config import TrainingConfig
 from hwnas.training.data import DatasetConfig, load
+from hwnas.training_job import TrainingJob
 
 _FIGURES = ("latency_ms", "flash_kib")
 _WITHIN = 0.03

@@ -28,10 +28,11 @@ from hwnas.progress import Progress, Silent
 from hwnas.report.audit import audit_png, with_audit
 from hwnas.results import Row, RunFolder
 from hwnas.space import Genotype, Space
-from hwnas.supernets import TrainingJob, TrainingSetup
+from hwnas.supernets import TrainingSetup
 from hwnas.training import guessing, loop
 from hwnas.training.data import ImageData
 from hwnas.training.inference import per_sample
+from hwnas.training_job import TrainingJob
 from hwnas.union import joined
 from hwnas.verified import MemberRow, read_front
 

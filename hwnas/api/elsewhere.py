@@ -13,7 +13,7 @@ from hwnas.api.front import Front
 from hwnas.api.reporter import Reporter
 from hwnas.backends.elsewhere import COST, backend
 from hwnas.config import ProfileConfig
-from hwnas.device import profile_command
+from hwnas.device import next_command, profile_command
 from hwnas.devices import design, file, measurements
 from hwnas.devices.features import Encoder
 from hwnas.devices.file import MeasuredDevice
@@ -45,6 +45,27 @@ class Elsewhere:
     left_out: dict[str, float] = field(default_factory=dict)  #: see ``MeasuredDevice.left_out``
     reach: float = 0.0  #: median half width of intervals over what is searched, relative
     notes: Sequence[str] = ()
+
+    def sentences(self, config: ProfileConfig) -> list[str]:
+        """Return what it came to, in words, with the command that comes next."""
+        left_out = [f"Left out: {note}" for note in self.notes] if self.file else list(self.notes)
+        if self.kit is not None:
+            return [
+                f"{self.n_networks} networks in {self.kit}. Take the folder to the device and see "
+                "there: python measure.py --help; then say here: "
+                f"{profile_command(config, f'measured={self.kit}/results.csv')}",
+                *left_out,
+            ]
+        e = self.left_out
+        return [
+            *left_out,
+            f"{self.n_networks} networks in {self.file}. Each left out in turn and foretold by the "
+            f"others: MAPE {e['mape']:.2%}, within 5 %: {e['within_5']:.1%}, within 10 %: "
+            f"{e['within_10']:.1%}, Spearman {e['spearman']:.4f}; the interval holds "
+            f"{e['coverage']:.1%} of them (95 % wanted).",
+            f"Half width of the interval: {self.reach:.1%} (median). Search with: "
+            f"{next_command('search', config, f'cost={COST}')}",
+        ]
 
 
 def profile(config: ProfileConfig, parts: Networks, reporter: Reporter) -> Elsewhere:

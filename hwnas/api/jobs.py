@@ -15,8 +15,9 @@ from hwnas.errors import TrainingError
 from hwnas.processes import Context
 from hwnas.progress import Progress, Silent
 from hwnas.space import Genotype
-from hwnas.supernets import TrainingJob, TrainingSetup
+from hwnas.supernets import TrainingSetup
 from hwnas.training.config import TrainingConfig
+from hwnas.training_job import TrainingJob
 
 C = TypeVar("C")
 T = TypeVar("T")

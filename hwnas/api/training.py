@@ -31,12 +31,13 @@ from hwnas.progress import Progress, Silent
 from hwnas.results import Row, RunFolder, begun, check_resumed, opened
 from hwnas.runtimes.onnx_writer import check_int8
 from hwnas.space import Genotype
-from hwnas.supernets import TrainingJob, TrainingSetup
+from hwnas.supernets import TrainingSetup
 from hwnas.training import guessing, parallel
 from hwnas.training.data import Split
 from hwnas.training.inference import per_sample
 from hwnas.training.loop import Log, Summary
 from hwnas.training.loop import Row as LogRow
+from hwnas.training_job import TrainingJob
 from hwnas.union import named
 
 _FORMAT = 1  #: of summaries

@@ -9,8 +9,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from hwnas.api.compressing import Compressed, compress
-from hwnas.commands.console import print_lines
-from hwnas.commands.export import print_export, timed
+from hwnas.commands.console import print_lines, timed
+from hwnas.commands.export import print_export
 from hwnas.config import CompressConfig
 from hwnas.figure import Figure
 from hwnas.metrics import column

@@ -28,6 +28,7 @@ from rich.text import Text
 
 from hwnas import database
 from hwnas.api.reporter import Finished, Stopwatch
+from hwnas.errors import ProofError
 
 if TYPE_CHECKING:
     from hwnas.results import RunFolder
@@ -262,3 +263,16 @@ def print_phases(console: Console, phases: Phases) -> None:
     costs = ", ".join(f"{name.lower()} {s:.1f} s" for name, s in phases.seconds.items())
     total = sum(phases.seconds.values())
     console.print(f"Took {total:.1f} s: {costs}.", highlight=False, soft_wrap=True)
+
+
+def timed(console: Console, work: Callable[[Phases], object]) -> None:
+    """Do work that ends with a proof, and print how long it took, whether that holds or not."""
+    with Phases(console) as phases:
+        failure: ProofError | None = None
+        try:
+            work(phases)
+        except ProofError as error:
+            failure = error
+    print_phases(console, phases)
+    if failure is not None:
+        raise failure

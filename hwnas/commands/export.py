@@ -1,6 +1,6 @@
 """``python -m hwnas export``: what the terminal shows of exports."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -10,9 +10,8 @@ from rich.table import Table
 
 from hwnas import tasks
 from hwnas.api.exporting import Exported, export
-from hwnas.commands.console import Phases, print_lines, print_phases
+from hwnas.commands.console import print_lines, timed
 from hwnas.config import ExportConfig
-from hwnas.errors import ProofError
 from hwnas.export import folder as folders
 from hwnas.figure import Figure
 from hwnas.metrics import column, shown
@@ -28,19 +27,6 @@ def run(config: ExportConfig, arguments: Sequence[str]) -> None:
     console = Console()
     told = partial(print_export, console)
     timed(console, lambda phases: export(config, arguments, phases, told))
-
-
-def timed(console: Console, work: Callable[[Phases], object]) -> None:
-    """Do work that ends with a proof, and print how long it took, whether that holds or not."""
-    with Phases(console) as phases:
-        failure: ProofError | None = None
-        try:
-            work(phases)
-        except ProofError as error:
-            failure = error
-    print_phases(console, phases)
-    if failure is not None:
-        raise failure
 
 
 def print_export(console: Console, done: Exported) -> None:

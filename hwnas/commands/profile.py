@@ -6,13 +6,10 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from hwnas.api.elsewhere import Elsewhere
 from hwnas.api.layers import Layered
 from hwnas.api.profiling import profile
-from hwnas.backends.elsewhere import COST
 from hwnas.commands.console import Phases, print_lines
 from hwnas.config import ProfileConfig
-from hwnas.device import next_command, profile_command
 from hwnas.latency_table import LatencyTable
 
 
@@ -25,7 +22,7 @@ def run(config: ProfileConfig, arguments: Sequence[str]) -> None:
         _print_layers(console, found.layers)
         return
     if found.elsewhere is not None:
-        print_lines(console, _of_elsewhere(found.elsewhere, config))
+        print_lines(console, found.elsewhere.sentences(config))
         return
     assert found.table is not None
     if found.transfer is not None:
@@ -49,27 +46,6 @@ def _print_layers(console: Console, found: Layered) -> None:
     console.print(table)
     where = f"Files in {found.path}: layers.csv layers.png"
     print_lines(console, [f"Sum {total:.5f} ms, {found.source}. {where}"])
-
-
-def _of_elsewhere(found: Elsewhere, config: ProfileConfig) -> list[str]:
-    left_out = [f"Left out: {note}" for note in found.notes] if found.file else list(found.notes)
-    if found.kit is not None:
-        return [
-            f"{found.n_networks} networks in {found.kit}. Take the folder to the device and see "
-            "there: python measure.py --help; then say here: "
-            f"{profile_command(config, f'measured={found.kit}/results.csv')}",
-            *left_out,
-        ]
-    e = found.left_out
-    return [
-        *left_out,
-        f"{found.n_networks} networks in {found.file}. Each left out in turn and foretold by the "
-        f"others: MAPE {e['mape']:.2%}, within 5 %: {e['within_5']:.1%}, within 10 %: "
-        f"{e['within_10']:.1%}, Spearman {e['spearman']:.4f}; the interval holds "
-        f"{e['coverage']:.1%} of them (95 % wanted).",
-        f"Half width of the interval: {found.reach:.1%} (median). Search with: "
-        f"{next_command('search', config, f'cost={COST}')}",
-    ]
 
 
 def _print(console: Console, table: LatencyTable, space: str, of: str) -> None:
