@@ -1,6 +1,5 @@
 """Composition root of training: from a configuration to a trained supernet."""
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -23,7 +22,6 @@ from hwnas.identity import digest
 from hwnas.int8 import grid
 from hwnas.int8.grid import Grids, grids, put_on
 from hwnas.progress import Progress, Silent
-from hwnas.results import RunFolder
 from hwnas.space import Genotype, SearchSpace, Space
 from hwnas.training import loop, precision
 from hwnas.training.alone import Student, train_alone
@@ -35,8 +33,7 @@ from hwnas.training.inference import per_sample, recalibrate
 from hwnas.training.initial import initialise
 from hwnas.training.loop import Log, Row, Saving, Summary, Trainee
 from hwnas.training.sandwich import Sandwich
-from hwnas.training.soft_targets import SoftTargets, Views, record
-from hwnas.training.sole import sole, waited
+from hwnas.training.sole import sole
 from hwnas.union import joined
 from hwnas.version import __version__
 
@@ -196,14 +193,19 @@ class TrainingSetup:
         supernet.module.eval()
         return supernet, summary
 
-    def network_checkpoint(self, genotype: Genotype, start: str) -> Checkpoint:
+    def network_checkpoint(
+        self, genotype: Genotype, start: str, first_epoch: int = 0
+    ) -> Checkpoint:
         """Return where one network is kept.
 
         Args:
             genotype: Of the network.
             start: What else decides its weights, beside what decides the supernet's.
+            first_epoch: The number of the first one of its last training.
         """
         what = self.of | {"genotype": annotations.bare(genotype).id, "start": start}
+        if first_epoch:
+            what["first epoch"] = first_epoch
         recipe = self.train.recipe(self.family.recipe)
         if recipe != self.train.recipe(by_descent(self.family.recipe)):
             what["recipe"] = asdict(recipe)
@@ -226,33 +228,6 @@ class TrainingSetup:
         with sole(checkpoint, total, progress):
             saving = Saving(checkpoint, log=log)
             return train_alone(student, self.material, options, self.seed, saving, progress)
-
-    def answers(
-        self,
-        network: nn.Module,
-        genotype: Genotype,
-        start: str,
-        options: TrainingConfig,
-        progress: Progress,
-    ) -> SoftTargets | None:
-        """Return what a trained network answers to all batches of a training.
-
-        They are computed where they are not kept yet; where another process does so, wait for that.
-
-        Args:
-            network: That answers.
-            genotype: Its genotype.
-            start: What decides its weights, beside the setup.
-            options: Of the training.
-            progress: Is told of images.
-        """
-        drawn = ("epochs", "batch_size", "mixup", "unaugmented", "dtype")
-        what = self.network_checkpoint(genotype, start).path.parent.name
-        known = [what, *(getattr(options, name) for name in drawn)]
-        folder = RunFolder(Path(self.supernets, digest(known)))
-        with contextlib.closing(waited(folder, progress)):
-            views = Views(self.material, options, self.seed, self.resolution(genotype))
-            return record(network, folder.path, views, progress, self.dtype(genotype))
 
     def evaluator(self, supernet: Supernet, scoring: ScoringConfig) -> SupernetEvaluator:
         """Return what scores subnets."""

@@ -27,6 +27,11 @@ class Evaluator(Protocol):
 class Weights(Protocol):
     """Has the networks of genotypes, with the weights that search scored them by."""
 
+    @property
+    def next_epoch(self) -> int:
+        """The number of the first epoch that no network was shown: trainings go on from it."""
+        ...
+
     def extracted(self, genotype: Genotype) -> nn.Module:
         """Return the plain network, its batch norm recalibrated; it can be trained on."""
         ...

@@ -50,6 +50,11 @@ class TrainedOnDemand:
         """Return the plain network of a genotype, recalibrated and with batch norm folded."""
         return self.of(genotype).network(genotype)
 
+    @property
+    def next_epoch(self) -> int:
+        """0: a supernet's networks are trained on as if they had been shown nothing alone."""
+        return 0
+
     def extracted(self, genotype: Genotype) -> nn.Module:
         """Return the plain network of a genotype, recalibrated."""
         return self.of(genotype).extracted(genotype)

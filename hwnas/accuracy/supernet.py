@@ -83,6 +83,11 @@ class SupernetEvaluator:
         """Return the plain network of a genotype, recalibrated and with batch norm folded."""
         return fold_batch_norm(self.extracted(genotype))
 
+    @property
+    def next_epoch(self) -> int:
+        """0: a supernet's networks are trained on as if they had been shown nothing alone."""
+        return 0
+
     def extracted(self, genotype: Genotype) -> nn.Module:
         """Return the plain network of a genotype, recalibrated; it can be trained on."""
         network = self._supernet.extract(genotype)

@@ -2,8 +2,9 @@
 
 The network is trained for a few epochs, to the end of their schedule, and read on the validation
 split. Where it may still become as good as one that costs no more, it goes on from its weights
-with a longer schedule. What it learned is kept: the same network costs nothing a second time, in
-another search, for another target, or after a kill.
+with a longer schedule, and sees what it has not seen yet: order and changes of images are those of
+later epochs. What it learned is kept: the same network costs nothing a second time, in another
+search, for another target, or after a kill.
 """
 
 from collections.abc import Mapping
@@ -87,6 +88,11 @@ class TrainedEvaluator:
             return ()
         return exits_heard(as_run(self.extracted(genotype), lowered, images), setup, genotype)
 
+    @property
+    def next_epoch(self) -> int:
+        """The number of the epoch after the last fidelity, wherever a search left a network."""
+        return sum(self._config.fidelities)
+
     def train(self) -> None:
         """Do nothing: each candidate is trained when it is scored."""
 
@@ -169,6 +175,7 @@ class TrainedEvaluator:
             grids=setup.grids(network, genotype),
             dtype=setup.dtype(genotype),
             has_exits=bool(setup.lowered(genotype).exits),
+            first_epoch=self._first_epoch(i),
         )
         setup.teach(student, options, checkpoint, self._progress)
         return network
@@ -179,7 +186,11 @@ class TrainedEvaluator:
 
     def _checkpoint(self, setup: TrainingSetup, genotype: Genotype, i: int) -> Checkpoint:
         alone = replace(setup, train=replace(setup.train, epochs=1))  # epochs are in the words
-        return alone.network_checkpoint(genotype, self._words(i))
+        return alone.network_checkpoint(genotype, self._words(i), self._first_epoch(i))
+
+    def _first_epoch(self, i: int) -> int:
+        """Return the number of the first epoch of a fidelity."""
+        return sum(self._config.fidelities[:i])
 
     def _words(self, i: int) -> str:
         return f"scratch, epochs: {' + '.join(map(str, self._config.fidelities[: i + 1]))}"

@@ -45,9 +45,22 @@ class Origin:
         """The normalised training images that search calibrates on."""
         return self.weights.calibration_images(self.genotype)
 
+    @property
+    def first_epoch(self) -> int:
+        """The number of the first epoch of its trainings: those before, search may have shown it.
+
+        It is the same of all networks of a search, and of all trainings of one: they show the same
+        images, to which a teacher answers once.
+        """
+        return self.weights.next_epoch
+
     def lowered(self) -> Graph:
         """Return the operators of the network."""
         return self.setup.lowered(self.genotype)
+
+    def checkpoint(self, past: str) -> Checkpoint:
+        """Return where the network is kept after a training; ``past`` tells all before, and it."""
+        return self.setup.network_checkpoint(self.genotype, past, self.first_epoch)
 
     @property
     def task(self) -> Task:
@@ -105,8 +118,9 @@ class Lesson:
     @property
     def n_shown(self) -> int:
         """The images of the whole training that a teacher answers once for all."""
-        setup, resolution = self.setup, self.student.resolution
-        return Views(setup.material, self.options, setup.seed, resolution).n_recorded
+        setup, student = self.setup, self.student
+        where = (student.resolution, student.first_epoch)
+        return Views(setup.material, self.options, setup.seed, *where).n_recorded
 
 
 @dataclass(frozen=True)
@@ -152,7 +166,7 @@ class Training:
         recipe = replace(recipe, lr=recipe.lr * config.rate * self.gentleness)
         teacher = None
         if origin.tutor is not None and config.alpha:
-            teacher = origin.tutor.teacher(setup, options, config.alpha)
+            teacher = origin.tutor.teacher(setup, options, origin.first_epoch, config.alpha)
         student = Student(
             network,
             origin.resolution,
@@ -162,9 +176,9 @@ class Training:
             grids={} if is_simulated else grids(network, lowered),
             dtype=FLOAT32 if is_simulated else setup.dtype(origin.genotype),
             has_exits=bool(lowered.exits),
+            first_epoch=origin.first_epoch,
         )
-        checkpoint = setup.network_checkpoint(origin.genotype, past)
-        return Lesson(setup, student, options, checkpoint)
+        return Lesson(setup, student, options, origin.checkpoint(past))
 
 
 FINE_TUNED = Training("fine-tuned", "Fine-tune", is_first=True)
@@ -181,7 +195,7 @@ def first(origin: Origin, config: FinishingConfig) -> Lesson:
 
 def checkpoint(origin: Origin, config: FinishingConfig) -> Checkpoint:
     """Return where a network is kept once it is fine-tuned."""
-    return origin.setup.network_checkpoint(origin.genotype, _tuned(origin, config))
+    return origin.checkpoint(_tuned(origin, config))
 
 
 def _tuned(origin: Origin, config: FinishingConfig) -> str:
@@ -192,4 +206,4 @@ def prepare(origin: Origin, config: FinishingConfig) -> None:
     """Have what teaches a network at hand before its training, or that of others, begins."""
     if origin.tutor is not None and config.epochs and config.alpha:
         options = origin.setup.train.of_recipe(config.epochs)
-        origin.tutor.teacher(origin.setup, options, config.alpha)
+        origin.tutor.teacher(origin.setup, options, origin.first_epoch, config.alpha)

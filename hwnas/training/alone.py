@@ -63,6 +63,7 @@ class Student:
     phase: str = "Train network"  #: what progress calls it
     has_exits: bool = False  #: which are trained, too: by the targets, and by the last outputs
     dtype: str = FLOAT32  #: of its forward pass
+    first_epoch: int = 0  #: its number: it goes on from trainings that saw those before
 
 
 def train_alone(
@@ -128,7 +129,8 @@ def _trainee(student: Student, config: TrainingConfig) -> Trainee:
         student.teacher.network.to(loop.device(config)).eval()
     student.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     step = _Alone(student, config)
-    return Trainee(student.network, step, student.recipe, student.phase, student.measure)
+    how = (student.recipe, student.phase, student.measure, student.first_epoch)
+    return Trainee(student.network, step, *how)
 
 
 @final

@@ -25,8 +25,8 @@ class StepContext:
     """One step of a training; all that is random in it is drawn from here."""
 
     seed: int
-    step: int
-    progress: float  #: of the whole training, in [0, 1)
+    step: int  #: counted from epoch 0, which another training may have begun with
+    progress: float  #: of this training, in [0, 1)
 
     def rng(self, purpose: str) -> random.Random:
         """Return a generator of this step's own."""

@@ -60,6 +60,7 @@ class Trainee:
     phase: str = "Train supernet"  #: what progress calls it
     #: for the log: gives figures by name, with the weights that the module holds just then
     measure: Callable[[], Row] | None = None
+    first_epoch: int = 0  #: its number, which its batches are drawn by: those before were seen
 
 
 class Log(Protocol):
@@ -147,10 +148,11 @@ def train(
     """Train to the end, continuing from the checkpoint if there is one.
 
     Batches, augmentation and subnets of step ``s`` are drawn from ``(seed, s)``, so that a training
-    that was cut off ends with the weights of one that was not. With several processes
-    (``parallel.joined``) each computes its share of every batch and only the first writes.
-    The module holds the weights to be used then, which are averages where ``config.ema`` says so,
-    in the CPU's memory.
+    that was cut off ends with the weights of one that was not; ``s`` counts from the first epoch of
+    the trainee, so that what goes on from another training sees what that would have seen next.
+    With several processes (``parallel.joined``) each computes its share of every batch and only the
+    first writes. The module holds the weights to be used then, which are averages where
+    ``config.ema`` says so, in the CPU's memory.
 
     Raises:
         ConfigError: a batch does not fit the data.
@@ -257,7 +259,8 @@ class _Training:
         self._report(step, {"lr": lr, **losses, "gradient_norm": norm})
 
     def _step_context(self, step: int) -> StepContext:
-        return StepContext(self._seed, step, step / self.total)
+        first = self._trainee.first_epoch * self._per_epoch
+        return StepContext(self._seed, first + step, step / self.total)
 
     def _gradients(self, batch: Batch, step_context: StepContext) -> tuple[Row, float]:
         """Compute the gradients of one step; return the losses and what was found of the images."""

@@ -77,11 +77,17 @@ class Views:
     config: TrainingConfig
     seed: int
     resolution: int
+    first_epoch: int = 0  #: its number
 
     @property
     def n_steps(self) -> int:
         """Steps of an epoch."""
         return batches.steps_per_epoch(self.config.batch_size, len(self.material.data.train))
+
+    @property
+    def epochs(self) -> range:
+        """Their numbers."""
+        return range(self.first_epoch, self.first_epoch + self.config.epochs)
 
     @property
     def n_images(self) -> int:
@@ -99,7 +105,8 @@ class Views:
 
     def changed(self, epoch: int) -> Iterator[Tensor]:
         """Yield the images of an epoch, step by step, until they are shown as they are."""
-        for step in range(epoch * self.n_steps, (epoch + 1) * self.n_steps):
+        first = (epoch - self.first_epoch) * self.n_steps
+        for step in range(first, first + self.n_steps):
             batch = self._batch(step)
             if batch.places is not None:  # and so are all that come later
                 return
@@ -116,7 +123,8 @@ class Views:
             yield data.prepare(part.images, self.resolution)
 
     def _batch(self, step: int) -> Batch:
-        step_context = StepContext(self.seed, step, step / (self.config.epochs * self.n_steps))
+        first, total = self.first_epoch * self.n_steps, self.config.epochs * self.n_steps
+        step_context = StepContext(self.seed, first + step, step / total)
         return batches.draw(self.material, self.config, step_context, Processes())
 
 
@@ -135,7 +143,7 @@ def record(
     Returns:
         ``None`` where they would take more than 1 GiB.
     """
-    config, n_images = views.config, views.n_recorded
+    n_images = views.n_recorded
     if not n_images:
         return None
     network.eval()
@@ -153,7 +161,7 @@ def record(
         return found
 
     parts = {_AS_THEY_ARE: (views.as_they_are, torch.cat)}
-    parts |= {str(e): (partial(views.changed, e), torch.stack) for e in range(config.epochs)}
+    parts |= {str(e): (partial(views.changed, e), torch.stack) for e in views.epochs}
     whole = folder / _WHOLE
     if not whole.is_file():
         with progress.phase("Teacher answers", n_images) as advance:

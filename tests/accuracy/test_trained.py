@@ -11,15 +11,20 @@ from hwnas.accuracy.options import TrainedConfig
 from hwnas.accuracy.trained import TrainedEvaluator
 from hwnas.backends.onnxruntime.session import OrtSession
 from hwnas.errors import ConfigError
+from hwnas.finishing import finish
 from hwnas.finishing.finisher import Finisher
-from hwnas.finishing.options import FinishConfig
+from hwnas.finishing.lesson import Origin
+from hwnas.finishing.options import FinishConfig, FinishingConfig
 from hwnas.int8.quantise import quantise
 from hwnas.progress import Silent
 from hwnas.runtimes.onnx_writer import write_int8
 from hwnas.supernets import TrainingSetup
 from hwnas.tasks.score import Incumbent
+from hwnas.training.alone import _Alone
+from hwnas.training.batches import Batch, StepContext
 from hwnas.training.config import TrainingConfig
 from hwnas.training.data import DatasetConfig
+from hwnas.training.loop import Outcome
 from tests.families.test_precision import BOTH, WHEN, with_precision
 from tests.training.fakes import same
 
@@ -70,6 +75,37 @@ def test_what_was_trained_is_not_trained_again(
     assert same(again.extracted(genotype).state_dict(), network.state_dict())
     longer = replace(setup, train=replace(setup.train, epochs=50))  # of finishing, not of search
     assert _evaluator(longer).score(genotype) == first
+
+
+def test_trainings_in_a_row_see_what_one_training_sees(
+    setup: TrainingSetup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown, genotype = list[bytes](), setup.space.smallest()
+    learned = _Alone.__call__
+
+    def step(self: _Alone, batch: Batch, step_context: StepContext) -> Outcome:
+        shown.append(batch.images.numpy().tobytes())
+        return learned(self, batch, step_context)
+
+    def seen(setup: TrainingSetup, fidelities: list[int], left: int | None = None) -> list[bytes]:
+        shown.clear()
+        weights = _evaluator(setup, TrainedConfig(fidelities=fidelities))
+        if left is None:
+            weights.score(genotype)
+        else:  # of finishing alone
+            weights.as_left({genotype.id: left}).extracted(genotype)
+            shown.clear()
+            origin = Origin(setup, weights.as_left({genotype.id: left}), genotype)
+            finish.tuned(origin, FinishingConfig(epochs=2), Silent())
+        return [*shown]
+
+    monkeypatch.setattr("hwnas.training.alone._Alone.__call__", step)
+    one, several = (replace(setup, supernets=tmp_path / name) for name in ("one", "several"))
+    whole, n = seen(one, [5]), len(setup.data.train) // 64
+    assert len(set(whole)) == 5 * n, "each step sees images of its own"
+    assert seen(several, [1, 2]) == whole[: 3 * n]
+    for left in (1, 2):  # all that are finished see the same, however far search took them
+        assert seen(several, [1, 2], left) == whole[3 * n :]
 
 
 def _incumbent(accuracy: float, n: int) -> Incumbent:

@@ -59,11 +59,14 @@ def test_network_learns(tiny: SearchSpace, digits: ImageData, tmp_path: Path) ->
     assert set(student.rows[-1]) == {"step", "lr", "loss", "gradient_norm"}
 
 
+@pytest.mark.parametrize("first_epoch", [0, 7])
 @pytest.mark.parametrize("killed_after", [4, 20])
 def test_training_that_was_killed_ends_with_the_same_network(
-    tiny: SearchSpace, digits: ImageData, tmp_path: Path, killed_after: int
+    tiny: SearchSpace, digits: ImageData, tmp_path: Path, killed_after: int, first_epoch: int
 ) -> None:
     whole, cut, resumed = (Learner(tiny, digits) for _ in range(3))
+    for learner in (whole, cut, resumed):
+        learner.student = replace(learner.student, first_epoch=first_epoch)
     whole.train(tmp_path / "whole.safetensors")
     with pytest.raises(Killed):
         cut.train(tmp_path / "cut.safetensors", KillAfter(killed_after))

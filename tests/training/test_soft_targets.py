@@ -30,16 +30,17 @@ def teacher(tiny: SearchSpace, digits: ImageData) -> nn.Module:
     return network.eval()
 
 
+@pytest.mark.parametrize("first_epoch", [0, 5])
 @pytest.mark.parametrize("config", [CONFIG, replace(CONFIG, mixup=0.2, unaugmented=0.0)])
 def test_recorded_answers_are_those_to_the_very_images_of_each_step(
-    teacher: nn.Module, digits: ImageData, tmp_path: Path, config: TrainingConfig
+    teacher: nn.Module, digits: ImageData, tmp_path: Path, config: TrainingConfig, first_epoch: int
 ) -> None:
-    views = Views(material(digits), config, 3, 12)
+    views = Views(material(digits), config, 3, 12, first_epoch)
     recorded = record(teacher, tmp_path, views, Silent())
     assert recorded is not None
     total = config.epochs * views.n_steps
     for step in range(total):
-        step_context = StepContext(3, step, step / total)
+        step_context = StepContext(3, first_epoch * views.n_steps + step, step / total)
         batch = draw(material(digits), config, step_context, Processes())
         with torch.no_grad():
             expected = teacher(batch.at(12)).softmax(1)
