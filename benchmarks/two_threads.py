@@ -1,0 +1,69 @@
+"""What a second thread is worth to the training of one network.
+
+python -m benchmarks.two_threads DIR trains networks of ``dense_packed`` on Fashion-MNIST (DIR:
+Parquet files) for some steps, on one thread and on two in turns, and prints images a second.
+"""
+
+import os
+
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as ``host.tune`` has it, before torch is imported
+
+import random
+import statistics
+import sys
+from pathlib import Path
+
+import torch
+
+from hwnas import host, supernets
+from hwnas.graph import n_macs
+from hwnas.progress import Silent
+from hwnas.space import Genotype
+from hwnas.supernets import TrainingSetup
+from hwnas.training.alone import Student, seconds
+from hwnas.training.config import TrainingConfig
+from hwnas.training.data import DatasetConfig
+
+_DRAWN, _SHOWN, _TURNS = 40, (10, 20, 30, 35), 5  # of the drawn, by the operations they take
+_STEPS = 10**6  # that a few tell of: what comes with a training does not count
+
+
+def main() -> None:
+    """Time four of forty random networks."""
+    host.tune()
+    dataset = DatasetConfig("fashion_mnist", path=sys.argv[1])
+    space, families, data = supernets.read(["dense_packed"], dataset, Silent())
+    (member,) = space.members
+    train, nowhere = TrainingConfig(), Path("unkept")
+    setup = TrainingSetup(member, families[member.name], data, dataset, train, 0, nowhere)
+
+    def macs(genotype: Genotype) -> int:
+        return n_macs(setup.lowered(genotype))
+
+    drawn = sorted((member.sample(random.Random(s)) for s in range(_DRAWN)), key=macs)
+    for genotype in (drawn[i] for i in _SHOWN):
+        pairs = [_pair(setup, genotype, (1, 2) if i % 2 else (2, 1)) for i in range(_TURNS)]
+        one, two = (statistics.median(pair[n] for pair in pairs) for n in (1, 2))
+        gains = sorted(pair[2] / pair[1] for pair in pairs)
+        print(
+            f"{macs(genotype) / 1e6:6.2f} million MACs: {one:5.0f} and {two:5.0f} images/s, "
+            f"{statistics.median(gains):.2f} times as many ({gains[0]:.2f} to {gains[-1]:.2f})",
+            flush=True,
+        )
+
+
+def _pair(setup: TrainingSetup, genotype: Genotype, order: tuple[int, int]) -> dict[int, float]:
+    """Return images a second by the number of threads, measured in this order."""
+    found = {}
+    for n_threads in order:
+        torch.set_num_threads(n_threads)
+        network, resolution = setup.build(genotype), setup.resolution(genotype)
+        grids, dtype = setup.grids(network, genotype), setup.dtype(genotype)
+        student = Student(network, resolution, setup.family.recipe, grids=grids, dtype=dtype)
+        took = seconds(student, setup.material, setup.train, setup.seed, _STEPS)
+        found[n_threads] = _STEPS * setup.train.batch_size / took
+    return found
+
+
+if __name__ == "__main__":
+    main()
