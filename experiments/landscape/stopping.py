@@ -26,7 +26,7 @@ from hwnas.accuracy.fidelity import Outlook
 from hwnas.pareto import non_dominated
 from hwnas.searching.choices import Assignment, Bred, Choices
 from hwnas.searching.features import Features
-from hwnas.tasks.classification.proportion import proportion
+from hwnas.tasks.proportion import proportion
 
 Array = NDArray[np.float64]
 
