@@ -1,12 +1,59 @@
 """Which points are on the Pareto front, and how much they dominate."""
 
 from collections.abc import Sequence
+from typing import Generic, TypeVar, final
 
 import moocore
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
+Points = Array | Sequence[Sequence[float]]
+Item = TypeVar("Item")
+
+
+@final
+class ParetoFront(Generic[Item]):
+    """What no other dominates of all that was added, in the order in which it came.
+
+    Of equals, the one that came first is a member.
+
+    Args:
+        maximise: Which objectives are to be maximised; the others are to be minimised.
+    """
+
+    def __init__(self, maximise: Sequence[bool]):
+        self._maximise = list(maximise)
+        self.members: list[Item] = []
+        self.points: Array = np.zeros((0, len(self._maximise)))  #: theirs, ``(n, objectives)``
+
+    def add(self, items: Sequence[Item], points: Points) -> list[Item]:
+        """Take items in; return the members that leave.
+
+        Args:
+            items: What becomes a member unless it is dominated.
+            points: Their objectives ``(len(items), objectives)``.
+        """
+        together, n_before = [*self.members, *items], len(self.members)
+        values = np.vstack([self.points, np.reshape(points, (len(items), len(self._maximise)))])
+        mask = non_dominated(values, self._maximise)
+        self.members = [item for item, stays in zip(together, mask, strict=True) if stays]
+        self.points = values[mask]
+        return [together[i] for i in np.flatnonzero(~mask[:n_before])]
+
+    def dominates(self, points: Points) -> NDArray[np.bool_]:
+        """Return which points ``(n, objectives)`` would be no members: one is nowhere worse."""
+        asked = np.reshape(points, (len(points), 1, len(self._maximise)))
+        return np.asarray(no_worse(self.points, asked, self._maximise).any(axis=1))
+
+
+def no_worse(first: Array, second: Array, maximise: Sequence[bool]) -> NDArray[np.bool_]:
+    """Return which points ``(..., objectives)`` are in no objective worse than others: broadcast.
+
+    Such a point dominates the other one, or equals it.
+    """
+    sign = np.where(maximise, -1.0, 1.0)
+    return np.asarray((first * sign <= second * sign).all(axis=-1))
 
 
 def non_dominated(

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from hwnas.cost.base import Cost
 from hwnas.errors import CompileError, TableError, unknown, why
 from hwnas.figure import Figure
-from hwnas.metrics import column
+from hwnas.metrics import column, maximised
 from hwnas.pareto import hypervolume, non_dominated
 from hwnas.space import Genotype, Option, SearchSpace
 from hwnas.tabular_options import BenchmarkConfig
@@ -45,7 +45,7 @@ class Benchmark:
         self.space, self._rows = space, rows
         self.names = tuple(names)  #: ``accuracy`` and the costs
         self.values = values  #: ``(n, 1 + m)``
-        self._maximise = [column(name).maximise for name in names]
+        self._maximise = maximised(names)
 
     def row(self, genotype: Genotype) -> int | None:
         """Return where a genotype is in the table."""

@@ -2,7 +2,7 @@ import numpy as np
 import optuna
 import pytest
 
-from hwnas.pareto import hypervolume, non_dominated
+from hwnas.pareto import ParetoFront, hypervolume, no_worse, non_dominated
 
 DIRECTIONS = (True, False, False)
 
@@ -27,6 +27,38 @@ def test_of_equal_points_the_first_is_kept() -> None:
 
 def test_no_points_have_no_front() -> None:
     assert non_dominated(np.zeros((0, 2)), (True, False)).tolist() == []
+
+
+@pytest.mark.parametrize("size", [1, 7, 60])
+def test_front_that_grows_is_that_of_all(size: int) -> None:
+    points = np.random.default_rng(size).integers(0, 5, (60, 3)).astype(float)
+    front, left = ParetoFront[int](DIRECTIONS), list[int]()
+    for start in range(0, len(points), size):
+        rows = range(start, min(start + size, len(points)))
+        block = points[start : start + size]
+        would_enter = ~front.dominates(block)
+        left += front.add(rows, block)
+        assert not set(front.members).intersection(np.array(rows)[~would_enter].tolist())
+    expected = np.flatnonzero(non_dominated(points, DIRECTIONS)).tolist()
+    assert front.members == expected
+    assert front.points.tolist() == points[expected].tolist()
+    assert not set(left).intersection(expected)
+    assert front.dominates(points).all()
+
+
+def test_what_leaves_a_front_is_told() -> None:
+    front = ParetoFront[str]((True, False))
+    assert front.add(["a", "b"], [[0.8, 2.0], [0.7, 1.0]]) == []
+    assert front.add(["c"], [[0.8, 2.0]]) == []  # as good as a, and later
+    assert front.add(["d"], [[0.9, 2.0]]) == ["a"]
+    assert front.members == ["b", "d"]
+    assert ParetoFront[str](()).add([], []) == []
+
+
+def test_no_worse_holds_of_equals_and_of_what_dominates() -> None:
+    one, others = np.array([0.8, 2.0]), np.array([[0.8, 2.0], [0.7, 2.0], [0.9, 3.0]])
+    assert no_worse(one, others, (True, False)).tolist() == [True, True, False]
+    assert no_worse(others, one, (True, False)).tolist() == [True, False, False]
 
 
 @pytest.mark.parametrize("seed", range(3))

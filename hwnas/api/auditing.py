@@ -22,7 +22,7 @@ from hwnas.figure import Figure
 from hwnas.graph import n_macs
 from hwnas.int8.simulated import as_run
 from hwnas.manifest import Manifest, without_front
-from hwnas.metrics import column, paid, quality, shown
+from hwnas.metrics import column, maximised, paid, quality, shown
 from hwnas.pareto import non_dominated
 from hwnas.progress import Progress, Silent
 from hwnas.report.audit import audit_png, with_audit
@@ -249,8 +249,7 @@ def _leaving(
     names = members.judged_by.values()
     costs = [[float(rows[f.subject.genotype.id][name]) for name in names] for f in audited]
     points = np.array([[f.mean_alone, *c] for f, c in zip(audited, costs, strict=True)])
-    maximise = [column(name).maximise for name in (members.metric, *members.costs)]
-    stays = non_dominated(points, maximise)
+    stays = non_dominated(points, maximised([members.metric, *members.costs]))
     return {
         f.subject.genotype.id: "leaves front"
         for f, keeps in zip(audited, stays, strict=True)

@@ -6,7 +6,7 @@ others: its entry point in the group ``hwnas.metrics`` has the metric's name, an
 """
 
 from hwnas.metrics.base import Metric
-from hwnas.metrics.quality import better, paid, perfect, qualities, quality, shown
+from hwnas.metrics.quality import better, maximised, paid, perfect, qualities, quality, shown
 from hwnas.metrics.registry import GIVEN, column, costs, is_known, known, means
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "costs",
     "is_known",
     "known",
+    "maximised",
     "means",
     "paid",
     "perfect",

@@ -24,6 +24,11 @@ def paid(names: Iterable[str]) -> list[str]:
     return [name for name in names if name not in qualities()]
 
 
+def maximised(names: Iterable[str]) -> list[bool]:
+    """Return which objectives are to be maximised; the others are to be minimised."""
+    return [column(name).maximise for name in names]
+
+
 def better(name: str, first: float, second: float) -> bool:
     """Return whether the first of two values of a metric is better."""
     return first > second if column(name).maximise else first < second

@@ -4,20 +4,18 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
 from hwnas import metrics
 from hwnas.figure import Figure, Figures
-from hwnas.metrics import column
+from hwnas.metrics import column, maximised
+from hwnas.pareto import ParetoFront
 from hwnas.report.explorer import Line
 from hwnas.results import Candidate
+from hwnas.searching.front import points
 from hwnas.searching.member import Member
 
 _BLOCK = 512  # candidates that are held against the front at once
 _BEYOND = re.compile(r"(\S+) \S+ ((?:over|under) budget [^;\s]+)")  # of ``Budget.exceeded``
 _NAMED = 4  # members that a line names
-Array = NDArray[np.float64]
 
 
 def decisions(
@@ -43,65 +41,33 @@ def different(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 def _trials(candidates: Sequence[Candidate], objectives: Sequence[str]) -> Iterator[Line]:
     refused: list[Candidate] = []
-    front, new = _Front(objectives), different(candidates)
+    front, new = ParetoFront[Candidate](maximised(objectives)), different(candidates)
     for start in range(0, len(new), _BLOCK):
         block = new[start : start + _BLOCK]
-        entering = front.may_enter([c for c in block if c.state == "complete"])
+        scored = [c for c in block if c.state == "complete"]
+        beaten = front.dominates(points(scored, objectives)).tolist()
+        may_enter = {c.id for c, is_beaten in zip(scored, beaten, strict=True) if not is_beaten}
         for candidate in block:
             if candidate.state == "infeasible":
                 refused.append(candidate)
-            elif candidate.id in entering and (left := front.entered(candidate)) is not None:
+            elif candidate.id in may_enter:
+                left = front.add([candidate], points([candidate], objectives))
+                if front.members[-1] is not candidate:
+                    continue
                 if refused:
                     yield _refusal(refused)
                     refused = []
-                yield _entry(candidate, left, len(front), objectives)
+                yield _entry(candidate, left, len(front.members), objectives)
     if refused:
         yield _refusal(refused)
 
 
-class _Front:
-    """The front as it was after each trial."""
-
-    def __init__(self, objectives: Sequence[str]):
-        self._objectives = objectives
-        self._sign = np.array([-1.0 if column(name).maximise else 1.0 for name in objectives])
-        self._points: Array = np.zeros((0, len(objectives)))
-        self._ids: list[str] = []
-
-    def __len__(self) -> int:
-        return len(self._ids)
-
-    def may_enter(self, candidates: Sequence[Candidate]) -> set[str]:
-        """Return the ids of those that the present front does not dominate; quick for many."""
-        points = self._values(candidates)
-        reached = np.ones((len(points), len(self)), np.bool_)
-        for mine, theirs in zip(points.T, self._points.T, strict=True):
-            reached &= theirs <= mine[:, None]
-        enters = np.flatnonzero(~reached.any(axis=1))
-        return {candidates[i].id for i in enters.tolist()}
-
-    def entered(self, candidate: Candidate) -> list[str] | None:
-        """Take a candidate in; return the ids that leave, or ``None`` if it is dominated."""
-        (point,) = self._values([candidate])
-        if (self._points <= point).all(axis=1).any():
-            return None
-        beaten = (point <= self._points).all(axis=1)
-        left = [self._ids[i] for i in np.flatnonzero(beaten)]
-        self._ids = [*(self._ids[i] for i in np.flatnonzero(~beaten)), candidate.id]
-        self._points = np.vstack([self._points[~beaten], point])
-        return left
-
-    def _values(self, candidates: Sequence[Candidate]) -> Array:
-        values = [[c.figures[name].value for name in self._objectives] for c in candidates]
-        return np.asarray(np.array(values).reshape(-1, len(self._sign)) * self._sign)
-
-
 def _entry(
-    candidate: Candidate, left: Sequence[str], n_front: int, objectives: Sequence[str]
+    candidate: Candidate, left: Sequence[Candidate], n_front: int, objectives: Sequence[str]
 ) -> Line:
     text = f"{candidate.id} enters the front: {_words(candidate.figures, objectives)}"
     if left:
-        named = ", ".join(left[:_NAMED]) + (", ..." if len(left) > _NAMED else "")
+        named = ", ".join(c.id for c in left[:_NAMED]) + (", ..." if len(left) > _NAMED else "")
         text += f"; {len(left)} {'leaves' if len(left) == 1 else 'leave'}: {named}"
     return Line(f"trial {candidate.trial}", "front", f"{text}. Front of {n_front}.")
 

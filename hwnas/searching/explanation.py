@@ -4,10 +4,13 @@ import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from hwnas.errors import ConfigError
-from hwnas.metrics import column, quality
+from hwnas.metrics import maximised, quality
+from hwnas.pareto import no_worse
 from hwnas.results import Candidate
-from hwnas.searching.front import pareto_front
+from hwnas.searching.front import pareto_front, points
 from hwnas.searching.proposal import Proposal
 
 _NEAREST = 3  #: ids that are offered where one is unknown
@@ -75,14 +78,6 @@ def find(candidates: Sequence[Candidate], text: str) -> str:
     )
 
 
-def beats(a: Candidate, b: Candidate, objectives: Sequence[str]) -> bool:
-    """Whether ``a`` keeps ``b`` off the front: it dominates it, or is as good and came first."""
-    first, second = _point(a, objectives), _point(b, objectives)
-    if first == second:
-        return a.trial < b.trial
-    return all(x <= y for x, y in zip(first, second, strict=True))
-
-
 def distinct(candidates: Sequence[Candidate]) -> list[Candidate]:
     """Return each candidate as it came first, in order of trials."""
     first: dict[str, Candidate] = {}
@@ -112,7 +107,7 @@ def explain(
         now = _standing(candidate, [c for c in scored if c is not candidate], objectives)
         if not before.beaten_by:
             on_front = pareto_front(earlier, objectives)
-            displaced = [c for c in on_front if beats(candidate, c, objectives)]
+            displaced, _ = _beaten(candidate, on_front, objectives)
             left_by = min(now.beaten_by, key=lambda c: c.trial, default=None)
     return Explanation(
         candidate,
@@ -149,27 +144,30 @@ def kept_within(
 def _standing(
     candidate: Candidate, others: Sequence[Candidate], objectives: Sequence[str]
 ) -> Standing:
-    points = [_point(c, objectives) for c in (candidate, *others)]
-    ranges = [(max(column) - min(column)) or 1.0 for column in zip(*points, strict=True)]
-    own = points[0]
-
-    def distance(other: Candidate) -> float:
-        values = zip(_point(other, objectives), own, ranges, strict=True)
-        return max(abs(a - b) / size for a, b, size in values)
-
+    values = points([candidate, *others], objectives)
+    spread = np.ptp(values, axis=0)
+    off = np.abs(values - values[0]) / np.where(spread == 0, 1.0, spread)
+    distance = {c.id: away for c, away in zip(others, off[1:].max(axis=1).tolist(), strict=True)}
     best = {c.id for c in pareto_front(others, objectives)}
-    beaten_by = [c for c in others if beats(c, candidate, objectives)]
-    return Standing(
-        len(others),
-        [c for c in others if beats(candidate, c, objectives)],
-        sorted(beaten_by, key=lambda c: (c.id not in best, distance(c), c.trial)),
-    )
+    beaten, beaten_by = _beaten(candidate, others, objectives)
+    ordered = sorted(beaten_by, key=lambda c: (c.id not in best, distance[c.id], c.trial))
+    return Standing(len(others), beaten, ordered)
 
 
-def _point(candidate: Candidate, objectives: Sequence[str]) -> tuple[float, ...]:
-    """Return the objectives of a candidate, to be minimised."""
-    values = ((name, candidate.figures[name].value) for name in objectives)
-    return tuple(-value if column(name).maximise else value for name, value in values)
+def _beaten(
+    candidate: Candidate, others: Sequence[Candidate], objectives: Sequence[str]
+) -> tuple[list[Candidate], list[Candidate]]:
+    """Return which others a candidate keeps off the front, and which keep it off.
+
+    Those dominate, or are as good and came first.
+    """
+    maximise, mine = maximised(objectives), points([candidate], objectives)
+    theirs = points(others, objectives)
+    wins, loses = no_worse(mine, theirs, maximise), no_worse(theirs, mine, maximise)
+    came_first = np.array([candidate.trial < c.trial for c in others], np.bool_)
+    wins, loses = wins & (~loses | came_first), loses & (~wins | ~came_first)
+    beaten, beaten_by = (np.flatnonzero(mask).tolist() for mask in (wins, loses))
+    return [others[i] for i in beaten], [others[i] for i in beaten_by]
 
 
 def _scored(candidate: Candidate) -> float:

@@ -3,11 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from hwnas.budget import side
 from hwnas.metrics import column, quality
-from hwnas.pareto import non_dominated
+from hwnas.pareto import ParetoFront
 from hwnas.results import Candidate, Row
 from hwnas.searching.member import Member
 from hwnas.space import Space
@@ -59,10 +57,10 @@ def judge(members: Sequence[MemberForAll], objectives: Sequence[str]) -> list[Me
     What counts is each target's own artefact: how well it answers and what it costs, all at once.
     """
     fitting = [i for i, m in enumerate(members) if not m.over_budget and not m.is_outrun]
-    points = np.array([_verified(members[i], objectives) for i in fitting])
-    mask = non_dominated(points, [False] * (points.shape[1] if fitting else 0))
-    front = {i for i, stays in zip(fitting, mask, strict=True) if stays}
-    return [replace(member, on_front=i in front) for i, member in enumerate(members)]
+    points = [_verified(members[i], objectives) for i in fitting]
+    front = ParetoFront[int]([False for _ in points[0]] if points else [])
+    front.add(fitting, points)
+    return [replace(member, on_front=i in front.members) for i, member in enumerate(members)]
 
 
 def _verified(member: MemberForAll, objectives: Sequence[str]) -> list[float]:

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hwnas.metrics import column, paid
-from hwnas.pareto import non_dominated
+from hwnas.metrics import maximised, paid
+from hwnas.pareto import Array, ParetoFront
 from hwnas.results import Candidate
 
 
@@ -17,8 +17,14 @@ def pareto_front(candidates: Sequence[Candidate], objectives: Sequence[str]) -> 
     scored = [c for c in candidates if c.state == "complete"]
     distinct = {c.id: c for c in reversed(scored) if all(name in c.figures for name in objectives)}
     feasible = sorted(distinct.values(), key=lambda c: c.trial)
-    points = np.array([[c.figures[name].value for name in objectives] for c in feasible])
-    mask = non_dominated(points, [column(name).maximise for name in objectives])
-    members = [c for c, on_front in zip(feasible, mask, strict=True) if on_front]
-    cost = paid(objectives)[0]
-    return sorted(members, key=lambda c: (c.figures.get("latency_ms", c.figures[cost]).value, c.id))
+    front, cost = ParetoFront[Candidate](maximised(objectives)), paid(objectives)[0]
+    front.add(feasible, points(feasible, objectives))
+    return sorted(
+        front.members, key=lambda c: (c.figures.get("latency_ms", c.figures[cost]).value, c.id)
+    )
+
+
+def points(candidates: Sequence[Candidate], objectives: Sequence[str]) -> Array:
+    """Return the objectives of candidates ``(n, objectives)``."""
+    values = [[c.figures[name].value for name in objectives] for c in candidates]
+    return np.array(values, np.float64).reshape(len(candidates), len(objectives))

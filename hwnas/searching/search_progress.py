@@ -6,13 +6,11 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hwnas.metrics import column, perfect, quality
-from hwnas.pareto import hypervolume, non_dominated
+from hwnas.metrics import maximised, perfect, quality
+from hwnas.pareto import ParetoFront, hypervolume
 from hwnas.results import Candidate
-
-Array = NDArray[np.float64]
+from hwnas.searching.front import points
 
 _MOST = 4  # objectives, up to which the exact hypervolume is cheap
 
@@ -53,12 +51,11 @@ class SearchProgress:
 
     def __init__(self, objectives: Sequence[str], limits: Mapping[str, float]):
         self._objectives = tuple(objectives)
-        self._maximise = [column(name).maximise for name in objectives]
+        self._maximise = maximised(objectives)
         self._limits = np.array([limits.get(name, math.nan) for name in objectives])
         self._ids: set[str] = set()
         self._n = self._n_feasible = 0
-        self._front: list[Candidate] = []
-        self._points = np.zeros((0, len(objectives)))
+        self._front = ParetoFront[Candidate](self._maximise)
         self._worst = np.full(len(objectives), math.nan)
         self._highest = np.full(len(objectives), math.nan)
 
@@ -77,35 +74,31 @@ class SearchProgress:
 
     def snapshot(self) -> Snapshot:
         """Return what is known now."""
-        newest = max((member.trial for member in self._front), default=None)
-        highest = None
-        if self._front:
+        members, highest = self._front.members, None
+        newest = max((member.trial for member in members), default=None)
+        if members:
             i = self._objectives.index(quality(self._objectives))
             sign = 1 if self._maximise[i] else -1
-            highest = self._front[np.argmax(sign * self._points[:, i])]
+            highest = members[np.argmax(sign * self._front.points[:, i])]
         share = self._share()
-        return Snapshot(self._n, self._n_feasible, len(self._front), newest, share, highest)
+        return Snapshot(self._n, self._n_feasible, len(members), newest, share, highest)
 
     def _join(self, new: Sequence[Candidate]) -> None:
-        points = np.array([[c.figures[name].value for name in self._objectives] for c in new])
-        ends = np.vstack([self._worst, points])
+        values = points(new, self._objectives)
+        ends = np.vstack([self._worst, values])
         self._worst = np.where(self._maximise, np.nanmin(ends, axis=0), np.nanmax(ends, axis=0))
-        self._highest = np.nanmax(np.vstack([self._highest, points]), axis=0)
-        points = np.vstack([self._points, points])
-        mask = non_dominated(points, self._maximise)
-        together = [*self._front, *new]
-        self._front = [c for c, stays in zip(together, mask, strict=True) if stays]
-        self._points = points[mask]
+        self._highest = np.nanmax(np.vstack([self._highest, values]), axis=0)
+        self._front.add(new, values)
 
     def _share(self) -> float | None:
-        if not self._front or len(self._objectives) > _MOST:
+        if not self._front.members or len(self._objectives) > _MOST:
             return None
         worst = np.where(np.isnan(self._limits), self._worst, self._limits)
         metric = quality(self._objectives)
         i = self._objectives.index(metric)
         best = np.where(self._maximise, self._highest, 0.0)
-        best[i] = perfect(metric, self._points[:, i])
+        best[i] = perfect(metric, self._front.points[:, i])
         box = float(np.prod(np.abs(best - worst)))
         if box <= 0:
             return None
-        return hypervolume(self._points, worst.tolist(), self._maximise) / box
+        return hypervolume(self._front.points, worst.tolist(), self._maximise) / box

@@ -20,8 +20,8 @@ from hwnas.errors import CollapseError, CompileError, UnbearableError, why
 from hwnas.families.blocks import weights_of
 from hwnas.figure import Figures
 from hwnas.int8.finished import Finished
-from hwnas.metrics import column
-from hwnas.pareto import non_dominated
+from hwnas.metrics import column, maximised
+from hwnas.pareto import ParetoFront, no_worse
 from hwnas.progress import Progress
 from hwnas.results import Candidate, RunFolder
 from hwnas.searching import exits
@@ -183,15 +183,13 @@ def _judge(members: list[Member], budget: Budget, objectives: Sequence[str]) -> 
     """
     over = [[n for n, by in budget.violations(m.figures).items() if by > 0] for m in members]
     fitting = [i for i, left in enumerate(over) if not left and not members[i].is_outrun]
-    maximise = [column(name).maximise for name in objectives]
-    points = np.array([_objectives(members[i], objectives) for i in fitting])
-    mask = non_dominated(points, maximise)
-    front = {i for i, stays in zip(fitting, mask, strict=True) if stays}
-    best = [members[i] for i in front]
-    near = front | {i for i in fitting if _is_near(members[i], best, objectives)}
+    front = ParetoFront[int](maximised(objectives))
+    front.add(fitting, [_objectives(members[i], objectives) for i in fitting])
+    on, best = {*front.members}, [members[i] for i in front.members]
+    near = on | {i for i in fitting if _is_near(members[i], best, objectives)}
     return [
         dataclasses.replace(
-            member, over_budget=tuple(over[i]), on_front=i in front, near_front=i in near
+            member, over_budget=tuple(over[i]), on_front=i in on, near_front=i in near
         )
         for i, member in enumerate(members)
     ]
@@ -204,15 +202,14 @@ def _is_near(member: Member, front: Sequence[Member], objectives: Sequence[str])
     10 of Newcombe, "Interval estimation for the difference between independent proportions",
     Statistics in Medicine 17, 1998. On the same images differences vary less: a safe side.
     """
-    known = column(member.metric)
-    maximise = [column(name).maximise for name in objectives]
+    known, maximise = column(member.metric), maximised(objectives)
 
     def is_ahead(other: Member) -> bool:
         below = known.best(member.quality) - member.quality.value
         above = other.quality.value - known.binding(other.quality)
         raised = math.copysign(math.hypot(below, above), 1 if known.maximise else -1)
-        points = [_objectives(other, objectives), _objectives(member, objectives, raised)]
-        return not non_dominated(np.array(points), maximise)[1]
+        mine, theirs = _objectives(member, objectives, raised), _objectives(other, objectives)
+        return bool(no_worse(np.array(theirs), np.array(mine), maximise))
 
     return not any(map(is_ahead, front))
 
