@@ -1,13 +1,11 @@
 """What a run verified: ``models/ID.json`` of each member, and ``front.json`` of all."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NotRequired, TypedDict
 
-from hwnas.cost.in_float import is_outrun, words
 from hwnas.errors import RunError
-from hwnas.figure import Figure, FigureRow, Figures, Source
+from hwnas.figure import Figure, FigureRow, Source
 from hwnas.metrics import is_known, paid, qualities
 from hwnas.records import read_json
 from hwnas.records.schema import Unfit, fitted
@@ -47,15 +45,6 @@ class FrontFile(TypedDict):
     guessing: NotRequired[list[str]]  #: ids of members that may be no better than guessing
 
 
-@dataclass(frozen=True)
-class Verified:
-    """What verification found of a candidate."""
-
-    figures: Figures  #: those of ``verify.verified``
-    on_front: bool | None  #: whether it stayed; ``None`` while the run has not said so
-    outrun: str = ""  #: how long it takes in int8, in words, where that is no faster than float32
-
-
 def figures_of(rows: dict[str, FigureRow]) -> dict[str, Figure]:
     """Return figures by name, of what ``Figure.to_json`` says of each."""
     return {name: Figure(*values) for name, values in rows.items()}
@@ -72,14 +61,6 @@ def read_made(run: Path, genotype_id: str) -> Made | None:
         return read_json(Made, path, RunError, newest=FORMAT)
     except FileNotFoundError:
         return None
-
-
-def read_verified(run: Path, genotype_id: str) -> Verified | None:
-    """Return what a run verified of a candidate, if it did."""
-    if (made := read_made(run, genotype_id)) is None:
-        return None
-    outrun = words(made["details"]) if is_outrun(made["details"]) else ""
-    return Verified(figures_of(made["figures"]), stays(run, genotype_id), outrun)
 
 
 def read_front(run: Path) -> FrontFile | None:
@@ -100,12 +81,6 @@ def read_front(run: Path) -> FrontFile | None:
     except Unfit as problem:
         raise RunError(f"{path} cannot be read: {problem}.") from None
     return found
-
-
-def stays(run: Path, genotype_id: str) -> bool | None:
-    """Return whether a member stayed on the front of a run, if the run has said so."""
-    members = (read_front(run) or {"members": []})["members"]
-    return next((bool(m["verified_on_front"]) for m in members if m["id"] == genotype_id), None)
 
 
 def unverified(run: Path, genotype_id: str) -> str:

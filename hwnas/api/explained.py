@@ -3,16 +3,14 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hwnas.budget import Budget
 from hwnas.errors import RunError
-from hwnas.figure import Figure
 from hwnas.manifest import Manifest, read_manifest
-from hwnas.metrics import paid, quality
+from hwnas.metrics import paid
 from hwnas.results import Candidate, RunFolder
-from hwnas.searching import earlier, explanation
-from hwnas.searching.member import own
+from hwnas.searching import earlier, explanation, verified_front
+from hwnas.searching.member import Member
 from hwnas.searching.recorded import Record
-from hwnas.verified import Verified, read_verified, stays, unverified
+from hwnas.verified import unverified
 
 
 @dataclass(frozen=True)
@@ -32,26 +30,11 @@ class ReadRun:
     @property
     def limits(self) -> dict[str, float]:
         """The limits of the search; with several targets, named after them."""
-        if "targets" not in self.manifest:
-            return dict(Budget.of(self.manifest["config"]["budget"]).limits)
-        return {
-            f"{target}.{name}": limit
-            for target, own in self.manifest["targets"].items()
-            for name, limit in Budget.of(own["config"]["budget"]).limits.items()
-        }
+        return earlier.targets(self.manifest).all_limits
 
-    def verified(self, genotype_id: str) -> Verified | None:
+    def verified(self, candidate: Candidate) -> Member | None:
         """Return what the run verified of a candidate; with several targets, on all of them."""
-        if "targets" not in self.manifest:
-            return read_verified(self.folder.path, genotype_id)
-        figures: dict[str, Figure] = {}
-        outrun = ""
-        for target in self.manifest["targets"]:
-            found = read_verified(self.folder.path / target, genotype_id)
-            if found is not None:
-                figures |= {f"{target}.{name}": f for name, f in found.figures.items()}
-                outrun = f"{found.outrun} on {target}" if found.outrun else outrun
-        return Verified(figures, stays(self.folder.path, genotype_id), outrun) if figures else None
+        return verified_front.member(self.folder.path, self.manifest, candidate)
 
     def unverified(self, genotype_id: str) -> list[str]:
         """Return why it could not verify a candidate, for each target for which it could not."""
@@ -102,19 +85,15 @@ def read_run(path: Path) -> ReadRun:
     return ReadRun(folder, manifest, source.read())
 
 
-def verified_front(found: ReadRun) -> list[Candidate]:
+def as_verified(found: ReadRun) -> list[Candidate]:
     """Return those that stayed on the front, with what was verified; of one target alone."""
     if "targets" in found.manifest:
         return []
-    members = []
-    for candidate in explanation.distinct(found.record.candidates):
-        verified = found.verified(candidate.id)
-        if verified is None or not verified.on_front:
-            continue
-        metric = quality(found.record.objectives)
-        judged = verified.figures.get(own(metric, verified.figures))
-        if judged is not None:
-            figures = {**candidate.figures, **verified.figures, metric: judged}
-            members.append(replace(candidate, figures=figures))
+    candidates = explanation.distinct(found.record.candidates)
+    front = verified_front.read(found.folder.path, found.manifest, candidates)
     first, *_ = paid(found.record.objectives)
-    return sorted(members, key=lambda c: c.figures[first].value)
+    members = [
+        replace(m.candidate, figures={**m.candidate.figures, **m.all_figures})
+        for m in front.staying
+    ]
+    return sorted(members, key=lambda c: (c.figures[first].value, c.trial))

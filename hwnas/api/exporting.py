@@ -31,7 +31,7 @@ from hwnas.metrics.deriving import check_stated
 from hwnas.records import as_json
 from hwnas.results import Candidate, Row, RunFolder, default_path
 from hwnas.runtimes.onnx_check import checked_opset
-from hwnas.searching import explanation
+from hwnas.searching import explanation, verified_front
 from hwnas.space import Genotype
 from hwnas.union import stem
 from hwnas.verified import read_front
@@ -223,13 +223,14 @@ def _picked(
     known = {candidate.id: candidate.genotype for candidate in candidates}
     own = config.only is not None and (source.path / config.only).is_dir()
     where = source.path / str(config.only) if own else source.path
-    if (content := read_front(where)) is None or not known:
+    if read_front(where) is None or not known:
         raise without_front(where)
     wanted = config.wanted
     if wanted not in picking.NAMES and _ID.fullmatch(wanted):
         ids = [explanation.find(candidates, wanted)]
     else:
-        ids = picking.pick(picking.read(content), wanted)
+        front = verified_front.read(where, read_manifest(where, "run"), candidates)
+        ids = picking.pick(front, wanted)
     return [known[genotype_id] for genotype_id in ids]
 
 

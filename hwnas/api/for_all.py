@@ -15,7 +15,7 @@ from hwnas.report import searched
 from hwnas.report.page import render
 from hwnas.report.plot import Panel, front_png
 from hwnas.results import Candidate, Row, RunFolder
-from hwnas.searching.for_all import MemberForAll, judge
+from hwnas.searching.for_all import joined, judge
 from hwnas.searching.front import pareto_front
 from hwnas.searching.member import Member
 from hwnas.training import guessing
@@ -26,7 +26,7 @@ from hwnas.verified import FORMAT
 class Joint:
     """Networks for all targets, verified on each."""
 
-    members: list[MemberForAll]
+    members: list[Member]
     failed: Mapping[str, str]  #: why others could not be, by id, beside those of single targets
     #: which could not be, and which may be guessing, beside those of single targets, in sentences
     notes: list[str] = field(default_factory=list)
@@ -87,7 +87,7 @@ def verified(
         failed |= {name: f"{s.target}: {why}" for name, why in verification.failed.items()}
         by_target[s.target] = {member.candidate.id: member for member in verification.members}
     members = [
-        MemberForAll(c, {target: parts[c.id] for target, parts in by_target.items()})
+        joined(c, {target: parts[c.id] for target, parts in by_target.items()})
         for c in found
         if c.id not in failed
     ]
@@ -103,7 +103,7 @@ def ended(
     reporter: Reporter,
     candidates: list[Candidate],
     fronts: Sequence[Front],
-    members: Sequence[MemberForAll],
+    members: Sequence[Member],
 ) -> Row:
     """Return what the manifest of a run for several targets says of its end."""
     return {
@@ -123,7 +123,7 @@ def write(
 ) -> None:
     """Write the front as CSV, JSON, picture and page, and the manifest."""
     first = fronts[0].context
-    rows = [member.row(first.parts.space, first.config.metric) for member in joint.members]
+    rows = [member.row(first.parts.space) for member in joint.members]
     if rows:
         folder.write_csv("front.csv", rows)
     else:  # that of an earlier end

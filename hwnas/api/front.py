@@ -17,7 +17,6 @@ from hwnas.report.explorer import Beside
 from hwnas.report.page import render
 from hwnas.report.plot import Panel, front_png
 from hwnas.results import Candidate, Row, RunFolder
-from hwnas.searching.for_all import MemberForAll
 from hwnas.searching.member import Member
 from hwnas.target import Target
 from hwnas.training import guessing
@@ -84,7 +83,7 @@ class Outcome:
     folder: RunFolder
     manifest: Row
     fronts: Sequence[Front] = ()  #: of each target for which anything was verified
-    for_all: Sequence[MemberForAll] = ()  #: of several targets: networks for all
+    for_all: Sequence[Member] = ()  #: of several targets: networks for all
     missed: Sequence[str] = ()  #: why there is no front of other targets, or of all
     leader: str = ""  #: in a sentence, the command that verifies the front, if it is another one
     seconds: Mapping[str, float] = field(default_factory=dict)  #: by phase

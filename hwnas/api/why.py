@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from hwnas.api.explained import ReadRun, read_run, verified_front
+from hwnas.api.explained import ReadRun, as_verified, read_run
 from hwnas.api.narrative import Part, Rows, Section, Why
 from hwnas.api.trainings import trainings
 from hwnas.budget import violations
@@ -14,8 +14,8 @@ from hwnas.results import Candidate
 from hwnas.searching import explanation
 from hwnas.searching.explanation import Explanation, Standing
 from hwnas.searching.front import pareto_front
+from hwnas.searching.member import Member
 from hwnas.searching.proposal import Phase, Proposal
-from hwnas.verified import Verified
 
 _NAMED = 5  #: candidates that are listed with their figures
 _LISTED = 12  #: ids in a line
@@ -34,7 +34,7 @@ def why(config: WhyConfig) -> Why:
     candidates, objectives = found.record.candidates, found.record.objectives
     genotype_id = explanation.find(candidates, config.id)
     explained = explanation.explain(candidates, genotype_id, objectives)
-    verified = found.verified(genotype_id)
+    verified = found.verified(explained.candidate)
     proposal = found.record.proposals[explained.candidate.trial]
     label = column(quality(objectives)).label.capitalize()
     sections: list[tuple[str, list[Part]]] = [
@@ -53,14 +53,14 @@ def why(config: WhyConfig) -> Why:
 def _front(found: ReadRun) -> Iterator[Section]:
     objectives = found.record.objectives
     members = pareto_front(found.record.candidates, objectives)
-    if verified := verified_front(found):
+    if verified := as_verified(found):
         title = f"Front of {len(verified)} as verified, of what goes onto the device"
         yield Section(title, [_table(verified, objectives)])
     title = f"Front of {len(members)} as searched ({found.progress})"
     yield Section(title, [_table(members, objectives)])
 
 
-def _headline(explained: Explanation, found: ReadRun, verified: Verified | None) -> str:
+def _headline(explained: Explanation, found: ReadRun, verified: Member | None) -> str:
     candidate = explained.candidate
     state = "infeasible" if candidate.reason else "dominated"
     stays = verified.on_front if verified is not None else None
@@ -165,7 +165,7 @@ def _expected(candidate: Candidate, proposal: Proposal, found: ReadRun) -> list[
     return lines
 
 
-def _figures(candidate: Candidate, verified: Verified | None) -> Part:
+def _figures(candidate: Candidate, verified: Member | None) -> Part:
     """Return the figures; below each, what verification found."""
     table = Rows(("figure", "value", "interval", "source"))
     for name, figure in candidate.figures.items():
@@ -195,7 +195,7 @@ def _figure_cells(figure: Figure) -> list[str]:
     return [f"{figure.value:.5g}", interval, figure.source]
 
 
-def _limits(candidate: Candidate, run: ReadRun, verified: Verified | None) -> list[str]:
+def _limits(candidate: Candidate, run: ReadRun, verified: Member | None) -> list[str]:
     """Return each limit with its margin, and why a candidate was not scored or not verified."""
     limits, unverified = run.limits, run.unverified(candidate.id)
     over = violations(limits, candidate.figures)
@@ -238,7 +238,7 @@ def _percent(share: float) -> str:
     return f"{percent:.2g} %" if percent < 99.5 else f"{percent:.0f} %"
 
 
-def _verification(verified: Verified, left: Sequence[str]) -> str:
+def _verification(verified: Member, left: Sequence[str]) -> str:
     if left:
         return "By its own files it leaves the budget."
     if verified.outrun:

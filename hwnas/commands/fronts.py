@@ -11,7 +11,7 @@ from hwnas.api.front import FILES, Outcome
 from hwnas.commands.console import print_files, print_lines
 from hwnas.commands.front import print_members
 from hwnas.metrics import shown
-from hwnas.searching.for_all import MemberForAll
+from hwnas.searching.member import Member
 
 _ROWS = 24
 
@@ -42,9 +42,9 @@ def _counted(n: int) -> str:
     return "1 model" if n == 1 else f"{n} models"
 
 
-def _table(members: Sequence[MemberForAll]) -> Table:
+def _table(members: Sequence[Member]) -> Table:
     """Return a row for each model and target: beside one another, figures of many were cut off."""
-    metric = next(iter(members[0].members.values())).metric
+    metric = members[0].metric
     table = Table(
         "id", "target", metric, "ms", "",
         title="Models for all targets, verified on each", box=box.SIMPLE_HEAD, padding=(0, 1),
@@ -54,7 +54,7 @@ def _table(members: Sequence[MemberForAll]) -> Table:
         part.justify, part.no_wrap = "right", True
     for member in members[:_ROWS]:
         state = "over budget" if member.over_budget else "" if member.on_front else "left front"
-        for i, (target, own) in enumerate(member.members.items()):
+        for i, (target, own) in enumerate(member.parts.items()):
             first = (member.candidate.id, state) if i == 0 else ("", "")
             figures = shown(metric, own.quality.value), f"{own.figures['latency_ms'].value:.4f}"
             table.add_row(first[0], escape(target), *figures, first[1])

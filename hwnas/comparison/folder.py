@@ -1,22 +1,16 @@
 """Run folders of ``search`` as what is compared of them, finished or not."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from hwnas import metrics
 from hwnas.budget import Budget
 from hwnas.comparison.fronts import Point, Run, declared
-from hwnas.cost.in_float import RATIOS, is_outrun
-from hwnas.errors import RunError
-from hwnas.figure import Figure
 from hwnas.manifest import Manifest, Options
-from hwnas.metrics import column, quality
 from hwnas.results import Candidate, Row
-from hwnas.searching import earlier
-from hwnas.searching.member import Member, own, verified_names
-from hwnas.verified import read_front, read_made
+from hwnas.searching import earlier, verified_front
+from hwnas.searching.member import Member
 
 
 def read(path: Path, option: str = "runs") -> Run:
@@ -42,12 +36,12 @@ def read(path: Path, option: str = "runs") -> Run:
     if whole != path:
         scored = [earlier.targets(of_all).seen(c, str(target)) for c in scored]
         candidates = earlier.believed(path, manifest, of_all) or scored
-    members = _members(path, {c.id: c for c in candidates}, budget)
+    members = verified_front.read(path, manifest, candidates).members
     return Run(
         f"{path.absolute().parent.name}/{path.name}" if whole != path else path.absolute().name,
         declared(objectives),
         _scored(scored),
-        [verified(member) for member in members if member.is_deliverable] if members else None,
+        _verified(members),
         block=str(config["seed"]),
         config={**config, "budget": _spelt_out(budget)},
         data=_data(manifest),
@@ -79,7 +73,7 @@ def _for_all(path: Path, manifest: Manifest, option: str) -> Run:
         path.absolute().name,
         declared(manifest["objectives"]),
         _scored([c for c in searched.candidates if targets.fits_all(c)]),
-        _verified_on_all(path, list(targets.budgets)),
+        _verified(verified_front.read(path, manifest, searched.candidates).members),
         block=str(manifest["config"]["seed"]),
         config={**manifest["config"], "target": {"name": name}, "budget": {"name": "joint"}},
         data=_data(manifest),
@@ -108,68 +102,17 @@ def _scored(candidates: Sequence[Candidate]) -> list[Point]:
     return [Point(c.id, c.figures) for c in candidates if c.state == "complete"]
 
 
-def _members(folder: Path, candidates: Mapping[str, Candidate], budget: Budget) -> list[Member]:
-    """Return the verified members of a finished search; none of a tabular one."""
-    rows = (read_front(folder) or {"members": []})["members"]
-    found = []
-    for row in rows:
-        if row["id"] not in candidates:
-            raise RunError(f"{folder}: front.json names {row['id']}, which is no candidate.")
-        figures = _figures(row, "verified_", verified_names(quality(row)))
-        over = tuple(name for name, by in budget.violations(figures).items() if by > 0)
-        details = {n: row[f"verified_{n}"] for n in RATIOS if row.get(f"verified_{n}") is not None}
-        stays, is_near = bool(row["verified_on_front"]), bool(row.get("verified_near_front"))
-        candidate = candidates[row["id"]]
-        found.append(Member(candidate, figures, details, {}, over, stays, is_near))
-    return found
+def _verified(members: Sequence[Member]) -> list[Point] | None:
+    """Return the members that may be delivered; ``None`` where there is no verified front."""
+    found = [verified(member) for member in members if member.is_deliverable]
+    return found if members else None
 
 
 def verified(member: Member) -> Point:
-    """Return a member by the figures of its artefact."""
-    costs = {name: figure for name, figure in member.figures.items() if name in metrics.costs()}
+    """Return a member by the figures of its artefact: its metric, where it is worst, and costs."""
+    each = member.figures.items()
+    costs = {name: f for name, f in each if name.rpartition(".")[2] in metrics.costs()}
     return Point(member.candidate.id, {member.metric: member.quality, **costs})
-
-
-def _verified_on_all(folder: Path, targets: Sequence[str]) -> list[Point] | None:
-    """Return models that may go onto all targets; their metric is that where it is worst.
-
-    ``None`` where there is no verified front.
-    """
-    rows = (read_front(folder) or {"members": []})["members"]
-    found = []
-    for row in rows:
-        if not row["verified_fits_budget"] or _is_outrun(folder, targets, row["id"]):
-            continue
-        each: list[Figure] = []
-        metric = quality(row)
-        costs: dict[str, Figure] = {}
-        for target in targets:
-            figures = _figures(row, f"verified_{target}.", verified_names(metric))
-            each.append(figures[own(metric, figures)])
-            own_costs = (name for name in metrics.costs() if name in figures)
-            costs |= {f"{target}.{name}": figures[name] for name in own_costs}
-        worst = min if column(metric).maximise else max
-        found.append(Point(row["id"], {metric: worst(each, key=lambda f: f.value), **costs}))
-    return found if rows else None
-
-
-def _is_outrun(folder: Path, targets: Sequence[str], genotype_id: str) -> bool:
-    """Return whether float32 may be as fast on a target, which its own folder says."""
-    made = (read_made(folder / target, genotype_id) for target in targets)
-    return any(is_outrun(found["details"]) for found in made if found is not None)
-
-
-def _figures(row: Mapping[str, Any], prefix: str, names: Sequence[str]) -> dict[str, Figure]:
-    return {
-        name: Figure(
-            row[f"{prefix}{name}"],
-            row[f"{prefix}{name}_source"],
-            row.get(f"{prefix}{name}_low"),
-            row.get(f"{prefix}{name}_high"),
-        )
-        for name in names
-        if None not in (row.get(f"{prefix}{name}"), row.get(f"{prefix}{name}_source"))
-    }
 
 
 def _data(manifest: Manifest) -> str | None:

@@ -89,8 +89,7 @@ def _refusal(refused: Sequence[Candidate]) -> Line:
 
 def _verification(member: Member, objectives: Sequence[str]) -> Line:
     searched = member.candidate.figures
-    verified = {**member.figures, member.metric: member.quality}
-    changes = []
+    verified, changes = member.all_figures, []
     for name in objectives:
         text = f"{column(name).label} {figure_words(verified[name], name)}"
         changes.append(f"{text} (searched {number(searched[name].value, name)})")

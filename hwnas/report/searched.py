@@ -11,7 +11,6 @@ from hwnas.metrics import Metric, column, paid, quality
 from hwnas.report.decisions import decisions, different
 from hwnas.report.explorer import Beside, Explorer, Page, Picture, Point, RunData, Table
 from hwnas.results import Candidate
-from hwnas.searching.for_all import MemberForAll
 from hwnas.searching.member import Member
 from hwnas.space import Option
 from hwnas.union import shown
@@ -72,7 +71,7 @@ def with_more(
 def for_all(
     title: str,
     candidates: Sequence[Candidate],
-    members: Sequence[MemberForAll],
+    members: Sequence[Member],
     fronts: Mapping[str, Front],
     missed: Sequence[str],
     facts: Facts,
@@ -165,7 +164,7 @@ def verified(member: Member) -> Figures:
 
 def _for_all(
     candidates: Sequence[Candidate],
-    members: Sequence[MemberForAll],
+    members: Sequence[Member],
     fronts: Mapping[str, Front],
     missed: Sequence[str],
 ) -> Explorer:
@@ -192,12 +191,12 @@ def _for_all(
     )  # fmt: skip
 
 
-def _point_for_all(candidate: Candidate, member: MemberForAll | None, options: Options) -> Point:
+def _point_for_all(candidate: Candidate, member: Member | None, options: Options) -> Point:
     if member is None:
         return Point(candidate.id, candidate.figures, options, candidate.trial)
     found = {
         f"{target}.{name}": figure
-        for target, part in member.members.items()
+        for target, part in member.parts.items()
         for name, figure in verified(part).items()
         if name in metrics.known()
     }

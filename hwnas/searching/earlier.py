@@ -111,7 +111,9 @@ def source(folder: Path, config: Options) -> recorded.Source | None:
 
 
 def targets(manifest: Manifest) -> Targets:
-    """Return the targets of a run for several."""
+    """Return the targets of a run; that of a run for one has no name."""
+    if "targets" not in manifest:
+        return Targets({"": Budget.of(manifest["config"]["budget"])})
     own = manifest["targets"].items()
     return Targets({target: Budget.of(of["config"]["budget"]) for target, of in own})
 

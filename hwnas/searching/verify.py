@@ -215,7 +215,7 @@ def _is_near(member: Member, front: Sequence[Member], objectives: Sequence[str])
 
 
 def _objectives(member: Member, objectives: Sequence[str], raised: float = 0.0) -> list[float]:
-    figures = {**member.figures, member.metric: member.quality}
+    figures = member.all_figures
     values = {name: figures[name].value for name in objectives}
     if member.metric in values:
         values[member.metric] += raised

@@ -7,7 +7,7 @@ from rich.console import Console
 from hwnas.commands.fronts import _table
 from hwnas.figure import Figure
 from hwnas.results import Candidate
-from hwnas.searching.for_all import MemberForAll
+from hwnas.searching.for_all import joined
 from hwnas.searching.member import Member
 from hwnas.space import Genotype
 
@@ -28,7 +28,7 @@ def test_figures_of_many_targets_are_whole_in_a_narrow_terminal() -> None:
         for i, target in enumerate(targets)
     }
     told = io.StringIO()
-    Console(file=told, width=80).print(_table([MemberForAll(candidate, members)]))
+    Console(file=told, width=80).print(_table([joined(candidate, members)]))
     lines = told.getvalue().splitlines()
     for i, target in enumerate(targets):
         (line,) = [each for each in lines if target in each]

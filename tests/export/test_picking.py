@@ -1,29 +1,38 @@
-from typing import Any
-
 import pytest
 
 from hwnas.errors import ConfigError, RunError
 from hwnas.export.expression import ExpressionError
-from hwnas.export.picking import Front, Offer, knee, pick, read
+from hwnas.export.picking import geometric_mean, knee, offered, pick
+from hwnas.figure import Figure
+from hwnas.results import Candidate
+from hwnas.searching.for_all import joined
+from hwnas.searching.member import Member
+from hwnas.searching.verified_front import VerifiedFront
+from hwnas.space import Genotype
+
+NAMES = {Genotype("s", (("name", name),)).id: name for name in ("a", "b", "c", "d", "e", "gone")}
 
 
-def offer(name: str, accuracy: float, latency: float, flash: float, stays: bool = True) -> Offer:
-    figures = {"accuracy": accuracy, "latency_ms": latency, "flash_kib": flash}
-    return Offer(name, figures, stays)
+def member(name: str, accuracy: float, latency: float, flash: float, stays: bool = True) -> Member:
+    values = {"accuracy_int8": accuracy, "latency_ms": latency, "flash_kib": flash}
+    figures = {n: Figure(value, "measured") for n, value in values.items()}
+    candidate = Candidate(0, Genotype("s", (("name", name),)), {})
+    return Member(candidate, figures, {}, {}, on_front=stays)
 
 
 #: The chord leads from a to e; c is farthest above it.
-FRONT = Front(
-    [
-        offer("a", 0.70, 0.1, 30.0),
-        offer("b", 0.80, 0.4, 20.0),
-        offer("c", 0.90, 0.5, 40.0),
-        offer("d", 0.92, 0.8, 50.0),
-        offer("e", 0.94, 1.1, 60.0),
-        offer("gone", 0.99, 0.1, 1.0, stays=False),
-    ],
+FRONT = VerifiedFront(
     ("accuracy", "latency_ms"),
+    [
+        member("a", 0.70, 0.1, 30.0),
+        member("b", 0.80, 0.4, 20.0),
+        member("c", 0.90, 0.5, 40.0),
+        member("d", 0.92, 0.8, 50.0),
+        member("e", 0.94, 1.1, 60.0),
+        member("gone", 0.99, 0.1, 1.0, stays=False),
+    ],
 )
+OFFERS = offered(FRONT)
 
 
 @pytest.mark.parametrize(
@@ -42,38 +51,35 @@ FRONT = Front(
     ],
 )
 def test_what_is_asked_for_is_picked_and_stayed_on_the_front(wanted: str, ids: list[str]) -> None:
-    assert pick(FRONT, wanted) == ids
+    assert [NAMES[genotype_id] for genotype_id in pick(FRONT, wanted)] == ids
 
 
 def test_knee_is_where_the_distance_from_the_chord_is_largest() -> None:
-    points = {o.id: (o.figures["latency_ms"], o.figures["accuracy"]) for o in FRONT.standing}
+    points = {NAMES[i]: (of["latency_ms"], of["accuracy"]) for i, of in OFFERS.items()}
     (x0, y0), (x1, y1) = points["a"], points["e"]
 
     def distance(name: str) -> float:
         x, y = (points[name][0] - x0) / (x1 - x0), (points[name][1] - y0) / (y1 - y0)
         return (y - x) / 2**0.5
 
-    assert knee(FRONT.standing, FRONT.objectives).id == max(points, key=distance)
+    assert NAMES[knee(OFFERS, FRONT.objectives)] == max(points, key=distance)
 
 
 def test_knee_weighs_all_costs_alike_and_any_units() -> None:
     both = ("accuracy", "latency_ms", "flash_kib")
-    first = knee(FRONT.standing, both).id
-    scaled = [
-        offer(o.id, o.figures["accuracy"], o.figures["latency_ms"] * 1e3, o.figures["flash_kib"])
-        for o in FRONT.standing
-    ]
-    assert knee(scaled, both).id == first
-    assert knee(FRONT.standing[:1], both).id == "a"  # of a front of one
+    first = knee(OFFERS, both)
+    scaled = {i: {**of, "latency_ms": of["latency_ms"] * 1e3} for i, of in OFFERS.items()}
+    assert knee(scaled, both) == first
+    (a, *_) = OFFERS
+    assert knee({a: OFFERS[a]}, both) == a  # of a front of one
 
 
 def test_equals_are_told_apart_by_accuracy_costs_and_id() -> None:
-    front = Front(
-        [offer("z", 0.8, 0.5, 9.0), offer("y", 0.8, 0.5, 9.0), offer("x", 0.7, 0.5, 1.0)],
-        ("accuracy", "latency_ms"),
-    )
-    assert pick(front, "fastest") == ["y"]
-    assert pick(front, "accuracy max") == ["y"]
+    equals = [member("z", 0.8, 0.5, 9.0), member("y", 0.8, 0.5, 9.0)]
+    front = VerifiedFront(("accuracy", "latency_ms"), [*equals, member("x", 0.7, 0.5, 1.0)])
+    first = min(each.candidate.id for each in equals)
+    assert pick(front, "fastest") == [first]
+    assert pick(front, "accuracy max") == [first]
 
 
 @pytest.mark.parametrize(
@@ -91,38 +97,19 @@ def test_what_cannot_be_picked_is_refused(wanted: str, message: str) -> None:
 
 def test_nothing_left_after_verification_is_said() -> None:
     with pytest.raises(RunError, match="No member of the front fits the budget"):
-        pick(Front([offer("gone", 0.9, 0.1, 1.0, stays=False)], ("accuracy",)), "knee")
+        pick(VerifiedFront(("accuracy",), [member("gone", 0.9, 0.1, 1.0, stays=False)]), "knee")
     with pytest.raises(RunError, match=r"No network was verified for all targets: .*only=TARGET"):
-        pick(Front([], ("accuracy",)), "knee")
-
-
-def row(name: str, prefix: str, figures: dict[str, float]) -> dict[str, Any]:
-    found: dict[str, Any] = {"id": name, "verified_on_front": True, "accuracy": 0.5}
-    for key, value in figures.items():
-        found |= {f"verified_{prefix}{key}": value, f"verified_{prefix}{key}_source": "measured"}
-    return found
-
-
-def test_accuracy_is_that_of_the_artefact() -> None:
-    figures = {"accuracy_fp32": 0.9, "accuracy_int8": 0.8, "latency_ms": 1.0}
-    front = read({"objectives": {"accuracy": "max"}, "members": [row("a", "", figures)]})
-    assert front.offers[0].figures["accuracy"] == 0.8
-    assert front.objectives == ("accuracy",)
+        pick(VerifiedFront(("accuracy",), []), "knee")
 
 
 def test_models_for_all_targets_have_the_figures_of_each() -> None:
-    npu = row("a", "npu.", {"accuracy_fp32": 0.9, "accuracy_int8": 0.7, "latency_ms": 1.0})
-    cpu = row("a", "cpu.", {"accuracy_fp32": 0.9, "latency_ms": 4.0})
-    front = read(
-        {
-            "objectives": {"accuracy": "max", "npu.latency_ms": "min", "cpu.latency_ms": "min"},
-            "members": [npu | cpu],
-        }
-    )
-    (only,) = front.offers
-    assert only.figures["npu.accuracy"] == only.figures["accuracy"] == 0.7
-    assert only.figures["cpu.accuracy"] == 0.9
-    assert only.cost("latency_ms") == pytest.approx(2.0)
-    assert pick(front, "accuracy max where npu.latency_ms <= 1 and cpu.accuracy > 0.8") == ["a"]
+    npu, cpu = member("a", 0.7, 1.0, 3.0), member("a", 0.9, 4.0, 3.0)
+    both = joined(npu.candidate, {"npu": npu, "cpu": cpu})
+    front = VerifiedFront(("accuracy", "npu.latency_ms", "cpu.latency_ms"), [both])
+    ((only, values),) = offered(front).items()
+    assert values["npu.accuracy"] == values["accuracy"] == 0.7
+    assert values["cpu.accuracy"] == 0.9
+    assert geometric_mean(values, "latency_ms") == pytest.approx(2.0)
+    assert pick(front, "accuracy max where npu.latency_ms <= 1 and cpu.accuracy > 0.8") == [only]
     with pytest.raises(ExpressionError, match=r"cpu\.latency_ms, npu\.accuracy"):
         pick(front, "accuracy max where latency_ms <= 1")

@@ -1,19 +1,21 @@
 """One search for several targets."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hwnas.budget import Budget
 from hwnas.cost.base import Cost
+from hwnas.cost.in_float import RATIOS
 from hwnas.errors import CompileError, ConfigError
 from hwnas.figure import Figure
 from hwnas.metrics import column
 from hwnas.progress import Silent
 from hwnas.results import Candidate
 from hwnas.searching import loop
-from hwnas.searching.for_all import MemberForAll, judge
+from hwnas.searching.for_all import joined, judge
 from hwnas.searching.member import Member
 from hwnas.searching.options import SamplerConfig
 from hwnas.searching.study import Study
@@ -140,9 +142,7 @@ def test_search_scores_what_fits_one_budget(tiny: SearchSpace, tmp_path: Path, n
 
 
 def test_front_for_all_is_judged_by_all_artefacts(genotype: Genotype) -> None:
-    def member(
-        accuracy: float, ms: tuple[float, float], over: tuple[str, ...] = ()
-    ) -> MemberForAll:
+    def member(accuracy: float, ms: tuple[float, float], over: tuple[str, ...] = ()) -> Member:
         parts = {}
         for target, latency in zip("ab", ms, strict=True):
             figures = {
@@ -150,7 +150,7 @@ def test_front_for_all_is_judged_by_all_artefacts(genotype: Genotype) -> None:
                 "latency_ms": Figure(latency, "measured"),
             }
             parts[target] = Member(_candidate(genotype), figures, {}, {}, over)
-        return MemberForAll(_candidate(genotype), parts)
+        return joined(_candidate(genotype), parts)
 
     objectives = ("accuracy", "a.latency_ms", "b.latency_ms")
     best = member(0.95, (1.0, 2.0), ("latency_ms",))
@@ -163,3 +163,27 @@ def test_front_for_all_is_judged_by_all_artefacts(genotype: Genotype) -> None:
         "", "left the front", "", "over a.latency_ms; over b.latency_ms",
     ]  # fmt: skip
     assert judge([best], objectives)[0].on_front is False
+
+
+def test_network_for_all_answers_as_where_it_is_worst(genotype: Genotype) -> None:
+    def part(accuracy: float, name: str, ratio: float) -> Member:
+        figures = {name: Figure(accuracy, "measured"), "latency_ms": Figure(2.0, "measured")}
+        details = dict(zip(RATIOS, (ratio, ratio - 0.1, ratio + 0.1), strict=True))
+        return Member(_candidate(genotype), figures, details, {"model": "sha"}, ("latency_ms",))
+
+    parts = {"a": part(0.9, "accuracy_fp32", 0.5), "b": part(0.8, "accuracy_int8", 1.0)}
+    member = joined(_candidate(genotype), parts)
+    assert member.is_for_all
+    assert (member.metric, member.quality.value) == ("accuracy", 0.8)
+    assert member.over_budget == ("a.latency_ms", "b.latency_ms")
+    found = {name: replace(own, files={}) for name, own in parts.items()}
+    assert member.parts == found
+    values = {name: figure.value for name, figure in member.all_figures.items()}
+    assert values == {
+        "a.accuracy_fp32": 0.9, "a.latency_ms": 2.0, "b.accuracy_int8": 0.8, "b.latency_ms": 2.0,
+        "a.accuracy": 0.9, "b.accuracy": 0.8, "accuracy": 0.8,
+    }  # fmt: skip
+    assert member.is_outrun
+    assert member.outrun == "1.00 times (0.90 to 1.10) as long as in float32, timed in turns on b"
+    assert parts["b"].outrun.endswith("in turns")
+    assert parts["a"].outrun == ""
