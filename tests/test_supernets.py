@@ -10,7 +10,7 @@ from torch import nn
 
 from hwnas import families, tasks
 from hwnas.families import running
-from hwnas.finishing.teachers import Member
+from hwnas.finishing.teachers import FinishedNetwork
 from hwnas.progress import Silent
 from hwnas.space import SearchSpace
 from hwnas.supernets import TrainingSetup
@@ -47,7 +47,7 @@ def test_weights_are_found_however_networks_run_and_compute(
     alone, same = (s.network_checkpoint(s.space.largest(), "scratch") for s in (setup, several))
     assert alone.path == same.path
     taught = [
-        Member(nn.Identity(), s.space.largest(), s, "scratch", Silent()).words
+        FinishedNetwork(nn.Identity(), s.space.largest(), s, "scratch", Silent()).words
         for s in (setup, several)
     ]
     assert taught[0] == taught[1]

@@ -18,7 +18,7 @@ from hwnas.finishing import finish, lesson
 from hwnas.finishing.finish import Load
 from hwnas.finishing.lesson import Lesson, Origin
 from hwnas.finishing.options import FinishingConfig
-from hwnas.finishing.teachers import Member, Tutor
+from hwnas.finishing.teachers import FinishedNetwork, Tutor
 from hwnas.int8.finished import Finished
 from hwnas.metrics import means
 from hwnas.progress import Progress, Silent
@@ -170,12 +170,12 @@ class Finisher:
         return Origin(self.parts.setup_of(genotype), self.weights, genotype, tutor)
 
     @cached_property
-    def _taught_by(self) -> Member:
+    def _taught_by(self) -> FinishedNetwork:
         assert self.teacher is not None
         setup = self.parts.setup_of(self.teacher)
         origin = Origin(setup, self.weights, self.teacher)
         network = finish.tuned(origin, self.searched, self.progress)
-        return Member(network.network, self.teacher, setup, network.past, self.progress)
+        return FinishedNetwork(network.network, self.teacher, setup, network.past, self.progress)
 
 
 def verifier(parts: Parts, finisher: Finisher, device: Device | None) -> Verifier:

@@ -61,7 +61,7 @@ class LargestSubnet:
 
 @final
 @dataclass(frozen=True)
-class Member:
+class FinishedNetwork:
     """A finished network of the same search; its answers are computed once for all it teaches."""
 
     network: nn.Module
