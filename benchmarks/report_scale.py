@@ -83,11 +83,8 @@ def report(candidates: list[Candidate], space: SearchSpace, path: Path) -> None:
         ),
     )
     title = f"{len(candidates):,} candidates, {len(members)} on the front"
-    picture = watch.timed(
-        "front.png",
-        lambda: front_png(Panel(candidates, members, "accuracy", OBJECTIVES[1], budget, title)),
-    )
-    found = searched.Front(candidates, members, OBJECTIVES, budget)
+    found = searched.FrontData(candidates, members, OBJECTIVES, budget)
+    picture = watch.timed("front.png", lambda: front_png(Panel(found, title)))
     page = watch.timed("report.html", lambda: render(searched.single(title, found, [])).encode())
     folder.write_bytes("front.png", picture)
     folder.write_bytes("report.html", page)

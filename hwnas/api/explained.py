@@ -7,7 +7,8 @@ from hwnas.errors import RunError
 from hwnas.manifest import Manifest, read_manifest
 from hwnas.metrics import paid
 from hwnas.results import Candidate, RunFolder
-from hwnas.searching import earlier, explanation, verified_front
+from hwnas.searching import earlier, verified_front
+from hwnas.searching.front import distinct
 from hwnas.searching.member import Member
 from hwnas.searching.recorded import Record
 from hwnas.verified import unverified
@@ -89,7 +90,7 @@ def as_verified(found: ReadRun) -> list[Candidate]:
     """Return those that stayed on the front, with what was verified; of one target alone."""
     if "targets" in found.manifest:
         return []
-    candidates = explanation.distinct(found.record.candidates)
+    candidates = distinct(found.record.candidates)
     front = verified_front.read(found.folder.path, found.manifest, candidates)
     first, *_ = paid(found.record.objectives)
     members = [

@@ -10,7 +10,7 @@ from hwnas.api.finishing import Finish
 from hwnas.api.front import LONGER, Front, finished, left_out, told
 from hwnas.api.reporter import Reporter
 from hwnas.budget import Budget
-from hwnas.metrics import column, paid
+from hwnas.metrics import column
 from hwnas.report import searched
 from hwnas.report.page import render
 from hwnas.report.plot import Panel, front_png
@@ -142,16 +142,10 @@ def write(
     folder.write_json("front.json", content)
     ids = {member.candidate.id for member in joint.members}
     folder.write_bytes("front.png", front_png(*(_panel(front, ids) for front in fronts)))
-    data = first.parts.data.name
-    title = f"hwnas: {first.config.searched} on {', '.join(manifest['targets'])}, {data}"
-    found = {
-        front.context.target: searched.Front(
-            front.candidates, front.members, front.context.config.objectives,
-            front.context.config.allowed, front.beside,
-        )
-        for front in fronts
-    }  # fmt: skip
-    page = searched.for_all(title, fitting, joint.members, found, missed, _facts(manifest))
+    named = ", ".join(manifest["targets"])
+    title = f"hwnas: {first.config.searched} on {named}, {first.parts.data.name}"
+    data = {front.context.target: front.data for front in fronts}
+    page = searched.for_all(title, fitting, joint.members, data, missed, _facts(manifest))
     findings = [f"{target}: {line}" for target, held in against.items() for line in held.sentences]
     findings += joint.notes
     for f in fronts:
@@ -164,12 +158,7 @@ def write(
 
 def _panel(front: Front, ids: set[str]) -> Panel:
     config = front.context.config
-    cost = paid(config.objectives)[0]
-    title = f"{config.searched} on {config.target.name}"
-    members = front.members
-    return Panel(
-        front.candidates, members, config.metric, cost, config.allowed, title, ids, front.beside
-    )
+    return Panel(front.data, f"{config.searched} on {config.target.name}", ids)
 
 
 def _budget(own: Mapping[str, Any]) -> Budget:

@@ -11,11 +11,11 @@ from hwnas.api.exits import FILE as EXITS
 from hwnas.api.exits import Exits
 from hwnas.api.reporter import Reporter
 from hwnas.energy import EnergyModel, PowerModel
-from hwnas.metrics import column, paid
+from hwnas.metrics import column
 from hwnas.report import searched
-from hwnas.report.explorer import Beside
 from hwnas.report.page import render
 from hwnas.report.plot import Panel, front_png
+from hwnas.report.searched import FrontData
 from hwnas.results import Candidate, Row, RunFolder
 from hwnas.searching.member import Member
 from hwnas.target import Target
@@ -71,9 +71,11 @@ class Front:
         return left_out(self.failed)
 
     @property
-    def beside(self) -> Beside | None:
-        """What is drawn beside it."""
-        return None if self.against is None else self.against.beside
+    def data(self) -> FrontData:
+        """What is put on pages and drawn."""
+        config = self.context.parts.config
+        beside = None if self.against is None else self.against.beside
+        return FrontData(self.candidates, self.members, config.objectives, config.allowed, beside)
 
 
 @dataclass(frozen=True)
@@ -123,8 +125,7 @@ def finished(phases: Reporter, candidates: list[Candidate], members: list[Member
 def write_front(front: Front, manifest: Row) -> None:
     """Write the front as CSV, JSON, picture and page, its baseline, and the manifest."""
     parts, folder, against = front.context.parts, front.folder, front.against
-    candidates, members = front.candidates, front.members
-    config = parts.config
+    members, config = front.members, parts.config
     write_baseline(folder, against)
     for more in (front.cascades, front.exits):
         more.write(folder, config.metric)
@@ -150,11 +151,7 @@ def write_front(front: Front, manifest: Row) -> None:
         | ({} if against is None else {"baseline": against.to_json()}),
     )
     title = f"{config.searched} on {config.target.name}, {parts.data.name}"
-    costs = paid(config.objectives)
-    panel = Panel(
-        candidates, members, config.metric, costs[0], config.allowed, title, beside=front.beside
-    )
-    folder.write_bytes("front.png", front_png(panel))
+    folder.write_bytes("front.png", front_png(Panel(front.data, title)))
     facts = [
         ("target", config.target.caveat),
         ("cost model", _cost_words(manifest)),
@@ -169,8 +166,7 @@ def write_front(front: Front, manifest: Row) -> None:
         ("command", manifest["command"]),
         *((f"version of {name}", version) for name, version in manifest["versions"].items()),
     ]
-    found = searched.Front(candidates, members, config.objectives, config.allowed, front.beside)
-    page = searched.single(f"hwnas: {title}", found, facts)
+    page = searched.single(f"hwnas: {title}", front.data, facts)
     if against is not None:
         page = searched.with_more(page, against.sentences, [against.table()])
     refused = [m.refusal for m in members if m.is_outrun]

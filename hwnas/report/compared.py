@@ -12,9 +12,9 @@ from hwnas.figure import Figure, Figures
 from hwnas.metrics import Metric, column
 from hwnas.report import searched
 from hwnas.report.comparison_tables import comparison_tables
-from hwnas.report.decisions import different
 from hwnas.report.explorer import Explorer, Page, Picture, Point, RunData
 from hwnas.results import Row
+from hwnas.searching.front import distinct
 from hwnas.union import shown
 
 #: A member's probability of being on the front of all that is compared.
@@ -167,7 +167,7 @@ def _points(front: Front, kind: Kind) -> list[Point]:
     A member that is dominated, because it was verified or because fewer objectives are compared
     than were searched in, is none here.
     """
-    candidates = {c.id: c for c in different(front.run.candidates)}
+    candidates = {c.id: c for c in distinct(front.run.candidates)}
     options = shown(c.genotype for c in candidates.values())
     members = {p.id: p.figures for p, on in zip(front.points, front.mask, strict=True) if on}
     found: dict[str, Point] = {}
@@ -188,7 +188,7 @@ def _points(front: Front, kind: Kind) -> list[Point]:
 
 
 def _n_refused(front: Front) -> int:
-    return sum(c.state == "infeasible" for c in different(front.run.candidates))
+    return sum(c.state == "infeasible" for c in distinct(front.run.candidates))
 
 
 def _with_chance(point: Point, chance: float | None, kind: Kind) -> Point:

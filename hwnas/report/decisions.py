@@ -10,7 +10,7 @@ from hwnas.metrics import column, maximised
 from hwnas.pareto import ParetoFront
 from hwnas.report.explorer import Line
 from hwnas.results import Candidate
-from hwnas.searching.front import points
+from hwnas.searching.front import distinct, points
 from hwnas.searching.member import Member
 
 _BLOCK = 512  # candidates that are held against the front at once
@@ -31,17 +31,9 @@ def decisions(
     return [*_trials(candidates, objectives), *(_verification(m, objectives) for m in members)]
 
 
-def different(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Return each network once, as its first trial."""
-    found: dict[str, Candidate] = {}
-    for candidate in candidates:
-        found.setdefault(candidate.id, candidate)
-    return list(found.values())
-
-
 def _trials(candidates: Sequence[Candidate], objectives: Sequence[str]) -> Iterator[Line]:
     refused: list[Candidate] = []
-    front, new = ParetoFront[Candidate](maximised(objectives)), different(candidates)
+    front, new = ParetoFront[Candidate](maximised(objectives)), distinct(candidates)
     for start in range(0, len(new), _BLOCK):
         block = new[start : start + _BLOCK]
         scored = [c for c in block if c.state == "complete"]

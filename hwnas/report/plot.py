@@ -10,11 +10,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from hwnas.budget import Budget
-from hwnas.metrics import column
+from hwnas.metrics import column, paid, quality
 from hwnas.report.explorer import Beside
-from hwnas.results import Candidate, Row
-from hwnas.searching.member import NEAR, Member
+from hwnas.report.searched import FrontData
+from hwnas.results import Row
+from hwnas.searching.front import pareto_front
+from hwnas.searching.member import NEAR
 
 # Okabe and Ito's palette, which colour-blind people can tell apart.
 SEARCHED, VERIFIED, LEFT, DOMINATED, LIMIT = "#0072B2", "#009E73", "#D55E00", "#BBBBBB", "#CC79A7"
@@ -42,17 +43,11 @@ class Picture(Figure):
 
 @dataclass(frozen=True)
 class Panel:
-    """The front of one target, to be drawn over one cost."""
+    """The front of one target, to be drawn over its first cost; as searched if none is verified."""
 
-    candidates: Sequence[Candidate]
-    members: Sequence[Member]
-    metric: str
-    cost: str
-    budget: Budget
+    front: FrontData
     title: str
     for_all: Container[str] = ()  #: ids of models for all targets
-    beside: Beside | None = None
-    unverified: Sequence[Candidate] = ()  #: the front as searched, where none was verified
 
 
 def front_png(*panels: Panel) -> bytes:
@@ -72,9 +67,10 @@ def front_figure(*panels: Panel) -> Picture:
 
 
 def _draw_front(axes: Axes, panel: Panel) -> None:
-    candidates, members, cost = panel.candidates, panel.members, panel.cost
-    metric = panel.metric
-    found = [member.candidate for member in members] or panel.unverified
+    front = panel.front
+    candidates, members, beside = front.candidates, front.members, front.beside
+    metric, cost = quality(front.objectives), paid(front.objectives)[0]
+    found = [member.candidate for member in members] or pareto_front(candidates, front.objectives)
     on_front = {candidate.id for candidate in found}
     rest = [c for c in candidates if c.state != "infeasible" and c.id not in on_front]
     axes.scatter(
@@ -113,14 +109,14 @@ def _draw_front(axes: Axes, panel: Panel) -> None:
             s=90, facecolors="none", edgecolors=FOR_ALL, marker="s", zorder=4,
             label="fits all targets, on the joint front",
         )  # fmt: skip
-    if panel.beside is not None:
-        _draw_beside(axes, panel.beside, metric, cost)
+    if beside is not None:
+        _draw_beside(axes, beside, metric, cost)
     costs = [candidate.figures[cost].value for candidate in (*rest, *found)]
     costs += [member.figures[cost].value for member in members]
-    if panel.beside is not None:
-        costs += [point[cost].value for point in panel.beside.points if cost in point]
-    if cost in panel.budget.limits:
-        limit = panel.budget.limits[cost]
+    if beside is not None:
+        costs += [point[cost].value for point in beside.points if cost in point]
+    if cost in front.budget.limits:
+        limit = front.budget.limits[cost]
         axes.axvline(limit, color=LIMIT, ls="--", lw=1.2, label="budget")
         costs.append(limit)
     if costs and 0 < _WIDE * min(costs) < max(costs):

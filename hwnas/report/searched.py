@@ -8,9 +8,10 @@ from hwnas import metrics
 from hwnas.budget import Budget
 from hwnas.figure import Figures
 from hwnas.metrics import Metric, column, paid, quality
-from hwnas.report.decisions import decisions, different
+from hwnas.report.decisions import decisions
 from hwnas.report.explorer import Beside, Explorer, Page, Picture, Point, RunData, Table
 from hwnas.results import Candidate
+from hwnas.searching.front import distinct
 from hwnas.searching.member import Member
 from hwnas.space import Option
 from hwnas.union import shown
@@ -29,17 +30,17 @@ Options = Sequence[tuple[str, Option]]
 
 
 @dataclass(frozen=True)
-class Front:
-    """What a search found for one target."""
+class FrontData:
+    """What a search found for one target, as it is put on a page and drawn."""
 
     candidates: Sequence[Candidate]
-    members: Sequence[Member]
+    members: Sequence[Member]  #: verified
     objectives: Sequence[str]
     budget: Budget
     beside: Beside | None = None  #: a baseline
 
 
-def single(title: str, front: Front, facts: Facts) -> Page:
+def single(title: str, front: FrontData, facts: Facts) -> Page:
     """Return the page of a search for one target."""
     log = decisions(front.candidates, front.members, front.objectives)
     explorer = explorer_of("Front", front)
@@ -72,7 +73,7 @@ def for_all(
     title: str,
     candidates: Sequence[Candidate],
     members: Sequence[Member],
-    fronts: Mapping[str, Front],
+    fronts: Mapping[str, FrontData],
     missed: Sequence[str],
     facts: Facts,
 ) -> Page:
@@ -97,7 +98,7 @@ def for_all(
 
 def explorer_of(
     title: str,
-    front: Front,
+    front: FrontData,
     *,
     for_all: frozenset[str] = frozenset(),
     link: tuple[str, str] = ("", ""),
@@ -128,7 +129,7 @@ def run_of(
 ) -> RunData:
     """Return a search for one target as it is put on a page: each network once."""
     front = {member.candidate.id: member for member in members}
-    networks = different(candidates)
+    networks = distinct(candidates)
     scored = [candidate for candidate in networks if candidate.state != "infeasible"]
     options = shown(candidate.genotype for candidate in networks)
     points = [_point(c, front.get(c.id), options(c.genotype)) for c in scored]
@@ -165,11 +166,11 @@ def verified(member: Member) -> Figures:
 def _for_all(
     candidates: Sequence[Candidate],
     members: Sequence[Member],
-    fronts: Mapping[str, Front],
+    fronts: Mapping[str, FrontData],
     missed: Sequence[str],
 ) -> Explorer:
     by_id = {member.candidate.id: member for member in members}
-    options, networks = shown(c.genotype for c in candidates), different(candidates)
+    options, networks = shown(c.genotype for c in candidates), distinct(candidates)
     points = [_point_for_all(c, by_id.get(c.id), options(c.genotype)) for c in networks]
     costs = [
         f"{target}.{name}" for target, front in fronts.items() for name in paid(front.objectives)

@@ -10,7 +10,7 @@ from hwnas.errors import ConfigError
 from hwnas.metrics import maximised, quality
 from hwnas.pareto import no_worse
 from hwnas.results import Candidate
-from hwnas.searching.front import pareto_front, points
+from hwnas.searching.front import distinct, pareto_front, points
 from hwnas.searching.proposal import Proposal
 
 _NEAREST = 3  #: ids that are offered where one is unknown
@@ -76,14 +76,6 @@ def find(candidates: Sequence[Candidate], text: str) -> str:
     raise ConfigError(
         f"id={text}: none of {len(ids)} candidates. The nearest: {', '.join(nearest)}."
     )
-
-
-def distinct(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Return each candidate as it came first, in order of trials."""
-    first: dict[str, Candidate] = {}
-    for candidate in sorted(candidates, key=lambda c: c.trial):
-        first.setdefault(candidate.id, candidate)
-    return list(first.values())
 
 
 def explain(

@@ -1,6 +1,6 @@
 """The searched front: what no other candidate of a search dominates."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -15,13 +15,20 @@ def pareto_front(candidates: Sequence[Candidate], objectives: Sequence[str]) -> 
     Only what was read whole is on it. Where no latency is known, the first cost stands in for it.
     """
     scored = [c for c in candidates if c.state == "complete"]
-    distinct = {c.id: c for c in reversed(scored) if all(name in c.figures for name in objectives)}
-    feasible = sorted(distinct.values(), key=lambda c: c.trial)
+    feasible = distinct([c for c in scored if all(name in c.figures for name in objectives)])
     front, cost = ParetoFront[Candidate](maximised(objectives)), paid(objectives)[0]
     front.add(feasible, points(feasible, objectives))
     return sorted(
         front.members, key=lambda c: (c.figures.get("latency_ms", c.figures[cost]).value, c.id)
     )
+
+
+def distinct(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """Return each candidate as it came first, in order of trials."""
+    first: dict[str, Candidate] = {}
+    for candidate in sorted(candidates, key=lambda c: c.trial):
+        first.setdefault(candidate.id, candidate)
+    return list(first.values())
 
 
 def points(candidates: Sequence[Candidate], objectives: Sequence[str]) -> Array:

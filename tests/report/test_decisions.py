@@ -6,8 +6,9 @@ import pytest
 from hwnas import metrics
 from hwnas.figure import Figure
 from hwnas.pareto import non_dominated
-from hwnas.report.decisions import decisions, different
+from hwnas.report.decisions import decisions
 from hwnas.results import Candidate
+from hwnas.searching.front import distinct
 from hwnas.searching.member import Member
 from hwnas.space import Genotype
 
@@ -71,4 +72,4 @@ def test_verification_is_told() -> None:
 
 def test_networks_come_once_as_their_first_trial() -> None:
     again = [_candidate(0, 0.8, 2.0), _candidate(1, 0.7, 1.0), _candidate(2, 0.8, 2.0, name=0)]
-    assert [candidate.trial for candidate in different(again)] == [0, 1]
+    assert [candidate.trial for candidate in distinct(again)] == [0, 1]

@@ -11,6 +11,7 @@ from hwnas.report import searched
 from hwnas.report.explorer import Explorer, Line, Page, Picture, Point, RunData, Table
 from hwnas.report.page import render, with_section
 from hwnas.report.plot import Panel, front_figure, front_png
+from hwnas.report.searched import FrontData
 from hwnas.report.view import content
 from hwnas.results import Candidate
 from hwnas.searching.member import NEAR, Member, verified_names
@@ -53,7 +54,7 @@ def test_picture_is_a_png_of_readable_size(
     candidates: list[Candidate], members: list[Member]
 ) -> None:
     budget = Budget({"latency_ms": 3.0})
-    png = front_png(Panel(candidates, members, "accuracy", "latency_ms", budget, "title"))
+    png = front_png(Panel(FrontData(candidates, members, OBJECTIVES, budget), "title"))
     assert png[:8] == b"\x89PNG\r\n\x1a\n"
     assert struct.unpack(">II", png[16:24]) == (1200, 750)
 
@@ -64,7 +65,7 @@ def test_picture_tells_what_left_from_what_may_be_on_the_front(
     near = replace(members[0], candidate=candidates[1], on_front=False, near_front=True)
 
     def drawn(*shown: Member, **limits: float) -> tuple[str, set[str]]:
-        panel = Panel(candidates, shown, "accuracy", "latency_ms", Budget(limits), "title")
+        panel = Panel(FrontData(candidates, shown, OBJECTIVES, Budget(limits)), "title")
         (axes,) = front_figure(panel).axes
         return axes.get_xscale(), set(axes.get_legend_handles_labels()[1])
 
@@ -81,7 +82,7 @@ def test_picture_tells_what_left_from_what_may_be_on_the_front(
 def test_page_is_self_contained_and_tells_what_left(
     candidates: list[Candidate], members: list[Member]
 ) -> None:
-    front = searched.Front(candidates, members, OBJECTIVES, Budget({"latency_ms": 3.0}))
+    front = FrontData(candidates, members, OBJECTIVES, Budget({"latency_ms": 3.0}))
     page = render(searched.single("run", front, [("target", "npu")]))
     assert "<script src" not in page
     assert "<link" not in page
@@ -99,7 +100,7 @@ def test_names_are_escaped(candidates: list[Candidate], members: list[Member]) -
     candidate = Candidate(99, genotype, candidates[0].figures, reason="")
     member = Member(candidate, members[0].figures, {}, {})
     refused = Candidate(100, Genotype("tiny", ((EVIL, 1),)), {}, reason=EVIL)
-    front = searched.Front([*candidates, candidate, refused], [member], OBJECTIVES, Budget())
+    front = FrontData([*candidates, candidate, refused], [member], OBJECTIVES, Budget())
     page = render(searched.single(EVIL, front, [(EVIL, EVIL)]))
     point = Point(EVIL, {"a": Figure(1, "measured"), "b": Figure(2, "measured")})
     columns = {"a": Metric(EVIL, EVIL), "b": Metric(EVIL, "")}
