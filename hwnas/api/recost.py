@@ -13,7 +13,7 @@ import numpy as np
 
 from hwnas import build, metrics, pareto
 from hwnas.budget import exceeded
-from hwnas.comparison.fronts import Front, Objective, Point
+from hwnas.comparison.fronts import Objective, Point, RunFront
 from hwnas.comparison.summary import Comparison
 from hwnas.config import SearchConfig
 from hwnas.cost.base import Cost, CostModel
@@ -65,7 +65,7 @@ def recosted(comparison: Comparison, searches: Searches, progress: Progress) -> 
     return Recosted({"recosted": members, "recosted_fronts": fronts}, [*_words(fronts)])
 
 
-def _is_able(front: Front, names: Sequence[str]) -> bool:
+def _is_able(front: RunFront, names: Sequence[str]) -> bool:
     priced = metrics.paid(names)
     return (
         "dataset" in front.run.config
@@ -74,12 +74,12 @@ def _is_able(front: Front, names: Sequence[str]) -> bool:
     )
 
 
-def _differ(first: Front, second: Front) -> bool:
+def _differ(first: RunFront, second: RunFront) -> bool:
     same = first.run.config["search_space"] == second.run.config["search_space"]
     return bool(same) and _key(first) != _key(second)
 
 
-def _key(front: Front) -> str:
+def _key(front: RunFront) -> str:
     """Return what decides the costs of a run."""
     found = {name: front.run.config.get(name) for name in _OWN_TARGET}
     # Earlier versions did not record facts, either.
@@ -89,7 +89,7 @@ def _key(front: Front) -> str:
 
 
 @contextlib.contextmanager
-def _cost_model(front: Front, searches: Searches, progress: Progress) -> Iterator[CostModel]:
+def _cost_model(front: RunFront, searches: Searches, progress: Progress) -> Iterator[CostModel]:
     """Give the cost model with which a run was searched."""
     config = next(c for c in searches(front.run.path) if c.target.name == front.run.target)
     parts = build.parts(config, progress)
@@ -103,7 +103,7 @@ def _cost_model(front: Front, searches: Searches, progress: Progress) -> Iterato
             device.close()
 
 
-def _costs(fronts: Sequence[Front], model: CostModel, progress: Progress) -> dict[str, Cost]:
+def _costs(fronts: Sequence[RunFront], model: CostModel, progress: Progress) -> dict[str, Cost]:
     """Return the costs of all members, by id."""
     genotypes = {g.id: g for front in fronts for g in _genotypes(front)}
     found = {}
@@ -117,17 +117,17 @@ def _costs(fronts: Sequence[Front], model: CostModel, progress: Progress) -> dic
     return found
 
 
-def _genotypes(front: Front) -> list[Genotype]:
+def _genotypes(front: RunFront) -> list[Genotype]:
     known = {c.id: c.genotype for c in front.run.candidates}
     return [known[point.id] for point in _members(front)]
 
 
-def _members(front: Front) -> list[Point]:
+def _members(front: RunFront) -> list[Point]:
     return [point for point, on in zip(front.points, front.mask, strict=True) if on]
 
 
 def _rows(
-    front: Front, other: Front, costs: Mapping[str, Cost], objectives: Sequence[Objective]
+    front: RunFront, other: RunFront, costs: Mapping[str, Cost], objectives: Sequence[Objective]
 ) -> list[Row]:
     """Return the members of a front as they are on another's target, and whether they'd join it."""
     rows, values = [], []
@@ -154,7 +154,7 @@ def _rows(
     return rows
 
 
-def _summary(comparison: Comparison, front: Front, other: Front, rows: Sequence[Row]) -> Row:
+def _summary(comparison: Comparison, front: RunFront, other: RunFront, rows: Sequence[Row]) -> Row:
     names = [o.name for o in comparison.objectives]
     joining = [[row[name] for name in names] for row in rows if row["joins"]]
     yardstick = comparison.yardstick

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hwnas import pareto
-from hwnas.comparison.fronts import Array, Front, Objective
+from hwnas.comparison.fronts import Array, Objective, RunFront
 
 PERCENTILES = (25, 50, 75)
 
@@ -28,7 +28,7 @@ class Surface:
 
 
 def surfaces(
-    fronts: Sequence[Front], quality: Objective, costs: Sequence[Objective]
+    fronts: Sequence[RunFront], quality: Objective, costs: Sequence[Objective]
 ) -> list[Surface]:
     """Return the surfaces of all groups of two runs or more."""
     names = [*dict.fromkeys(front.group for front in fronts)]
@@ -42,7 +42,7 @@ def surfaces(
 
 
 def _of_group(
-    group: str, fronts: Sequence[Front], quality: Objective, cost: Objective
+    group: str, fronts: Sequence[RunFront], quality: Objective, cost: Objective
 ) -> list[Surface]:
     pair = (cost, quality)
     sign = np.array([-1.0 if o.maximise else 1.0 for o in pair])

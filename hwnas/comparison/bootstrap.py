@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwnas import pareto
-from hwnas.comparison.fronts import Array, Front
+from hwnas.comparison.fronts import Array, RunFront
 from hwnas.comparison.indicators import BY_NAME, Yardstick
 
 _Z = 1.959963984540054  # of 95 %
@@ -58,13 +58,13 @@ class Uncertainty:
     on_all: Sequence[Array]  #: and on the front of all points
 
 
-def has_intervals(fronts: Sequence[Front]) -> bool:
+def has_intervals(fronts: Sequence[RunFront]) -> bool:
     """Return whether any point has an interval that is drawn from."""
     return any(bool((f.is_random & (f.low < f.high)).any()) for f in fronts)
 
 
 def uncertainty(
-    fronts: Sequence[Front],
+    fronts: Sequence[RunFront],
     yardstick: Yardstick,
     found: Sequence[Mapping[str, float]],
     draws: Draws,
@@ -98,7 +98,7 @@ def uncertainty(
     )
 
 
-def drawn(fronts: Sequence[Front], draws: Draws) -> Iterator[list[Array]]:
+def drawn(fronts: Sequence[RunFront], draws: Draws) -> Iterator[list[Array]]:
     """Yield the values of all fronts, as often as is said.
 
     Below and above a value half a normal distribution each: its median is the value, and its 2.5 %
@@ -120,7 +120,7 @@ def drawn(fronts: Sequence[Front], draws: Draws) -> Iterator[list[Array]]:
         yield values_of
 
 
-def _places(front: Front, rows: dict[tuple[object, ...], int]) -> NDArray[np.intp]:
+def _places(front: RunFront, rows: dict[tuple[object, ...], int]) -> NDArray[np.intp]:
     """Return which random number each value takes: the same for one measurement of one network.
 
     Args:

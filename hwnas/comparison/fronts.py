@@ -93,7 +93,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Front:
+class RunFront:
     """The points of a run that are compared, and their values in order of the objectives."""
 
     run: Run
@@ -120,7 +120,7 @@ class Front:
         return self.run.group
 
 
-def front(run: Run, names: Sequence[Objective], kind: Kind) -> Front:
+def front(run: Run, names: Sequence[Objective], kind: Kind) -> RunFront:
     """Return what is compared of a run.
 
     Of verified figures all members that fit the budget, the dominated ones, too: within their
@@ -146,10 +146,10 @@ def front(run: Run, names: Sequence[Objective], kind: Kind) -> Front:
     low = _matrix(figures, lambda f: f.value if f.low is None else min(f.low, f.value))
     high = _matrix(figures, lambda f: f.value if f.high is None else max(f.high, f.value))
     is_random = np.array([[figure.source != "modelled" for figure in row] for row in figures])
-    return Front(run, distinct, values, low, high, is_random, mask)
+    return RunFront(run, distinct, values, low, high, is_random, mask)
 
 
-def union(fronts: Sequence[Front], names: Sequence[Objective]) -> Array:
+def union(fronts: Sequence[RunFront], names: Sequence[Objective]) -> Array:
     """Return the non-dominated points of all fronts ``(k, objectives)``."""
     points = np.concatenate([front.members for front in fronts])
     return points[non_dominated(points, [o.maximise for o in names])]

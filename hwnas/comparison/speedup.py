@@ -20,7 +20,7 @@ import numpy as np
 
 from hwnas.comparison import bootstrap, staircase
 from hwnas.comparison.bootstrap import DRAWS, Draws, Interval
-from hwnas.comparison.fronts import Array, Front, Kind, Objective, Run, front
+from hwnas.comparison.fronts import Array, Kind, Objective, Run, RunFront, front
 from hwnas.comparison.staircase import COST, QUALITY
 from hwnas.comparison.tables import parts
 from hwnas.metrics import qualities
@@ -160,7 +160,7 @@ class Speedup:
 
 
 def speedup(
-    own: Front, base: Front, quality: Objective, cost: Objective, draws: Draws = DRAWS
+    own: RunFront, base: RunFront, quality: Objective, cost: Objective, draws: Draws = DRAWS
 ) -> Speedup:
     """Compare a front with a baseline.
 
@@ -184,13 +184,13 @@ def speedup(
     return Speedup(quality, cost, own.values, base.values, whole, steps)
 
 
-def in_plane(run: Run, quality: Objective, cost: Objective, kind: Kind) -> Front:
+def in_plane(run: Run, quality: Objective, cost: Objective, kind: Kind) -> RunFront:
     """Return what is compared of a run in accuracy and one cost; empty where nothing fits."""
     points = run.scored if kind == "searched" else run.verified
     if points:
         return front(run, (quality, cost), kind)
     none = np.zeros((0, 2))
-    return Front(run, [], none, none, none, none.astype(bool), np.zeros(0, np.bool_))
+    return RunFront(run, [], none, none, none, none.astype(bool), np.zeros(0, np.bool_))
 
 
 def of_two(
@@ -213,7 +213,7 @@ def of_two(
     return speedup(own, base, quality, costs[0], draws)
 
 
-def _turned(own: Front) -> Front:
+def _turned(own: RunFront) -> RunFront:
     """Return a front whose quality is to be maximised, where it was to be minimised."""
     sign = np.array([-1.0, 1.0])
     low, high = own.low.copy(), own.high.copy()
@@ -238,7 +238,7 @@ class _Samples:
     gains: Array  #: ``(draws, levels)``; -inf where the front has nothing so cheap
 
 
-def _members(own: Front) -> Front:
+def _members(own: RunFront) -> RunFront:
     """Return a front without what is dominated in quality and cost, the cheapest first."""
     order = np.lexsort((-own.values[:, QUALITY], own.values[:, COST]))
     kept = order[non_dominated(own.values[order], [True, False])] if len(order) else order
@@ -253,7 +253,7 @@ def _members(own: Front) -> Front:
     )
 
 
-def _levels(own: Front, base: Front) -> list[_Level]:
+def _levels(own: RunFront, base: RunFront) -> list[_Level]:
     """Return all members of the baseline, and the front's last one where it ends among them."""
     levels = [_Level(i) for i in range(len(base.values))]
     if not (len(own.values) and levels):
@@ -274,7 +274,7 @@ def _range(own: Array, base: Array) -> Range | None:
     return Range(places, *map(Ratio, staircase.extremes(own, base)))
 
 
-def _sampled(own: Front, base: Front, levels: Sequence[_Level], draws: Draws) -> _Samples:
+def _sampled(own: RunFront, base: RunFront, levels: Sequence[_Level], draws: Draws) -> _Samples:
     whole, ratios, gains = [], [], []
     for values, others in bootstrap.drawn([own, base], draws):
         whole.append(staircase.extremes(values, others))
@@ -284,7 +284,7 @@ def _sampled(own: Front, base: Front, levels: Sequence[_Level], draws: Draws) ->
     return _Samples(np.array(whole), np.array(ratios), np.array(gains))
 
 
-def _step(own: Front, base: Front, level: _Level, i: int, samples: _Samples | None) -> Step:
+def _step(own: RunFront, base: RunFront, level: _Level, i: int, samples: _Samples | None) -> Step:
     quality = float((own if level.of_front else base).values[level.member, QUALITY])
     theirs = _cheapest(base, quality)
     assert theirs is not None  # the front's last member is below the baseline's
@@ -308,7 +308,7 @@ def _step(own: Front, base: Front, level: _Level, i: int, samples: _Samples | No
     )  # fmt: skip
 
 
-def _cheapest(members: Front, quality: float) -> int | None:
+def _cheapest(members: RunFront, quality: float) -> int | None:
     """Return the cheapest member that is at least as accurate."""
     good = np.flatnonzero(members.values[:, QUALITY] >= quality)
     return int(good[0]) if len(good) else None

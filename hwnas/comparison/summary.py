@@ -11,7 +11,7 @@ import numpy as np
 from hwnas.comparison import bootstrap, significance
 from hwnas.comparison.bootstrap import DRAWS, Draws, Uncertainty
 from hwnas.comparison.frame import FORMAT, Frame, spanned
-from hwnas.comparison.fronts import Array, Front, Kind, Objective, Run, front, union
+from hwnas.comparison.fronts import Array, Kind, Objective, Run, RunFront, front, union
 from hwnas.comparison.indicators import INDICATORS, Yardstick, coverage
 from hwnas.comparison.significance import PairTest, Ranking, Sample, Spread
 from hwnas.errors import RunError
@@ -23,7 +23,7 @@ class Comparison:
     """Everything that is said of fronts."""
 
     kind: Kind
-    fronts: Sequence[Front]
+    fronts: Sequence[RunFront]
     yardstick: Yardstick
     found: Sequence[Mapping[str, float]]  #: indicators of each front
     uncertainty: Uncertainty | None  #: where there are intervals

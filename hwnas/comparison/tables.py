@@ -14,7 +14,7 @@ import numpy as np
 from hwnas import pareto
 from hwnas.agreement import agreement
 from hwnas.comparison.frame import Frame
-from hwnas.comparison.fronts import Array, Front, Objective, Run
+from hwnas.comparison.fronts import Array, Objective, Run, RunFront
 from hwnas.figure import Figure
 from hwnas.metrics import qualities
 from hwnas.results import Candidate, Row
@@ -32,7 +32,7 @@ def parts(objectives: Sequence[Objective]) -> tuple[Objective, list[Objective]]:
     return quality, [o for o in objectives if o is not quality]
 
 
-def ladder(fronts: Sequence[Front], objectives: Sequence[Objective]) -> list[Row]:
+def ladder(fronts: Sequence[RunFront], objectives: Sequence[Objective]) -> list[Row]:
     """Return the best quality within each of some limits of each cost, of every front.
 
     A front that has nothing within a limit has no value there.
@@ -46,7 +46,7 @@ def ladder(fronts: Sequence[Front], objectives: Sequence[Objective]) -> list[Row
     ]
 
 
-def needed(fronts: Sequence[Front], objectives: Sequence[Objective]) -> list[Row]:
+def needed(fronts: Sequence[RunFront], objectives: Sequence[Objective]) -> list[Row]:
     """Return what each cost is at least for some levels of the quality, of every front."""
     quality, costs = parts(objectives)
     rows = []
@@ -60,7 +60,11 @@ def needed(fronts: Sequence[Front], objectives: Sequence[Objective]) -> list[Row
 
 
 def _rung(
-    front: Front, objectives: Sequence[Objective], cost: Objective, limit: float, quality: Objective
+    front: RunFront,
+    objectives: Sequence[Objective],
+    cost: Objective,
+    limit: float,
+    quality: Objective,
 ) -> Row:
     paid, gained = objectives.index(cost), objectives.index(quality)
     worse = (front.low if cost.maximise else front.high)[:, paid]
@@ -79,7 +83,11 @@ def _rung(
 
 
 def _price(
-    front: Front, objectives: Sequence[Objective], quality: Objective, level: float, cost: Objective
+    front: RunFront,
+    objectives: Sequence[Objective],
+    quality: Objective,
+    level: float,
+    cost: Objective,
 ) -> Row:
     paid, gained = objectives.index(cost), objectives.index(quality)
     values = front.values[:, gained]
@@ -94,12 +102,14 @@ def _price(
 
 
 def _column(
-    fronts: Sequence[Front], objectives: Sequence[Objective], objective: Objective
+    fronts: Sequence[RunFront], objectives: Sequence[Objective], objective: Objective
 ) -> Array:
     return np.concatenate([f.members[:, objectives.index(objective)] for f in fronts])
 
 
-def _worse_ends(fronts: Sequence[Front], objectives: Sequence[Objective], cost: Objective) -> Array:
+def _worse_ends(
+    fronts: Sequence[RunFront], objectives: Sequence[Objective], cost: Objective
+) -> Array:
     i = objectives.index(cost)
     return np.concatenate([(f.low if cost.maximise else f.high)[f.mask, i] for f in fronts])
 
@@ -286,7 +296,7 @@ def predictions(runs: Sequence[Run]) -> list[Row]:
     return rows
 
 
-def shared(fronts: Sequence[Front]) -> list[Row]:
+def shared(fronts: Sequence[RunFront]) -> list[Row]:
     """Return which genotypes the fronts of two runs have in common, where they have any."""
     members = {
         front.name: {p.id for p, on in zip(front.points, front.mask, strict=True) if on}

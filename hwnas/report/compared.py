@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from hwnas import metrics
 from hwnas.comparison.bootstrap import Uncertainty
-from hwnas.comparison.fronts import Front, Kind
+from hwnas.comparison.fronts import Kind, RunFront
 from hwnas.comparison.summary import Comparison, kind_of
 from hwnas.comparison.tables import parts
 from hwnas.figure import Figure, Figures
@@ -89,7 +89,7 @@ def _explorer(comparison: Comparison) -> Explorer:
     )
 
 
-def _spaces(fronts: Sequence[Front]) -> set[str]:
+def _spaces(fronts: Sequence[RunFront]) -> set[str]:
     """Return the search spaces of each run, several joined; CSV files name none."""
     return {
         " + ".join(sorted({candidate.genotype.space for candidate in front.run.candidates}))
@@ -98,7 +98,7 @@ def _spaces(fronts: Sequence[Front]) -> set[str]:
     }
 
 
-def _about_choices(fronts: Sequence[Front], spaces: set[str]) -> str:
+def _about_choices(fronts: Sequence[RunFront], spaces: set[str]) -> str:
     if not spaces:
         return "Fronts of CSV files: which choices their networks made is not known."
     if len(spaces) > 1:
@@ -109,7 +109,7 @@ def _about_choices(fronts: Sequence[Front], spaces: set[str]) -> str:
     return "Which choices the networks of CSV files made is not known: only runs are shown there."
 
 
-def _common_limits(fronts: Sequence[Front]) -> Mapping[str, float]:
+def _common_limits(fronts: Sequence[RunFront]) -> Mapping[str, float]:
     """Return the budget, where all runs had the same."""
     first = fronts[0].run.limits
     return first if all(front.run.limits == first for front in fronts) else {}
@@ -137,7 +137,9 @@ def _chances(uncertainty: Uncertainty | None, i: int) -> Sequence[float]:
     return [] if uncertainty is None else uncertainty.on_all[i].tolist()
 
 
-def _run(front: Front, comparison: Comparison, chances: Sequence[float], options: bool) -> RunData:
+def _run(
+    front: RunFront, comparison: Comparison, chances: Sequence[float], options: bool
+) -> RunData:
     """Return a run with its front as it is compared.
 
     Args:
@@ -161,7 +163,7 @@ def _run(front: Front, comparison: Comparison, chances: Sequence[float], options
     return replace(data, points=points)
 
 
-def _points(front: Front, kind: Kind) -> list[Point]:
+def _points(front: RunFront, kind: Kind) -> list[Point]:
     """Return each network that was compared once, those on the front as it is compared.
 
     A member that is dominated, because it was verified or because fewer objectives are compared
@@ -187,7 +189,7 @@ def _points(front: Front, kind: Kind) -> list[Point]:
     return list(found.values())
 
 
-def _n_refused(front: Front) -> int:
+def _n_refused(front: RunFront) -> int:
     return sum(c.state == "infeasible" for c in distinct(front.run.candidates))
 
 

@@ -12,7 +12,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 from hwnas.comparison.attainment import Surface
 from hwnas.comparison.frame import Frame
-from hwnas.comparison.fronts import Array, Front, Objective
+from hwnas.comparison.fronts import Array, Objective, RunFront
 from hwnas.comparison.significance import Ranking
 from hwnas.results import Row
 
@@ -43,7 +43,7 @@ Pictures = dict[str, bytes]  #: by suffix: ``png`` and ``svg``
 
 
 def fronts(
-    compared: Sequence[Front], box: Frame, quality: Objective, costs: Sequence[Objective]
+    compared: Sequence[RunFront], box: Frame, quality: Objective, costs: Sequence[Objective]
 ) -> Pictures:
     """Draw the fronts of all runs, the quality over each cost, as far as the reference point.
 
@@ -79,7 +79,7 @@ def _draw_stairs(axes: Axes, points: Array, cost: Objective, look: int, alpha: f
 
 def _draw_front(
     axes: Axes,
-    front: Front,
+    front: RunFront,
     columns: tuple[int, int],
     groups: Sequence[str],
     *,

@@ -9,7 +9,7 @@ from scipy import stats
 from hwnas.comparison import bootstrap
 from hwnas.comparison.bootstrap import Draws
 from hwnas.comparison.frame import Frame
-from hwnas.comparison.fronts import Front, Run, front, union
+from hwnas.comparison.fronts import Run, RunFront, front, union
 from hwnas.comparison.indicators import Yardstick
 from hwnas.results import Candidate
 from hwnas.space import Genotype
@@ -18,13 +18,13 @@ from tests.comparison.made import PAIR, run_of
 FRAME = Frame(PAIR, np.array([1.0, 0.0]), np.array([0.0, 10.0]), "fixed")
 
 
-def verified(run: Run) -> Front:
+def verified(run: Run) -> RunFront:
     """Return a front that keeps dominated points, as verified ones do."""
     kept = Run(run.name, {}, run.scored, run.scored)
     return front(kept, PAIR, "verified")
 
 
-def uncertain(fronts: list[Front], draws: Draws) -> bootstrap.Uncertainty:
+def uncertain(fronts: list[RunFront], draws: Draws) -> bootstrap.Uncertainty:
     yardstick = Yardstick(FRAME, union(fronts, PAIR), False)
     found = [yardstick.indicators(f.members) for f in fronts]
     return bootstrap.uncertainty(fronts, yardstick, found, draws)
@@ -96,7 +96,7 @@ def test_half_normals_meet_at_the_value_and_keep_the_interval() -> None:
     run = run_of("a", [[0.9, 5.0]])
     own = verified(run)
     below, above = np.array([0.2, 0]), np.array([0.05, 0])
-    skewed = Front(
+    skewed = RunFront(
         own.run, own.points, own.values, own.values - below, own.values + above, own.is_random,
         own.mask,
     )  # fmt: skip
