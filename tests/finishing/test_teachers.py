@@ -12,7 +12,7 @@ from hwnas.accuracy.trained import TrainedEvaluator
 from hwnas.finishing import finish
 from hwnas.finishing.lesson import Origin
 from hwnas.finishing.options import FinishingConfig
-from hwnas.finishing.teachers import Member
+from hwnas.finishing.teachers import FinishedNetwork
 from hwnas.progress import Silent
 from hwnas.supernets import TrainingSetup
 from hwnas.training import soft_targets
@@ -35,10 +35,10 @@ def setup(tmp_path_factory: pytest.TempPathFactory) -> TrainingSetup:
     return TrainingSetup(space, families["tiny"], data, DIGITS, train, 0, folder)
 
 
-def _teacher(setup: TrainingSetup, weights: TrainedEvaluator) -> Member:
+def _teacher(setup: TrainingSetup, weights: TrainedEvaluator) -> FinishedNetwork:
     genotype = setup.space.largest()
     done = finish.tuned(Origin(setup, weights, genotype), CONFIG, Silent())
-    return Member(done.network, genotype, setup, done.past, Silent())
+    return FinishedNetwork(done.network, genotype, setup, done.past, Silent())
 
 
 def test_a_teacher_answers_once_for_all_it_teaches_to_the_images_that_they_see(
