@@ -51,3 +51,8 @@ class Figure:
     def to_json(self) -> list[float | str | None]:
         """Return the figure as a JSON list."""
         return [self.value, self.source, self.low, self.high]
+
+
+def figures_of(rows: Mapping[str, FigureRow]) -> dict[str, Figure]:
+    """Return figures by name, of what ``Figure.to_json`` says of each."""
+    return {name: Figure(*values) for name, values in rows.items()}

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Literal, NotRequired, TypedDict
 
 from hwnas.errors import RunError
-from hwnas.figure import Figure, FigureRow, Source
+from hwnas.figure import FigureRow, Source
 from hwnas.metrics import is_known, paid, qualities
 from hwnas.records import read_json
 from hwnas.records.schema import Unfit, fitted
@@ -43,11 +43,6 @@ class FrontFile(TypedDict):
     hurried: NotRequired[list[str]]  #: ids of members that there was no time to train for int8
     unfinished: NotRequired[list[str]]  #: ids of others that may be on it, likeliest first
     guessing: NotRequired[list[str]]  #: ids of members that may be no better than guessing
-
-
-def figures_of(rows: dict[str, FigureRow]) -> dict[str, Figure]:
-    """Return figures by name, of what ``Figure.to_json`` says of each."""
-    return {name: Figure(*values) for name, values in rows.items()}
 
 
 def read_made(run: Path, genotype_id: str) -> Made | None:

@@ -75,7 +75,7 @@ def split(configs: Sequence[SplitConfig], arguments: Sequence[str], reporter: Re
     content = {f"{p.place}/{p.file}": p.model for p in every if p.place} | _own(timed)
     path = _written(configs, arguments, targets, tables, content)
     names = [each.name for each in found] + ["cuts.csv", PROFILE, FILE, "manifest.json"]
-    sentences = [*_sentences(cuts, whole, path)]
+    sentences = [*_sentences(cuts, whole, path), *_drifts(profile)]
     return SplitRun(path, whole.name, tables.rows, profile, sentences, names)
 
 
@@ -125,7 +125,8 @@ def _profiled(timed: Timed, whole: Whole) -> Row:
     row |= {"engine": target.engine, "threads": target.threads, "batch": target.batch}
     row |= figures["latency_ms"].columns("latency_ms")
     row["source"] = row.pop("latency_ms_source")
-    return row | {"memory_mib": _memory_mib(figures), "place": timed.part.place}
+    row |= {"memory_mib": _memory_mib(figures), "place": timed.part.place}
+    return row | {"drifted": bool(timed.cost.details.get("drifted", 0.0))}
 
 
 def _memory_mib(figures: Figures) -> float:
@@ -196,3 +197,12 @@ def _sentences(cuts: Sequence[Cut], whole: Whole, path: Path) -> Iterator[str]:
     fewer = "no cut sends less" if least >= image else f"the least that a cut sends is {least:.3g}"
     yield f"KiB are sent and work is done before a cut. An image is {image:.3g}: {fewer}."
     yield f"Plan with it: splits: [{path}] in service.yaml."
+
+
+def _drifts(profile: Sequence[Row]) -> Iterator[str]:
+    """Yield how much was measured while the machine's speed drifted, if anything was."""
+    if n := sum(row["drifted"] for row in profile):
+        yield (
+            f"{n} of {len(profile)} latencies were measured while the machine's speed drifted "
+            "(drifted in profile.csv): end other programs, and split again."
+        )

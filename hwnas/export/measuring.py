@@ -20,11 +20,10 @@ from hwnas.export.recorded import (
     Leaving,
     Proof,
     exits_from_json,
-    figures_from_json,
     operators_from_json,
     target_of,
 )
-from hwnas.figure import Figure, Figures
+from hwnas.figure import Figure, Figures, figures_of
 from hwnas.latency_table import LatencyTable, setting
 from hwnas.metrics import known
 from hwnas.metrics.deriving import deriving
@@ -143,7 +142,7 @@ def _in_a_row(
     read = np.zeros((0,), np.float32)  # each segment reads what the one before answers
     lowered = exits_from_json(leaving)
     costed = artefacts.recost(files, lowered, read)
-    before = figures_from_json(leaving["worst"]) if whole.before else {}
+    before = figures_of(leaving["worst"]) if whole.before else {}
     measured = Measured(target, "Segments in a row", costed.cost.figures, before, whole.limits)
     return _compared(measured, costed.made, folder, recorded)
 
@@ -179,7 +178,7 @@ def _with_facts(target: Target, before: Target) -> Target:
 
 def _before(recorded: Proof, target: Target) -> Figures:
     """Return what the proof says of a target, if it was made for just that."""
-    return figures_from_json(recorded["figures"]) if _is_its(recorded, target) else {}
+    return figures_of(recorded["figures"]) if _is_its(recorded, target) else {}
 
 
 def _limits(recorded: Proof, target: Target) -> dict[str, float]:

@@ -1,5 +1,7 @@
 """``proof.json``: what an export says of itself, and its reader. Nothing here needs torch."""
 
+import hashlib
+import json
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any, NotRequired, TypedDict
@@ -9,7 +11,7 @@ from hwnas.errors import HwnasError, RunError
 from hwnas.export.folder import PROOF
 from hwnas.export.proof import Check
 from hwnas.export.running import kinds
-from hwnas.figure import Figure, FigureRow, Figures
+from hwnas.figure import FigureRow, Figures
 from hwnas.graph import INPUT, NATIVE_BITS, Graph, Node
 from hwnas.op import ACTIVATIONS, BASES, OpSpec
 from hwnas.records import bounded, check_format
@@ -297,6 +299,15 @@ def _check_task(found: Proof) -> None:
     target_of(found)
 
 
+def name_of(recorded: Proof) -> str:
+    """Return a network's id; what was pruned, or has fewer bits, is told from what it was."""
+    name, steps = str(recorded["model"]["id"]), recorded["finishing"]["steps"]
+    if not {"narrowed", "rounded"} & {step["step"] for step in steps}:
+        return name
+    operators = json.dumps(recorded["model"]["operators"], sort_keys=True)
+    return f"{name}+{hashlib.sha256(operators.encode()).hexdigest()[:6]}"
+
+
 def target_of(recorded: Proof) -> Target:
     """Return the target that an export was made for."""
     return from_facts(recorded["target"])
@@ -334,8 +345,3 @@ def exits_from_json(leaving: Leaving) -> Graph:
 def figures_to_json(figures: Figures) -> dict[str, Any]:
     """Return figures as value, source and interval, by name."""
     return {name: figure.to_json() for name, figure in figures.items()}
-
-
-def figures_from_json(rows: dict[str, FigureRow]) -> dict[str, Figure]:
-    """Return the figures that ``figures_to_json`` described."""
-    return {name: Figure(*values) for name, values in rows.items()}

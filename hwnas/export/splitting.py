@@ -12,7 +12,7 @@ from hwnas.backends import portable
 from hwnas.backends.base import Trained
 from hwnas.errors import ConfigError, ProofError
 from hwnas.export.proof import FP32_ERROR, Floats
-from hwnas.export.recorded import Proof, operators_from_json, target_of
+from hwnas.export.recorded import Proof, name_of, operators_from_json, target_of
 from hwnas.graph import INPUT, Graph, fuse, n_macs
 from hwnas.segments import Cut, cuts
 
@@ -64,8 +64,7 @@ def whole_of(folder: Path, recorded: Proof) -> Whole:
     """
     from hwnas.runtimes.onnx_parts import read_fp32, read_int8
 
-    lowered = operators_from_json(recorded["model"]["operators"])
-    target = target_of(recorded)
+    lowered, target = operators_from_json(recorded["model"]["operators"]), target_of(recorded)
     files = {"int8": portable.INT8, "float32": portable.FLOAT32}
     if target.dtype not in files:
         raise ConfigError(
@@ -75,7 +74,7 @@ def whole_of(folder: Path, recorded: Proof) -> Whole:
     model = (folder / files[target.dtype]).read_bytes()
     int8 = read_int8(model, lowered) if target.dtype == "int8" else None
     network = Trained(lowered, weights, int8)
-    return Whole(recorded["model"]["id"], target.dtype, network, model)
+    return Whole(name_of(recorded), target.dtype, network, model)
 
 
 def splits(whole: Whole, n: int) -> list[Split]:

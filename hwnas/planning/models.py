@@ -1,7 +1,5 @@
 """Models with accuracies, and how long a batch takes on which device: all that fronts say."""
 
-import hashlib
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -13,8 +11,7 @@ from hwnas.comparison import folder
 from hwnas.errors import ConfigError, RunError
 from hwnas.export import recorded
 from hwnas.export.folder import PROOF
-from hwnas.export.recorded import Proof
-from hwnas.figure import Figure, Figures, Source
+from hwnas.figure import Figure, Figures, Source, figures_of
 from hwnas.planning.fleet import Device, Fleet
 from hwnas.planning.plan import Ran
 from hwnas.planning.service import Service
@@ -164,26 +161,17 @@ def _read_front(found: Catalogue, path: Path) -> None:
 
 def _read_export(found: Catalogue, path: Path) -> None:
     proof = recorded.read(path)
-    figures = recorded.figures_from_json(proof["figures"])
+    figures = figures_of(proof["figures"])
     target = recorded.target_of(proof)
     ran: dict[str, Any] = {**proof["artefacts"][proof["own_artefact"]]}
     if "accuracy" not in ran:
         raise RunError(f"fronts: {path}: its own artefact has no accuracy; plans need one.")
     model = Model(
-        _named(proof), target.dtype, Figure(*ran["accuracy"]), _memory(figures), str(path)
+        recorded.name_of(proof), target.dtype, Figure(*ran["accuracy"]), _memory(figures), str(path)
     )
     said = proof["model"]["genotype"]
     batch, threads = as_it_ran(said, target.batch, target.threads, f"fronts: {path}")
     _take(found, model, batch, figures, ran_by(target, path, threads))
-
-
-def _named(proof: Proof) -> str:
-    """Return a network's id; what was pruned, or has fewer bits, is told from what it was."""
-    name, steps = str(proof["model"]["id"]), proof["finishing"]["steps"]
-    if not {"narrowed", "rounded"} & {step["step"] for step in steps}:
-        return name
-    operators = json.dumps(proof["model"]["operators"], sort_keys=True)
-    return f"{name}+{hashlib.sha256(operators.encode()).hexdigest()[:6]}"
 
 
 def _read_run(found: Catalogue, path: Path) -> None:

@@ -7,12 +7,12 @@ from pathlib import Path
 from hwnas.budget import violations
 from hwnas.cost.in_float import RATIOS
 from hwnas.errors import RunError
-from hwnas.figure import Figure, Figures
+from hwnas.figure import Figure, Figures, figures_of
 from hwnas.manifest import Manifest
 from hwnas.results import Candidate
 from hwnas.searching import earlier
 from hwnas.searching.member import Member
-from hwnas.verified import Made, MemberRow, figures_of, read_front, read_made
+from hwnas.verified import Made, MemberRow, read_front, read_made
 
 _VERIFIED, _SOURCE = "verified_", "_source"
 

@@ -18,7 +18,7 @@ from hwnas.budget import Budget
 from hwnas.cost.base import LayerCost
 from hwnas.errors import CollapseError, CompileError, UnbearableError, why
 from hwnas.families.blocks import weights_of
-from hwnas.figure import Figures
+from hwnas.figure import Figures, figures_of
 from hwnas.int8.finished import Finished
 from hwnas.metrics import column, maximised
 from hwnas.pareto import ParetoFront, no_worse
@@ -30,7 +30,7 @@ from hwnas.space import Genotype
 from hwnas.tasks.base import Task
 from hwnas.training.data import Batch
 from hwnas.training.inference import per_sample
-from hwnas.verified import FORMAT, figures_of, read_made
+from hwnas.verified import FORMAT, read_made
 
 
 @dataclass(frozen=True)
