@@ -1,11 +1,12 @@
 """How fast the front of a search and hand-made networks are on this CPU, by TVM.
 
-python -m experiments.worth_it.on_cpu [--dtype float32]
+python -m experiments.worth_it.on_cpu [--dtype float32] [--muon]
 
 Networks of both sides, whose accuracies on the test split are known, are compiled with stand-in
 weights and timed in several passes of random order: ``cpu.csv`` of ``cpu_front.csv`` in int8,
-``cpu_float32.csv`` of ``cpu_float32_front.csv``, both with ``baselines_2.csv``. At each accuracy of
-a baseline that none is ahead of, it is held against the fastest member as accurate.
+``cpu_float32.csv`` of ``cpu_float32_front.csv``, both with ``baselines_2.csv``; where Muon trained
+both sides, ``cpu_muon.csv`` of ``cpu_front_muon.csv`` in int8, with ``baselines_3.csv``. At each
+accuracy of a baseline that none is ahead of, it is held against the fastest member as accurate.
 """
 
 import argparse
@@ -27,16 +28,20 @@ _FILES = {
     "int8": ("cpu_front", "verified_accuracy_int8", "cpu"),
     "float32": ("cpu_float32_front", "verified_accuracy_fp32", "cpu_float32"),
 }
+_BY_MUON = ("cpu_front_muon", "verified_accuracy_int8", "cpu_muon")  # in int8
 
 
 def main() -> None:
     """Time all, write the table, and print the ratios."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--dtype", choices=list(_FILES), default="int8")
-    dtype = parser.parse_args().dtype
-    front, accuracy, table = _FILES[dtype]
+    parser.add_argument("--muon", action="store_true", help="trainings of both sides by Muon")
+    arguments = parser.parse_args()
+    dtype = "int8" if arguments.muon else arguments.dtype
+    front, accuracy, table = _BY_MUON if arguments.muon else _FILES[dtype]
+    baselines = "baselines_3" if arguments.muon else "baselines_2"
     lab, rows, timers = Lab(), list[dict[str, Any]](), list[Timer]()
-    for side, file in (("front", front), ("baseline", "baselines_2")):
+    for side, file in (("front", front), ("baseline", baselines)):
         for row in verified(_HERE / f"{file}.csv", accuracy):
             searched, genotype = network(row)
             lowered = families.of(searched).lower(searched, genotype, Signature(1, 10))
