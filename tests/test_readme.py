@@ -54,9 +54,9 @@ def test_every_command_composes(
         assert run(arguments) == 2
         assert "there is no such folder" in (error := capsys.readouterr().err) or "matches" in error
         return
-    if arguments[:1] in (["audit"], ["export"], ["compress"], ["verify"]):
+    if arguments[:1] in (["audit"], ["export"], ["compress"], ["verify"], ["split"]):
         assert run(arguments) == 2
-        missing = "proof.json" if arguments[0] == "verify" else "manifest.json"
+        missing = "proof.json" if arguments[0] in ("verify", "split") else "manifest.json"
         assert f"no {missing}" in capsys.readouterr().err
         return
     if arguments[:1] in (["plan"], ["simulate"], ["replan"], ["serve-check"]):

@@ -28,6 +28,7 @@ _BASE = {
     "export": ["export", "run=there"],
     "compress": ["compress", "run=there", "budget.flash_kib=9"],
     "verify": ["verify", "there"],
+    "split": ["split", "there"],
     "plan": ["plan", "service=s.yaml", "fleet=f.yaml"],
     "simulate": ["simulate", "plan=there"],
     "serve-check": ["serve-check", "plan=there"],
@@ -59,6 +60,7 @@ _READ = {
     "export": ("run",),
     "compress": ("run",),
     "verify": ("export",),
+    "split": ("export",),
     "plan": ("service", "fleet"),
     "simulate": ("plan",),
     "serve-check": ("plan",),
@@ -70,6 +72,7 @@ _WRITTEN = {
     "train": ("run.dir", "run.supernets"),
     "profile": ("table.dir",),
     "compare": ("run.dir",),
+    "split": ("dir",),
     "plan": ("run.dir",),
 }
 _MISSING = ("missing", "/proc/self", _LONG, "loop", "loop/x", "empty", "ü {a#b", "../../evil", "")
@@ -159,8 +162,8 @@ def _case(mechanism: str, verb: str, option: str, value: str) -> Case:
     base = [a for a in _BASE[verb] if a.partition("=")[0].lstrip("+") != option]
     odd = [value or "."] if option == "export" else [f"{option}={value}"]
     if option == "export":
-        base = ["verify"]
-    if option.startswith("target.") and verb == "verify":
+        base = [verb]
+    if option.startswith("target.") and verb in ("verify", "split"):
         odd.insert(0, "+target=cpu")
     names = (option, option.rpartition(".")[2].removesuffix("s"), value or "export")
     return Case(mechanism, option, [*base, *odd], names, prepare=prepare)

@@ -118,8 +118,7 @@ EXAMPLES = {
     ],
     "split": [
         "split runs/export/<time>/<id>",
-        "split runs/export/<time>/<id> '+target=[npu,cpu]' cpu.target.dtype=int8"
-        " cpu.target.runtime=onnxruntime batches=[1,8]",
+        "split runs/export/<time>/<id> '+target=[npu,ethos_u65_256]' cuts=8",
     ],
     "plan": [
         "plan service=service.yaml fleet=fleet.yaml",

@@ -78,6 +78,10 @@ DESCRIPTION = Description(
     columns={".onnx": "onnx"},
     examples={
         "verify": ("verify runs/export/<time>/<id> +target=cpu target.runtime=onnxruntime",),
+        "split": (
+            "split runs/export/<time>/<id> '+target=[npu,cpu]' cpu.target.dtype=int8"
+            " cpu.target.runtime=onnxruntime",
+        ),
         "profile": (
             "profile +target=cpu target.runtime=onnxruntime target.dtype=int8",
             "profile +target=cuda",
