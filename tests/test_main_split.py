@@ -185,6 +185,10 @@ def test_the_library_cuts_an_export_of_its_own_target_too(exported: Path) -> Non
         ([], "split needs the folder of an export"),
         (["no"], "no is no export"),
         (["EXPORT", "+target=cpu"], "computes in float32, the export in int8: say target.dtype="),
+        (
+            ["EXPORT", "+target=cpu", "target.dtype=int8"],
+            "parts of networks are not run by target.runtime=tvm: say target.runtime=onnxruntime.",
+        ),
         (["EXPORT", "batches=[0]"], "batches"),
         (["EXPORT", "batches=[]"], "batches=[] leaves nothing"),
         (["EXPORT", "cuts=0"], "cuts must be"),

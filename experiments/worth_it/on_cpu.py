@@ -4,9 +4,9 @@ python -m experiments.worth_it.on_cpu [--dtype float32] [--muon]
 
 Networks of both sides, whose accuracies on the test split are known, are compiled with stand-in
 weights and timed in several passes of random order: ``cpu.csv`` of ``cpu_front.csv`` in int8,
-``cpu_float32.csv`` of ``cpu_float32_front.csv``, both with ``baselines_2.csv``; where Muon trained
-both sides, ``cpu_muon.csv`` of ``cpu_front_muon.csv`` in int8, with ``baselines_3.csv``. At each
-accuracy of a baseline that none is ahead of, it is held against the fastest member as accurate.
+``cpu_float32.csv`` of ``cpu_float32_front.csv``, both with ``baselines_2.csv``; with ``--muon``
+``cpu_muon.csv`` of ``cpu_front.csv``, with ``baselines_3.csv``, which Muon trained. At each accuracy
+of a baseline that none is ahead of, it is held against the fastest member as accurate.
 """
 
 import argparse
@@ -28,17 +28,17 @@ _FILES = {
     "int8": ("cpu_front", "verified_accuracy_int8", "cpu"),
     "float32": ("cpu_float32_front", "verified_accuracy_fp32", "cpu_float32"),
 }
-_BY_MUON = ("cpu_front_muon", "verified_accuracy_int8", "cpu_muon")  # in int8
 
 
 def main() -> None:
     """Time all, write the table, and print the ratios."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--dtype", choices=list(_FILES), default="int8")
-    parser.add_argument("--muon", action="store_true", help="trainings of both sides by Muon")
+    parser.add_argument("--muon", action="store_true", help="baselines that Muon trained")
     arguments = parser.parse_args()
-    dtype = "int8" if arguments.muon else arguments.dtype
-    front, accuracy, table = _BY_MUON if arguments.muon else _FILES[dtype]
+    dtype = arguments.dtype
+    front, accuracy, table = _FILES[dtype]
+    table += "_muon" * arguments.muon
     baselines = "baselines_3" if arguments.muon else "baselines_2"
     lab, rows, timers = Lab(), list[dict[str, Any]](), list[Timer]()
     for side, file in (("front", front), ("baseline", baselines)):

@@ -93,6 +93,7 @@ def _target(config: SplitConfig, recorded: Proof, whole: Whole) -> Target:
         )
     if why := backends.lacking(backends.get(target.runtime).needs):
         raise ConfigError(f"Costs on target '{target.name}': {why}.")
+    parts.check_runs_parts(target)
     return target
 
 

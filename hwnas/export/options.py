@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 
 from hwnas.bounds import check, limits, within
 from hwnas.errors import ConfigError
-from hwnas.runtimes.options import TuningConfig
 from hwnas.target import Remote, Target
 from hwnas.timing import TimingConfig
 
@@ -39,8 +38,9 @@ class SplitConfig:
     batches: list[int] = field(default_factory=lambda: [1, 2, 4, 8], metadata=limits("[1, 256]"))
     dir: str | None = None  #: default: runs/split/<time>
     timing: TimingConfig = field(default_factory=TimingConfig)
-    tuning: TuningConfig = field(default_factory=TuningConfig)
     rpc: Remote = field(default_factory=Remote)
+    #: of one measurement; what takes longer is killed
+    limit_s: float = within("(0, 86_400]", 120.0)
 
     def __post_init__(self) -> None:
         if not self.export:

@@ -5,18 +5,16 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import final
 
 from hwnas import backends
 from hwnas.backends import base, portable
 from hwnas.backends.base import Trained
 from hwnas.cost.base import Cost
-from hwnas.errors import CompileError
+from hwnas.errors import CompileError, ConfigError
+from hwnas.export.measuring import Borrowed
 from hwnas.export.options import SplitConfig
 from hwnas.export.proof import FP32_ERROR, INT8_ERROR, Floats
 from hwnas.export.splitting import SIDES, Array, Seen, Split, Whole, near
-from hwnas.latency_table import LatencyTable, setting
-from hwnas.op import OpSpec
 from hwnas.runtimes.pool import Pool, Retrying
 from hwnas.target import Target
 
@@ -99,46 +97,43 @@ def timed(
                 advance(1)
 
 
+def check_runs_parts(target: Target) -> None:
+    """Refuse a target whose runtime answers rows alone: a head answers an image.
+
+    Raises:
+        ConfigError: it names the runtimes that will do.
+    """
+    if _is_onnx(target) or backends.get(target.runtime).exits:
+        return
+    able = [each.name for each in backends.known() if each.exits and each.measured]
+    raise ConfigError(
+        f"Target '{target.name}': parts of networks are not run by target.runtime="
+        f"{target.runtime}: say target.runtime={' or '.join(able)}."
+    )
+
+
+def _is_onnx(target: Target) -> bool:
+    """Return whether what a target runs is the ONNX file itself."""
+    return backends.get(target.runtime).dtypes[target.dtype] in _ONNX
+
+
 def batches(config: SplitConfig, target: Target) -> list[int]:
     """Return the numbers of images that are timed: one where an inference reads no more."""
     return sorted({*config.batches}) if backends.get(target.runtime).batched else [1]
 
 
-@final
-class _Tuning:
-    """A device that compiles and times, and keeps no table.
-
-    Args:
-        target: It runs that.
-        worker: Its process.
-        n_plans: Ways to compile an operator that are tried.
-    """
-
-    def __init__(self, target: Target, worker: Retrying, n_plans: int):
-        self.worker, self.table = worker, LatencyTable(Path(setting(target)))
-        self._n_plans, self._plans = n_plans, dict[OpSpec, str]()
-
-    def plan(self, op: OpSpec) -> str:
-        """Return how an operator is compiled."""
-        if op not in self._plans:
-            self._plans[op] = self.worker.tune(op, self._n_plans)
-        return self._plans[op]
-
-
 @contextlib.contextmanager
-def _bench(config: SplitConfig, target: Target) -> Iterator[_Tuning | None]:
+def _bench(config: SplitConfig, target: Target) -> Iterator[Borrowed | None]:
     if not backends.get(target.runtime).measured:
         yield None
         return
-    with Pool(target, config.timing, config.rpc, config.tuning.limit_s) as pool:
-        yield _Tuning(target, Retrying(pool), config.tuning.n_plans)
+    with Pool(target, config.timing, config.rpc, config.limit_s) as pool:
+        yield Borrowed(target, Retrying(pool))
 
 
-def _timed(part: Part, target: Target, bench: _Tuning | None) -> Timed:
+def _timed(part: Part, target: Target, bench: Borrowed | None) -> Timed:
     """Return what a part costs, as ONNX where the target runs that, else as it compiles it."""
-    description = backends.get(target.runtime)
-    artefacts = base.of(target).artefacts(bench)
-    is_onnx = description.dtypes[target.dtype] in _ONNX
+    artefacts, is_onnx = base.of(target).artefacts(bench), _is_onnx(target)
     made = {".onnx": part.model} if is_onnx else artefacts.build(part.network)
     read = part.read if is_onnx else part.real
     with tempfile.TemporaryDirectory() as folder:
