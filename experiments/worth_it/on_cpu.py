@@ -5,8 +5,8 @@ python -m experiments.worth_it.on_cpu [--dtype float32] [--muon]
 Networks of both sides, whose accuracies on the test split are known, are compiled with stand-in
 weights and timed in several passes of random order: ``cpu.csv`` of ``cpu_front.csv`` in int8,
 ``cpu_float32.csv`` of ``cpu_float32_front.csv``, both with ``baselines_2.csv``; with ``--muon``
-``cpu_muon.csv`` of ``cpu_front.csv`` with ``baselines_3.csv``, which Muon trained. At each accuracy of
-a baseline that none is ahead of, it is held against the fastest member as accurate.
+``cpu_muon.csv`` of ``cpu_front.csv`` with ``baselines_3.csv``, which Muon trained. At each accuracy
+of a baseline that none is ahead of, it is held against the fastest member as accurate.
 """
 
 import argparse
