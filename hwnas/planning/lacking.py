@@ -35,9 +35,8 @@ def unmeasured(found: Catalogue, fleet: Fleet) -> Iterator[str]:
     alone = [t for t, batches in targets.items() if t in used and batches == {1}]
     if alone:
         yield (
-            f"Only batches of one were timed on {listed(alone)}: python -m hwnas split EXPORT "
-            f"+target={alone[0]} batches=[1,8] times others; name its folder in splits, or a CSV "
-            "file in profiles."
+            f"Only batches of one were timed on {listed(alone)}: python -m hwnas search "
+            f"+target={alone[0]} target.batch=8 times others; or name a CSV file in profiles."
         )
 
 
