@@ -3,6 +3,7 @@
 import math
 
 from hwnas.errors import ConfigError, unknown
+from hwnas.figure import Figures
 from hwnas.graph import INPUT, NATIVE_BITS, Graph
 from hwnas.op import OpSpec, Shape
 
@@ -71,3 +72,8 @@ def peak_activation_bytes(lowered: Graph) -> int:
         peak = max(peak, sum(sizes[name] for name in live))
         live = {name for name in live if last_read.get(name, step) > step}
     return peak
+
+
+def replica_mib(figures: Figures) -> float:
+    """Return the memory in MiB that a replica takes: weights, and activations at their peak."""
+    return sum(figures[n].upper for n in ("sram_kib", "flash_kib") if n in figures) / 1024

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from hwnas import backends, files, machine
 from hwnas.api.reporter import Reporter
-from hwnas.errors import ConfigError, ProofError
+from hwnas.errors import ConfigError
 from hwnas.export import folder as folders
 from hwnas.export import parts, splitting
 from hwnas.export import recorded as proofs
@@ -16,7 +16,7 @@ from hwnas.export.parts import Timed
 from hwnas.export.proof import Floats
 from hwnas.export.recorded import Proof
 from hwnas.export.splitting import Seen, Split, Whole
-from hwnas.figure import Figures
+from hwnas.memory import replica_mib
 from hwnas.records.cut import FILE, FORMAT, PROFILE, Cut
 from hwnas.results import Row, RunFolder, begun, default_path
 from hwnas.target import Target
@@ -55,8 +55,7 @@ def split(configs: Sequence[SplitConfig], arguments: Sequence[str], reporter: Re
         files.check_new(Path(config.dir), "dir")
     folder = Path(config.export)
     recorded = proofs.read(folder)
-    if differing := folders.differences(recorded["files"], folders.digests(folder)):
-        raise ProofError(f"{folder}: {'; '.join(differing)}.")
+    folders.check_unchanged(folder, recorded["files"])
     whole = splitting.whole_of(folder, recorded)
     targets = [_target(each, recorded, whole) for each in configs]
     found = splitting.splits(whole, config.cuts)
@@ -126,13 +125,8 @@ def _profiled(timed: Timed, whole: Whole) -> Row:
     row |= {"engine": target.engine, "threads": target.threads, "batch": target.batch}
     row |= figures["latency_ms"].columns("latency_ms")
     row["source"] = row.pop("latency_ms_source")
-    row |= {"memory_mib": _memory_mib(figures), "place": timed.part.place}
+    row |= {"memory_mib": replica_mib(figures), "place": timed.part.place}
     return row | {"drifted": bool(timed.cost.details.get("drifted", 0.0))}
-
-
-def _memory_mib(figures: Figures) -> float:
-    """Return what a replica takes: weights, and activations at their peak."""
-    return sum(figures[n].upper for n in ("sram_kib", "flash_kib") if n in figures) / 1024
 
 
 def _cut(split: Split, seen: Seen, whole: Whole) -> Cut:

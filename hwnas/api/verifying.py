@@ -41,8 +41,7 @@ def verify(config: VerifyConfig, reporter: Reporter) -> None:
     folder = Path(config.export)
     signature = signing.check(folder, config.key)
     recorded = proofs.read(folder)
-    if differing := folders.differences(recorded["files"], folders.digests(folder)):
-        raise ProofError(f"{folder}: {'; '.join(differing)}.")
+    folders.check_unchanged(folder, recorded["files"])
     reporter.say([f"{folder}: {len(recorded['files'])} files are as they were.", signature])
     with contextlib.ExitStack() as stack:
         repeating = _Repeating(folder, recorded, config, reporter)

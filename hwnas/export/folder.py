@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hwnas import files
-from hwnas.errors import LockedError, RunError
+from hwnas.errors import LockedError, ProofError, RunError
 
 PROOF, CARD, SIGNATURE = "proof.json", "MODEL_CARD.md", "proof.sig"
 BUILDING = ".hwnas-building"  #: what is not finished, in the folder that exports go into
@@ -82,3 +82,13 @@ def differences(recorded: Mapping[str, str], there: Mapping[str, str]) -> list[s
     extra = [f"{name} is not of the export" for name in there if name not in recorded]
     found = missing + changed + extra
     return found[:_SHOWN] + [f"{len(found) - _SHOWN} more"] * (len(found) > _SHOWN)
+
+
+def check_unchanged(folder: Path, recorded: Mapping[str, str]) -> None:
+    """Refuse an export whose files are not those that its proof is of.
+
+    Raises:
+        ProofError: it names them.
+    """
+    if differing := differences(recorded, digests(folder)):
+        raise ProofError(f"{folder}: {'; '.join(differing)}.")

@@ -34,7 +34,7 @@ class SplitConfig:
     export: str = ""  #: the folder of an export
     target: Target | None = None  #: where parts may run, [A,B]: several; default: the export's own
     cuts: int = within("[1, 100]", 4)  #: ways to cut, at most
-    #: images of an inference, where the target is measured; others take target.batch
+    #: images of an inference; one alone where a target reads no more
     batches: list[int] = field(default_factory=lambda: [1, 2, 4, 8], metadata=limits("[1, 256]"))
     dir: str | None = None  #: default: runs/split/<time>
     timing: TimingConfig = field(default_factory=TimingConfig)

@@ -12,6 +12,7 @@ from hwnas.errors import ConfigError, RunError
 from hwnas.export import recorded
 from hwnas.export.folder import PROOF
 from hwnas.figure import Figure, Figures, Source, figures_of
+from hwnas.memory import replica_mib
 from hwnas.planning.fleet import Device, Fleet
 from hwnas.planning.plan import Ran
 from hwnas.planning.service import Service
@@ -21,7 +22,6 @@ from hwnas.records.schema import Bound, Fraction, Positive, Size, Unfit, fitted
 from hwnas.searching.member import metric_of, own
 
 MOST_BATCH = 256
-_MIB = 1024  # KiB
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,11 @@ def _read_export(found: Catalogue, path: Path) -> None:
     if "accuracy" not in ran:
         raise RunError(f"fronts: {path}: its own artefact has no accuracy; plans need one.")
     model = Model(
-        recorded.name_of(proof), target.dtype, Figure(*ran["accuracy"]), _memory(figures), str(path)
+        recorded.name_of(proof),
+        target.dtype,
+        Figure(*ran["accuracy"]),
+        replica_mib(figures),
+        str(path),
     )
     said = proof["model"]["genotype"]
     batch, threads = as_it_ran(said, target.batch, target.threads, f"fronts: {path}")
@@ -188,7 +192,7 @@ def _read_run(found: Catalogue, path: Path) -> None:
         if metric_of(member.figures) != "accuracy":
             raise RunError(f"fronts: {path} has no accuracies but errors; plans need accuracies.")
         accuracy = member.figures[own("accuracy", member.figures)]
-        memory = _memory(member.figures)
+        memory = replica_mib(member.figures)
         dtype = member.dtype(target.dtype)
         model = Model(member.candidate.id, dtype, accuracy, memory, str(path))
         said = member.candidate.genotype.to_dict()
@@ -200,11 +204,6 @@ def _take(found: Catalogue, model: Model, batch: int, figures: Figures, ran: Ran
     found.add(model)
     if "latency_ms" in figures:
         found.time(ran.target, model.name, batch, figures["latency_ms"], ran)
-
-
-def _memory(figures: Figures) -> float:
-    """Return the memory in MiB that a replica takes: weights, and activations at their peak."""
-    return sum(figures[n].upper for n in ("sram_kib", "flash_kib") if n in figures) / _MIB
 
 
 class _Row(TypedDict):

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Annotated, TypedDict
 
 from hwnas.errors import RunError
-from hwnas.records import bounded, check_format
-from hwnas.records.schema import Bound, Fraction, Unfit, fitted
+from hwnas.records import read_json
+from hwnas.records.schema import Bound, Fraction
 
 FILE, PROFILE = "split.json", "profile.csv"
 FORMAT = 1
@@ -39,15 +39,9 @@ def read_cuts(folder: Path) -> list[Cut]:
     Raises:
         RunError: it is none, or damaged.
     """
-    path = folder / FILE
     try:
-        content = bounded.from_json(bounded.text(path, bounded.MOST_JSON))
-        check_format(content, FORMAT)
-        found: _File = fitted(_File, content)
+        return read_json(_File, folder / FILE, RunError, newest=FORMAT)["cuts"]
     except (FileNotFoundError, NotADirectoryError):
         raise RunError(
             f"{folder} is no folder of a split: make one with: python -m hwnas split EXPORT"
         ) from None
-    except (bounded.Damaged, Unfit) as problem:
-        raise RunError(f"{path} cannot be read: {problem}.") from None
-    return found["cuts"]

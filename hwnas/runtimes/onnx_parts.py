@@ -36,7 +36,7 @@ def read_fp32(model: bytes, lowered: Graph) -> base.Weights:
         CompileError: it is of another network.
     """
     constants = _constants(model)
-    return {node.name: _real(constants, node) for node in lowered if node.op.n_params}
+    return {node.name: _written(constants, node) for node in lowered if node.op.n_params}
 
 
 def read_int8(model: bytes, lowered: Graph) -> QuantisedNetwork:
@@ -57,7 +57,7 @@ def read_int8(model: bytes, lowered: Graph) -> QuantisedNetwork:
     ops = []
     for node in lowered:
         weights = None if node.in_float else _weights(constants, node)
-        real = _real(constants, node) if node.in_float and node.op.n_params else None
+        real = _written(constants, node) if node.in_float and node.op.n_params else None
         is_inner = needs_inner(node.op) and not node.in_float
         inner = _scale(constants, f"{node.name}/inner") if is_inner else None
         ops.append(QuantisedOp(node, weights, scale(node.name), inner, real))
@@ -132,11 +132,12 @@ def _scale(constants: _Constants, name: str) -> Scale:
 def _weights(constants: _Constants, node: Node) -> Weights | None:
     if not node.op.n_params:
         return None
-    weight, bias = (_of(constants, f"{node.name}/{part}") for part in ("weight", "bias"))
+    weight, bias = _written(constants, node)
     scales = np.atleast_1d(_of(constants, f"{node.name}/weight/scale"))
     return Weights(weight, scales, bias)
 
 
-def _real(constants: _Constants, node: Node) -> tuple[NDArray[Any], NDArray[Any]]:
+def _written(constants: _Constants, node: Node) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return weight and bias as they are written."""
     weight, bias = (_of(constants, f"{node.name}/{part}") for part in ("weight", "bias"))
     return weight, bias
