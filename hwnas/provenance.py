@@ -4,7 +4,7 @@ import ast
 import hashlib
 import importlib.util
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +30,7 @@ def facts(target: Target, remote: Remote) -> dict[str, Any]:
         "hwnas": __version__,
     }
     if modules := backend.schedules.get(target.dtype):  # a change of these changes what plans mean
-        source = "".join(map(_code, modules))
-        found["schedules"] = hashlib.sha256(source.encode()).hexdigest()[:16]
+        found["schedules"] = _digest(modules)
     return found
 
 
@@ -46,8 +45,14 @@ def device_of(target: Target) -> dict[str, Any]:
     return {**machine.describe(), **others}
 
 
-def _code(module: str) -> str:
-    """Return what a module does, without its comments, docstrings and layout."""
+def _digest(modules: Sequence[str]) -> str:
+    """Return a digest of what modules define, wherever among them and in whatever order."""
+    defined = sorted({code for module in modules for code in _definitions(module)})
+    return hashlib.sha256("\n".join(defined).encode()).hexdigest()[:16]
+
+
+def _definitions(module: str) -> list[str]:
+    """Return what a module defines, without comments, docstrings and layout."""
     spec = importlib.util.find_spec(module)
     assert spec is not None
     assert spec.origin is not None
@@ -56,8 +61,9 @@ def _code(module: str) -> str:
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(
             node
         ):
-            node.body[0] = ast.Pass()
-    return ast.unparse(tree)
+            node.body = node.body[1:] or [ast.Pass()]
+    imports = (ast.Import, ast.ImportFrom)
+    return [ast.unparse(node) for node in tree.body if not isinstance(node, imports)]
 
 
 def differences(recorded: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:

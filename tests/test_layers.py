@@ -298,6 +298,15 @@ def _imports(path: Path, *, top_level: bool) -> set[str]:
     return found
 
 
+@pytest.mark.parametrize("path", MODULES, ids=_name)
+def test_modules_and_classes_are_short(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= 350
+    classes = (node for node in ast.walk(_tree(path)) if isinstance(node, ast.ClassDef))
+    for found in classes:
+        assert found.end_lineno is not None
+        assert found.end_lineno - found.lineno < 200, found.name
+
+
 def test_there_are_modules() -> None:
     assert len(MODULES) > 40
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hwnas import machine
+from hwnas import backends, machine
 from hwnas.errors import TableError
 from hwnas.latency_table import Entry, LatencyTable, load, setting
 from hwnas.op import OpSpec
@@ -169,6 +169,41 @@ def test_onnxruntime_has_versions_but_no_schedules(cpu: Target) -> None:
     found = facts(dataclasses.replace(cpu, runtime="onnxruntime"), HERE)
     assert list(found["versions"]) == ["onnxruntime"]
     assert "schedules" not in found
+
+
+@pytest.mark.parametrize(
+    ("modules", "same"),
+    [
+        ({"a": "import x\nONE = 1\n", "b": "def f(x):\n    return x + ONE\n"}, True),
+        ({"a": "def f(x):\n    'Add.'\n    return x - ONE\nONE = 1\n"}, False),
+        ({"a": '# One.\nONE = 1\ndef f(x):\n    """Add one."""\n    return x+ONE\n'}, True),
+        ({"a": "ONE = 2\ndef f(x):\n    return x + ONE\n"}, False),
+    ],
+    ids=["another place", "another function", "other words", "another constant"],
+)
+def test_schedules_are_what_modules_define_wherever_that_is(
+    cpu: Target,
+    modules: dict[str, str],
+    same: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    usual = backends.get("tvm")
+
+    def digest(folder: str, sources: dict[str, str]) -> Any:
+        package = tmp_path / f"{folder}_{tmp_path.name}"  # imported once, by its name
+        package.mkdir()
+        for name, source in {"__init__": "", **sources}.items():
+            (package / f"{name}.py").write_text(source)
+        monkeypatch.syspath_prepend(str(tmp_path))
+        described = dataclasses.replace(
+            usual, schedules={cpu.dtype: [f"{package.name}.{name}" for name in sources]}
+        )
+        monkeypatch.setattr(backends, "get", lambda _name: described)
+        return facts(cpu, HERE)["schedules"]
+
+    before = digest("before", {"b": "def f(x):\n    return x + ONE\nONE = 1\n"})
+    assert (digest("after", modules) == before) is same
 
 
 def test_remote_device_is_known_by_its_key(cpu: Target) -> None:

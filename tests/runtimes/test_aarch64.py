@@ -45,7 +45,7 @@ def test_a_library_for_the_raspberry_pi(cross: tuple[Path, str, list[tuple[int, 
 def test_the_library_computes_the_same_under_qemu(
     cross: tuple[Path, str, list[tuple[int, ...]]], tmp_path: Path
 ) -> None:
-    from hwnas.backends.tvm.operators import pack
+    from hwnas.backends.tvm.layout import pack
 
     path, name, shapes = cross
     rng = np.random.default_rng(2)

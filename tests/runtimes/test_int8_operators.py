@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hwnas import families, machine, space
 from hwnas.backends import portable
-from hwnas.backends.tvm import dots, int8_operators, linker
+from hwnas.backends.tvm import dots, int8_layout, linker
 from hwnas.backends.tvm.buffers import Buffer
 from hwnas.backends.tvm.compiler import Compiler
 from hwnas.backends.tvm.engine import LocalDevice, TvmEngine
@@ -153,7 +153,7 @@ def _arguments(compiler: Compiler, op: OpSpec) -> tuple[list[NDArray[Any]], Any]
     quantised, sources, inputs, expected = _quantised(op)
     reads, _, writes = kernels.buffers(op)
     arrays = [_memory(x, found) for x, found in zip(inputs, reads, strict=True)]
-    arrays += int8_operators.pack(quantised, sources, compiler.cpu.lanes, kernels.dot)
+    arrays += int8_layout.pack(quantised, sources, compiler.cpu.lanes, kernels.dot)
     arrays.append(np.zeros(writes.shape, writes.dtype))
     assert [(a.shape, a.dtype.name) for a in arrays] == [
         (b.shape, b.dtype) for b in compiler.buffers(op)
@@ -229,7 +229,7 @@ def test_products_of_the_largest_bytes_do_not_saturate(feature: str) -> None:
     reads, _, writes = kernels.buffers(op)
     arrays = [
         np.full(reads[0].shape, 255, reads[0].dtype),
-        *int8_operators.pack(quantised, [Scale(1.0, -128)], compiler.cpu.lanes, kernels.dot),
+        *int8_layout.pack(quantised, [Scale(1.0, -128)], compiler.cpu.lanes, kernels.dot),
         np.zeros(writes.shape, writes.dtype),
     ]
     device, (plan,) = LocalDevice(1), compiler.plans(op, 1)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from hwnas import families, space
 from hwnas.backends.tvm import compiler as compiling
-from hwnas.backends.tvm import operators
+from hwnas.backends.tvm import layout
 from hwnas.backends.tvm.engine import LocalDevice, TvmEngine
 from hwnas.backends.tvm.linker import ENTRY, find_compiler, plan_arena
 from hwnas.backends.tvm.settings import Tvm
@@ -182,7 +182,7 @@ def test_network_linked_in_this_process_computes_the_same(engine: TvmEngine, bat
     arrays += [np.full(shape, np.nan, np.float32) for shape in shapes[2:]]
     tensors = [device.tensor(np.ascontiguousarray(array)) for array in arrays]
     device.call(device.load(linked.module), ENTRY, tensors)
-    found = device.array(tensors[2]).reshape(batch, operators.padded(7, lanes))[:, :7]
+    found = device.array(tensors[2]).reshape(batch, layout.padded(7, lanes))[:, :7]
     expected = reference.network(lowered, weights, images)
     assert reference.relative_error(found[..., None, None], expected) < TOLERANCE
     assert engine.network(lowered, _plans(engine, lowered))(2) > 0

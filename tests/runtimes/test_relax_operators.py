@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from hwnas import machine
-from hwnas.backends.tvm import operators
+from hwnas.backends.tvm import layout
 from hwnas.backends.tvm.compiler import Compiler
 from hwnas.backends.tvm.engine import LocalDevice
 from hwnas.backends.tvm.settings import Tvm
@@ -63,7 +63,7 @@ def _compiler(compilers: dict[str, Compiler], name: str) -> Compiler:
 
 def _in_memory(tensor: torch.Tensor, lanes: int, junk: float) -> NDArray[np.float32]:
     n, c, h, w = tensor.shape
-    memory = np.full(operators.buffer_shape((c, h, w), n, lanes), junk, np.float32)
+    memory = np.full(layout.buffer_shape((c, h, w), n, lanes), junk, np.float32)
     memory[..., :c] = tensor.movedim(1, -1).numpy()
     return memory
 
@@ -77,10 +77,8 @@ def _error(
     arrays = [_in_memory(tensor, lanes, junk) for tensor in inputs]
     if parameters:
         weight, bias = (tensor.numpy() for tensor in parameters)
-        arrays += operators.pack(op, weight, bias, lanes)
-    arrays.append(
-        np.full(operators.buffer_shape(op.out_shape, op.batch, lanes), np.nan, np.float32)
-    )
+        arrays += layout.pack(op, weight, bias, lanes)
+    arrays.append(np.full(layout.buffer_shape(op.out_shape, op.batch, lanes), np.nan, np.float32))
     assert [array.shape for array in arrays] == [b.shape for b in compiler.buffers(op)]
     tensors = [device.tensor(array) for array in arrays]
     compiled = compiler.compile(op, plan)

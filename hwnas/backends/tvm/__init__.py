@@ -3,8 +3,8 @@
 from hwnas.backends.description import Artefact, Description, Runner
 from hwnas.backends.tvm.settings import Tvm
 
-_SCHEDULES = ("hwnas.backends.tvm.operators", "hwnas.backends.tvm.templates")
-_INT8_SCHEDULES = ("dots", "int8_operators", "int8_templates")
+_SCHEDULES = ("layout", "operators", "scalars", "templates")
+_INT8_SCHEDULES = (*_SCHEDULES, "dots", "int8_layout", "int8_operators", "int8_templates")
 _NEEDS = {"tvm": "apache-tvm", "safetensors": "safetensors"}
 _SO, _TAR, _WEIGHTS = "model.so", "model.tar", "model.tvm.safetensors"
 _INT8_SO, _INT8_TAR = "model.int8.so", "model.int8.tar"
@@ -67,8 +67,8 @@ DESCRIPTION = Description(
     needs=_NEEDS,
     decisive=("apache-tvm", "apache-tvm-ffi"),
     schedules={
-        "float32": _SCHEDULES,
-        "int8": (*_SCHEDULES, *(f"hwnas.backends.tvm.{n}" for n in _INT8_SCHEDULES)),
+        "float32": [f"{__name__}.{name}" for name in _SCHEDULES],
+        "int8": [f"{__name__}.{name}" for name in _INT8_SCHEDULES],
     },
     artefacts=(
         *_artefacts("float32", _SO, _TAR, _WEIGHTS),

@@ -8,7 +8,15 @@ from numpy.typing import NDArray
 from tvm import s_tir
 from tvm.target import codegen
 
-from hwnas.backends.tvm import dots, int8_operators, int8_templates, operators, templates
+from hwnas.backends.tvm import (
+    dots,
+    int8_layout,
+    int8_operators,
+    int8_templates,
+    layout,
+    operators,
+    templates,
+)
 from hwnas.backends.tvm.buffers import Buffer
 from hwnas.backends.tvm.dots import Dot
 from hwnas.backends.tvm.templates import Cpu, Plan
@@ -109,7 +117,7 @@ class Floats:
 
     def plans(self, op: OpSpec, limit: int) -> list[Plan]:
         """Return at most ``limit`` ways to schedule an operator, the most promising first."""
-        channels = operators.padded(op.out_shape[0], self.cpu.lanes)
+        channels = layout.padded(op.out_shape[0], self.cpu.lanes)
         return templates.plans(op, channels, self.cpu, limit)[:limit]  # they come in pairs
 
     def scheduled(self, kernel: Kernel, plan: Plan) -> s_tir.Schedule:
@@ -124,9 +132,9 @@ class Floats:
         assert isinstance(kernel, OpSpec)
         lanes = self.cpu.lanes
         return (
-            [Buffer(shape, "float32") for shape in operators.input_shapes(kernel, lanes)],
-            [Buffer(shape, "float32") for shape in operators.weight_shapes(kernel, lanes)],
-            Buffer(operators.buffer_shape(kernel.out_shape, kernel.batch, lanes), "float32"),
+            [Buffer(shape, "float32") for shape in layout.input_shapes(kernel, lanes)],
+            [Buffer(shape, "float32") for shape in layout.weight_shapes(kernel, lanes)],
+            Buffer(layout.buffer_shape(kernel.out_shape, kernel.batch, lanes), "float32"),
         )
 
     def steps(self, lowered: Graph) -> list[Step]:
@@ -138,8 +146,8 @@ class Floats:
         assert isinstance(weights, Mapping)
         lanes, found = self.cpu.lanes, list[Array]()
         for node in lowered:
-            if operators.weight_shapes(node.op, lanes):
-                found += operators.pack(node.op, *weights[node.name], lanes)
+            if layout.weight_shapes(node.op, lanes):
+                found += layout.pack(node.op, *weights[node.name], lanes)
         return found
 
 
@@ -154,7 +162,7 @@ class Bytes:
 
     def plans(self, op: OpSpec, limit: int) -> list[Plan]:
         """Return at most ``limit`` ways to schedule an operator, the most promising first."""
-        channels = int8_operators.padded(op.out_shape[0], self.cpu.lanes)
+        channels = int8_layout.padded(op.out_shape[0], self.cpu.lanes)
         return int8_templates.plans(op, channels, self.cpu, limit)
 
     def scheduled(self, kernel: Kernel, plan: Plan) -> s_tir.Schedule:
@@ -174,11 +182,11 @@ class Bytes:
         """Return what a function reads, its constants, and what it writes."""
         lanes, dot = self.cpu.lanes, self.dot
         if isinstance(kernel, Edge):
-            return int8_operators.edge(kernel.kind, kernel.shape, kernel.batch, lanes, dot)
+            return int8_layout.edge(kernel.kind, kernel.shape, kernel.batch, lanes, dot)
         return (
-            int8_operators.inputs(kernel, lanes, dot),
-            int8_operators.constants(kernel, lanes, dot),
-            int8_operators.output(kernel, lanes, dot),
+            int8_layout.inputs(kernel, lanes, dot),
+            int8_layout.constants(kernel, lanes, dot),
+            int8_layout.output(kernel, lanes, dot),
         )
 
     def steps(self, lowered: Graph) -> list[Step]:
@@ -198,12 +206,12 @@ class Bytes:
         """Return all weights, biases and scales, packed."""
         assert isinstance(weights, QuantisedNetwork)
         scales, found = {INPUT: weights.input}, list[Array]()
-        found.append(int8_operators.pack_images(weights.input, self.dot))
+        found.append(int8_layout.pack_images(weights.input, self.dot))
         for op in _fused(weights, lowered):
             sources = [scales[name] for name in op.node.inputs]
-            found += int8_operators.pack(op, sources, self.cpu.lanes, self.dot)
+            found += int8_layout.pack(op, sources, self.cpu.lanes, self.dot)
             scales[op.node.name] = op.out
-        return [*found, int8_operators.pack_answers(scales[lowered.output.name], self.dot)]
+        return [*found, int8_layout.pack_answers(scales[lowered.output.name], self.dot)]
 
 
 def _fused(network: QuantisedNetwork, lowered: Graph) -> list[QuantisedOp]:

@@ -1,19 +1,14 @@
-"""Operators as tensor expressions: one TIR function each, epilogue fused, weights packed.
-
-Tensors are NHWC. Channels are padded to whole vectors, so that odd widths run at full speed; the
-padded channels of weights and biases are zero. Convolutions and linear layers read weights packed
-as ``(O / lanes, K, K, I, lanes)``, depthwise ones as ``(K, K, C)``.
-"""
+"""Operators as tensor expressions: one TIR function each, epilogue fused, weights packed."""
 
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-from tvm import IRModule, te, tirx
+from tvm import IRModule, te
 
+from hwnas.backends.tvm.layout import buffer_shape, weight_shapes
+from hwnas.backends.tvm.scalars import activate, exp, f32
 from hwnas.errors import CompileError
-from hwnas.op import ACTIVATIONS, OpSpec, Shape
+from hwnas.op import ACTIVATIONS, OpSpec
 
 Tensor = Any  # tvm.te.Tensor; TVM has no types
 ATTENTION_ROWS = 4  #: rows of queries that attention works on at once
@@ -24,18 +19,6 @@ _EPILOGUES = {
     "add": ACTIVATIONS,
     "mul": ACTIVATIONS,
 }
-_FEW = 4  #: so few channels (of images, say) are not padded
-
-
-def padded(channels: int, lanes: int) -> int:
-    """Return the channels that a tensor has in memory."""
-    return channels if channels <= _FEW else -(-channels // lanes) * lanes
-
-
-def buffer_shape(shape: Shape, batch: int, lanes: int) -> tuple[int, ...]:
-    """Return the shape of a tensor in memory, NHWC."""
-    c, h, w = shape
-    return (batch, h, w, padded(c, lanes))
 
 
 def define(op: OpSpec, lanes: int) -> IRModule:
@@ -67,125 +50,12 @@ def define(op: OpSpec, lanes: int) -> IRModule:
     return IRModule({"main": function.with_attr("global_symbol", "main")})
 
 
-def weight_shapes(op: OpSpec, lanes: int) -> tuple[tuple[int, ...], ...]:
-    """Return the shapes of the packed weight and bias, or nothing."""
-    c_out = padded(op.out_shape[0], lanes)
-    if op.base == "layernorm":
-        return ((c_out,), (c_out,))
-    if not op.weight_shape:
-        return ()
-    if op.base == "conv2d" and op.depthwise:
-        return ((op.kernel, op.kernel, c_out), (c_out,))
-    vector = min(c_out, lanes)
-    return ((c_out // vector, op.kernel, op.kernel, op.in_shape[0], vector), (c_out,))
-
-
-def input_shapes(op: OpSpec, lanes: int) -> list[tuple[int, ...]]:
-    """Return the shapes of the tensors that an operator reads, without its weights."""
-    shapes = [buffer_shape(op.in_shape, op.batch, lanes)]
-    if op.base == "mul":
-        shapes.append(buffer_shape((op.in_shape[0], 1, 1), op.batch, lanes))
-    elif op.base == "add" or "add" in op.fused:
-        shapes.append(buffer_shape(op.out_shape, op.batch, lanes))
-    return shapes
-
-
-def pack(
-    op: OpSpec, weight: NDArray[np.float32], bias: NDArray[np.float32], lanes: int
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return weight and bias, of the shapes that torch has, as ``define`` reads them."""
-    packed_shape, (c_out,) = weight_shapes(op, lanes)
-    if op.base == "layernorm":
-        full = np.zeros(c_out, np.float32)
-        full[: len(weight)] = weight
-        packed = full
-    elif op.base == "conv2d" and op.depthwise:
-        packed = np.zeros(packed_shape, np.float32)
-        packed[:, :, : len(weight)] = weight[:, 0].transpose(1, 2, 0)
-    else:
-        n, k, _, c_in, vector = packed_shape
-        rows = np.zeros((n * vector, c_in, k, k), np.float32)
-        rows[: len(weight)] = weight.reshape(len(weight), c_in, k, k)
-        packed = rows.reshape(n, vector, c_in, k, k).transpose(0, 3, 4, 2, 1)
-    biases = np.zeros(c_out, np.float32)
-    biases[: len(bias)] = bias
-    return np.ascontiguousarray(packed), biases
-
-
 def _is_grouped(op: OpSpec) -> bool:
     return not op.groups == op.in_shape[0] == op.out_shape[0]
 
 
 def _input(op: OpSpec, lanes: int, name: str = "x") -> Tensor:
     return te.placeholder(buffer_shape(op.in_shape, op.batch, lanes), name=name)
-
-
-def _activate(name: str, x: Any) -> Any:
-    """Return an activation of a scalar expression."""
-    zero, six = _f32(0.0), _f32(6.0)
-
-    def clip(value: Any) -> Any:
-        return te.max(te.min(value, six), zero)
-
-    activations: dict[str, Callable[[Any], Any]] = {
-        "": lambda v: v,
-        "relu": lambda v: te.max(v, zero),
-        "relu6": clip,
-        "hardsigmoid": lambda v: clip(v + 3.0) * _f32(1 / 6),
-        "hardswish": lambda v: v * (clip(v + 3.0) * _f32(1 / 6)),
-        "sigmoid": lambda v: 1.0 / (1.0 + _exp(-v)),
-        "silu": lambda v: v / (1.0 + _exp(-v)),
-        "gelu": lambda v: v * 0.5 * (1.0 + _erf(v * _f32(0.5**0.5))),
-    }
-    return activations[name](x)
-
-
-def _f32(value: float) -> Any:
-    return tirx.const(value, "float32")
-
-
-def _exp(x: Any) -> Any:
-    """Return e to the x by the polynomial of Cephes, which becomes vector code."""
-    x = te.max(te.min(x, _f32(88.0)), _f32(-87.0))
-    n = te.floor(x * _f32(1.44269504088896341) + _f32(0.5))
-    r = x - n * _f32(0.693359375) - n * _f32(-2.12194440e-4)
-    y = _f32(1.9875691500e-4)
-    for c in (
-        1.3981999507e-3,
-        8.3334519073e-3,
-        4.1665795894e-2,
-        1.6666665459e-1,
-        5.0000001201e-1,
-    ):
-        y = y * r + _f32(c)
-    y = y * r * r + r + _f32(1.0)
-    power = tirx.reinterpret("float32", (n.astype("int32") + 127) << 23)
-    return y * power
-
-
-def _erf(x: Any) -> Any:
-    """Return the error function as a rational function (Eigen's); error below 4e-7."""
-    x = te.max(te.min(x, _f32(3.832506856900711)), _f32(-3.832506856900711))
-    square = x * x
-    top = _f32(-2.72614225801306e-10)
-    for c in (
-        2.77068142495902e-08,
-        -2.10102402082508e-06,
-        -5.69250639462346e-05,
-        -7.34990630326855e-04,
-        -2.95459980854025e-03,
-        -1.60960333262415e-02,
-    ):
-        top = top * square + _f32(c)
-    bottom = _f32(-1.45660718464996e-05)
-    for c in (
-        -2.13374055278905e-04,
-        -1.68282697438203e-03,
-        -7.37332916720468e-03,
-        -1.42647390514189e-02,
-    ):
-        bottom = bottom * square + _f32(c)
-    return x * top / bottom
 
 
 def _pad(x: Tensor, op: OpSpec, value: float = 0.0) -> Tensor:
@@ -199,7 +69,7 @@ def _pad(x: Tensor, op: OpSpec, value: float = 0.0) -> Tensor:
         lambda n, y, i, c: te.if_then_else(
             te.all(y >= p, y < h + p, i >= p, i < w + p),
             x[n, y - p, i - p, c],
-            _f32(value),
+            f32(value),
         ),
         name="pad",
     )
@@ -213,7 +83,7 @@ def _epilogue(op: OpSpec, acc: Tensor, bias: Tensor) -> tuple[list[Tensor], Tens
         out = acc[n, y, x, f] + bias[f]
         for term in residual:
             out = out + term[n, y, x, f]
-        return _activate(op.activation, out)
+        return activate(op.activation, out)
 
     return residual, te.compute(acc.shape, value, name="out")
 
@@ -256,7 +126,7 @@ def _depthwise(op: OpSpec, lanes: int) -> list[Tensor]:
 
 def _add(op: OpSpec, lanes: int) -> list[Tensor]:
     x, other = _input(op, lanes), _input(op, lanes, "other")
-    out = te.compute(x.shape, lambda *i: _activate(op.activation, x(*i) + other(*i)), name="out")
+    out = te.compute(x.shape, lambda *i: activate(op.activation, x(*i) + other(*i)), name="out")
     return [x, other, out]
 
 
@@ -265,7 +135,7 @@ def _mul(op: OpSpec, lanes: int) -> list[Tensor]:
     gate = te.placeholder(buffer_shape((op.in_shape[0], 1, 1), op.batch, lanes), name="gate")
     out = te.compute(
         x.shape,
-        lambda n, y, i, c: _activate(op.activation, x[n, y, i, c] * gate[n, 0, 0, c]),
+        lambda n, y, i, c: activate(op.activation, x[n, y, i, c] * gate[n, 0, 0, c]),
         name="out",
     )
     return [x, gate, out]
@@ -276,7 +146,7 @@ def _mean(op: OpSpec, lanes: int) -> list[Tensor]:
     ry, rx = te.reduce_axis((0, h), name="ry"), te.reduce_axis((0, w), name="rx")
     shape = buffer_shape(op.out_shape, op.batch, lanes)
     acc = te.compute(shape, lambda n, y, i, c: te.sum(x[n, ry, rx, c], axis=[ry, rx]), name="acc")
-    scale = _f32(1.0 / (h * w))
+    scale = f32(1.0 / (h * w))
     return [x, te.compute(shape, lambda *i: acc(*i) * scale, name="out")]
 
 
@@ -297,7 +167,7 @@ def _layernorm(op: OpSpec, lanes: int) -> list[Tensor]:
     (size,), _ = weight_shapes(op, lanes)
     scale, shift = te.placeholder((size,), name="weight"), te.placeholder((size,), name="bias")
     rows, vector = tuple(x.shape)[:3], min(size, lanes)
-    partial, inverse = (*rows, vector), _f32(1.0 / c_in)
+    partial, inverse = (*rows, vector), f32(1.0 / c_in)
 
     def sums(term: Callable[..., Any], name: str) -> Tensor:
         """Sum over channels, vector by vector, then within the last vector."""
@@ -308,7 +178,7 @@ def _layernorm(op: OpSpec, lanes: int) -> list[Tensor]:
             found = term(n, y, i, c)
             # Padded channels add nothing, whatever an activation made of them.
             return te.sum(
-                found if size == c_in else te.if_then_else(c < c_in, found, _f32(0.0)), axis=r
+                found if size == c_in else te.if_then_else(c < c_in, found, f32(0.0)), axis=r
             )
 
         part = te.compute(partial, part_of, name=f"{name}_part")
@@ -335,7 +205,7 @@ def _attention(op: OpSpec, lanes: int) -> list[Tensor]:
     c, h, w = op.out_shape
     t = h * w
     d, wide, high = c // heads, -(-t // lanes) * lanes, -(-t // ATTENTION_ROWS) * ATTENTION_ROWS
-    scale, zero = _f32(float(d) ** -0.5), _f32(0.0)
+    scale, zero = f32(float(d) ** -0.5), f32(0.0)
 
     def token(n: Any, i: Any, channel: Any) -> Any:
         return x[n, i // w, i % w, channel]
@@ -368,7 +238,7 @@ def _attention(op: OpSpec, lanes: int) -> list[Tensor]:
     weights = te.compute(
         scores.shape,
         lambda n, h, i, j: te.if_then_else(
-            j < t, _exp((scores[n, h, i, j] - peak[n, h, i]) * scale), zero
+            j < t, exp((scores[n, h, i, j] - peak[n, h, i]) * scale), zero
         ),
         name="weights",
     )
