@@ -41,7 +41,9 @@ def speed() -> float:
     n_pools, n = 6, 3_000_000
     service = np.stack([(np.arange(1, 9) * 0.0005 + 0.001) * (p + 1) for p in range(n_pools)])
     eight = np.full(n_pools, 8, np.int32)
-    pools = events.Pools(service, eight, np.zeros(n_pools), eight, events.lognormal(0.1))
+    pools = events.Pools(
+        service, eight, np.zeros(n_pools), eight, events.lognormal(0.1), np.zeros(n_pools)
+    )
     klass = np.repeat(np.arange(4), 2).astype(np.int32)
     routes = events.Routes(
         klass, np.full(8, 0.5), np.ones(8), np.array([0, 1, 1, 2, 2, 3, 0, 3], np.int32),

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _FORMAT = 1  #: of serve_check.json
 _MOST_LATE = 0.1  # of what is measured: how late requests may leave
+_SLOWER = 0.01  # that is told
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,7 @@ def serve_check(config: ServeCheckConfig, arguments: Sequence[str], reporter: Re
         f"{name} {version} of {python} was ready after {max(ready):.1f} s; latencies count from "
         "when requests were due.",
         _worst(rows),
+        *_slower(rows),
         *_waits(name, pools),
         *_held_up(rows),
     ]
@@ -108,7 +110,8 @@ def _profile_rows(pool: "Deployed", profile: "Profile") -> list[Row]:
         {"pool": pool.name, "batch": n, **figure.columns("batch_ms")}
         for n, figure in profile.batch_ms.items()
     ]
-    rows[0] |= profile.overhead_ms.columns("overhead_ms") | {"jitter": profile.jitter}
+    single = profile.overhead_ms.columns("overhead_ms") | profile.waking_ms.columns("waking_ms")
+    rows[0] |= single | {"jitter": profile.jitter}
     return rows
 
 
@@ -121,6 +124,24 @@ def _worst(rows: Sequence[Row]) -> str:
         f"Simulated p99 is off by {worst['error_p99']:+.1%} at most (pool {worst['pool']}, load "
         f"{worst['load']:.0%}); {lost}."
     )
+
+
+def _slower(rows: Sequence[Row]) -> list[str]:
+    """Return in words, where it is so, how much slower a server is under load than in its profile.
+
+    That has to be more than repeats differ by: near its capacity a few per cent are much of p99.
+    """
+    surely = [row for row in rows if (row["slowdown_low"] or 0.0) > 1.0 + _SLOWER]
+    if not surely:
+        return []
+    worst = max(surely, key=lambda row: row["slowdown"])
+    low, more, high = (worst[f"slowdown{end}"] - 1 for end in ("_low", "", "_high"))
+    return [
+        f"Under load the server is slower than in its profile: p99 of {worst['pool']} at "
+        f"{worst['load']:.0%} is that of batches that take {more:.0%} longer (95 % {low:.0%} to "
+        f"{high:.0%}). Where a device of the plan is as this machine, derate: {1 / (1 + more):.2f} "
+        "in fleet.yaml counts with that."
+    ]
 
 
 def _waits(server: str, pools: "Sequence[Deployed]") -> list[str]:

@@ -93,10 +93,11 @@ ABOUT = {
         "Serves pools of a plan by Triton or Ray Serve on this machine's loopback, measures how",
         "long batches take there, simulates a replica with that, and sends it requests at random",
         "times. Latencies count from when requests were due. Prints simulated and measured p50,",
-        "p95 and p99 by load, with 95 % intervals over repeats. A machine whose speed drifts is",
-        "refused: end other programs. Writes runs/serve-check/<time>/. Servers are packages of",
-        "Python: pip install --no-deps nvidia-pytriton, or 'ray[serve]'; python=PATH names an",
-        "interpreter that has one.",
+        "p95 and p99 by load, with 95 % intervals over repeats, and says where the server is",
+        "slower under load than in its profile. A machine whose speed drifts is refused: end",
+        "other programs. Writes runs/serve-check/<time>/. Servers are packages of Python: pip",
+        "install --no-deps nvidia-pytriton, or 'ray[serve]'; python=PATH names an interpreter",
+        "that has one.",
     ],
 }
 EXAMPLES = {

@@ -1,13 +1,15 @@
 """What a server's latencies are, against what the simulator says of its own batches.
 
 The server is profiled from outside: how long batches of each size take, by pools whose largest
-batch is that size, kept full; and what a request takes beside its batch. The simulator is given
-that, and the very times at which requests were due.
+batch is that size, kept full; what a request takes beside its batch; and how much longer a batch
+takes that finds the server at rest. The simulator is given that, and the very times at which
+requests were due; and how much slower than its profile a server is under load is told by how much
+longer batches have to be for the simulated p99 to be the one that was measured.
 """
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar, final
 
@@ -33,7 +35,9 @@ QUANTILES = {"p50_ms": 0.5, "p95_ms": 0.95, "p99_ms": 0.99}
 _WARM = 0.1  # of the time: what comes first finds empty queues
 _CLIENTS = 3  # batches' worth of clients, so that there is always a full one
 _LEAST = 4  # batches that are seen
+_APART = 4  # times as long as one takes, between requests that find the server at rest
 _MOST_JITTER = 1.0
+_SLOWDOWNS, _HALVINGS = (0.5, 4.0), 12  # that are looked for, and how finely
 _MOST_DRIFT = 0.8  # that is proposed
 _SENTINEL_MS, _SIDE = 40.0, 160  # of a reading; of the matrices that are multiplied
 
@@ -56,6 +60,7 @@ class Profile:
 
     batch_ms: Mapping[int, Figure]  #: until the next can begin, by size
     overhead_ms: Figure  #: of a request beside its batch
+    waking_ms: Figure  #: more of a batch that finds the server with nothing to do
     jitter: float  #: standard deviation of the log of what single requests take
 
 
@@ -65,12 +70,39 @@ class _Reading:
 
     batch_ms: dict[int, float]
     overhead_ms: float
-    jitter: float
+    waking_ms: float
+    alone_ms: Array  #: that each of many requests took, one after the other
+
+    @property
+    def jitter(self) -> float:
+        """The standard deviation of the log of what they took, outliers left out."""
+        quarters = np.quantile(np.log(self.alone_ms), [0.25, 0.75])
+        return min(_MOST_JITTER, float(quarters[1] - quarters[0]) / 1.349)  # of a normal one
+
+    def slower(self, times: float) -> "_Reading":
+        """Return the same of a server whose batches take so many times as long."""
+        batches = {n: ms * times for n, ms in self.batch_ms.items()}
+        return replace(self, batch_ms=batches, waking_ms=self.waking_ms * times)
 
     @property
     def capacity(self) -> float:
         """Requests a second that it answers at most."""
         return max(n / ms for n, ms in self.batch_ms.items()) * 1e3
+
+
+@dataclass(frozen=True)
+class _Held:
+    """What one server did at one load, against its simulation."""
+
+    seen: Seen
+    simulated_ms: Array
+    slowdown: float  #: of batches, that would make both p99 the same
+
+    @property
+    def is_warm(self) -> NDArray[np.bool_]:
+        """Whether each request came when queues were as they are in the long run."""
+        found: NDArray[np.bool_] = self.seen.due_s >= _WARM * self.seen.due_s[-1]
+        return found
 
 
 def sizes(pool: Deployed) -> list[int]:
@@ -108,28 +140,28 @@ class Checker:
         """
         options = self._options
         readings: list[_Reading] = []
-        seen: list[list[tuple[Seen, Array]]] = [[] for _ in options.loads]
-        steps = options.repeats * (len(sizes(pool)) + 1 + len(options.loads))
+        held: list[list[_Held]] = [[] for _ in options.loads]
+        steps = options.repeats * (len(sizes(pool)) + 2 + len(options.loads))
         with self._progress.phase(f"Check {pool.name}", steps) as advance:
             for repeat in range(options.repeats):
                 reading = self._read(pool, server, advance)
                 readings.append(reading)
-                for load, pairs in zip(options.loads, seen, strict=True):
+                for load, repeats in zip(options.loads, held, strict=True):
                     seeds = [options.seed, repeat, round(1e3 * load)]
                     due = _poisson(load * reading.capacity, options.seconds, seeds)
                     request = server.request(pool)
-                    measured = self._steady(partial(open_loop, server.port, request, due))
-                    pairs.append((measured, _simulated(pool, reading, due, options.seed + repeat)))
+                    seen = self._steady(partial(open_loop, server.port, request, due))
+                    repeats.append(_held(pool, reading, seen, options.seed + repeat))
                     advance(1)
         capacity = float(np.mean([reading.capacity for reading in readings]))
         rows = [
-            _row(pool, server, load, load * capacity, pairs)
-            for load, pairs in zip(options.loads, seen, strict=True)
+            _row(pool, server, load, load * capacity, repeats)
+            for load, repeats in zip(options.loads, held, strict=True)
         ]
         return _over(readings), rows
 
     def _read(self, pool: Deployed, server: Running, advance: Callable[[int], None]) -> _Reading:
-        """Return how long batches take now, and what a request takes beside its batch."""
+        """Return how long batches take now, and what requests take that come one by one."""
         batch_ms = {}
         for n in sizes(pool):
             request = server.request(pool.with_batch(n))
@@ -139,10 +171,19 @@ class Checker:
         single = partial(closed_loop, server.port, request, 1, self._options.seconds / 4)
         alone = np.diff(self._steady(single)).ravel() * 1e3
         advance(1)
-        beside = max(0.0, float(np.median(alone)) - batch_ms[1])
-        quarters = np.quantile(np.log(alone), [0.25, 0.75])
-        jitter = min(_MOST_JITTER, float(quarters[1] - quarters[0]) / 1.349)  # of a normal one
-        return _Reading(batch_ms, beside, jitter)
+        usual = float(np.median(alone))
+        apart_s = _APART * usual / 1e3
+        due = np.arange(0.0, max(self._options.seconds / 4, _LEAST * apart_s), apart_s)
+        seen = self._steady(partial(open_loop, server.port, request, due))
+        advance(1)
+        if seen.failed == due.size:
+            raise DeviceError("The server answers no request that comes by itself.")
+        rested, late = (
+            float(np.nanmedian(part)) * 1e3
+            for part in (seen.done_s - seen.sent_s, seen.sent_s - due)
+        )
+        beside = max(0.0, usual - batch_ms[1]) + late
+        return _Reading(batch_ms, beside, max(0.0, rested - usual), alone)
 
     def _rate(self, server: Running, request: bytes, n: int) -> float:
         """Return the requests a second that are answered in batches of ``n``, always full ones."""
@@ -201,11 +242,24 @@ def _poisson(rate: float, seconds: float, seed: Sequence[int]) -> Array:
 def _simulated(pool: Deployed, reading: _Reading, due_s: Array, seed: int) -> Array:
     """Return latencies in ms of requests that are due then."""
     service = service_times(reading.batch_ms, pool.kind.batch)
-    noise = events.lognormal(reading.jitter)
-    pools, routes = events.single(service, pool.kind.wait_ms / 1e3, 1, noise)
+    noise, waking_s = reading.alone_ms / reading.alone_ms.mean(), reading.waking_ms / 1e3
+    pools, routes = events.single(service, pool.kind.wait_ms / 1e3, 1, noise, waking_s)
     route = np.zeros(due_s.size, np.int32)
     found: Array = events.simulate(due_s, route, pools, routes, seed=seed).latency_s * 1e3
     return found + reading.overhead_ms
+
+
+def _held(pool: Deployed, reading: _Reading, seen: Seen, seed: int) -> _Held:
+    """Return what a server did against its simulation, and how much slower it was than profiled."""
+    found = _Held(seen, _simulated(pool, reading, seen.due_s, seed), 1.0)
+    warm, (low, high) = found.is_warm, _SLOWDOWNS
+    measured = _quantile(seen.latency_ms[warm], QUANTILES["p99_ms"])
+    for _ in range(_HALVINGS):
+        middle = (low * high) ** 0.5
+        slower = _simulated(pool, reading.slower(middle), seen.due_s, seed)[warm]
+        is_enough = _quantile(slower, QUANTILES["p99_ms"]) >= measured
+        low, high = (low, middle) if is_enough else (middle, high)
+    return replace(found, slowdown=(low * high) ** 0.5)
 
 
 def _over(readings: Sequence[_Reading]) -> Profile:
@@ -214,32 +268,31 @@ def _over(readings: Sequence[_Reading]) -> Profile:
     return Profile(
         {n: over_few(values, "measured") for n, values in sizes_ms.items()},
         over_few([each.overhead_ms for each in readings], "measured"),
+        over_few([each.waking_ms for each in readings], "measured"),
         float(np.mean([each.jitter for each in readings])),
     )
 
 
 def _row(
-    pool: Deployed, server: Running, load: float, rate: float, seen: Sequence[tuple[Seen, Array]]
+    pool: Deployed, server: Running, load: float, rate: float, repeats: Sequence[_Held]
 ) -> Row:
-    warm = [each.due_s >= _WARM * each.due_s[-1] for each, _ in seen]
-    lateness = np.concatenate([(each.sent_s - each.due_s) * 1e3 for each, _ in seen])
+    seen = [each.seen for each in repeats]
+    lateness = np.concatenate([(each.sent_s - each.due_s) * 1e3 for each in seen])
     row: Row = {
         "pool": pool.name, "server": server.name, "batch": pool.kind.batch,
         "wait_ms": pool.kind.wait_ms, "load": load, "rate_per_s": rate,
-        "requests": sum(each.due_s.size for each, _ in seen), "repeats": len(seen),
-        "failed": sum(each.failed for each, _ in seen),
+        "requests": sum(each.due_s.size for each in seen), "repeats": len(seen),
+        "failed": sum(each.failed for each in seen),
         "sent_late_p99_ms": float(np.nanquantile(lateness, 0.99)),
     }  # fmt: skip
     for name, q in QUANTILES.items():
-        pairs = [
-            (_quantile(each.latency_ms[w], q), _quantile(other[w], q))
-            for (each, other), w in zip(seen, warm, strict=True)
-        ]
-        measured = over_few([m for m, _ in pairs], "measured")
-        simulated = over_few([x for _, x in pairs], "modelled")
+        measured = over_few(
+            [_quantile(each.seen.latency_ms[each.is_warm], q) for each in repeats], "measured"
+        )
+        simulated = over_few([_quantile(each.simulated_ms[each.is_warm], q) for each in repeats])
         row |= simulated.columns(f"simulated_{name}") | measured.columns(f"measured_{name}")
         row[f"error_{name.removesuffix('_ms')}"] = simulated.value / measured.value - 1
-    return row
+    return row | over_few([each.slowdown for each in repeats]).columns("slowdown")
 
 
 def _quantile(latencies_ms: Array, q: float) -> float:

@@ -188,7 +188,7 @@ def _other_route(k: Any, klass: Any, spare: Any, first: Any, second: Any, living
 @numba.njit(cache=True)
 def run(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917  (one loop: calls would copy its state)
     arrivals: Any, enter: Any, order: Any, route: Any,
-    service: Any, max_batch: Any, wait: Any, replicas: Any, noise: Any,
+    service: Any, waking: Any, max_batch: Any, wait: Any, replicas: Any, noise: Any,
     klass: Any, spare: Any, first: Any, second: Any, share: Any, reach_s: Any, pass_s: Any,
     at_s: Any, of_replica: Any, of_kind: Any, factor: Any, detect: Any, seed: Any,
 ) -> Any:  # fmt: skip
@@ -340,7 +340,8 @@ def run(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917  (one loop: calls wou
             if head[p] < 0:
                 tail[p] = -1
             queued[p] -= n
-            took = service[p, n - 1] * noise[int(np.random.random() * noise.size)] * slow[r]
+            mean = service[p, n - 1] + (waking[p] if until[r] < now else 0.0)
+            took = mean * noise[int(np.random.random() * noise.size)] * slow[r]
             busy[r] += took
             until[r] = now + took
             code = (((epoch[r] << _REPLICA_BITS) | r) << 2) | _DONE

@@ -29,6 +29,7 @@ class Pools:
     wait_s: Floats  #: ``(pools,)``: that a batch waits to become full, as Triton has it; 0: not
     replicas: Ints  #: ``(pools,)``
     noise: Floats  #: factors of mean 1 that service times are multiplied by, drawn at random
+    waking_s: Floats  #: ``(pools,)``: more seconds of a batch whose replica had nothing to do
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,8 @@ def simulate(
     order = np.argsort(enter, kind="stable")
     found = compiled.run(
         arrivals, enter[order], order, route.copy(),
-        pools.service_s, pools.max_batch, pools.wait_s, pools.replicas, pools.noise,
+        pools.service_s, pools.waking_s, pools.max_batch, pools.wait_s, pools.replicas,
+        pools.noise,
         routes.klass, routes.spare, routes.first, routes.second, routes.share,
         routes.reach_s, routes.pass_s,
         happens.at_s, happens.replica, happens.kind, happens.factor, happens.detect_s, seed,
@@ -103,12 +105,14 @@ def simulate(
     return Outcome(*found)
 
 
-def single(service_s: Floats, wait_s: float, replicas: int, noise: Floats) -> tuple[Pools, Routes]:
+def single(
+    service_s: Floats, wait_s: float, replicas: int, noise: Floats, waking_s: float = 0.0
+) -> tuple[Pools, Routes]:
     """Return one pool and the one route that leads to it."""
     one, zero = np.zeros(1, np.int32), np.zeros(1)
     pools = Pools(
         service_s[None], np.array([service_s.size], np.int32), np.array([wait_s]),
-        np.array([replicas], np.int32), noise,
+        np.array([replicas], np.int32), noise, np.array([waking_s]),
     )  # fmt: skip
     ones = np.ones(1)
     return pools, Routes(one, ones, ones, one, one - np.int32(1), zero, zero, zero)

@@ -223,6 +223,7 @@ class _Hour:
             np.array([kind.wait_ms / 1e3 for kind in kinds]),
             np.array([pool.replicas for pool in self.of.pools], np.int32),
             events.lognormal(self.plan.jitter),
+            np.zeros(len(kinds)),
         )
 
     def _routes(self) -> Routing:

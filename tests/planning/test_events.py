@@ -42,11 +42,27 @@ def test_means_are_those_of_queueing_theory(load: float) -> None:
         )
 
 
+def test_whoever_wakes_a_replica_is_answered_later() -> None:
+    """Welch, "On a generalized M/G/1 queuing process in which the first customer of each busy
+    period receives exceptional service", Operations Research 12(5), 1964."""
+    load, waking, n = 0.6, 0.5, N
+    rng = np.random.default_rng(5)
+    arrivals = np.cumsum(rng.exponential(1 / load, n))
+    pools, routes = events.single(np.ones(1), 0.0, 1, np.ones(1), waking)
+    found = events.simulate(arrivals, np.zeros(n, np.int32), pools, routes).latency_s
+    first = 1 + waking
+    idle = (1 - load) / (1 - load + load * first)
+    waits = load / 2 / (1 - load) + load * (first**2 - 1) / 2 / (1 - load + load * first)
+    assert found.mean() == pytest.approx(waits + 1 + idle * waking, rel=0.01)
+
+
 def _fleet() -> tuple[events.Pools, events.Routes]:
     """Return two pools of two replicas; the first escalates a part to the second."""
     service = np.array([[0.010, 0.015], [0.030, 0.040]])
     ints = np.full(2, 2, np.int32)
-    pools = events.Pools(service, ints, np.array([0.004, 0.0]), ints, events.lognormal(0.1))
+    pools = events.Pools(
+        service, ints, np.array([0.004, 0.0]), ints, events.lognormal(0.1), np.zeros(2)
+    )
     zero = np.zeros(2, np.int32)
     routes = events.Routes(
         zero, np.array([0.8, 0.2]), np.ones(2), np.array([0, 1], np.int32),
@@ -103,7 +119,7 @@ def test_a_dead_pool_is_avoided_and_without_another_requests_are_lost() -> None:
 def test_what_finds_its_pool_gone_goes_where_there_is_room_and_travels_there() -> None:
     """The first pool fails before anything comes; 3 in 4 go to the second, 1 in 4 to the third."""
     one, ints = np.ones(3, np.int32), np.arange(3, dtype=np.int32)
-    pools = events.Pools(np.full((3, 1), 0.001), one, np.zeros(3), one, np.ones(1))
+    pools = events.Pools(np.full((3, 1), 0.001), one, np.zeros(3), one, np.ones(1), np.zeros(3))
     reach = np.array([0.002, 0.010, 0.030])
     routes = events.Routes(
         np.zeros(3, np.int32), np.array([1.0, 0, 0]), np.array([1e-9, 3.0, 1.0]), ints,

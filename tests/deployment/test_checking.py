@@ -1,0 +1,38 @@
+"""How much slower than its profile a server is under load."""
+
+import numpy as np
+import pytest
+
+from experiments.fleet.served import pool
+from hwnas.api import serving
+from hwnas.deployment import checking
+from hwnas.deployment.load import Seen
+
+TIMES_MS = {1: 14.0, 2: 26.0, 4: 50.0, 8: 100.0}
+
+
+def _seen(reading: checking._Reading, load: float, seed: int) -> Seen:
+    due = checking._poisson(load * reading.capacity, 60.0, [7, seed])
+    took = checking._simulated(pool("tiny", 0.0), reading, due, seed + 100) / 1e3
+    return Seen(due, due, due + took)
+
+
+@pytest.mark.parametrize("slowdown", [0.9, 1.0, 1.15])
+def test_a_server_is_as_much_slower_as_its_latencies_say(slowdown: float) -> None:
+    alone = np.random.default_rng(0).lognormal(0.0, 0.05, 400) * 14.0
+    reading = checking._Reading(TIMES_MS, 0.5, 2.0, alone)
+    of = pool("tiny", 0.0)
+    found = [
+        checking._held(of, reading, _seen(reading.slower(slowdown), load, seed), seed).slowdown
+        for load in (0.3, 0.6, 0.8)
+        for seed in range(3)
+    ]
+    assert np.mean(found) == pytest.approx(slowdown, rel=0.02)
+
+
+def test_what_is_told_is_more_than_repeats_differ_by() -> None:
+    row = {"pool": "a", "load": 0.8, "slowdown": 1.25, "slowdown_low": 1.1, "slowdown_high": 1.4}
+    (said,) = serving._slower([row, {**row, "load": 0.6, "slowdown_low": 0.9}])
+    assert "p99 of a at 80% is that of batches that take 25% longer (95 % 10% to 40%)" in said
+    assert "derate: 0.80" in said
+    assert serving._slower([{**row, "slowdown_low": low} for low in (0.9, 1.0, None)]) == []
