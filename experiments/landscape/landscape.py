@@ -5,6 +5,7 @@ import functools
 import hashlib
 import math
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,22 +24,28 @@ from hwnas.space import Genotype, SearchSpace
 Array = NDArray[np.float64]
 
 READ = Path(__file__).with_name("networks.csv")
+#: What two searches of 50 minutes trained (``experiments/worth_it``): no seconds are known.
+SEARCHED = Path(__file__).with_name("searched.csv")
 _N_IMAGES = 6_000  # of the validation split, that accuracies are of
 _KINDS = ("separable", "plain", "fused", "residual")
 _FOLDS = 8
 _OWN, _OWN_OF_FIRST = 0.02, 0.04  # at least, of logarithms of errors: what no feature explains
 
 
-def read(space: SearchSpace) -> tuple[list[Genotype], dict[str, Array]]:
+def read(
+    space: SearchSpace, paths: Sequence[Path] = (READ,)
+) -> tuple[list[Genotype], dict[str, Array]]:
     """Return the networks that were trained, and the numbers of their rows by column."""
-    with READ.open(encoding="utf-8", newline="") as file:
-        rows = [*csv.DictReader(file)]
+    rows = []
+    for path in paths:
+        with path.open(encoding="utf-8", newline="") as file:
+            rows += [*csv.DictReader(file)]
     said = [
         {n: o for n, options in space.choices.items() for o in options if str(o) == row[n]}
         for row in rows
     ]
     numbers = ("latency_ms", "energy_mj", "sram_kib", "flash_kib", "macs", "seconds")
-    columns = {n: np.array([float(row[n]) for row in rows]) for n in numbers}
+    columns = {n: np.array([float(row[n] or "nan") for row in rows]) for n in numbers}
     for n in ("after_1", "after_3"):
         columns[n] = np.log([1 - float(row[n]) for row in rows])  # logarithms of errors
     return [space.genotype(choices) for choices in said], columns
@@ -51,9 +58,9 @@ class Landscape:
     widths, depths, and kinds of blocks.
     """
 
-    def __init__(self, networks: Networks, space: SearchSpace):
+    def __init__(self, networks: Networks, space: SearchSpace, paths: Sequence[Path] = (READ,)):
         self._networks, self._space = networks, space
-        genotypes, columns = read(space)
+        genotypes, columns = read(space, paths)
         x = np.array([self._features(genotype) for genotype in genotypes])
         self._mean, self._std = x.mean(axis=0), x.std(axis=0) + 1e-9
         x = (x - self._mean) / self._std
@@ -65,11 +72,13 @@ class Landscape:
         reading = float(np.mean((1 - error) / error / _N_IMAGES))
         self.residual, self.reading = float(left.std()), math.sqrt(reading)
         self._own = math.sqrt(max(float(left.var()) - reading, _OWN**2))
-        work = np.column_stack([np.ones(len(x)), columns["macs"], [len(networks.lower(g)) for g in
-                                                                  genotypes]])  # fmt: skip
-        weights = 1 / np.maximum(columns["seconds"], np.median(columns["seconds"]))
+        n_operators = [len(networks.lower(genotype)) for genotype in genotypes]
+        timed = np.isfinite(columns["seconds"])
+        work = np.column_stack([np.ones(len(x)), columns["macs"], n_operators])[timed]
+        seconds = columns["seconds"][timed]
+        weights = 1 / np.maximum(seconds, np.median(seconds))
         scale = work.max(axis=0)
-        found = nnls(weights[:, None] * work / scale, weights * columns["seconds"])[0]
+        found = nnls(weights[:, None] * work / scale, weights * seconds)[0]
         self._pace = found / scale
         self.truth = functools.cache(self._truth)
 

@@ -1,6 +1,7 @@
 """Whole searches on the landscape: two processes, a clock that only counts, and no training.
 
 python -m experiments.landscape.searches DIR [--minutes 20] [--seeds 6] [--without-sums]
+    [--searched]
 
 Costs are those of the roofline of the target ``npu``; an accuracy is read as from 6,000 images, and
 a network stops after its first epoch as in a search. Prints, for each seed, how many times as slow
@@ -24,7 +25,7 @@ import optuna
 from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 
-from experiments.landscape.landscape import Landscape
+from experiments.landscape.landscape import READ, SEARCHED, Landscape
 from hwnas import build
 from hwnas.api.composition import compose
 from hwnas.cost.base import CostModel
@@ -88,10 +89,14 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--seeds", type=int, default=6)
     parser.add_argument("--without-sums", action="store_true")
+    parser.add_argument(
+        "--searched", action="store_true", help="fit the landscape to what searches trained, too"
+    )
     asked = parser.parse_args()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     world = opened(asked.data)
-    land = Landscape(world.networks, world.space)
+    paths = (READ, SEARCHED) if asked.searched else (READ,)
+    land = Landscape(world.networks, world.space, paths)
     print(f"landscape: {land.residual:.3f} left, {land.reading:.3f} of it by reading", flush=True)
     best, behind = _best(world, land), []
     for seed in range(asked.seeds):

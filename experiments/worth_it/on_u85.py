@@ -1,9 +1,9 @@
 """How fast the front of a search for one NPU, and hand-made networks, are on another.
 
-python -m experiments.worth_it.on_u85 [--target ethos_u85_256]
+python -m experiments.worth_it.on_u85 [--front front_long_2.csv --out u85_2.csv]
 
-Networks of ``front_long.csv`` and ``baselines_3.csv``, whose accuracies on the test split are
-known, are compiled by Vela with stand-in weights: ``u85.csv``.
+Networks of a front, ``front_long.csv``, and of ``baselines_3.csv``, whose accuracies on the test
+split are known, are compiled by Vela with stand-in weights: ``u85.csv``.
 """
 
 import argparse
@@ -29,11 +29,13 @@ def main() -> None:
     """Compile all, write the table, and print the ratios."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--target", default="ethos_u85_256")
+    parser.add_argument("--front", default="front_long.csv")
+    parser.add_argument("--out", default="u85.csv")
     asked = parser.parse_args()
     file = content.ROOT / "conf" / "target" / f"{asked.target}.yaml"
     target = from_facts(yaml.safe_load(file.read_text(encoding="utf-8")))
     rows = list[dict[str, Any]]()
-    for side, name in (("front", "front_long.csv"), ("baseline", "baselines_3.csv")):
+    for side, name in (("front", asked.front), ("baseline", "baselines_3.csv")):
         for row in verified(_HERE / name):
             searched, genotype = network(row)
             signature = Signature(1, 10)
@@ -44,7 +46,7 @@ def main() -> None:
                 "accuracy": float(row["verified_accuracy_int8"]),
                 "latency_us": round(1e3 * cost.figures["latency_ms"].value, 3),
             })  # fmt: skip
-    with (_HERE / "u85.csv").open("w", encoding="utf-8", newline="") as table:
+    with (_HERE / asked.out).open("w", encoding="utf-8", newline="") as table:
         writer = csv.DictWriter(table, list(rows[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
