@@ -7,6 +7,7 @@ requests were due; and how much slower than its profile a server is under load i
 longer batches have to be for the simulated p99 to be the one that was measured.
 """
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -96,7 +97,7 @@ class _Held:
 
     seen: Seen
     simulated_ms: Array
-    slowdown: float  #: of batches, that would make both p99 the same
+    slowdown: float  #: of batches, that would make both p99 the same; NaN: there is none measured
 
     @property
     def is_warm(self) -> NDArray[np.bool_]:
@@ -251,9 +252,11 @@ def _simulated(pool: Deployed, reading: _Reading, due_s: Array, seed: int) -> Ar
 
 def _held(pool: Deployed, reading: _Reading, seen: Seen, seed: int) -> _Held:
     """Return what a server did against its simulation, and how much slower it was than profiled."""
-    found = _Held(seen, _simulated(pool, reading, seen.due_s, seed), 1.0)
+    found = _Held(seen, _simulated(pool, reading, seen.due_s, seed), math.nan)
     warm, (low, high) = found.is_warm, _SLOWDOWNS
     measured = _quantile(seen.latency_ms[warm], QUANTILES["p99_ms"])
+    if math.isinf(measured):  # more than one of a hundred was not answered
+        return found
     for _ in range(_HALVINGS):
         middle = (low * high) ** 0.5
         slower = _simulated(pool, reading.slower(middle), seen.due_s, seed)[warm]

@@ -30,9 +30,18 @@ def test_a_server_is_as_much_slower_as_its_latencies_say(slowdown: float) -> Non
     assert np.mean(found) == pytest.approx(slowdown, rel=0.02)
 
 
+def test_where_requests_are_not_answered_no_slowdown_is_told() -> None:
+    reading = checking._Reading(TIMES_MS, 0.5, 2.0, np.full(50, 14.0))
+    seen = _seen(reading, 0.6, 0)
+    lost = Seen(
+        seen.due_s, seen.sent_s, np.where(np.arange(len(seen.due_s)) % 10, seen.done_s, np.nan)
+    )
+    assert np.isnan(checking._held(pool("tiny", 0.0), reading, lost, 0).slowdown)
+
+
 def test_what_is_told_is_more_than_repeats_differ_by() -> None:
     row = {"pool": "a", "load": 0.8, "slowdown": 1.25, "slowdown_low": 1.1, "slowdown_high": 1.4}
     (said,) = serving._slower([row, {**row, "load": 0.6, "slowdown_low": 0.9}])
     assert "p99 of a at 80% is that of batches that take 25% longer (95 % 10% to 40%)" in said
     assert "derate: 0.80" in said
-    assert serving._slower([{**row, "slowdown_low": low} for low in (0.9, 1.0, None)]) == []
+    assert serving._slower([{**row, "slowdown_low": low} for low in (0.9, 1.0, None, np.nan)]) == []
