@@ -173,18 +173,20 @@ class Checker:
         alone = np.diff(self._steady(single)).ravel() * 1e3
         advance(1)
         usual = float(np.median(alone))
-        apart_s = _APART * usual / 1e3
-        due = np.arange(0.0, max(self._options.seconds / 4, _LEAST * apart_s), apart_s)
-        seen = self._steady(partial(open_loop, server.port, request, due))
+        rested, late = self._at_rest(server, request, usual)
         advance(1)
-        if seen.failed == due.size:
-            raise DeviceError("The server answers no request that comes by itself.")
-        rested, late = (
-            float(np.nanmedian(part)) * 1e3
-            for part in (seen.done_s - seen.sent_s, seen.sent_s - due)
-        )
         beside = max(0.0, usual - batch_ms[1]) + late
         return _Reading(batch_ms, beside, max(0.0, rested - usual), alone)
+
+    def _at_rest(self, server: Running, request: bytes, usual_ms: float) -> tuple[float, float]:
+        """Return what requests take that find nothing to wait for, and how late they leave, ms."""
+        apart_s = _APART * usual_ms / 1e3
+        due = np.arange(0.0, max(self._options.seconds / 4, _LEAST * apart_s), apart_s)
+        seen = self._steady(partial(open_loop, server.port, request, due))
+        if seen.failed == due.size:
+            raise DeviceError("The server answers no request that comes by itself.")
+        took, late = np.nanmedian([seen.done_s - seen.sent_s, seen.sent_s - due], axis=1) * 1e3
+        return float(took), float(late)
 
     def _rate(self, server: Running, request: bytes, n: int) -> float:
         """Return the requests a second that are answered in batches of ``n``, always full ones."""
