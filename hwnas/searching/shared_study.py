@@ -262,7 +262,9 @@ def _joined(connection: Connection, membership: Membership, space: Space) -> opt
             known = optuna.load_study(study_name=name, storage=connection.storage)
         except KeyError:
             return None, False
-        return known.user_attrs.get(storages.SHARED), bool(known.get_trials(deepcopy=False))
+        # In this order: whoever makes it just now says whose it is before the first trial.
+        is_begun = bool(known.get_trials(deepcopy=False))
+        return known.user_attrs.get(storages.SHARED), is_begun
 
     theirs, is_begun = connection.patiently(found)
     differing = []

@@ -332,6 +332,29 @@ def test_processes_race_for_the_last_trials(membership: Membership, tiny: Search
     study.close()
 
 
+def test_study_may_be_begun_while_it_is_joined(
+    membership: Membership, tiny: SearchSpace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = Connection(membership.url, membership.config, lambda *_: None)
+    trials.create(connection.storage, membership.name, tiny, membership.objectives)
+    read, others = optuna.Study.user_attrs.__get__, list[SharedStudy]()
+
+    def begun(study: optuna.Study) -> dict[str, Any]:
+        """Read that nobody has said whose it is; then somebody says it, and begins."""
+        said: dict[str, Any] = read(study)
+        if not others:
+            monkeypatch.undo()
+            others.append(SharedStudy(membership, tiny))
+            assert others[0].ask(RandomSampler(seed=0), 1) is not None
+        return said
+
+    monkeypatch.setattr(optuna.Study, "user_attrs", property(begun))
+    SharedStudy(membership, tiny).close()
+    connection.close()
+    (other,) = others
+    other.close()
+
+
 def test_study_of_another_search_is_refused(
     studies: list[SharedStudy], membership: Membership, tiny: SearchSpace
 ) -> None:
