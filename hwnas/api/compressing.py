@@ -96,7 +96,9 @@ class _Work:
     @cached_property
     def before(self) -> Figures:
         """What the network costs as it is, images leaving as soon as an exit is sure."""
-        return self._compiled(self.pick) if self._packs else self._foreseen
+        if not self._packs:
+            return self._foreseen
+        return self._compiled(self.pick, lambda early: early.predicted.costs)
 
     @cached_property
     def _foreseen(self) -> Figures:
@@ -146,7 +148,7 @@ class _Work:
             best = found
             if not self._packs:  # what it costs is not up to the weights
                 break
-            if not allowed.exceeded(self._compiled(self.made(found))):
+            if not allowed.exceeded(self._compiled(self.made(found), self._at_proof)):
                 break
         if best is None:
             fewest = min(self._means.bits, default=NATIVE_BITS)
@@ -184,7 +186,8 @@ class _Work:
         """
         cost = self._estimated(lowered)
         early = self._early and self._early.of(cost.segments)
-        return replace(cost, figures=_with_means(cost.figures, early))
+        average = {} if early is None else early.predicted.costs
+        return replace(cost, figures={**cost.figures, **average})
 
     def _estimated(self, lowered: Graph) -> Cost:
         config = self.pick.of.config
@@ -222,8 +225,18 @@ class _Work:
         images = data.prepare(part.images, resolution)
         return Sample(images, data.task.goals(part.targets), data.task)
 
-    def _compiled(self, pick: Pick) -> Figures:
-        """Return what the compiler says of the network with the weights that it is trained to."""
+    def _at_proof(self, early: EarlyExits) -> Figures:
+        """Return what images may cost on the average that the export is proved on."""
+        setup = self.pick.of.parts.setup_of(self.pick.genotype)
+        return early.at_proof(len(setup.data.test))
+
+    def _compiled(self, pick: Pick, average: Callable[[EarlyExits], Figures]) -> Figures:
+        """Return what the compiler says of the network with the weights that it is trained to.
+
+        Args:
+            pick: The network.
+            average: Says what images cost on the average that leave early.
+        """
         of = pick.of
         ready = pick.finisher.in_int8(pick.genotype)
         artefacts = build.artefacts(of.parts, of.device)
@@ -236,7 +249,7 @@ class _Work:
             images = self._sample.images[:1].numpy()
             cost = artefacts.recost(files, ready.lowered, images).cost
         early = self._leaving(ready.simulated or ready.network, cost)
-        return of.config.derives(_with_means(cost.figures, early))
+        return of.config.derives({**cost.figures, **({} if early is None else average(early))})
 
 
 def _check_trains(config: CompressConfig) -> None:
@@ -251,10 +264,6 @@ def _check_trains(config: CompressConfig) -> None:
             "epochs must be 1 or more: compress trains for what it changes. The search trained "
             "none (finish.epochs=0); say epochs=NUMBER."
         )
-
-
-def _with_means(figures: Figures, early: EarlyExits | None) -> Figures:
-    return {**figures, **({} if early is None else early.predicted.costs)}
 
 
 def _told(figures: Figures, allowed: Budget) -> str:

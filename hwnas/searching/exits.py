@@ -9,12 +9,14 @@ Networks", ICPR 2016, https://arxiv.org/abs/1709.01686; by the largest probabili
 "Shallow-Deep Networks", ICML 2019, https://arxiv.org/abs/1810.07052.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hwnas.answers import Heard, leaving
 from hwnas.errors import ConfigError
@@ -79,6 +81,23 @@ class EarlyExits:
         """What the test split says."""
         return self._seen("test", _ALL)
 
+    def at_proof(self, n_images: int) -> Figures:
+        """Return the costs that a proof on other images may find, where chance is not kind.
+
+        Below each upper end stays that of what so many others come to, with 97.5 %: chance among
+        the images that foresee is one part of it, chance among the others the second, and their own
+        interval the third.
+        """
+        at = self._at("validation", _FORESEES)
+        ratio = math.sqrt(len(at) / n_images)
+
+        def widened(share: Figure) -> Figure:
+            here = share.upper - share.value
+            high = share.value + math.hypot(here, here * ratio) + here * ratio
+            return replace(share, high=min(1.0, high))
+
+        return self._costs([widened(share) for share in self._reached(at)])
+
     def of(self, segments: Sequence[Figures]) -> "EarlyExits":
         """Return the same thresholds where segments cost something else."""
         return replace(self, network=replace(self.network, segments=segments))
@@ -119,17 +138,28 @@ class EarlyExits:
         return row | {"verified_on_front": self.on_front}
 
     def _seen(self, split: str, part: slice) -> Seen:
-        heard = [of[split] for of in self.network.heard]
-        at = leaving(np.stack([h.confidence[part] for h in heard[:-1]]), self.thresholds)
-        right = np.stack([h.correct[part] for h in heard])[at, np.arange(len(at))]
-        n = len(self.network.segments)
-        reached = [share_of(at >= i) for i in range(n)]
-        costs = {
-            f"expected_{name}": _expected([of[name] for of in self.network.segments], reached)
+        at = self._at(split, part)
+        right = np.stack([of[split].correct[part] for of in self.network.heard])
+        left = tuple(share_of(at == i) for i in range(len(self.network.segments) - 1))
+        accuracy = share_of(right[at, np.arange(len(at))])
+        return Seen(left, accuracy, self._costs(self._reached(at)))
+
+    def _at(self, split: str, part: slice) -> NDArray[np.intp]:
+        """Return where images leave: int of shape ``(n_images,)``."""
+        exits = [of[split].confidence[part] for of in self.network.heard[:-1]]
+        return leaving(np.stack(exits), self.thresholds)
+
+    def _reached(self, at: NDArray[np.intp]) -> list[Figure]:
+        """Return which share of images reaches each segment."""
+        return [share_of(at >= i) for i in range(len(self.network.segments))]
+
+    def _costs(self, reached: Sequence[Figure]) -> Figures:
+        segments = self.network.segments
+        return {
+            f"expected_{name}": _expected([of[name] for of in segments], reached)
             for name in (LATENCY, ENERGY)
-            if all(name in of for of in self.network.segments)
+            if all(name in of for of in segments)
         }
-        return Seen(tuple(share_of(at == i) for i in range(n - 1)), share_of(right), costs)
 
 
 def swept(network: Exiting) -> list[EarlyExits]:
