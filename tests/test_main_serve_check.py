@@ -42,7 +42,8 @@ def _stand_in(*more: str) -> Server:
         said = {pool.name: [pool.kind.batch, pool.kind.wait_ms / 1e3] for pool in pools}
         return [sys.executable, str(STAND_IN), str(port), json.dumps(said), *more], {}
 
-    return Server("nothing", command, servers.SERVERS["ray"].request, lambda _: "1")
+    computed = servers.SERVERS["triton"].computed
+    return Server("nothing", command, servers.SERVERS["ray"].request, lambda _: "1", computed)
 
 
 @pytest.fixture(autouse=True)
@@ -75,6 +76,9 @@ def test_simulation_foretells_a_server_that_it_profiled(
         low, value, high = (float(row[f"measured_p50_ms{end}"]) for end in ("_low", "", "_high"))
         assert low <= value <= high
         assert abs(float(row["error_p50"])) < 0.5
+        assert float(row["batch_slowdown"]) == pytest.approx(1, rel=0.3)  # it sleeps as long
+        assert row["batch_slowdown_source"] == "measured"
+        assert float(row["explained_p99_ms"]) > 25
     with Path("a/profile.csv").open() as file:
         profile = {int(row["batch"]): float(row["batch_ms"]) for row in csv.DictReader(file)}
     assert [*profile] == [1, 2, 4]

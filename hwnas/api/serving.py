@@ -129,18 +129,26 @@ def _worst(rows: Sequence[Row]) -> str:
 def _slower(rows: Sequence[Row]) -> list[str]:
     """Return in words, where it is so, how much slower a server is under load than in its profile.
 
+    The server's own count says it, or else how long batches must take for p99 to be as measured.
     That has to be more than repeats differ by: near its capacity a few per cent are much of p99.
     """
-    surely = [row for row in rows if (row["slowdown_low"] or 0.0) > 1.0 + _SLOWER]
+    name = "batch_slowdown" if "batch_slowdown" in rows[0] else "slowdown"
+    surely = [row for row in rows if (row[f"{name}_low"] or 0.0) > 1.0 + _SLOWER]
     if not surely:
         return []
-    worst = max(surely, key=lambda row: row["slowdown"])
-    low, more, high = (worst[f"slowdown{end}"] - 1 for end in ("_low", "", "_high"))
+    worst = max(surely, key=lambda row: row[name])
+    low, more, high = (worst[f"{name}{end}"] - 1 for end in ("_low", "", "_high"))
+    where = f"{worst['pool']} at {worst['load']:.0%}"
+    longer = f"{more:.0%} longer (95 % {low:.0%} to {high:.0%})"
+    found = f"p99 of {where} is that of batches that take {longer}"
+    if name == "batch_slowdown":
+        found = (
+            f"by its own count batches of {where} take {longer}, and simulated with that p99 is "
+            f"off by {worst['error_explained_p99']:+.1%}"
+        )
     return [
-        f"Under load the server is slower than in its profile: p99 of {worst['pool']} at "
-        f"{worst['load']:.0%} is that of batches that take {more:.0%} longer (95 % {low:.0%} to "
-        f"{high:.0%}). Where a device of the plan is as this machine, derate: {1 / (1 + more):.2f} "
-        "in fleet.yaml counts with that."
+        f"Under load the server is slower than in its profile: {found}. Where a device of the plan "
+        f"is as this machine, derate: {1 / (1 + more):.2f} in fleet.yaml counts with that."
     ]
 
 

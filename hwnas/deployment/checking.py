@@ -2,43 +2,33 @@
 
 The server is profiled from outside: how long batches of each size take, by pools whose largest
 batch is that size, kept full; what a request takes beside its batch; and how much longer a batch
-takes that finds the server at rest. The simulator is given that, and the very times at which
-requests were due; and how much slower than its profile a server is under load is told by how much
-longer batches have to be for the simulated p99 to be the one that was measured.
+takes that finds the server at rest. Then requests come at random, at one load after the other.
 """
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar, final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hwnas.deployment.load import Seen, closed_loop, open_loop
+from hwnas.deployment.holding import WARM, Array, Batches, Held, Reading, held, row
+from hwnas.deployment.load import closed_loop, open_loop
 from hwnas.deployment.pools import Deployed
 from hwnas.deployment.servers import Running
 from hwnas.errors import DeviceError
 from hwnas.figure import Figure
-from hwnas.planning import events
-from hwnas.planning.goodput import service_times
 from hwnas.planning.simulation import over_few
 from hwnas.progress import Progress
 from hwnas.results import Row
 from hwnas.timing import Sentinel, TimingConfig
 
-Array = NDArray[np.float64]
 T = TypeVar("T")
 
-QUANTILES = {"p50_ms": 0.5, "p95_ms": 0.95, "p99_ms": 0.99}
-_WARM = 0.1  # of the time: what comes first finds empty queues
 _CLIENTS = 3  # batches' worth of clients, so that there is always a full one
 _LEAST = 4  # batches that are seen
 _APART = 4  # times as long as one takes, between requests that find the server at rest
-_MOST_JITTER = 1.0
-_SLOWDOWNS, _HALVINGS = (0.5, 4.0), 12  # that are looked for, and how finely
 _MOST_DRIFT = 0.8  # that is proposed
 _SENTINEL_MS, _SIDE = 40.0, 160  # of a reading; of the matrices that are multiplied
 
@@ -63,47 +53,6 @@ class Profile:
     overhead_ms: Figure  #: of a request beside its batch
     waking_ms: Figure  #: more of a batch that finds the server with nothing to do
     jitter: float  #: standard deviation of the log of what single requests take
-
-
-@dataclass(frozen=True)
-class _Reading:
-    """How long a server took for batches, at one time."""
-
-    batch_ms: dict[int, float]
-    overhead_ms: float
-    waking_ms: float
-    alone_ms: Array  #: that each of many requests took, one after the other
-
-    @property
-    def jitter(self) -> float:
-        """The standard deviation of the log of what they took, outliers left out."""
-        quarters = np.quantile(np.log(self.alone_ms), [0.25, 0.75])
-        return min(_MOST_JITTER, float(quarters[1] - quarters[0]) / 1.349)  # of a normal one
-
-    def slower(self, times: float) -> "_Reading":
-        """Return the same of a server whose batches take so many times as long."""
-        batches = {n: ms * times for n, ms in self.batch_ms.items()}
-        return replace(self, batch_ms=batches, waking_ms=self.waking_ms * times)
-
-    @property
-    def capacity(self) -> float:
-        """Requests a second that it answers at most."""
-        return max(n / ms for n, ms in self.batch_ms.items()) * 1e3
-
-
-@dataclass(frozen=True)
-class _Held:
-    """What one server did at one load, against its simulation."""
-
-    seen: Seen
-    simulated_ms: Array
-    slowdown: float  #: of batches, that would make both p99 the same; NaN: there is none measured
-
-    @property
-    def is_warm(self) -> NDArray[np.bool_]:
-        """Whether each request came when queues were as they are in the long run."""
-        found: NDArray[np.bool_] = self.seen.due_s >= _WARM * self.seen.due_s[-1]
-        return found
 
 
 def sizes(pool: Deployed) -> list[int]:
@@ -140,33 +89,37 @@ class Checker:
             DeviceError: the machine's speed drifts, or the server fails.
         """
         options = self._options
-        readings: list[_Reading] = []
-        held: list[list[_Held]] = [[] for _ in options.loads]
+        readings: list[Reading] = []
+        found: list[list[Held]] = [[] for _ in options.loads]
         steps = options.repeats * (len(sizes(pool)) + 2 + len(options.loads))
         with self._progress.phase(f"Check {pool.name}", steps) as advance:
             for repeat in range(options.repeats):
                 reading = self._read(pool, server, advance)
                 readings.append(reading)
-                for load, repeats in zip(options.loads, held, strict=True):
+                for load, repeats in zip(options.loads, found, strict=True):
                     seeds = [options.seed, repeat, round(1e3 * load)]
                     due = _poisson(load * reading.capacity, options.seconds, seeds)
-                    request = server.request(pool)
-                    seen = self._steady(partial(open_loop, server.port, request, due))
-                    repeats.append(_held(pool, reading, seen, options.seed + repeat))
+                    block = partial(open_loop, server.port, server.request(pool), due)
+                    seen, computed = self._computing(server, pool, block)
+                    repeats.append(held(pool, reading, seen, computed, options.seed + repeat))
                     advance(1)
         capacity = float(np.mean([reading.capacity for reading in readings]))
         rows = [
-            _row(pool, server, load, load * capacity, repeats)
-            for load, repeats in zip(options.loads, held, strict=True)
+            row(pool, server.name, load, load * capacity, repeats)
+            for load, repeats in zip(options.loads, found, strict=True)
         ]
         return _over(readings), rows
 
-    def _read(self, pool: Deployed, server: Running, advance: Callable[[int], None]) -> _Reading:
+    def _read(self, pool: Deployed, server: Running, advance: Callable[[int], None]) -> Reading:
         """Return how long batches take now, and what requests take that come one by one."""
-        batch_ms = {}
+        batch_ms, computed_ms = {}, {}
         for n in sizes(pool):
-            request = server.request(pool.with_batch(n))
-            batch_ms[n] = n / self._steady(partial(self._rate, server, request, n)) * 1e3
+            full = pool.with_batch(n)
+            block = partial(self._rate, server, server.request(full), n)
+            rate, computed = self._computing(server, full, block)
+            batch_ms[n] = n / rate * 1e3
+            if n in computed:
+                computed_ms[n] = computed[n][1] / computed[n][0]
             advance(1)
         request = server.request(pool.with_batch(1))
         single = partial(closed_loop, server.port, request, 1, self._options.seconds / 4)
@@ -176,7 +129,7 @@ class Checker:
         rested, late = self._at_rest(server, request, usual)
         advance(1)
         beside = max(0.0, usual - batch_ms[1]) + late
-        return _Reading(batch_ms, beside, max(0.0, rested - usual), alone)
+        return Reading(batch_ms, beside, max(0.0, rested - usual), alone, computed_ms)
 
     def _at_rest(self, server: Running, request: bytes, usual_ms: float) -> tuple[float, float]:
         """Return what requests take that find nothing to wait for, and how late they leave, ms."""
@@ -193,13 +146,24 @@ class Checker:
         seconds = self._options.seconds / 4
         times = closed_loop(server.port, request, _CLIENTS * n, seconds)
         ends = np.sort(times[:, 1])
-        ends = ends[ends >= times[:, 0].min() + _WARM * seconds]
+        ends = ends[ends >= times[:, 0].min() + WARM * seconds]
         if ends.size < _LEAST * n:
             raise DeviceError(
                 f"The server answered {ends.size} requests in {seconds:g} s, too few for batches "
                 f"of {n}: give more time, seconds={4 * self._options.seconds:g}."
             )
         return float((ends.size - n) / (ends[-1] - ends[n - 1]))  # from the first batch's end on
+
+    def _computing(
+        self, server: Running, pool: Deployed, block: Callable[[], T]
+    ) -> tuple[T, Batches]:
+        """Measure; return what was found, and what the server says that it computed meanwhile."""
+
+        def watched() -> tuple[T, Batches]:
+            before, found = server.computed(pool), block()
+            return found, _since(before, server.computed(pool))
+
+        return self._steady(watched)
 
     def _steady(self, block: Callable[[], T]) -> T:
         """Measure between two readings of the sentinel, again while the machine is disturbed.
@@ -242,32 +206,14 @@ def _poisson(rate: float, seconds: float, seed: Sequence[int]) -> Array:
     return found
 
 
-def _simulated(pool: Deployed, reading: _Reading, due_s: Array, seed: int) -> Array:
-    """Return latencies in ms of requests that are due then."""
-    service = service_times(reading.batch_ms, pool.kind.batch)
-    noise, waking_s = reading.alone_ms / reading.alone_ms.mean(), reading.waking_ms / 1e3
-    pools, routes = events.single(service, pool.kind.wait_ms / 1e3, 1, noise, waking_s)
-    route = np.zeros(due_s.size, np.int32)
-    found: Array = events.simulate(due_s, route, pools, routes, seed=seed).latency_s * 1e3
-    return found + reading.overhead_ms
+def _since(before: Batches, after: Batches) -> Batches:
+    """Return what was computed in between."""
+    none = (0, 0.0)
+    ends = {n: (before.get(n, none), end) for n, end in after.items()}
+    return {n: (b[0] - a[0], b[1] - a[1]) for n, (a, b) in ends.items() if b[0] > a[0]}
 
 
-def _held(pool: Deployed, reading: _Reading, seen: Seen, seed: int) -> _Held:
-    """Return what a server did against its simulation, and how much slower it was than profiled."""
-    found = _Held(seen, _simulated(pool, reading, seen.due_s, seed), math.nan)
-    warm, (low, high) = found.is_warm, _SLOWDOWNS
-    measured = _quantile(seen.latency_ms[warm], QUANTILES["p99_ms"])
-    if math.isinf(measured):  # more than one of a hundred was not answered
-        return found
-    for _ in range(_HALVINGS):
-        middle = (low * high) ** 0.5
-        slower = _simulated(pool, reading.slower(middle), seen.due_s, seed)[warm]
-        is_enough = _quantile(slower, QUANTILES["p99_ms"]) >= measured
-        low, high = (low, middle) if is_enough else (middle, high)
-    return replace(found, slowdown=(low * high) ** 0.5)
-
-
-def _over(readings: Sequence[_Reading]) -> Profile:
+def _over(readings: Sequence[Reading]) -> Profile:
     """Return what repeats come to."""
     sizes_ms = {n: [each.batch_ms[n] for each in readings] for n in readings[0].batch_ms}
     return Profile(
@@ -276,29 +222,3 @@ def _over(readings: Sequence[_Reading]) -> Profile:
         over_few([each.waking_ms for each in readings], "measured"),
         float(np.mean([each.jitter for each in readings])),
     )
-
-
-def _row(
-    pool: Deployed, server: Running, load: float, rate: float, repeats: Sequence[_Held]
-) -> Row:
-    seen = [each.seen for each in repeats]
-    lateness = np.concatenate([(each.sent_s - each.due_s) * 1e3 for each in seen])
-    row: Row = {
-        "pool": pool.name, "server": server.name, "batch": pool.kind.batch,
-        "wait_ms": pool.kind.wait_ms, "load": load, "rate_per_s": rate,
-        "requests": sum(each.due_s.size for each in seen), "repeats": len(seen),
-        "failed": sum(each.failed for each in seen),
-        "sent_late_p99_ms": float(np.nanquantile(lateness, 0.99)),
-    }  # fmt: skip
-    for name, q in QUANTILES.items():
-        measured = over_few(
-            [_quantile(each.seen.latency_ms[each.is_warm], q) for each in repeats], "measured"
-        )
-        simulated = over_few([_quantile(each.simulated_ms[each.is_warm], q) for each in repeats])
-        row |= simulated.columns(f"simulated_{name}") | measured.columns(f"measured_{name}")
-        row[f"error_{name.removesuffix('_ms')}"] = simulated.value / measured.value - 1
-    return row | over_few([each.slowdown for each in repeats]).columns("slowdown")
-
-
-def _quantile(latencies_ms: Array, q: float) -> float:
-    return float(np.quantile(latencies_ms, q, method="higher"))

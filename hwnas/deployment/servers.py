@@ -14,10 +14,13 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, TypedDict
 
 from hwnas.deployment import ray_app, triton
+from hwnas.deployment.holding import Batches
 from hwnas.deployment.load import HOST, closed_loop
 from hwnas.deployment.pools import Deployed
 from hwnas.errors import DeviceError, RunError, unknown
@@ -27,6 +30,7 @@ Command = tuple[list[str], dict[str, str]]  #: a command line and its environmen
 
 _MODEL = Path(__file__).parent / "triton_model.py"
 READY_S = 300.0  #: that a server may take to start
+_ANSWER_S = 20.0  # that it may take to say what it did
 _WARM_CLIENTS, _WARM_S = 4, 0.5  # first answers take longer
 _PROBE = """
 import importlib.metadata as m, importlib.util as u, json, sys, sysconfig
@@ -63,6 +67,7 @@ class Running:
     port: int
     ready_s: float  #: that it took to start
     request: Callable[[Deployed], bytes]  #: all bytes of a request of one image
+    computed: Callable[[Deployed], Batches]  #: since it started; empty: it does not say
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,7 @@ class Server:
     command: Callable[[str, Found, Pools, Path, int], Command]
     request: Callable[[Deployed, bytes], bytes]
     version: Callable[[Found], str]
+    computed: Callable[[int, Deployed], Batches]  #: by its port
 
 
 def probed(python: str) -> Found:
@@ -133,8 +139,9 @@ def running(name: str, python: str, found: Found, pools: Sequence[Deployed]) -> 
                 _await(process, port, requests[pool.name], begun, log) - begun for pool in pools
             ]
             yield Running(
-                name, server.version(found), port, ready[0], lambda pool: requests[pool.name]
-            )
+                name, server.version(found), port, ready[0], lambda pool: requests[pool.name],
+                partial(server.computed, port),
+            )  # fmt: skip
         finally:
             _end(process)
 
@@ -226,6 +233,20 @@ def _triton_request(pool: Deployed, image: bytes) -> bytes:
     return _post(f"/v2/models/{pool.name}/infer", extra, head + image)
 
 
+def _triton_computed(port: int, pool: Deployed) -> Batches:
+    """Ask for the statistics of a model: of each size of batch, how many, and how long in all."""
+    with contextlib.closing(HTTPConnection(HOST, port, timeout=_ANSWER_S)) as connection:
+        connection.request("GET", f"/v2/models/{pool.name}/stats")
+        (said,) = json.load(connection.getresponse())["model_stats"]
+    return {
+        row["batch_size"]: (
+            row["compute_infer"]["count"],
+            sum(row[f"compute_{part}"]["ns"] for part in ("input", "infer", "output")) / 1e6,
+        )
+        for row in said.get("batch_stats", [])
+    }
+
+
 def _ray(python: str, found: Found, pools: Pools, folder: Path, port: int) -> Command:
     """Write the application of pools, a class each, and return what starts it."""
     (folder / ray_app.NAME).write_bytes(ray_app.alone(pools))
@@ -254,7 +275,17 @@ def _post(path: str, extra: str, body: bytes) -> bytes:
 
 SERVERS: dict[str, Server] = {
     "triton": Server(
-        "pip install --no-deps nvidia-pytriton", _triton, _triton_request, lambda f: f["triton"]
+        "pip install --no-deps nvidia-pytriton",
+        _triton,
+        _triton_request,
+        lambda f: f["triton"],
+        _triton_computed,
     ),
-    "ray": Server("pip install 'ray[serve]' onnxruntime", _ray, _ray_request, lambda f: f["ray"]),
+    "ray": Server(
+        "pip install 'ray[serve]' onnxruntime",
+        _ray,
+        _ray_request,
+        lambda f: f["ray"],
+        lambda *_: {},
+    ),
 }
