@@ -69,20 +69,19 @@ def replan(config: ReplanConfig, arguments: Sequence[str], reporter: Reporter) -
         config.tolerance, config.move_cost, config.most_moved, config.extrapolate, config.limit_s
     )
     seeds = range(config.seed, config.seed + config.n_seeds)
-    found = replanner.replanned(
-        problem, old, telemetry(seen.samples, n_hours, begun), manner, seeds, reporter
-    )
+    told = telemetry(seen.samples, n_hours, begun)
+    found = replanner.replanned(problem, old, told, manner, seeds, reporter)
     new = found.found.plan
     rows, now = decisions.rows(old, found), found.found
     every = summary.tables(new, now.seen, now.killed, now.spiked)
     tables = {"decisions": rows, **every}
     tables |= {"telemetry": as_rows(seen.samples, by_hour=seen.by_hour)}
-    said = [*decisions.sentences(old, found, rows), *summary.sentences(found.found)]
-    told = PlannedRun(Path(), new, tables, said, ())
-    content = files_of(told, [*now.seen, *now.spiked])
+    said = [*decisions.sentences(old, found, rows, told.down), *summary.sentences(found.found)]
+    planned = PlannedRun(Path(), new, tables, said, ())
+    content = files_of(planned, [*now.seen, *now.spiked])
     if config.in_place:
-        return _in_place(config, arguments, told, content)
-    return written("replan", config, arguments, told, content)
+        return _in_place(config, arguments, planned, content)
+    return written("replan", config, arguments, planned, content)
 
 
 def _in_place(

@@ -1,6 +1,6 @@
 """What a new plan moves, and why: rows and sentences."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from hwnas.planning import moves, restoring
 from hwnas.planning.changes import Cause
@@ -19,12 +19,16 @@ def rows(old: Plan, found: Replanned) -> list[Row]:
 
     ``why`` says which demand, failure or file made it, and which limits bind.
     """
-    return [
-        row
-        for of in found.found.plan.hours
-        for was in [restoring.by_hour(old)[of.hours[0]]]
-        for row in (*_moved(old, was, found, of), *_machines(was, found, of))
-    ]
+    alike: dict[tuple[object, ...], list[int]] = {}
+    first: list[Row] = []
+    for of in found.found.plan.hours:
+        was = restoring.by_hour(old)[of.hours[0]]
+        for row in (*_moved(old, was, found, of), *_machines(was, found, of)):
+            hours = alike.setdefault(tuple(row.values()), [])
+            first += [row] * (not hours)
+            hours += of.hours
+    each = zip(first, alike.values(), strict=True)
+    return [{"hours": spelt(sorted(hours)), "n_hours": len(hours), **row} for row, hours in each]
 
 
 def _moved(old: Plan, was: HourPlan, found: Replanned, of: HourPlan) -> Iterator[Row]:
@@ -37,7 +41,7 @@ def _moved(old: Plan, was: HourPlan, found: Replanned, of: HourPlan) -> Iterator
             users = _users(old, was, key) | _users(new, of, key)
             why = _why(found.causes, of.hours, device, users)
             yield {
-                "hours": spelt(of.hours), "n_hours": len(of.hours), "device": device,
+                "device": device,
                 "model": model, "batch": batch, "wait_ms": wait, "unit": "replicas",
                 "before": before, "after": after,
                 "loaded": after > 0 and not _has(ran, key), "unloaded": not _has(runs, key),
@@ -50,7 +54,7 @@ def _machines(was: HourPlan, found: Replanned, of: HourPlan) -> Iterator[Row]:
         before, after = was.machines.get(device, 0), of.machines.get(device, 0)
         if before != after:
             yield {
-                "hours": spelt(of.hours), "n_hours": len(of.hours), "device": device,
+                "device": device,
                 "model": "", "batch": None, "wait_ms": None, "unit": "machines",
                 "before": before, "after": after, "loaded": False, "unloaded": False,
                 "why": _why(found.causes, of.hours, device, {*found.found.plan.classes}),
@@ -90,15 +94,26 @@ def _limits(plan: Plan, of: HourPlan, *, grows: bool) -> Iterator[str]:
         yield f"all machines run of {', '.join(full)}"
 
 
-def sentences(old: Plan, found: Replanned, table: Sequence[Row]) -> list[str]:
-    """Return in words what changed, what moved, what stayed, and what it comes to."""
+def sentences(
+    old: Plan, found: Replanned, table: Sequence[Row], down: Mapping[str, int | None]
+) -> list[str]:
+    """Return in words what changed, what moved, what stayed, and what it comes to.
+
+    Args:
+        old: What ran until now.
+        found: What runs from now on.
+        table: Its rows.
+        down: Machines by device, as last seen; ``None``: all.
+    """
     new = found.found.plan
     if not found.causes:
         same = ", byte for byte" if new == old else " but for when hour 0 begins"
-        return [f"Nothing changed beyond the tolerance: the plan is what it was{same}."]
+        unchanged = f"Nothing changed beyond the tolerance: the plan is what it was{same}."
+        return [unchanged, *_without(found, down)]
     said = [
         f"Planned again in the hours {spelt(sorted(c.hours))}: {c.words}." for c in _joined(found)
     ]
+    said += _without(found, down)
     said += [_stayed(old, new), _worth(old, found)]
     bare = found.found.solution.task.unspared
     for name in sorted({name for _, name in bare}):
@@ -110,6 +125,15 @@ def sentences(old: Plan, found: Replanned, table: Sequence[Row]) -> list[str]:
     told = sorted((row for row in table if row["unit"] == "replicas"), key=_size)
     more = [f"{len(told) - _SHOWN} more moves are in decisions.csv."] * (len(told) > _SHOWN)
     return [*said, *map(_sentence, told[:_SHOWN]), *more]
+
+
+def _without(found: Replanned, down: Mapping[str, int | None]) -> Iterator[str]:
+    """Yield in words which machines are down that no hour of the plan needed."""
+    said = {cause.name for cause in found.causes if cause.what == "down"}
+    for name, n in down.items():
+        if n != 0 and name not in said:
+            some = "All" if n is None else f"{n}"
+            yield f"{some} of {name} down (measured): no hour ran more machines than are left."
 
 
 def _joined(found: Replanned) -> Iterator[Cause]:

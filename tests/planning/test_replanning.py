@@ -105,6 +105,11 @@ def test_half_more_is_served_and_next_to_nothing_is_stopped(folder: Path) -> Non
     rows = found.table("decisions").to_pylist()
     assert rows
     assert all("demand of" in row["why"] and "+50%" in row["why"] for row in rows)
+    moves = [tuple(row[key] for key in row if "hours" not in key) for row in rows]
+    assert len({*moves}) == len(moves)  # those of many hours are said once
+    spans = [part.split("-") for row in rows for part in str(row["hours"]).split()]
+    n_hours = sum(int(span[-1]) - int(span[0]) + 1 for span in spans)
+    assert n_hours == sum(row["n_hours"] for row in rows)
 
 
 def test_hours_that_nothing_was_seen_of_follow_or_stay(folder: Path) -> None:
@@ -154,6 +159,7 @@ def test_what_failed_already_is_not_to_spare_until_it_is_back(tmp_path: Path) ->
     assert any(words in said for said in found.sentences)
     again = hwnas.replan(found, "down.csv", run__dir="again")
     assert (again.path / "plan.yaml").read_bytes() == (found.path / "plan.yaml").read_bytes()
+    assert again.sentences[1].startswith("1 of box down (measured): no hour ran more machines")
     Path("up.csv").write_text("hour,device,machines_down\n0,box,0\n")
     whole = hwnas.replan(found, "up.csv", run__dir="whole")
     assert [hour.pools for hour in read_plan(whole.path).hours] == [busy.pools, quiet.pools]
