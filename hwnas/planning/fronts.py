@@ -29,6 +29,7 @@ _DAY = 24
 _SPEEDS = (0.3, 0.9)  # of p99 limits: the tightest, and the loosest
 _LITTLE = 1e-3  # of carbon or accuracy: less is not worth a point
 _ROUNDING = 1e-6  # of a limit that was found by a program of its own
+_DIGITS = 9  # of figures, after which they differ by rounding alone
 
 
 @dataclass(frozen=True)
@@ -202,7 +203,7 @@ def _row(point: Point, held: Planned) -> Row:
     return {
         "varied": point.varied, "asks": point.asks,
         "cost_per_day": cost / days, "cost_per_day_bound": least / days,
-        "gap": 1 - least / cost if cost > 0 else 0.0,
+        "gap": round(1 - least / cost, _DIGITS) if cost > 0 else 0.0,
         "carbon_kg_per_day": found.taken("carbon") / days,
         "accuracy": _answered(found), "p99_of_limit": point.p99, "late": held.late,
         "source": "modelled",
@@ -230,7 +231,7 @@ def _told(
     rows: list[Row], count: tuple[int, int], limit_s: float, *, carbon_is_known: bool = True
 ) -> tuple[list[Row], list[str]]:
     """Return the rows that none dominates, and what they say."""
-    points = np.array([[round(row[name], 9) for name, _ in _AXES] for row in rows])
+    points = np.array([[round(row[name], _DIGITS) for name, _ in _AXES] for row in rows])
     kept = non_dominated(points, [maximise for _, maximise in _AXES])
     front = [rows[0], *(row for row, on in zip(rows[1:], kept[1:], strict=True) if on)]
     said = [_sentence(rows[0], row) for row in front[1:]]
@@ -260,8 +261,9 @@ def _sentence(plan: Row, row: Row) -> str:
     more = row["cost_per_day"] - paid
     share = f" ({more / paid:+.1%})" if paid else ""
     carbon = f"carbon {row['carbon_kg_per_day'] / emitted - 1:+.1%}, " if emitted else ""
+    gained = round(row["accuracy"] - plan["accuracy"], 4) + 0.0  # never -0.0000
     return (
         f"With {row['asks']}: {more:+.3g} $ a day{share}, {carbon}"
-        f"accuracy {row['accuracy'] - plan['accuracy']:+.4f}, at most {row['late']:.2%} late; "
+        f"accuracy {gained:+.4f}, at most {row['late']:.2%} late; "
         f"modelled, gap {row['gap']:.1%}."
     )
