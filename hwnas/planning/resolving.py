@@ -11,7 +11,7 @@ from hwnas.planning.columns import Columns, Part
 from hwnas.planning.highs import Solved, solve, solve_all
 from hwnas.planning.hours import Flow, Hour, grown, sent_usd, served
 from hwnas.planning.moves import Before
-from hwnas.planning.pricing import able, first
+from hwnas.planning.pricing import able, first, priced
 from hwnas.planning.program import Program, assemble
 from hwnas.planning.solving import (
     MOST_COLUMNS,
@@ -20,6 +20,7 @@ from hwnas.planning.solving import (
     joined,
     read,
     values,
+    worth_having,
 )
 from hwnas.planning.task import UNSERVED, Array, Ints, Objective, Task, machine_values
 from hwnas.progress import Progress
@@ -41,7 +42,7 @@ def columns_of(task: Task, i: int, used: Sequence[Hour]) -> Columns:
     """
     o, n_s = task.choices.options, task.n_scenarios
     wanted = np.arange(len(o))
-    if len(o) * n_s * len(task.hours) > MOST_COLUMNS:
+    if _is_large(task):
         cheap = np.unique(np.concatenate([rows[:, 2] for rows in first(task)]))
         there = np.zeros(len(task.choices.stations), np.bool_)
         there[[row.station for hour in used for row in hour.pools]] = True
@@ -120,8 +121,8 @@ def resolved(
     """Return a solution with some hours solved again; what is bought stays so.
 
     They are solved together where that is small enough; else one by one, and what time is left all
-    together from there. Where demand would be
-    left unserved because too few replicas may be stopped, more are.
+    together from there. Where demand would be left unserved because too few replicas may be
+    stopped, more are; and where it is because of what the hours choose from, that is more, too.
 
     Args:
         found: The solution; its ``kept`` options are what hours choose from.
@@ -131,7 +132,19 @@ def resolved(
         limit_s: Seconds that it may take.
         progress: Is told of phases.
     """
-    new = replace(found, task=task, hours=[*found.hours])
+    new = _near(replace(found, task=task, hours=[*found.hours]), hours, before, limit_s, progress)
+    short = [i for i in hours if (new.hours[i].unserved > UNSERVED).any()]
+    if short and _is_large(task):
+        new.kept = _wider(new, short, limit_s, progress)
+        new = _near(new, short, before, limit_s, progress)
+    new.owned = _bought(new, {*range(len(new.hours))}, before)
+    return new
+
+
+def _near(
+    new: Solution, hours: Sequence[int], before: Before, limit_s: float, progress: Progress
+) -> Solution:
+    """Solve some hours of a solution again, and return it."""
     parts, began = _parts(new, hours, before), time.perf_counter()
     settled = {*range(len(new.hours))} - {*hours}
     with progress.phase("Hours again", len(hours)) as advance:
@@ -139,7 +152,7 @@ def resolved(
             seconds = max(_LEAST_S, limit_s / len(parts) / 2)
             _resolve(new, some, settled, before, seconds)
             if any((new.hours[i].unserved > UNSERVED).any() for i in some):
-                before = replace(before, free=before.free | {task.hours[i] for i in some})
+                before = replace(before, free=before.free | {new.task.hours[i] for i in some})
                 _resolve(new, some, settled, before, seconds)
             settled |= {*some}
             advance(len(some))
@@ -148,8 +161,23 @@ def resolved(
         with progress.phase("Polish", 1) as advance:
             _resolve(new, hours, settled - {*hours}, before, left)
             advance(1)
-    new.owned = _bought(new, {*range(len(new.hours))}, before)
     return new
+
+
+def _wider(
+    found: Solution, hours: Sequence[int], limit_s: float, progress: Progress
+) -> list[Columns]:
+    """Return what hours choose from, some of them from what column generation finds as well."""
+    guide, kept = priced(found.task, progress, limit_s), [*found.kept]
+    for i in hours:
+        parts = (kept[i], worth_having(found.task, guide, i))
+        rows = [np.stack([c.scenario, c.hour, c.option], 1) for c in parts]
+        kept[i] = Columns.of(np.unique(np.concatenate(rows), axis=0))
+    return kept
+
+
+def _is_large(task: Task) -> bool:
+    return len(task.choices.options) * task.n_scenarios * len(task.hours) > MOST_COLUMNS
 
 
 def _parts(found: Solution, hours: Sequence[int], before: Before) -> list[list[int]]:

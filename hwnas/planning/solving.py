@@ -174,7 +174,7 @@ def read(task: Task, program: Program, found: Solved, part: Part) -> tuple[list[
 def _by_hours(task: Task, limit_s: float, progress: Progress) -> Solution:
     began = time.perf_counter()
     guide = priced(task, progress)
-    kept = [_kept(task, guide, i) for i in range(len(task.hours))]
+    kept = [worth_having(task, guide, i) for i in range(len(task.hours))]
     firsts = [rounded(task, guide, i) for i in range(len(task.hours))]
     seconds = {"columns": time.perf_counter() - began}
     owned, hours = _bought(task, kept, firsts, limit_s / 3, progress)
@@ -187,7 +187,7 @@ def _by_hours(task: Task, limit_s: float, progress: Progress) -> Solution:
     return found
 
 
-def _kept(task: Task, guide: Priced, i: int) -> Columns:
+def worth_having(task: Task, guide: Priced, i: int) -> Columns:
     """Return the options of an hour that need only stations that are worth having in it."""
     o, score = task.choices.options, np.full(len(task.choices.stations), np.inf)
     for s in range(task.n_scenarios):

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
@@ -140,6 +141,20 @@ def test_a_plan_moves_off_what_is_down_and_back_where_it_is_not(folder: Path) ->
     Path("up.csv").write_text(f"hour,device,machines_down\n1,{device},\n2,{device},0\n")
     again = hwnas.replan(found.path, "up.csv", run__dir="again")  # being there moves nothing
     assert (again.path / "plan.yaml").read_bytes() == (found.path / "plan.yaml").read_bytes()
+
+
+def test_what_an_hour_chooses_from_grows_where_it_does_not_suffice(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stations in use are all that hours choose from at first, and the device of theirs is down."""
+    monkeypatch.setattr(resolving, "MOST_COLUMNS", 0)
+    monkeypatch.setattr(resolving, "first", lambda _: [np.zeros((1, 3), np.intp)])
+    used = read_plan(folder / "plan").hours[2].machines
+    device = max(used, key=lambda name: used[name])
+    Path("down.csv").write_text(f"hour,device,machines_down\n1,{device},\n")
+    found = hwnas.replan(folder / "plan", "down.csv", run__dir="off")
+    assert all(device not in of.machines for of in read_plan(found.path).hours)
+    assert _broken(folder, found.path, {}) == []
 
 
 def test_what_failed_already_is_not_to_spare_until_it_is_back(tmp_path: Path) -> None:
