@@ -13,7 +13,7 @@ from hwnas.planning.moves import Before
 from hwnas.planning.plan import Plan
 from hwnas.planning.planner import Planned
 from hwnas.planning.problem import Problem
-from hwnas.planning.resolving import columns_of, continued, holds, resolved
+from hwnas.planning.resolving import columns_of, continued, holds, near, resolved
 from hwnas.planning.restoring import Named
 from hwnas.planning.simulation import Scene
 from hwnas.planning.solving import Solution, bound
@@ -98,9 +98,12 @@ def replanned(
     def resolve(solved: Solution, task: Task, hours: Sequence[int]) -> Solution:
         return resolved(solved, task, hours, before, manner.limit_s * _AGAIN, progress)
 
-    first = resolved(_begun(task, plan, was, anew), task, places, before, manner.limit_s, progress)
+    spares = task.spares and bool(down)  # which are given up rather than bought anew
+    begun = _begun(task, plan, was, anew)
+    solve = near if spares else resolved
+    first = solve(begun, task, places, before, manner.limit_s, progress)
     bare = task.unspared | _short(first, places, down)
-    if task.spares and bare > task.unspared:
+    if spares and bare > task.unspared:
         task = replace(task, unspared=bare)
         begun = _begun(task, plan, was, anew)
         first = resolved(begun, task, places, before, manner.limit_s, progress)

@@ -118,11 +118,31 @@ def resolved(
     limit_s: float,
     progress: Progress,
 ) -> Solution:
+    """Return a solution with some hours solved again, as ``near``.
+
+    Where demand would be left unserved, hours choose from more than is kept for them.
+    """
+    new = near(found, task, hours, before, limit_s, progress)
+    short = [i for i in hours if (new.hours[i].unserved > UNSERVED).any()]
+    if not short or not _is_large(task):
+        return new
+    new.kept = _wider(new, short, limit_s, progress)
+    return near(new, task, short, before, limit_s, progress)
+
+
+def near(
+    found: Solution,
+    task: Task,
+    hours: Sequence[int],
+    before: Before,
+    limit_s: float,
+    progress: Progress,
+) -> Solution:
     """Return a solution with some hours solved again; what is bought stays so.
 
     They are solved together where that is small enough; else one by one, and what time is left all
     together from there. Where demand would be left unserved because too few replicas may be
-    stopped, more are; and where it is because of what the hours choose from, that is more, too.
+    stopped, more are.
 
     Args:
         found: The solution; its ``kept`` options are what hours choose from.
@@ -132,19 +152,7 @@ def resolved(
         limit_s: Seconds that it may take.
         progress: Is told of phases.
     """
-    new = _near(replace(found, task=task, hours=[*found.hours]), hours, before, limit_s, progress)
-    short = [i for i in hours if (new.hours[i].unserved > UNSERVED).any()]
-    if short and _is_large(task):
-        new.kept = _wider(new, short, limit_s, progress)
-        new = _near(new, short, before, limit_s, progress)
-    new.owned = _bought(new, {*range(len(new.hours))}, before)
-    return new
-
-
-def _near(
-    new: Solution, hours: Sequence[int], before: Before, limit_s: float, progress: Progress
-) -> Solution:
-    """Solve some hours of a solution again, and return it."""
+    new = replace(found, task=task, hours=[*found.hours])
     parts, began = _parts(new, hours, before), time.perf_counter()
     settled = {*range(len(new.hours))} - {*hours}
     with progress.phase("Hours again", len(hours)) as advance:
@@ -152,7 +160,7 @@ def _near(
             seconds = max(_LEAST_S, limit_s / len(parts) / 2)
             _resolve(new, some, settled, before, seconds)
             if any((new.hours[i].unserved > UNSERVED).any() for i in some):
-                before = replace(before, free=before.free | {new.task.hours[i] for i in some})
+                before = replace(before, free=before.free | {task.hours[i] for i in some})
                 _resolve(new, some, settled, before, seconds)
             settled |= {*some}
             advance(len(some))
@@ -161,6 +169,7 @@ def _near(
         with progress.phase("Polish", 1) as advance:
             _resolve(new, hours, settled - {*hours}, before, left)
             advance(1)
+    new.owned = _bought(new, {*range(len(new.hours))}, before)
     return new
 
 
