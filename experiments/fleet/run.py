@@ -5,14 +5,14 @@
 Searches networks for handwritten digits on an NPU (Vela's estimates) and on this machine's CPU
 (onnxruntime, measured whole), plans for the service and the fleet beside this file with demand of
 ``trace.py``, lets fail what may fail, and plans on when half as much again comes, with all machines
-and with an NPU down. Runs that are there are used again; what it comes to is written into
+and with one NPU less than run. Runs that are there are used again; what it comes to is written into
 ``results/``.
 ``python -m experiments.fleet.run quick`` does it with few, small networks, and writes no results.
 """
 
+import argparse
 import csv
 import shutil
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ import hwnas
 from experiments.fleet import trace
 from hwnas.api.folders import PlanResult
 from hwnas.api.result import SearchResult
+from hwnas.planning.plan import read_plan
 
 HERE, RUNS = Path(__file__).parent, Path("runs/fleet")
 RESULTS = HERE / "results"
@@ -63,8 +64,15 @@ def write_service(*, quick: bool) -> None:
     trace.write(RUNS)
 
 
-def write_telemetry(plan: PlanResult, path: Path, factor: float, down: str = "") -> None:
-    """Write what is seen when so many times the demand comes, perhaps with a machine down."""
+def down(plan: PlanResult, name: str) -> int:
+    """Return how many machines must be down for one to lack of those that run."""
+    found = read_plan(plan.path)
+    most = max(hour.machines.get(name, 0) for hour in found.hours)
+    return found.devices[name].quota - most + 1
+
+
+def write_telemetry(plan: PlanResult, path: Path, factor: float, without: str = "") -> None:
+    """Write what is seen when so many times the demand comes, perhaps with machines down."""
     said = yaml.safe_load((plan.path / "plan.yaml").read_text())
     rng = np.random.default_rng(_SEED)
     with path.open("w", newline="") as file:
@@ -74,8 +82,8 @@ def write_telemetry(plan: PlanResult, path: Path, factor: float, down: str = "")
             for hour, rate in enumerate(asked["demand"]):
                 seen = rate * factor * rng.lognormal(0.0, _NOISE)
                 writer.writerow([hour, name, f"{seen:.1f}", "", ""])
-        if down:
-            writer.writerow([0, "", "", down, 1])
+        if without:
+            writer.writerow([0, "", "", without, down(plan, without)])
 
 
 def told(name: str, found: PlanResult, began: float) -> list[str]:
@@ -107,12 +115,12 @@ def main(*, quick: bool) -> None:
         began = time.perf_counter()
         lines += told(f"{what} fails", hwnas.simulate(plan, kill=what, hours=PEAKS), began)
     plans = {"plan": plan}
-    for name, down in (("replan", ""), ("replan_down", "npu")):
-        write_telemetry(plan, RUNS / "seen.csv", 1.5, down)
+    for name, without in (("replan", ""), ("replan_down", "npu")):
+        write_telemetry(plan, RUNS / "seen.csv", 1.5, without)
         began = time.perf_counter()
         plans[name] = hwnas.replan(plan, RUNS / "seen.csv", n_seeds=2)
-        words = f"half as much again{', an npu down' if down else ''}"
-        lines += told(words, plans[name], began)
+        words = f", {down(plan, without)} {without} down" if without else ""
+        lines += told(f"half as much again{words}", plans[name], began)
     print("Open in a browser:", *(found.path / "report.html" for found in plans.values()))
     if not quick:
         for name, found in plans.items():
@@ -121,4 +129,8 @@ def main(*, quick: bool) -> None:
 
 
 if __name__ == "__main__":
-    main(quick=sys.argv[1:] == ["quick"])
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("size", nargs="?", choices=["quick"])
+    main(quick=parser.parse_args().size == "quick")
