@@ -133,7 +133,7 @@ def _slower(rows: Sequence[Row]) -> list[str]:
     That has to be more than repeats differ by: near its capacity a few per cent are much of p99.
     """
     name = "batch_slowdown" if "batch_slowdown" in rows[0] else "slowdown"
-    surely = [row for row in rows if (row[f"{name}_low"] or 0.0) > 1.0 + _SLOWER]
+    surely = [row for row in rows if (row.get(f"{name}_low") or 0.0) > 1.0 + _SLOWER]
     if not surely:
         return []
     worst = max(surely, key=lambda row: row[name])

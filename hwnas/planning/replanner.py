@@ -102,9 +102,8 @@ def replanned(
     begun = _begun(task, plan, was, anew)
     solve = near if spares else resolved
     first = solve(begun, task, places, before, manner.limit_s, progress)
-    bare = task.unspared | _short(first, places, down)
-    if spares and bare > task.unspared:
-        task = replace(task, unspared=bare)
+    if spares and (short := _short(first, places, down)):
+        task = replace(task, unspared=task.unspared | short)
         begun = _begun(task, plan, was, anew)
         first = resolved(begun, task, places, before, manner.limit_s, progress)
     best = planner.corrected(first, resolve, seeds, progress, places)
