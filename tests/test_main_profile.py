@@ -382,7 +382,7 @@ def test_damaged_table_is_refused(table: Path, name: str) -> None:
         (["search", "+target=npu", "cost=table"], "Unknown cost 'table'. Allowed: roofline, vela"),
         (["search", *LAB, "cost=vela"], "Unknown cost 'vela'"),
         (["search", *LAB, "table.networks=2"], "table.networks must be 0, or 10 or more, got 2"),
-        (["search", *LAB, "table.dirs=x"], "Did you mean 'table.dir' or"),
+        (["search", *LAB, "table.dirs=x"], "Did you mean 'table.dir'?"),
         (["profile"], "No target. Give one with +target=<name>"),
         (["profile", "+target=npu"], "Target 'npu' needs no latency table"),
         (["profile", "+target=sketch"], "Target 'sketch' needs no latency table"),
