@@ -1,5 +1,6 @@
 """Energy of an inference, modelled: from what is computed and moved, or from power and time."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -50,7 +51,7 @@ class PowerModel:
     """Power that a device takes above idle while it computes, in watts a busy core or in all.
 
     For devices without a meter: energy is this power times latency, an interval as wide as the
-    range of powers.
+    range of powers, whose geometric mean is what is expected: it may be wide.
     """
 
     active_w_low: float = field(metadata=limits("(0, 1e6]"))
@@ -70,7 +71,7 @@ class PowerModel:
         """Return the energy in mJ of a latency in ms, and the power that was taken, in W."""
         busy = 1 if self.per_device else threads
         low, high = self.active_w_low * busy, self.active_w_high * busy
-        middle = (low + high) / 2
+        middle = math.sqrt(low * high)
         shortest = latency.value if latency.low is None else latency.low
         figure = Figure(latency.value * middle, "modelled", shortest * low, latency.upper * high)
         return figure, {"power_active_w": middle}

@@ -21,7 +21,9 @@ _N = 6  # blocks, and slices of idle time: half of these before the blocks, half
 _T = 2.5705818  # Student's t for 95 % and _N - 1 degrees of freedom
 _MOST_INFERENCES = 10**9
 _TOLERANCE = 0.1  # share of a block that may pass outside the inferences
-_ROUNDING = 1e-6  # of the energy of a block: what is left of it without idle must be more
+_ROUNDING = 1e-6  # of the energy of a block: what may be left of it without idle must be more
+_BELOW = 3  # half widths that energy may be measured below zero by chance (1 of 3,000)
+_SHARE = 0.95
 _R = TypeVar("_R")
 
 
@@ -61,9 +63,10 @@ class Energy:
     @property
     def words(self) -> str:
         """How the figure came about, for reports."""
+        hidden = "" if self.figure.low else "; not told from idling"
         return (
             f"{self.meter}; {self.active_w:.3g} W over {self.n} inferences, less idle power of "
-            f"{self.idle_w:.3g} W (which drifted by {self.idle_drift_w:+.2g} W)"
+            f"{self.idle_w:.3g} W (which drifted by {self.idle_drift_w:+.2g} W){hidden}"
         )
 
 
@@ -82,7 +85,9 @@ def measure(  # noqa: PLR0913
     Six blocks of inferences are counted, after one that is not: counters lag behind. Idle power is
     measured before and after them, with all that inferences need in place; the first quarter of
     each idle time is not counted. The interval (95 %, Student's t) holds the spread of the blocks
-    and that of idle power, its drift included. Where it reaches zero, its lower end is 0.
+    and that of idle power, its drift included. Where it reaches zero, inferences are not told from
+    idling: no energy above idle is below zero, so that the figure is the mean of the normal
+    distribution without what is below zero (95 % lie between 0 and its upper end).
 
     Args:
         meter: What is read. It should renew its value many times in ``min_s`` and ``idle_s / 4``.
@@ -95,7 +100,8 @@ def measure(  # noqa: PLR0913
 
     Raises:
         ConfigError: The meter did not advance during a block, or cannot be read.
-        RunError: The blocks took no more power than idling, or ``run`` does not fill them.
+        RunError: The blocks took less power than idling, by more than chance, or the same in
+            every block; or ``run`` does not fill them.
     """
     if not (idle_s > 0 and min_s > 0):
         raise ConfigError(f"idle_s and min_s must be positive, got {idle_s:g} and {min_s:g}.")
@@ -126,14 +132,26 @@ def _energy(
     net, half = _mean([(j - idle * s) / n * 1e3 for j, s in blocks])
     half = math.hypot(half, idle_half * seconds / n * 1e3)
     active = joules / seconds
-    if net <= _ROUNDING * joules / n * 1e3:
+    if net + _BELOW * half <= _ROUNDING * joules / n * 1e3:
         raise RunError(
             f"By {meter.source}, inferences took {active:.4g} W and idling {idle:.4g} W, which "
             f"leaves {net:.2g} +- {half:.2g} mJ an inference: stop what else the device does, "
             "measure for longer, or see whether this meter sees the device at all."
         )
-    figure = Figure(net, "measured", max(0.0, net - half), net + half)
+    figure = Figure(net, "measured", net - half, net + half)
+    if net <= half:
+        figure = _above_zero(net, half)
     return Energy(figure, idle, drift_w, active, _N * n, meter.source)
+
+
+def _above_zero(net: float, half: float) -> Figure:
+    """Return what a reading says of an energy that cannot be below zero (all above as likely)."""
+    normal = statistics.NormalDist()
+    sigma = half / normal.inv_cdf((1 + _SHARE) / 2)
+    at = net / sigma
+    above = normal.cdf(at)
+    mean = net + sigma * normal.pdf(at) / above
+    return Figure(mean, "measured", 0.0, net - sigma * normal.inv_cdf((1 - _SHARE) * above))
 
 
 def _watch(

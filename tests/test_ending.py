@@ -12,6 +12,7 @@ from hwnas.api import ending
 from hwnas.api.front import FILES, Front
 from hwnas.api.proof_record import reported
 from hwnas.api.result import SearchResult
+from hwnas.figure import Figure
 from hwnas.results import RunFolder
 from hwnas.space import Genotype
 from hwnas.tasks.classification.task import Classes
@@ -89,6 +90,21 @@ def test_members_that_only_guess_are_named(folder: RunFolder) -> None:
     guessing: Any = ending._guessing(context.parts.data, members)
     (note,) = replace(_front(folder, {}), context=context, guessing=guessing).notes
     assert "360 validation images tell: f00 (accuracy 0.11). Train longer: train.epochs" in note
+
+
+def test_members_whose_energy_idling_hides_are_counted(folder: RunFolder) -> None:
+    target = SimpleNamespace(meter="nvml")
+    context: Any = SimpleNamespace(target="cuda", config=SimpleNamespace(target=target))
+    told, hidden = Figure(0.5, "measured", 0.4, 0.6), Figure(0.23, "measured", 0.0, 0.62)
+    modelled = Figure(43.0, "modelled", 0.0, 84.0)
+    for energies, words in (
+        ([told, hidden, hidden], "Energy of 2 of 3 is not told from idling by target.meter=nvml: "),
+        ([hidden, modelled], "Energy of 1 of 1 "),
+        ([told, modelled], ""),
+    ):
+        members: Any = [SimpleNamespace(figures={"energy_mj": energy}) for energy in energies]
+        notes = replace(_front(folder, {}), context=context, members=members).notes
+        assert [note.startswith(words) for note in notes] == [True] * bool(words)
 
 
 @pytest.mark.parametrize(

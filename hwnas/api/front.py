@@ -50,13 +50,13 @@ class Front:
 
     @property
     def notes(self) -> list[str]:
-        """What is not as it should be, in sentences: what is left out, was hurried, or guesses."""
+        """What is not as it should be: left out, hurried, guessing or not metered, in sentences."""
         found = sorted(self.in_int8_in_haste)
         told = (
             f"{len(found)} lose more than finish.max_int8_drop in int8 and are calibrated alone: "
             f"finish.minutes ended. An export trains its network for int8: {', '.join(found)}."
         )
-        return [*self.unverified, *[told] * bool(found), *self._guessing_words]
+        return [*self.unverified, *[told] * bool(found), *self._guessing_words, *self._hidden]
 
     @property
     def _guessing_words(self) -> list[str]:
@@ -64,6 +64,18 @@ class Front:
         if not self.guessing:
             return []
         return guessing.told(self.context.parts.data, self.guessing, LONGER)
+
+    @property
+    def _hidden(self) -> list[str]:
+        """How many members' energy the meter does not tell from idling, in a sentence."""
+        metered = [e for m in self.members if (e := m.figures["energy_mj"]).source == "measured"]
+        if not (n := sum(energy.low == 0 for energy in metered)):
+            return []
+        return [
+            f"Energy of {n} of {len(metered)} is not told from idling by "
+            f"target.meter={self.context.config.target.meter}: its upper ends hold, its values are "
+            "what may be expected below them. If all are so, see whether it sees the device."
+        ]
 
     @property
     def unverified(self) -> list[str]:

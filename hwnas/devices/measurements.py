@@ -192,7 +192,7 @@ def _check_speed(readings: Sequence[_Reading], allowed: float) -> None:
                 f"measured: the device did not keep its speed: sentinel {genotype.id} took "
                 f"{before:.4g} ms ({watched[0].at}), later {after:.4g} ms ({watched[middle].at}): "
                 f"{drift:.1%} apart, {allowed:.0%} allowed. Cool it, fix its clocks, end other "
-                "programs, and measure again, or say drift=0.1."
+                f"programs, and measure again, or say drift={math.ceil(drift * 100 + 1) / 100:g}."
             )
 
 

@@ -1,3 +1,4 @@
+import math
 from collections.abc import Mapping
 from typing import cast
 
@@ -45,7 +46,7 @@ def test_network_is_timed_whole_by_the_plans_of_its_operators(
     assert latency.source == "measured"
     assert cost.details["latency_drifted"] == 1.0
     assert cost.figures["energy_mj"].source == "modelled"
-    assert cost.figures["energy_mj"].value == pytest.approx(3.0 * 4.0)
+    assert cost.figures["energy_mj"].value == pytest.approx(3.0 * math.sqrt(2.0 * 6.0))
     assert worker.networks == [(net, {node.op: f"for {node.op.kind}" for node in net})]
     worker.script[net] = [timing(3.0)]
     assert _model(worker, tiny, task).cost(genotype).details["latency_drifted"] == 0.0

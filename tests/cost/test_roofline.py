@@ -1,4 +1,5 @@
 import dataclasses
+import math
 import random
 from typing import Any
 
@@ -246,7 +247,7 @@ def test_energy_is_power_times_latency_where_only_power_is_known(
 ) -> None:
     figures = _model(CPU, small, task).cost(small.largest()).figures
     latency, energy = figures["latency_ms"].value, figures["energy_mj"]
-    assert energy.value == pytest.approx(2 * 2.0 * latency)  # 2 threads of 1 to 3 W
+    assert energy.value == pytest.approx(2 * math.sqrt(3.0) * latency)  # 2 threads of 1 to 3 W
     assert energy.low == pytest.approx(2 * 1.0 * latency)
     assert energy.high == pytest.approx(2 * 3.0 * latency)
 

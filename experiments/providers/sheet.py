@@ -1,0 +1,66 @@
+"""How much slower networks measured on a GPU are than its data sheet allows, and their order.
+
+python -m experiments.providers.sheet
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from hwnas import families, space
+from hwnas.agreement import agreement
+from hwnas.cost.host import as_run
+from hwnas.cost.roofline import RooflineCostModel
+from hwnas.graph import Graph, n_macs
+from hwnas.op import Signature
+from hwnas.space import Genotype
+from tests.conftest import target
+
+HERE = Path(__file__).parent
+IMAGES = Signature(in_channels=1, n_outputs=10)
+
+
+def networks(batch: int) -> Iterator[dict[str, float]]:
+    """Give what each network took, what the data sheet allows, and how large it is."""
+    device = replace(target("nvidia_h100"), batch=batch)
+    searched = space.load(space.find("mbconv_small"))
+
+    def lower(genotype: Genotype) -> Graph:
+        return as_run(families.get(searched.family).lower(searched, genotype, IMAGES), device)
+
+    model = RooflineCostModel(device, lower)
+    rows = pd.read_csv(HERE / f"h200_batch_{batch}.csv")
+    for text, passes in rows.groupby("genotype"):
+        genotype = searched.genotype(json.loads(str(text)))
+        lowered = lower(genotype)
+        yield {
+            "measured_ms": passes.p50_ms.min(),
+            "sheet_ms": model.cost(genotype).figures["latency_ms"].value,
+            "operators": len(lowered.nodes),
+            "macs": n_macs(lowered),
+        }
+
+
+def main() -> None:
+    """Print a line for each batch size."""
+    for batch in (1, 64):
+        found = pd.DataFrame(networks(batch))
+        ratio = found.measured_ms / found.sheet_ms
+        order = {
+            name: agreement(found[name], found.measured_ms)["spearman"]
+            for name in ("sheet_ms", "operators", "macs")
+        }
+        us = 1e3 * np.median(found.measured_ms / found.operators)
+        print(
+            f"batch {batch}: {len(found)} networks, {ratio.min():.2f} to {ratio.max():.2f} times "
+            f"(median {ratio.median():.2f}) what the data sheet allows, {us:.1f} us an operator; "
+            f"Spearman {', '.join(f'{name} {value:.2f}' for name, value in order.items())}"
+        )
+
+
+if __name__ == "__main__":
+    main()
