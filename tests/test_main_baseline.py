@@ -114,7 +114,10 @@ def test_front_is_held_against_a_run_and_may_be_held_against_another(
 def test_run_against_itself_costs_the_same(search: Callable[..., str]) -> None:
     out = search(*NPU, "sampler=random", "run.dir=a", "baseline=b")
     assert "the front costs the same as the baseline." in out
-    assert _json("a/front.json")["baseline"]["lowest_ratio"][0] == 1
+    held = _json("a/front.json")["baseline"]
+    assert held["lowest_ratio"][0] == 1
+    words = "the front with its cascades costs the same as the baseline with its own."
+    assert Path("a/cascades.csv").exists() == (words in out) == ("on_average" in held)
 
 
 @pytest.mark.slow

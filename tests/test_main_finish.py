@@ -222,6 +222,7 @@ def _unfinished(searched: Path, folder: Path, minutes: float, spent_s: float) ->
     manifest = json.loads((run_folder / "manifest.json").read_text())
     given = [f"run.supernets={networks}", f"finish.minutes={minutes}"]
     manifest |= {"arguments": [*manifest["arguments"], *given], "finishing_s": spent_s}
+    del manifest["finishing"]
     (run_folder / "manifest.json").write_text(json.dumps(manifest))
     return run_folder
 
@@ -241,6 +242,26 @@ def test_what_the_time_of_a_run_does_not_suffice_for_is_not_begun(
     manifest = json.loads((folder / "manifest.json").read_text())
     assert [*manifest["finishing"]["finished"]] == [manifest["finishing"]["teacher"]]
     assert manifest["finishing_s"] >= 600
+
+
+@pytest.mark.parametrize("n_kept", [0, 3], ids=["none", "some"])
+def test_a_front_whose_networks_are_not_kept_any_more_is_not_lost_for_want_of_time(
+    searched: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    n_kept: int,
+) -> None:
+    _forbid_training(monkeypatch)
+    folder = tmp_path / "run"
+    shutil.copytree(searched, folder)
+    for kept in sorted((searched.parent / "networks").iterdir())[:n_kept]:
+        shutil.copytree(kept, tmp_path / "others" / kept.name)
+    before = {file: file.read_bytes() for file in folder.rglob("*.[cj]s*")}
+    resumed = [f"run.resume={folder}", f"run.supernets={tmp_path / 'others'}"]
+    assert run(["search", *resumed, "finish.minutes=10"]) == 2
+    assert "that it finished are not in" in capsys.readouterr().err
+    assert {file: file.read_bytes() for file in folder.rglob("*.[cj]s*")} == before
 
 
 @pytest.mark.slow

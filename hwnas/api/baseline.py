@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hwnas.api import on_average
+from hwnas.api.cascades import Cascades
 from hwnas.api.context import TargetContext
 from hwnas.comparison import folder, foreign, reading
 from hwnas.comparison.fronts import Kind, Objective, Point, Run, declared
@@ -18,6 +20,7 @@ from hwnas.metrics import column, paid, perfect
 from hwnas.report import equal_accuracy
 from hwnas.report.explorer import Beside, Table
 from hwnas.results import Candidate
+from hwnas.searching.cascades import LATENCY
 from hwnas.searching.member import Member
 
 #: How the networks of a run came by their weights, by its option ``accuracy``.
@@ -40,6 +43,7 @@ class Baseline:
     kind: Kind
     weights: str  #: how its networks came by them, in words; empty where that is not known
     n_over: int  #: networks that are left out: they are over the budget of the search at hand
+    cascades: Sequence[Point] = ()  #: of its networks, by the latency of an image on the average
 
     @property
     def points(self) -> Sequence[Point]:
@@ -53,6 +57,7 @@ class Against:
 
     baseline: Baseline
     found: Speedup
+    average: Speedup | None = None  #: with its cascades, by what an image takes on the average
 
     @property
     def sentences(self) -> list[str]:
@@ -61,6 +66,10 @@ class Against:
         about = f"front of {n} network{'s' * (n != 1)}"
         about += f", {self.baseline.weights}" * bool(self.baseline.weights)
         told = sentences(self.found, Names(f"Against {self.baseline.name} ({about})"))
+        if self.average is not None:
+            theirs = "the baseline" + " with its own" * bool(self.baseline.cascades)
+            names = Names("On the average image", "the front with its cascades", theirs)
+            told += sentences(self.average, names)
         if n_over:
             told.append(
                 f"Left out of the baseline, since over the budget of this search: {n_over} "
@@ -81,7 +90,8 @@ class Against:
     def to_json(self) -> dict[str, Any]:
         """Return what ``front.json`` holds; the manifest holds it without levels."""
         facts = {"path": self.baseline.name, "n_over_budget": self.baseline.n_over}
-        return facts | self.found.to_json() | {"sentences": self.sentences}
+        average = {} if self.average is None else {"on_average": self.average.to_json()}
+        return facts | self.found.to_json() | average | {"sentences": self.sentences}
 
 
 def read(contexts: Sequence[TargetContext]) -> dict[str, Baseline]:
@@ -124,6 +134,18 @@ def against(
     return Against(baseline, speedup(own, base, quality, cost))
 
 
+def with_cascades(
+    found: Against | None, members: Sequence[Member], cascades: Cascades
+) -> Against | None:
+    """Hold a front with its cascades against its baseline, too, where latencies are compared."""
+    if found is None or found.found.cost.name != LATENCY:
+        return found
+    base, own = found.baseline, [folder.verified(m) for m in members if m.is_deliverable]
+    quality = found.found.quality
+    average = on_average.compared(own, cascades, base.points, base.cascades, quality)
+    return replace(found, average=average)
+
+
 def _objectives(config: SearchConfig) -> tuple[Objective, Objective]:
     """Return the metric and the first cost of a search that is to be minimised.
 
@@ -156,7 +178,9 @@ def _of_run(path: Path, context: TargetContext) -> Baseline:
     run = folder.read(path, "baseline")
     weights = weights_of(manifest)
     words = _WEIGHTS.get(weights, f"accuracy={weights}")
-    return _fitting(Baseline(str(path), run, "verified", words, 0), context.config)
+    cascades = on_average.of_run(path, context.config.metric)
+    found = Baseline(str(path), run, "verified", words, 0, cascades)
+    return _fitting(found, context.config)
 
 
 def _check_finished(path: Path, manifest: Manifest) -> None:

@@ -120,7 +120,10 @@ def _without_front(
 
 
 def _with_cascades(fronts: Sequence[Front]) -> list[Front]:
-    """Return fronts with the cascades of their members, on the target or to the one of a link."""
+    """Return fronts with the cascades of their members, on the target or to the one of a link.
+
+    These are held against the baseline, too.
+    """
     stages = {
         f.context.target: cascades.stages(f.folder, f.members, f.context.config.target.batch)
         for f in fronts
@@ -131,7 +134,8 @@ def _with_cascades(fronts: Sequence[Front]) -> list[Front]:
         to = config.link.to
         server = [] if to is None or to == target else stages.get(to, [])
         counted = cascades.of(config, stages[target], server)
-        found.append(replace(front, cascades=counted))
+        against = baseline.with_cascades(front.against, front.members, counted)
+        found.append(replace(front, cascades=counted, against=against))
     return found
 
 

@@ -99,6 +99,59 @@ def check_kept(finisher: Finisher, genotypes: Sequence[Genotype], manifest: Mani
             )
 
 
+def check_kept_so_far(
+    of: TargetContext,
+    earlier: Row,
+    candidates: Sequence[Candidate],
+    folder: Path,
+    progress: Progress,
+) -> None:
+    """Refuse to go on with a search whose finished networks would have to be trained again.
+
+    Where time is limited, it would be spent on them, and those that it is too short for would be
+    lost.
+
+    Args:
+        of: One of its targets.
+        earlier: What the manifest said before; empty where the search has just begun.
+        candidates: Of the search.
+        folder: Of the search.
+        progress: Of the command.
+
+    Raises:
+        RunError: they are not where the run left them, or this version would train others.
+    """
+    done = earlier.get("finishing", {"finished": {}})
+    if of.config.finish.minutes is None:
+        return
+    genotypes = {c.id: c.genotype for c in candidates if c.id in done["finished"]}
+    if not genotypes:
+        return
+    weights = as_left(of.evaluator, left_after(of.config, candidates))
+    before = Finisher(of.parts, weights, genotypes.get(done["teacher"]), progress)
+    if any(getattr(before.config, name) != done[name] for name in _FINISH):
+        return  # otherwise than before is what was asked for
+    first = [done["teacher"]] if before.teacher is not None else []
+    if lost := _lost(before, {name: genotypes[name] for name in (*first, *genotypes)}):
+        raise RunError(
+            f"run.resume={folder}: the networks that it finished are not in "
+            f"{Path(of.config.run.supernets)} as this version would train them ({lost} is not): "
+            "finish.minutes would be spent on them again, and what it is too short for be lost. "
+            "Start from the folder in which the search was started, say run.supernets=DIR, or "
+            f"begin another one: start_from={folder}"
+        )
+
+
+def _lost(searched: Finisher, genotypes: Mapping[str, Genotype]) -> str:
+    """Return the first that is not kept; empty if all are.
+
+    Args:
+        searched: As the search finished them.
+        genotypes: By id; the teacher first, since what others are kept as refers to its weights.
+    """
+    return next((name for name, one in genotypes.items() if not searched.is_kept(one)), "")
+
+
 def _is_kept(searched: Finisher, genotype: Genotype, done: Mapping[str, object]) -> bool:
     if genotype.id in done:
         return searched.is_kept(genotype)

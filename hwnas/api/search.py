@@ -13,12 +13,14 @@ from hwnas import backends, files
 from hwnas.api import baseline, context
 from hwnas.api.context import TargetContext
 from hwnas.api.ending import end
+from hwnas.api.finished import check_kept_so_far
 from hwnas.api.front import Outcome
 from hwnas.api.own import Own
 from hwnas.api.reporter import Reporter
 from hwnas.config import SearchConfig
 from hwnas.config.several import check_link
 from hwnas.device import notes, table_facts
+from hwnas.errors import RunError
 from hwnas.results import Row, RunFolder, begun, check_resumed, opened, plain
 from hwnas.searching import engine
 
@@ -72,6 +74,11 @@ def search(
                 "report."
             )
             return Outcome(folder, manifest, leader=leader)
+        try:
+            check_kept_so_far(contexts[0], earlier, outcome.candidates, folder.path, reporter)
+        except RunError:  # what the run came to before is there as it was
+            folder.write_json("manifest.json", earlier)
+            raise
         ended = end(contexts, folder, manifest, outcome.candidates, reporter, baselines)
         return replace(ended, seconds=dict(reporter.seconds))
 
@@ -91,7 +98,7 @@ def _manifest(
     versions = {name: backends.version(name) for name in _RECORDED} | decisive
     return {
         **begun("search", arguments, earlier, parts.config),
-        **{name: earlier[name] for name in ("finishing_s",) if name in earlier},
+        **{name: earlier[name] for name in ("finishing_s", "finishing") if name in earlier},
         "seed": parts.config.seed,
         "digests": digests,
         **({} if supernet is None else {"checkpoint": supernet}),

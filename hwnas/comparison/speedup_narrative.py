@@ -143,7 +143,7 @@ def _as(cost: Objective) -> str:
 
 
 def _is_time(cost: Objective) -> bool:
-    return cost.name.rpartition(".")[2] == "latency_ms"
+    return cost.name.rpartition(".")[2] in ("latency_ms", "expected_latency_ms")
 
 
 def _label(cost: Objective) -> str:

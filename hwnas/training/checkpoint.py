@@ -149,6 +149,8 @@ class Checkpoint:
         ) as error:  # fmt: skip
             reason = " ".join(str(error).split())[:200]
             cure = f"Delete it to train again: rm {self.path}"
+            if not self.path.exists():
+                cure = "Where networks are kept is run.supernets=DIR."
             if self.previous.is_file():
                 cure = f"Go on from the one before it: mv {self.previous} {self.path}"
             raise RunError(f"Checkpoint {self.path} cannot be read ({reason}). {cure}") from None
