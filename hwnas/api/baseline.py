@@ -142,7 +142,8 @@ def with_cascades(
         return found
     base, own = found.baseline, [folder.verified(m) for m in members if m.is_deliverable]
     quality = found.found.quality
-    average = on_average.compared(own, cascades, base.points, base.cascades, quality)
+    told = on_average.of_front(cascades, quality.name)
+    average = on_average.compared(own, told, base.points, base.cascades, quality)
     return replace(found, average=average)
 
 

@@ -7,7 +7,7 @@ from hwnas.api.cascades import FILE, Cascades
 from hwnas.comparison import foreign
 from hwnas.comparison.fronts import Objective, Point, Run, RunFront, declared
 from hwnas.comparison.speedup import Speedup, in_plane, speedup
-from hwnas.searching.cascades import EXPECTED, LATENCY, Cascade
+from hwnas.searching.cascades import EXPECTED, LATENCY
 
 _COST = Objective(EXPECTED, maximise=False)
 
@@ -30,9 +30,19 @@ def of_run(folder: Path, metric: str) -> list[Point]:
     return [Point(p.id, {name: p.figures[column] for name, column in names.items()}) for p in found]
 
 
+def of_front(cascades: Cascades, metric: str) -> list[Point]:
+    """Return the cascades of a front, by what the test split says of them."""
+    found = []
+    for cascade in cascades.found:
+        seen, ends = cascade.verified, f"{cascade.first.id} {cascade.second.id}"
+        figures = {metric: seen.accuracy, EXPECTED: seen.costs[EXPECTED]}
+        found.append(Point(f"{ends} {cascade.threshold:.6g}", figures))
+    return found
+
+
 def compared(
     own: Sequence[Point],
-    cascades: Cascades,
+    cascades: Sequence[Point],
     base: Sequence[Point],
     base_cascades: Sequence[Point],
     quality: Objective,
@@ -41,7 +51,7 @@ def compared(
 
     Args:
         own: The verified members.
-        cascades: Of these.
+        cascades: Of these, as ``of_front`` returns them.
         base: The networks of the baseline.
         base_cascades: Of these, where they are known.
         quality: The metric.
@@ -49,11 +59,10 @@ def compared(
     Returns:
         ``None`` where the front has no cascades.
     """
-    if not cascades.found:
+    if not cascades:
         return None
-    told = [_point(cascade, quality) for cascade in cascades.found]
     return speedup(
-        _front("front", [*_alone(own, quality), *told], quality),
+        _front("front", [*_alone(own, quality), *cascades], quality),
         _front("baseline", [*_alone(base, quality), *base_cascades], quality),
         quality,
         _COST,
@@ -66,12 +75,6 @@ def _alone(networks: Iterable[Point], quality: Objective) -> list[Point]:
         Point(n.id, {quality.name: n.figures[quality.name], EXPECTED: n.figures[LATENCY]})
         for n in networks
     ]
-
-
-def _point(cascade: Cascade, quality: Objective) -> Point:
-    seen = cascade.verified
-    name = f"{cascade.first.id} {cascade.second.id} {cascade.threshold:.6g}"
-    return Point(name, {quality.name: seen.accuracy, EXPECTED: seen.costs[EXPECTED]})
 
 
 def _front(name: str, points: Sequence[Point], quality: Objective) -> RunFront:

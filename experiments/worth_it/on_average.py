@@ -1,0 +1,50 @@
+"""Fronts with their cascades against networks made by hand, by the latency of an image on average.
+
+python -m experiments.worth_it.on_average NAME=RUN ... NAME=BASELINE OUT.csv
+
+The last name is of the baselines' run: it counts once by its networks alone, once with cascades of
+its own. Prints the range of each comparison; OUT.csv has a row for each member of the baseline.
+"""
+
+import csv
+import sys
+from pathlib import Path
+
+from hwnas.api import on_average
+from hwnas.comparison import folder
+from hwnas.comparison.fronts import Objective, Point
+
+_ACCURACY = Objective("accuracy", maximise=True)
+
+
+def main() -> None:
+    """Compare each run with the last."""
+    *named, out = sys.argv[1:]
+    (*runs, base) = [word.split("=", 1) for word in named]
+    rows = []
+    for name, path in runs:
+        own, cascades = _read(path)
+        theirs, their_cascades = _read(base[1])
+        for beside, more in (("networks", []), ("networks and cascades", their_cascades)):
+            found = on_average.compared(own, cascades, theirs, more, _ACCURACY)
+            if found is None or found.range is None:
+                raise SystemExit(f"{path}: no cascades, or no accuracy of the baseline is reached.")
+            ends = found.range.lowest, found.range.highest, found.range.mean
+            said = [f"{r.value:.2f} ({r.interval[0]:.2f} to {r.interval[1]:.2f})" for r in ends]
+            print(f"{name} against {beside}: least {said[0]}, most {said[1]}, mean {said[2]}")
+            rows += [{"run": name, "baseline": beside, **row} for row in found.rows()]
+    with open(out, "w", newline="", encoding="utf-8") as file:
+        kept = [k for k in rows[0] if "gain" not in k and "_at_" not in k and not k.endswith("_id")]
+        writer = csv.DictWriter(file, kept, extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def _read(path: str) -> tuple[list[Point], list[Point]]:
+    """Return the verified networks of a run, and its cascades."""
+    run = folder.read(Path(path))
+    return list(run.verified or []), on_average.of_run(Path(path), _ACCURACY.name)
+
+
+if __name__ == "__main__":
+    main()
