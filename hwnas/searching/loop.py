@@ -333,7 +333,8 @@ def nothing_fits(candidates: Sequence[Candidate], budget: Budget, folder: str) -
     else:
         detail = (
             f"the binding limit is budget.{limit}={budget.limits[limit]:g}: the nearest candidate, "
-            f"{nearest.id}, {'reaches' if column(limit).maximise else 'needs'} {value:.4g}."
+            f"{nearest.id}, {'reaches' if column(limit).maximise else 'needs'} "
+            f"{f'{value:.4g} {column(limit).unit}'.rstrip()}."
         )
     return BudgetError(
         f"None of {len(candidates)} candidates meets the budget; {detail} "

@@ -283,7 +283,7 @@ def test_budget_that_nothing_meets_names_the_limit_and_the_nearest(
     nearest = tiny.smallest()
     assert isinstance(error, BudgetError)
     assert f"budget.sram_kib=2: the nearest candidate, {nearest.id}, needs" in str(error)
-    assert f"{size(nearest)}" in str(error)
+    assert f"needs {size(nearest)} KiB." in str(error)
 
 
 @dataclass
