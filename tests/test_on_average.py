@@ -98,12 +98,11 @@ def test_what_it_comes_to_is_said_behind_what_networks_come_to(own: Cascades) ->
         average = on_average.compared(mine, told(own), base, theirs, ACCURACY)
         baseline = Baseline("b", Run("b", {}, [], base), "verified", "", 0, theirs)
         held = Against(baseline, alone, average)
-        first, then, *rest = held.sentences
+        first, then, *_ = held.sentences
         assert first.startswith("Against b (front of 3 networks): from ")
-        assert then.startswith("On the average image: from ")
+        words = "and cascades of the baseline" if theirs else "alone"
+        assert then.startswith(f"On the average image, against networks {words}: from ")
         assert "the front with its cascades is 1.50 to " in then
-        best = "cascades does not reach 0.9900, which the baseline with its own has at 50 ms"
-        assert any(best in line for line in rest) == bool(theirs)
         written = json.loads(json.dumps(held.to_json()))
         assert written["on_average"]["lowest_ratio"][0] == pytest.approx(1.5)
         assert written["lowest_ratio"][0] == pytest.approx(1.5)

@@ -67,9 +67,11 @@ class Against:
         about += f", {self.baseline.weights}" * bool(self.baseline.weights)
         told = sentences(self.found, Names(f"Against {self.baseline.name} ({about})"))
         if self.average is not None:
-            theirs = "the baseline" + " with its own" * bool(self.baseline.cascades)
-            names = Names("On the average image", "the front with its cascades", theirs)
-            told += sentences(self.average, names)
+            theirs = "and cascades of the baseline" if self.baseline.cascades else "alone"
+            lead = f"On the average image, against networks {theirs}"
+            told += sentences(
+                self.average, Names(lead, "the front with its cascades"), briefly=True
+            )
         if n_over:
             told.append(
                 f"Left out of the baseline, since over the budget of this search: {n_over} "

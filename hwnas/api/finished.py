@@ -128,8 +128,8 @@ def check_kept_so_far(
     if not genotypes:
         return
     weights = as_left(of.evaluator, left_after(of.config, candidates))
-    before = Finisher(of.parts, weights, genotypes.get(done["teacher"]), progress)
-    if any(getattr(before.config, name) != done[name] for name in _FINISH):
+    before = Finisher(of.parts, weights, genotypes.get(done.get("teacher")), progress)
+    if any(getattr(before.config, name) != done.get(name) for name in _FINISH):
         return  # otherwise than before is what was asked for
     first = [done["teacher"]] if before.teacher is not None else []
     if lost := _lost(before, {name: genotypes[name] for name in (*first, *genotypes)}):

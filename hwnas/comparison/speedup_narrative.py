@@ -19,10 +19,10 @@ class Names:
     baseline: str = "the baseline"
 
 
-def sentences(found: Speedup, names: Names) -> list[str]:
+def sentences(found: Speedup, names: Names, *, briefly: bool = False) -> list[str]:
     """Return by how much the front is cheaper at equal accuracy, or that it is not.
 
-    Then what only one of the two reaches.
+    Then what only one of the two reaches, unless that is to be told ``briefly``.
     """
     if not len(found.front):
         return [f"{names.lead}: {names.front} has no network that fits the budget."]
@@ -35,7 +35,7 @@ def sentences(found: Speedup, names: Names) -> list[str]:
             f"{names.lead}: {names.front} reaches no {found.quality.title} of {names.baseline}: "
             f"its {_ends(found)[1]} is {top}, the {_ends(found)[0]} there {bottom}."
         ]
-    return [*_range(found, found.range, names), *_alone(found, names)]
+    return [*_range(found, found.range, names), *([] if briefly else _alone(found, names))]
 
 
 def quality_amount(found: Speedup, value: float) -> str:
