@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cache
-from itertools import chain, zip_longest
+from itertools import chain, islice, zip_longest
 from pathlib import Path
 
 from hwnas.api.context import TargetContext
@@ -26,6 +26,7 @@ from hwnas.space import Genotype
 from hwnas.weights import as_left, left_after
 
 _TEACHER = 0.25  # of finish.minutes, that the teacher may take
+_LOOKS = 3  # at what takes that long, at most
 _LATER_ROUNDS = 5  # of finishing what became probable by what was finished before
 
 
@@ -263,13 +264,21 @@ def _first_within(
     """Return the first that is trained, and answers for others, in so many seconds.
 
     The time is taken to grow with the operations, so that a few are timed, however many there are.
+    What else a machine does makes a training slower, never faster: the smallest that was too slow
+    is timed again, and larger ones if it is not.
     """
     if limit_s <= 0:
         return None
-    teaching_s = cache(lambda i: finisher.teaching_s(some[i].genotype))
     by_size = sorted(range(len(some)), key=lambda i: (_macs(some[i], finisher), i))
-    small = by_size[: bisect_right(by_size, limit_s, key=teaching_s)]
-    return next((some[i] for i in sorted(small) if teaching_s(i) <= limit_s), None)
+    n, found = 0, list[int]()
+    for _ in range(_LOOKS):
+        teaching_s = cache(lambda i: finisher.teaching_s(some[i].genotype))
+        n = bisect_right(by_size, limit_s, lo=n, key=teaching_s)
+        within = (i for i in sorted(by_size[:n]) if teaching_s(i) <= limit_s)
+        found += islice(within, 1)
+        if n == len(by_size) or finisher.teaching_s(some[by_size[n]].genotype) > limit_s:
+            break
+    return some[min(found)] if found else None
 
 
 def _least(some: Sequence[Candidate], finisher: Finisher) -> Candidate:
