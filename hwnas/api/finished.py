@@ -87,16 +87,12 @@ def check_kept(finisher: Finisher, genotypes: Sequence[Genotype], manifest: Mani
             kept_supernets.check_kept(parts.setup_of(genotype), kept[genotype.space])
         return
     done: Mapping[str, object] = manifest.get("finishing", {}).get("finished", {})
-    searched = replace(finisher, other=None)
-    taught = searched.config.epochs and searched.config.alpha
-    teacher = [finisher.teacher] if finisher.teacher is not None and taught else []
-    for genotype in (*teacher, *genotypes):  # the teacher first: others refer to its weights
-        if not _is_kept(searched, genotype, done):
-            raise RunError(
-                f"The trained networks of the run are not in {Path(parts.config.run.supernets)} as "
-                f"this version would train them ({genotype.id} is not); start from the folder in "
-                "which the search was started, with the same versions and data."
-            )
+    if lost := _lost(replace(finisher, other=None), genotypes, done):
+        raise RunError(
+            f"The trained networks of the run are not in {Path(parts.config.run.supernets)} as "
+            f"this version would train them ({lost} is not); start from the folder in "
+            "which the search was started, with the same versions and data."
+        )
 
 
 def check_kept_so_far(
@@ -131,8 +127,7 @@ def check_kept_so_far(
     before = Finisher(of.parts, weights, genotypes.get(done.get("teacher")), progress)
     if any(getattr(before.config, name) != done.get(name) for name in _FINISH):
         return  # otherwise than before is what was asked for
-    first = [done["teacher"]] if before.teacher is not None else []
-    if lost := _lost(before, {name: genotypes[name] for name in (*first, *genotypes)}):
+    if lost := _lost(before, [*genotypes.values()], done["finished"]):
         raise RunError(
             f"run.resume={folder}: the networks that it finished are not in "
             f"{Path(of.config.run.supernets)} as this version would train them ({lost} is not): "
@@ -142,20 +137,21 @@ def check_kept_so_far(
         )
 
 
-def _lost(searched: Finisher, genotypes: Mapping[str, Genotype]) -> str:
-    """Return the first that is not kept; empty if all are.
+def _lost(searched: Finisher, genotypes: Sequence[Genotype], done: Mapping[str, object]) -> str:
+    """Return the id of the first network that is not where a search left it; empty if all are.
 
     Args:
-        searched: As the search finished them.
-        genotypes: By id; the teacher first, since what others are kept as refers to its weights.
+        searched: As the search finished networks.
+        genotypes: The networks.
+        done: By id, those that it finished.
     """
-    return next((name for name, one in genotypes.items() if not searched.is_kept(one)), "")
-
-
-def _is_kept(searched: Finisher, genotype: Genotype, done: Mapping[str, object]) -> bool:
-    if genotype.id in done:
-        return searched.is_kept(genotype)
-    return searched.is_inherited(genotype)
+    taught = searched.config.epochs and searched.config.alpha
+    teacher = [searched.teacher] if searched.teacher is not None and taught else []
+    for genotype in (*teacher, *genotypes):  # the teacher first: others refer to its weights
+        is_kept = searched.is_kept if genotype.id in done else searched.is_inherited
+        if not is_kept(genotype):
+            return genotype.id
+    return ""
 
 
 def facts(finisher: Finisher, genotype: Genotype) -> Row:
